@@ -35,7 +35,7 @@ NODE := 24.19.0
 # Version of the library that draws the site's diagrams in the browser.
 MERMAID := 11.12.1
 # Pictures that tests draw and the guides show.
-PICTURES := pace-light retraining-light drift-light scaling-light sharing
+PICTURES := $(foreach page,pace retraining drift scaling,$(page)-light $(page)-dark) sharing
 # npm of the machine, or of the Node that `make ui` has installed into the environment.
 PAGES := PATH=$(abspath $(BIN)):$$PATH npm --silent --prefix plugins/ui
 # The pages' types of the live state, and the command that generates them.

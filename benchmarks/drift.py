@@ -43,13 +43,13 @@ def false_alarm_rate(make: MakeFrame, windows: int, n: int, seed: int = 0) -> fl
 def detection_rate(make: MakeFrame, windows: int, n: int, shift: float, seed: int = 1) -> float:
     """Return the share of windows in which a shift of one feature by ``shift`` standard deviations is detected."""
     rng = np.random.default_rng(seed)
-    found = 0
+    detected = 0
     for _ in range(windows):
         reference, current = make(rng, n), make(rng, n)
         feature = str(reference.columns[0])
         current[feature] += shift * reference[feature].std()
-        found += feature in compare(reference, current).drifted_features
-    return found / windows
+        detected += feature in compare(reference, current).drifted_features
+    return detected / windows
 
 
 def detector_rates(windows: int, history: int = 1000, n: int = 1000) -> list[dict[str, Any]]:
@@ -58,18 +58,18 @@ def detector_rates(windows: int, history: int = 1000, n: int = 1000) -> list[dic
     for detector in DETECTORS:
         for error_after in (0.15, 0.20, 0.25, 0.35):
             rng = np.random.default_rng(2)
-            found, delays = 0, []
+            alarms, delays = 0, []
             for _ in range(windows):
                 reference = (rng.random(history) < 0.15).astype(np.float64)
                 current = (rng.random(n) < np.where(np.arange(n) < n // 2, 0.15, error_after)).astype(np.float64)
                 report = detect_concept_drift(reference, current, measure=WRONG, detector=detector)
-                found += report.verdict == "drift"
+                alarms += report.verdict == "drift"
                 delays += [c.detected_row - n // 2 for c in report.changes if c.is_rise and c.detected_row >= n // 2][
                     :1
                 ]
             delay = float(np.median(delays)) if error_after > 0.15 and delays else None
             rows.append(
-                {"detector": detector, "error_after": error_after, "alarms": found / windows, "delay_rows": delay}
+                {"detector": detector, "error_after": error_after, "alarms": alarms / windows, "delay_rows": delay}
             )
     return rows
 
@@ -88,7 +88,7 @@ def weather_drift(path: Path, windows: int) -> dict[str, Any]:
     for start in range(730, len(rest) - 364, 365):
         current = rest[start : start + 365].reset_index(drop=True)
         report = compare(reference, current, prediction="predicted", actual="target")
-        assert report.concept is not None  # because both columns are passed
+        assert report.concept is not None  # because the columns of predictions and of labels are passed
         years.append(
             {
                 "year": (start + 365) // 365 + 1,
@@ -102,8 +102,8 @@ def weather_drift(path: Path, windows: int) -> dict[str, Any]:
     is_wrong = ((rest["predicted"] >= 0.5) != (rest["target"] == 1)).to_numpy(dtype=float)
     changes = {}
     for detector in DETECTORS:
-        found = detect_concept_drift(is_wrong[:730], is_wrong[730:], measure=WRONG, detector=detector)
-        changes[detector] = [(c.row, c.detected_row, c.error_before, c.error_after) for c in found.changes]
+        concept = detect_concept_drift(is_wrong[:730], is_wrong[730:], measure=WRONG, detector=detector)
+        changes[detector] = [(c.row, c.detected_row, c.error_before, c.error_after) for c in concept.changes]
 
     def shuffled(rng: np.random.Generator, n: int) -> pd.DataFrame:
         rows: pd.DataFrame = data[columns].take(rng.choice(len(data), n, replace=False))
@@ -145,20 +145,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"  {row['detector']:<13} {row['error_after']:.0%}: alarm in {row['alarms']:6.1%}{delay}")
 
     if options.data is not None:
-        result["weather"] = found = weather_drift(options.data, options.windows)
-        print(f"{options.data.name}: {found['rows']} rows")
-        print(f"  shuffled, n = 500: false alarms {found['false_alarms']:.1%}")
+        result["weather"] = weather = weather_drift(options.data, options.windows)
+        print(f"{options.data.name}: {weather['rows']} rows")
+        print(f"  shuffled, n = 500: false alarms {weather['false_alarms']:.1%}")
         print(
             f"  shuffled, shift of 0.5 standard deviations in one of eight features: "
-            f"{found['detection_half_sd']:.1%} detected"
+            f"{weather['detection_half_sd']:.1%} detected"
         )
         print("  year  features  largest PSI  error  concept   (compared with years 2 and 3; model of year 1)")
-        for year in found["years"]:
+        for year in weather["years"]:
             print(
                 f"  {year['year']:>4}  {len(year['drifted_features']):>8}  {year['largest_psi']:>11.2f}"
                 f"  {year['error']:>5.1%}  {year['concept']}"
             )
-        for detector, places in found["changes"].items():
+        for detector, places in weather["changes"].items():
             text = ", ".join(f"{row} ({before:.1%} to {after:.1%})" for row, _, before, after in places)
             print(f"  {detector} on all years: changes at rows {text or 'none'}")
     result["seconds"] = round(time.monotonic() - started, 1)

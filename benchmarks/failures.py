@@ -67,7 +67,7 @@ class FailureRuns:
         (airflow.dags_folder / "failures.py").write_text(text)
 
     def run(self, kills: Sequence[tuple[str, float]]) -> dict[str, Any]:
-        """Run the DAG; for each of ``kills``, wait for further progress in percent, then kill the task's container."""
+        """Run the DAG and kill containers; ``kills`` has pairs of a task and its further progress in percent before it."""
         run_id = self._airflow.run_dag(DAG)
         killed: list[tuple[str, float]] = []
         for task, further_pct in kills:
@@ -100,7 +100,7 @@ class FailureRuns:
 
     def _running_containers(self, task: str) -> list[str]:
         labels = [f"paceline.dag={DAG}", f"paceline.task=train.{task}"]
-        return [str(found["Id"]) for found in self._engine.containers(filters={"label": labels})]
+        return [str(container["Id"]) for container in self._engine.containers(filters={"label": labels})]
 
     def _has_progress(self, container: str) -> bool:
         """Return whether the container has reported progress; only the loss of such a container counts as a failure."""
@@ -109,7 +109,7 @@ class FailureRuns:
         return b'"event":"progress"' in self._engine.logs(container, since=since_s)
 
     def _is_running(self, container: str) -> bool:
-        return any(found["Id"] == container for found in self._engine.containers())
+        return any(running["Id"] == container for running in self._engine.containers())
 
 
 def _wait_until(condition: Callable[[], bool], error: str) -> None:
@@ -131,7 +131,7 @@ def _count_wrong_samples(model: str | None) -> int | None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark, print its summary and write it."""
+    """Run the benchmark, print its summary and write the figures as JSON."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.failures", description=__doc__)
     parser.add_argument(
         "--runs", type=int, default=10, help="number of runs in which one worker is killed (%(default)s)"

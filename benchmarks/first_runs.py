@@ -89,15 +89,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     constant = [
         None if case.new_deadlines else case.best_constant() for case in tqdm(cases, desc="constant", leave=False)
     ]
-    found = [simulate_jobs(known, cases, constant) for known in PRIOR_KNOWLEDGE]
+    results = [simulate_jobs(known, cases, constant) for known in PRIOR_KNOWLEDGE]
     print(f"{'KNOWN':26}{'MEAN':>8}{'OVER 1 % LATE':>16}{'LATEST':>10}{'DEVICES':>10}")
-    for one in found:
+    for one in results:
         print(
             f"{one.known:26}{one.mean_error_pct:6.2f} %{100 * one.late_by_a_percent:14.1f} %"
             f"{one.latest_pct:8.2f} %{one.cost:10.3f}"
         )
     if chosen.json:
-        Path(chosen.json).write_text(json.dumps([asdict(one) for one in found], indent=1) + "\n")
+        Path(chosen.json).write_text(json.dumps([asdict(one) for one in results], indent=1) + "\n")
 
 
 if __name__ == "__main__":

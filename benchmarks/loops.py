@@ -33,7 +33,7 @@ class TimedController(DeadlineController):
         self.step_times_s: list[float] = []
 
     def step(self, seen: Observation) -> Decision:
-        """Record the time and make the step."""
+        """Record the time and execute the step."""
         self.step_times_s.append(seen.now_s)
         return super().step(seen)
 
@@ -94,7 +94,7 @@ def _run_until_stopped(loop: PaceLoop, exchange: Exchange, delay_s: float) -> No
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark, print its result and write it."""
+    """Run the benchmark, print its result and write the figures as JSON."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.loops", description=__doc__)
     parser.add_argument("--loops", type=int, default=1000)
     parser.add_argument("--seconds", type=float, default=30.0)

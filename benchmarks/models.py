@@ -1,4 +1,4 @@
-"""Measures the accuracy of Deep-Edge's functions learned from few points: its Table I on an emulated fleet.
+"""Measures the accuracy of Deep-Edge's functions learned from few points on an emulated fleet (table I of Deep-Edge).
 
 ``python -m benchmarks.models`` (more than an hour; ``--quick``: a third of that time) measures real training jobs
 beside SIFT, in containers that compete for the cores of an emulated device. The functions are learned from a part of
@@ -73,7 +73,7 @@ def _spread_pct(function: Function, repeats_by_point: SeriesGroupBy[float, tuple
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, learn, print the table and write it."""
+    """Measure the points, learn the functions, print the table and write the figures as JSON."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.models", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="measure only a third of the points")
     parser.add_argument("--points", type=int, default=None, help=f"number of points to learn from ({POINTS})")
@@ -103,9 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     grid = len(default_axes(workers=len(DEVICES)).grid)
     used = int(measured[~measured.held_out].groupby("kind").size().max())
     overall = float(np.mean([row["mape_pct"] for row in rows]))
-    print(
-        f"overall {overall:.3f} % (Deep-Edge: 3.433 %), learned from at most {used} of {grid} grid points for each kind"
-    )
+    print(f"overall {overall:.3f} % (Deep-Edge: 3.433 %), learned from at most {used} of {grid} grid points per kind")
     result = {"functions": rows, "overall_mape_pct": round(overall, 3), "grid_points": grid, "used_points": used}
     if chosen.json:
         chosen.json.write_text(json.dumps(result, indent=1) + "\n")

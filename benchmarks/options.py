@@ -13,7 +13,7 @@ Number = TypeVar("Number", int, float)
 
 
 def between(least: Number, most: Number) -> Callable[[str], Number]:
-    """Return a parser of numbers from ``least`` to ``most``, and of integers if both limits are integers.
+    """Return a parser of numbers from ``least`` to ``most``; it accepts only integers if both limits are integers.
 
     >>> between(1, 9)("9"), between(0.5, 9.0)("0.5")
     (9, 0.5)

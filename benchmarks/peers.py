@@ -27,7 +27,7 @@ ROUNDS, REPEATS = 20, 5
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark, print its table and write it."""
+    """Run the benchmark, print its table and write the figures as JSON."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
     parser.add_argument("--json", type=Path, default=None, metavar="FILE")
     chosen = parser.parse_args(arguments)
@@ -54,17 +54,17 @@ def _round_trips_ms(size: int) -> tuple[float, float]:
         group = _create_gloo_group(rendezvous, 0)
         row = torch.ones(size)
 
-        def own() -> None:
+        def exchange_over_paceline() -> None:
             peer.send({"kind": "done"}, row)
             peer.receive(row)
 
-        def gloo() -> None:
+        def exchange_over_gloo() -> None:
             group.send([row], 1, 0).wait()
             group.recv([row], 1, 0).wait()
 
         times: dict[str, list[float]] = {"own": [], "gloo": []}
         for _ in range(REPEATS):
-            for name, round_trip in (("own", own), ("gloo", gloo)):
+            for name, round_trip in (("own", exchange_over_paceline), ("gloo", exchange_over_gloo)):
                 peer.send({"kind": name})
                 times[name] += _time_round_trips(round_trip)
         peer.close()

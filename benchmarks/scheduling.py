@@ -1,4 +1,4 @@
-"""Measures the gain of a schedule from machine profiles over the fair schedule: section V-C of Deep-Edge.
+"""Measures the gain of a profile-based schedule over the fair schedule (section V-C of Deep-Edge).
 
 ``python -m benchmarks.scheduling`` draws states of a fleet in which its applications meet their latency limits, and
 compares the schedulers' predicted epochs (seconds). Then it trains with some of the schedules on an emulated fleet,
@@ -27,7 +27,7 @@ from paceline.profiles.bench import Bench
 from paceline.profiles.neighbours import Load
 from paceline.profiles.readings import percentile
 from paceline.schedule import Candidate, NoFeasibleWorkerError, Plan, Problem, State, deep_edge, fair, schedule
-from paceline.schedule.plan import infeasible
+from paceline.schedule.plan import infeasible_candidates
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -99,8 +99,8 @@ def _count_violations(plan: Plan, candidates: Sequence[Candidate], profiles: Pro
 
 
 def _fair_among_feasible(problem: Problem, profiles: ProfileEstimates) -> Plan:
-    """Return the fair schedule of the feasible machines; the paper's fair schedule has infeasible machines, too."""
-    infeasible_names = infeasible(problem, profiles)
+    """Return the fair schedule of the feasible machines; the paper's fair schedule also uses infeasible machines."""
+    infeasible_names = infeasible_candidates(problem, profiles)
     return fair(
         replace(problem, candidates=[one for one in problem.candidates if one.name not in infeasible_names]), profiles
     )
@@ -193,7 +193,7 @@ def _feasible_states(bench: Bench, fleet: EmulatedFleet, limit_s: float, seed: i
         if all(percentile(seconds) <= limit_s for seconds in alone.values()):
             candidates = [Candidate(one.name, one.kind, states[one.name], {APP: limit_s}) for one in fleet.machines]
             problem = Problem(SAMPLES, candidates, states[fleet.server.name])
-            seconds_alone = [each for seconds in alone.values() for each in seconds]
+            seconds_alone = [each_s for seconds in alone.values() for each_s in seconds]
             yield FleetState(number, loads, server_load, problem, limit_s, seconds_alone)
 
 
@@ -227,7 +227,7 @@ def _experiment(bench: Bench, profiles: ProfileEstimates, state: FleetState) -> 
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark, print its result and write it."""
+    """Run the benchmark, print its result and write the figures as JSON."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scheduling", description=__doc__)
     parser.add_argument("--measured", type=Path, default=FOLDER / "measured.jsonl", metavar="FILE")
     parser.add_argument("--experiments", type=int, default=EXPERIMENTS, help="number of states to draw (%(default)s)")

@@ -1,4 +1,4 @@
-"""Measures the core-seconds saved by the right thread count, for the same batches on the same allocation.
+"""Measures the core-seconds that the right thread count saves for the same batches on the same allocation.
 
 ``python -m benchmarks.threads [--quick] [--json FILE]`` trains real models in containers on constant allocations. The
 thread count is torch's default (one for each core of the machine), the allocation rounded up, or the choice of
@@ -28,7 +28,7 @@ BATCHES = 100
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark, print its table and write it."""
+    """Run the benchmark, print its table and write the figures as JSON."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.threads", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one model, two allocations (about three minutes)")
     parser.add_argument("--image", default="paceline-trainer:latest", help="image with Python and torch")

@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import re
 from pathlib import Path
 
 import paceline
@@ -28,7 +29,7 @@ extensions = [
 ]
 exclude_patterns = ["dashboards"]
 
-myst_enable_extensions = ["colon_fence"]
+myst_enable_extensions = ["attrs_inline", "colon_fence"]
 myst_heading_anchors = 3
 myst_fence_as_directive = ["mermaid"]
 
@@ -47,6 +48,17 @@ mermaid_use_local = "mermaid.esm.min.mjs"
 html_static_path = ["../build/mermaid/dist"]
 mermaid_fullscreen = False
 mermaid_height = "auto"
+
+def add_dark_pictures(app, page, source):
+    """Add the dark version of each picture that has one; the site shows the one of the reader's theme."""
+    themed = r"![\1](\2-light.png){.only-light}\n![\1](\2-dark.png){.only-dark}"
+    source[0] = re.sub(r"!\[(.*?)\]\((\S+)-light\.png\)", themed, source[0])
+
+
+def setup(app):
+    """Called by Sphinx."""
+    app.connect("source-read", add_dark_pictures)
+
 
 html_theme = "furo"
 html_title = f"Paceline {release}"

@@ -33,7 +33,7 @@ _CHOICES = {
 
 
 class Arguments(Protocol):
-    """The arguments of ``DeadlineTrainingOperator`` that control its training."""
+    """The arguments of ``DeadlineTrainingOperator`` that determine its settings."""
 
     template_fields: Sequence[str]
     objective: str
@@ -60,7 +60,7 @@ class Arguments(Protocol):
 
 
 def check(task: Arguments, *, rendered: bool = False) -> None:
-    """Raise InvalidInputError for the first invalid argument. Skip templates that are not ``rendered`` yet."""
+    """Raise InvalidInputError for the first invalid argument. Skip templates unless they are ``rendered``."""
 
     def is_unrendered(field: str) -> bool:
         return not rendered and field in task.template_fields and is_template(getattr(task, field))
@@ -87,7 +87,7 @@ def check(task: Arguments, *, rendered: bool = False) -> None:
         task.output_path = optional_path_or_url("output", task.output_path)
     for callback in task.on_deadline_alert:
         if not callable(callback):
-            raise InvalidInputError("on_deadline_alert", callback, "a notifier, a function, or several of them")
+            raise InvalidInputError("on_deadline_alert", callback, "a notifier or function, or a list of them")
     if task.gains is not None and not isinstance(task.gains, Gains):
         raise InvalidInputError("gains", task.gains, "paceline.control.Gains(...)")
     if task.gains is not None and task.controller != "paper":
@@ -95,7 +95,7 @@ def check(task: Arguments, *, rendered: bool = False) -> None:
 
 
 def read(task: Arguments) -> Settings:
-    """Return the settings of a task whose templates are rendered; raise InvalidInputError for an invalid argument."""
+    """Return the settings of a task whose templates are rendered. Raise InvalidInputError for an invalid argument."""
     task.read_templates()
     check(task, rendered=True)
     scales = task.objective == "throughput"
@@ -127,9 +127,9 @@ def read(task: Arguments) -> Settings:
 
 
 def origin(context: Context, deadline_from: str) -> datetime:
-    """Return the time from which a deadline's duration counts: the start of the DAG run or of this task.
+    """Return the time from which a deadline's duration counts: the start of the DAG run, or of this task.
 
-    ``airflow dags test`` reports the logical date as the start of the run; the later ``run_after`` replaces it.
+    ``airflow dags test`` reports the logical date as the start of the run. In that case, use the later ``run_after``.
     """
     now = datetime.now(timezone.utc)
     if deadline_from == "task":

@@ -1,4 +1,4 @@
-"""Clients of Docker engines, through the Docker provider's hook, for the operators."""
+"""Connects the operators to Docker engines, through the Docker provider's hook."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 def engine_client(engine_conn_id: str | None) -> Any:
-    """Return a client of the engine at a connection, by default the worker's engine. Raises as :func:`connect`."""
+    """Return a client of a connection's engine, by default of the worker's engine. Raises like :func:`connect`."""
     return connect(lambda: engine_hook(engine_conn_id), engine_conn_id)
 
 
 def connect(make_hook: Callable[[], DockerHook], engine_conn_id: str | None, docker_conn_id: str | None = None) -> Any:
-    """Return a client of the engine. Raises RuntimeUnavailableError if no engine answers."""
+    """Return a client of the engine. Raises RuntimeUnavailableError if no engine responds."""
     try:
         with engine_call("connect to the Docker engine"):
             return make_hook().api_client
@@ -28,7 +28,7 @@ def connect(make_hook: Callable[[], DockerHook], engine_conn_id: str | None, doc
     except Exception as error:  # the hook reports every engine error as a plain AirflowException
         if "Failed to establish connection" in str(error):
             raise RuntimeUnavailableError(
-                f"no Docker engine answers at {engine_conn_id or default_engine()}"
+                f"no Docker engine responds at {engine_conn_id or default_engine()}"
             ) from error
         field, value = ("docker_conn_id", docker_conn_id) if docker_conn_id else ("engine_conn_id", engine_conn_id)
         raise InvalidInputError(field, value, f"a usable connection ({error})") from error

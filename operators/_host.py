@@ -1,4 +1,4 @@
-"""``TaskHost``: connects a training job to one try of its Airflow task: state store, log, engine and output."""
+"""``TaskHost``: connects a training job to the state store, log, engine and output of one try of its Airflow task."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from paceline.elastic.team import TeamJob
     from paceline.runtime import Job, JobSpec, Runtime
 
-_ENDED_STATES = ("success", "failed", "skipped", "upstream_failed", "removed", "restarting")  # restarting: task cleared
+_ENDED_STATES = ("success", "failed", "skipped", "upstream_failed", "removed", "restarting")  # restarting: cleared
 _QUERY_TIMEOUT_S = 1.5
 _SAVE_TIMEOUT_S = 5.0
 
 
 class TrainingTask(ObjectiveTask, Protocol):
-    """The part of ``DeadlineTrainingOperator`` that ``TaskHost`` uses."""
+    """The members of ``DeadlineTrainingOperator`` that ``TaskHost`` uses."""
 
     task_id: str
     pool: str
@@ -44,7 +44,7 @@ class TrainingTask(ObjectiveTask, Protocol):
     gpus: int
 
     def command_and_files(self) -> tuple[list[str], dict[str, Path]]:
-        """Return the command, and the files to place in its folder."""
+        """Return the command, and the files to place in the command's folder."""
 
     @property
     def log(self) -> Any:
@@ -54,7 +54,7 @@ class TrainingTask(ObjectiveTask, Protocol):
         """Return the job's runtime."""
 
     def extend_spec(self, context: Context, spec: JobSpec, scratch: Path) -> JobSpec:
-        """Return the job's specification, extended for this kind of training."""
+        """Extend the job's specification for this kind of training."""
 
 
 class TaskHost:
@@ -67,7 +67,7 @@ class TaskHost:
     context:
         Airflow's context of the task's try.
     callbacks:
-        Called for each alert.
+        Functions to call for each alert.
     """
 
     def __init__(self, task: TrainingTask, context: Context, callbacks: Sequence[Callback]) -> None:
@@ -80,7 +80,7 @@ class TaskHost:
         self.try_number, self.max_tries = ti.try_number or 1, ti.max_tries or 0
 
     def origin(self, earlier: datetime | None) -> datetime:
-        """Return the time from which durations count. A retry uses the first try's time and so keeps the deadline."""
+        """Return the time from which durations count. A retry uses the first try's time, to keep the deadline."""
         if earlier is not None and self._task.deadline_from == "task":
             return earlier
         return origin(self._context, self._task.deadline_from)
@@ -98,7 +98,7 @@ class TaskHost:
         return self._task.extend_spec(self._context, self._task.job_spec(self._context, scratch, devices), scratch)
 
     def team(self, job: Job) -> TeamJob | None:
-        """Return the job if it is a team, else ``None``."""
+        """Return ``job`` if it is a team of containers, else ``None``."""
         return team_of(job)
 
     def past_run(self) -> PastRun | None:
@@ -109,9 +109,9 @@ class TaskHost:
             past = PastRun.read(result.get("learned")) if isinstance(result, dict) else None
             if past is None and (past := _related_runs.load(self._code_digest())) is not None:
                 self.log.info(
-                    "First run of this task: starting from the measurements of another task with the same code"
+                    "This is the first run of this task: using the measurements of another task with the same code"
                 )
-        except Exception as error:  # the measurements only improve the first forecasts
+        except Exception as error:  # the job can run without the measurements; they only improve the first forecasts
             self.log.warning("Could not read the measurements of earlier runs: %s", error)
             return None
         return past
@@ -134,11 +134,11 @@ class TaskHost:
         )
 
     def collect(self, job: Job) -> str:
-        """Copy the job's output to ``output``, by default a folder of this task's run. Return the destination."""
+        """Copy the job's output to ``output``, by default to a folder of this task's run. Return the destination."""
         place = self._task.output_path or default_output_path(self._ti)
         earlier = CollectedOutput.read(self.store.get(OUTPUT))
-        before = earlier.names if earlier is not None and earlier.place == place else ()
-        names = collect_output(job, place, before)
+        previous = earlier.names if earlier is not None and earlier.place == place else ()
+        names = collect_output(job, place, previous)
         self.store.set(OUTPUT, CollectedOutput(place=place, names=names).to_json())
         return place
 
@@ -153,21 +153,21 @@ class TaskHost:
         self._reporter.report(sample)
 
     def wait_for_callbacks(self) -> None:
-        """Wait for the callbacks, which run in a separate thread."""
+        """Wait until the callbacks, which run in a separate thread, have ended."""
         if self._reporter is not None:
             self._reporter.close()
 
     def task_status(self) -> TaskStatus:
-        """Return the task's status in Airflow, or "unknown" if Airflow does not answer within 1.5 s."""
+        """Return the task's status in Airflow, or "unknown" if Airflow does not respond within 1.5 s."""
         if _is_dags_test():
-            return "over"  # no other process continues the task
+            return "over"  # `airflow dags test` has no other process that could continue the task
         return within(_QUERY_TIMEOUT_S, self._query_status, default="unknown")
 
     def _query_status(self) -> TaskStatus:
         ti = self._ti
         index = ti.map_index if ti.map_index is not None and ti.map_index >= 0 else None
-        found = ti.get_task_states(dag_id=ti.dag_id, map_index=index, task_ids=[ti.task_id], run_ids=[ti.run_id])
-        return "over" if set(found.get(ti.run_id, {}).values()) & set(_ENDED_STATES) else "active"
+        states = ti.get_task_states(dag_id=ti.dag_id, map_index=index, task_ids=[ti.task_id], run_ids=[ti.run_id])
+        return "over" if set(states.get(ti.run_id, {}).values()) & set(_ENDED_STATES) else "active"
 
 
 def _is_dags_test() -> bool:

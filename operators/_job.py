@@ -1,7 +1,7 @@
 """``JobOperator``: base of the operators that run user code as a job in a container or a local process.
 
-``DeadlineTrainingOperator`` and ``EvaluateOperator`` extend it. Parameters have the Docker provider's names where the
-provider has the same parameter.
+``DeadlineTrainingOperator`` and ``EvaluateOperator`` extend it. A parameter has the same name as the corresponding
+parameter of the Docker provider.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 RUNTIMES = ("auto", "docker", "process")
 DEFAULT_IMAGE = "paceline-trainer:latest"
 DEFAULT_USER = "65532:65532"
-# An argument that differs from its default here requires a container: "auto" then never falls back to a local process.
+# If an argument differs from this default, the job needs a container, and "auto" never falls back to a local process.
 _CONTAINER_DEFAULTS: dict[str, object] = {
     "command": None,
     "image": DEFAULT_IMAGE,
@@ -63,14 +63,14 @@ def _command(field: str, value: object) -> object:
     if value in NOTHING:
         return None
     command_words(field, value)
-    return value  # unchanged: Airflow's pages show what the user wrote
+    return value  # Airflow's pages show the command as the user wrote it
 
 
 class JobOperator(BaseOperator):
     """A task that runs a script or a command as a sandboxed job, in a container or as a local process.
 
     Template fields accept templates, XComArgs, DAG parameters and functions, also inside lists and dicts. Their values
-    are checked when the task runs; all other values, when the DAG is parsed.
+    are checked when the task runs. All other values are checked when Airflow parses the DAG.
 
     Parameters
     ----------
@@ -81,38 +81,38 @@ class JobOperator(BaseOperator):
     command:
         Command to run in ``image``, as text or as a list. (templated)
     files:
-        Files to place in the script's folder: name in the job to local path. (templated)
+        Files to place in the script's folder, as ``{name in the job: local path}``. (templated)
     inputs:
-        Data that the job reads: name below ``$PACELINE_INPUT`` to a local path or an object storage URL. (templated)
+        Data that the job reads, as ``{name below $PACELINE_INPUT: local path or object storage URL}``. (templated)
     runtime:
-        ``"docker"``, ``"process"`` or ``"auto"``. ``"auto"`` uses a container if an engine answers and has the image,
+        ``"docker"``, ``"process"`` or ``"auto"``. ``"auto"`` uses a container if an engine responds and has the image,
         else a local process. It never uses a local process if any of these is set: ``command``, ``image``, a
         connection, ``gpus``, ``mem_limit``, ``max_processes``, ``network_mode`` or ``user``. (templated)
     image:
         Container image with Python and the script's dependencies; ``paceline-trainer:latest`` by default. (templated)
     engine_conn_id:
         Airflow connection with the address of the Docker engine, see
-        :func:`~paceline.airflow.engine_connection.engine_address`; by default the engine of ``$DOCKER_HOST`` or else
-        the local one. (templated)
+        :func:`~paceline.airflow.engine_connection.engine_address`; by default, the engine at ``$DOCKER_HOST`` or
+        the local engine. (templated)
     docker_conn_id:
-        Connection of the Docker provider with the login to an image registry. (templated)
+        Docker provider's connection with the login for an image registry. (templated)
     force_pull:
         Pull the image before the job starts, even if the engine has it; a failed pull is an error. A retry that
-        reconnects to its container pulls nothing.
+        reconnects to its container does not pull.
     environment, private_environment:
         Environment variables of the job. Airflow neither renders nor shows the private variables.
     gpus:
         Number of GPUs for the container; the engine needs NVIDIA's container toolkit. A local process sees all GPUs.
     mem_limit:
-        Memory limit, in bytes or as ``"2g"``; 4 GiB by default, ``None`` for no limit.
+        Memory limit, in bytes or as a string such as ``"2g"``; 4 GiB by default, ``None`` for no limit.
     network_mode:
-        Network to join; with ``None``, the default, the container has no network.
+        Network that the container joins. With ``None`` (default), the container has no network.
     user:
         ``uid:gid`` in the container; an unprivileged user by default.
     allow_root:
         Allow root (uid 0) as ``user``.
     max_processes:
-        Largest number of processes and threads.
+        Maximum number of processes and threads.
     labels:
         Additional labels for the container.
     """
@@ -130,7 +130,7 @@ class JobOperator(BaseOperator):
         "environment",
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"environment": "json", "inputs": "json"}
-    # Template field to its reader; see ``read_templates``. Subclasses add the readers of their own template fields.
+    # Mapping of template fields to readers, see ``read_templates``. A subclass adds the readers of its template fields.
     readers: ClassVar[Mapping[str, Reader]] = {
         "script": _script,
         "arguments": sequence,
@@ -201,7 +201,7 @@ class JobOperator(BaseOperator):
         Raises
         ------
         InvalidInputError
-            For a value that the constructor would reject too.
+            If the constructor would reject a rendered value.
         """
         read_fields(self, self.readers, rendered=True)
         self._check_script()
@@ -223,7 +223,7 @@ class JobOperator(BaseOperator):
         Parameters
         ----------
         name:
-            Runtime to use in place of ``runtime``, for example because a job already runs there.
+            Runtime to use instead of the argument ``runtime``, for example because the job already runs in it.
         """
         name = name or self.runtime
         if name not in RUNTIMES:
@@ -249,9 +249,9 @@ class JobOperator(BaseOperator):
                 JobSpec(name="check", command=["python"], devices=0.1, image=self.image)
             )
         except (RuntimeUnavailableError, InvalidInputError) as error:
-            named = [field for field, default in _CONTAINER_DEFAULTS.items() if getattr(self, field) != default]
-            if named:
-                self.log.error("Not falling back to a local process; a container is required by: %s", ", ".join(named))
+            needed_by = [field for field, default in _CONTAINER_DEFAULTS.items() if getattr(self, field) != default]
+            if needed_by:
+                self.log.error("Not falling back to a local process; a container is needed by: %s", ", ".join(needed_by))
                 raise
             self.log.info("Running as a local process: %s", error)
             return "process"
@@ -274,18 +274,18 @@ class JobOperator(BaseOperator):
         inputs: Mapping[str, str] | None = None,
         suffix: str = "",
     ) -> JobSpec:
-        """Return this task's job. Raises InvalidInputError for a script, file or input that does not exist.
+        """Return the specification of the job. Raises InvalidInputError if a script, file or input does not exist.
 
         Parameters
         ----------
         scratch:
-            Folder for local copies of remote inputs; must exist until the job has started.
+            Folder for local copies of remote inputs. The folder must exist until the job has started.
         devices:
             Allocation at the start, in cores.
         inputs:
-            Inputs in addition to the user's.
+            Additional inputs, in the form of the argument ``inputs``.
         suffix:
-            Distinguishes several jobs of one task.
+            Suffix of the job's name, if the task has several jobs.
         """
         command, files = self.command_and_files()
         return JobSpec(
@@ -309,7 +309,7 @@ class JobOperator(BaseOperator):
         )
 
     def command_and_files(self) -> tuple[list[str], dict[str, Path]]:
-        """Return the command without a script's arguments, and the job's files: name to local path."""
+        """Return the command without the script's arguments, and a mapping of the job's file names to local paths."""
         files = {name: self._local_file(f"files[{name!r}]", path) for name, path in self.files.items()}
         if self.script is None:
             return command_words("command", self.command), files
@@ -317,10 +317,10 @@ class JobOperator(BaseOperator):
         return ["python", script.name], {script.name: script, **files}
 
     def _local_file(self, field: str, path: str) -> Path:
-        found = Path(path_or_url(field, path))
-        if not found.is_absolute():
+        local = Path(path_or_url(field, path))
+        if not local.is_absolute():
             dag = self.get_dag()
-            found = Path(dag.folder if dag is not None else ".") / found
-        if not found.is_file():
-            raise InvalidInputError(field, path, f"a file that exists (looked for {found})")
-        return found
+            local = Path(dag.folder if dag is not None else ".") / local
+        if not local.is_file():
+            raise InvalidInputError(field, path, f"an existing file ({local} does not exist)")
+        return local

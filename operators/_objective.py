@@ -1,4 +1,4 @@
-"""The runtime of a job with ``objective="throughput"``: a team of containers that scales within its budget."""
+"""Chooses the runtime of a job; with ``objective="throughput"``, a team of containers that scales within a budget."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 
 class ObjectiveTask(Protocol):
-    """The part of ``DeadlineTrainingOperator`` that determines the runtime."""
+    """The members of ``DeadlineTrainingOperator`` that determine the runtime."""
 
     objective: str
     deadline: Any
     scaling: Options | None
 
     def job_spec(self, context: Context, scratch: Path, devices: float) -> JobSpec:
-        """Return the specification of one container of the training."""
+        """Return the specification of one container of the job."""
 
 
 def runtime_for(task: ObjectiveTask, single: Runtime, context: Context) -> Runtime:
-    """Return ``single`` for a job in one container, else a team runtime that uses ``single``."""
+    """Return ``single`` for a job in one container, else a team runtime that starts containers with ``single``."""
     if task.objective == "deadline":
         return single
     from paceline.elastic import Options
@@ -36,15 +36,15 @@ def runtime_for(task: ObjectiveTask, single: Runtime, context: Context) -> Runti
     from paceline.runtime import DockerRuntime
 
     if not isinstance(single, DockerRuntime):
-        raise InvalidInputError("runtime", single.name, "'docker': a job that scales runs in several containers")
+        raise InvalidInputError("runtime", single.name, "'docker', because a job that scales needs several containers")
     options = task.scaling or Options()
-    if task.deadline is not None:  # the deadline controller sets the budget from the start
+    if task.deadline is not None:  # the deadline controller determines the budget from the start
         options = replace(options, start_share=1.0)
     return TeamRuntime(single, lambda scratch: task.job_spec(context, scratch, 1.0), options=options)
 
 
 def team_of(job: Job) -> TeamJob | None:
-    """Return the job if it is a team, else ``None``."""
+    """Return ``job`` if it is a team of containers, else ``None``."""
     from paceline.elastic.team import TeamJob
 
     return job if isinstance(job, TeamJob) else None

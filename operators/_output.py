@@ -21,21 +21,22 @@ def default_output_path(ti: Any) -> str:
     home = os.environ.get("AIRFLOW_HOME", os.path.expanduser("~/airflow"))
     mapped = [str(ti.map_index)] if ti.map_index is not None and ti.map_index >= 0 else []
     parts = [ti.dag_id, ti.run_id, ti.task_id, *mapped]
-    # Not "paceline": Python would import a folder of that name as the package.
+    # If this folder's name were "paceline", Python could import the folder as the package.
     return os.path.join(home, "paceline-data", "output", *(part.replace("/", "-") for part in parts))
 
 
 def collect_output(job: Job, destination: str, previous: Iterable[str] = ()) -> list[str]:
-    """Copy a job's output to a local path or an object storage URL; return the names of the copied files and folders.
+    """Copy a job's output to a local path or an object storage URL. Return the names of the copied files and folders.
 
     Parameters
     ----------
     job:
-        The job; its output may have been copied before.
+        Job whose output to copy; an earlier call may have copied it already.
     destination:
-        Local path or object storage URL. Other files there remain.
+        Local path or object storage URL. Other files at the destination remain.
     previous:
-        Names that the task copied there earlier. They are replaced, or removed if the job did not write them again.
+        Names that the task copied earlier. The function replaces these files, or removes them if the job no longer has
+        them.
     """
     place = storage_path(destination)
     if is_local(place):
@@ -48,14 +49,14 @@ def collect_output(job: Job, destination: str, previous: Iterable[str] = ()) -> 
                 _remove(place / name)
                 storage_path(str(output / name)).copy(place / name, recursive=True)
     for name in previous:
-        # Users can edit the stored names: skip names that lead outside the destination.
+        # Users can edit the stored names, so skip names that lead outside the destination.
         if name not in names and name not in ("", ".", "..") and "/" not in name:
             _remove(place / name)
     return names
 
 
 def _remove(target: ObjectStoragePath) -> None:
-    # Called before a copy, because copying a folder onto an existing folder would nest it.
+    # Copying a folder onto an existing folder would nest the folders, so callers remove the target first.
     if target.is_dir():
         target.rmdir(recursive=True)
     elif target.exists():

@@ -1,8 +1,7 @@
 """Stores the measurements of a training job for the first run of other tasks with the same code.
 
-One Airflow Variable contains the newest measurements for each of the 50 most recent digests of code. Their loss does no
-harm: two jobs that end at the same moment may lose one entry, and the next job recreates a deleted Variable.
-
+One Airflow Variable contains the newest measurements for each of the 50 most recent code digests. A lost entry does no
+harm. Two jobs that end at the same moment may lose one entry, and the next job recreates a deleted Variable.
 """
 
 from __future__ import annotations
@@ -20,22 +19,22 @@ from paceline.control import PastRun
 
 VARIABLE = "paceline_related_runs"
 _DESCRIPTION = (
-    "Written by Paceline: start-up, speed and pauses of training jobs, by a digest of their code. May be deleted."
+    "Written by Paceline: start-up, speed and pauses of training jobs, by code digest. You may delete this variable."
 )
 _MAX_ENTRIES = 50
 
 
 def code_digest(kind: str, image: str, command: Sequence[str], files: Mapping[str, Path]) -> str:
-    """Return a digest of a training job's code: equal for tasks that differ only in arguments, data and limits.
+    """Return a digest of a training job's code, equal for tasks that differ only in arguments, data and limits.
 
     Parameters
     ----------
     kind:
-        Kind of training: operator, objective, GPUs.
+        Kind of training job: operator, objective and number of GPUs.
     image, command:
         Container image, and the command without a script's arguments.
     files:
-        The script and its additional files: name to local path.
+        Mapping of names to local paths, of the script and its additional files.
     """
     contents = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items()}
     about = json.dumps([kind, image, list(command), contents], sort_keys=True)
@@ -43,13 +42,13 @@ def code_digest(kind: str, image: str, command: Sequence[str], files: Mapping[st
 
 
 def load(digest: str) -> PastRun | None:
-    """Return the newest measurements of the same code; ``None`` if there are none."""
+    """Return the newest measurements of the code with this digest, or ``None``."""
     past = PastRun.read(_read_variable().get(digest))
     return None if past is None else replace(past, related=True)
 
 
 def save(digest: str, learned: Mapping[str, Any]) -> None:
-    """Store the measurements of a run, in the form of :meth:`PastRun.to_dict`."""
+    """Store the measurements of a run, in the format of :meth:`PastRun.to_dict`."""
     others = {name: past for name, past in _read_variable().items() if name != digest}
     newest = list(others.items())[-(_MAX_ENTRIES - 1) :]
     Variable.set(VARIABLE, {**dict(newest), digest: dict(learned)}, description=_DESCRIPTION, serialize_json=True)
@@ -57,7 +56,7 @@ def save(digest: str, learned: Mapping[str, Any]) -> None:
 
 def _read_variable() -> dict[str, Any]:
     text = Variable.get(VARIABLE, default=None)
-    try:  # not deserialize_json=True: Airflow logs a traceback for a Variable that is not JSON
+    try:  # with deserialize_json=True, Airflow would log a traceback for a Variable that is not JSON
         stored = json.loads(text) if text else None
     except ValueError:
         return {}

@@ -1,4 +1,4 @@
-"""Sends the samples of a running training to Airflow's metrics, and its alerts to the DAG author's callbacks."""
+"""Sends a training job's samples to Airflow's metrics, and its alerts to the DAG author's callbacks."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class SampleReporter:
     Parameters
     ----------
     context:
-        Airflow's context of the task. Callbacks receive it with the alert as ``paceline``.
+        Airflow's context of the task. Callbacks receive this context and, under the key ``paceline``, the alert.
     callbacks:
-        Called for each alert, for example notifiers.
+        Functions to call for each alert, for example notifiers.
     log:
         Log for alerts and for failures of callbacks.
     """
@@ -45,7 +45,7 @@ class SampleReporter:
         self._thread: threading.Thread | None = None
 
     def report(self, sample: PaceSample) -> None:
-        """Report a sample. An error in this method never ends the training."""
+        """Report a sample. An error in this method never ends the training job."""
         try:
             self._send(sample)
         except Exception:
@@ -65,7 +65,7 @@ class SampleReporter:
         self._queue.put(alert)
 
     def close(self, timeout_s: float = 30.0) -> None:
-        """Wait for running callbacks, at most ``timeout_s`` seconds."""
+        """Wait for running callbacks, for at most ``timeout_s`` seconds."""
         if self._thread is not None:
             self._queue.put(None)
             self._thread.join(timeout_s)
@@ -87,12 +87,12 @@ class SampleReporter:
 
     def _run_callbacks(self) -> None:
         while (alert := self._queue.get()) is not None:
-            with suppress(Exception):  # if the store does not answer, a retry may repeat the alert
+            with suppress(Exception):  # if the store does not respond, a retry of the task may repeat the alert
                 self._store.set(ALERTS, self._alerts.to_json())
             context: Any = {**self._context, "paceline": alert.to_dict()}
             for callback in self._callbacks:
                 try:
-                    # A notifier overwrites its templates with their values; use a copy for each alert.
+                    # A notifier overwrites its templates with the rendered values, so use a copy for each alert.
                     copy(callback)(context)
                 except Exception:  # an error in a callback must not end the training
                     self._log.exception("on_deadline_alert: %r failed", callback)

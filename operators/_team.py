@@ -1,4 +1,4 @@
-"""Functions for the tasks of a distributed training: plan, network and placement of the jobs."""
+"""Determines the plan, network and placement of the jobs of a distributed training."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def sample_shares(plan: object) -> dict[str, SampleShare]:
-    """Return each worker's share of the samples. The plan is a scheduler's result, or JSON from a template.
+    """Return each worker's share of the samples. ``plan`` is a scheduler's result, or JSON from a template.
 
     >>> sample_shares({"workers": {}})
     Traceback (most recent call last):
@@ -39,13 +39,13 @@ def valid_plan(field: str, value: object) -> object:
 
 
 def network_name(context: Context, training: str) -> str:
-    """Return the name of the network that the tasks of a distributed training share; it is unique for each DAG run."""
+    """Return the name of the network of a distributed training's jobs, which is unique for each DAG run."""
     ti = context["ti"]
     return f"paceline-{unique_name(context, f'{ti.dag_id}-{training}', ti.dag_id, ti.run_id, training)}"
 
 
 def rendezvous(context: Context, fleet: Fleet, plan: object, training: str) -> Rendezvous:
-    """Return the rendezvous of a training's tasks, open to other machines if the tasks use several engines."""
+    """Return the rendezvous of a distributed training's tasks, open to other machines if there are several engines."""
     is_open = any(name in fleet.remote_machines for name in sample_shares(plan))
     secret = _password(fleet.key_conn_id) if is_open and fleet.key_conn_id else ""
     return Rendezvous(network_name(context, training), fleet.parameter_server, open=is_open, secret=secret)
@@ -65,10 +65,10 @@ def _password(conn_id: str) -> str:
 
 
 def check_reachable(fleet: Fleet) -> None:
-    """Raise InvalidInputError for a machine whose engine only its own edge worker can reach."""
+    """Raise InvalidInputError for a machine whose engine only the edge worker on that machine can reach."""
     for machine in (*fleet.machines, fleet.parameter_server):
         if machine.queue is not None and machine.engine_conn_id is None:
-            accepted = f"a connection: this task needs the engine too, not only the worker of queue {machine.queue}"
+            accepted = f"a connection, because this task and the worker of queue {machine.queue} need the engine"
             raise InvalidInputError(f"fleet.{machine.name}.engine_conn_id", None, accepted)
 
 
@@ -84,23 +84,23 @@ def check_distinguishable(fleet: Fleet) -> None:
     for machine in {machine.name: machine for machine in (*fleet.machines, fleet.parameter_server)}.values():
         place = (machine.engine_conn_id, machine.cgroup_parent)
         if place in seen:
-            accepted = f"another cgroup_parent: {seen[place]} has the same engine and control group"
+            accepted = f"another cgroup_parent, because {seen[place]} has the same engine and control group"
             raise InvalidInputError(f"fleet.{machine.name}.cgroup_parent", machine.cgroup_parent, accepted)
         seen[place] = machine.name
 
 
 def container_arguments(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments with ``runtime="docker"``; a local process would listen on all interfaces."""
+    """Add ``runtime="docker"`` to the arguments, because a local process would listen on all interfaces."""
     if not is_template(kwargs.get("runtime")):
         only_docker("runtime", kwargs.get("runtime", "docker"))
     objective = kwargs.get("objective", "deadline")
     if objective != "deadline":
-        raise InvalidInputError("objective", objective, "'deadline': the schedule chooses the machines of a fleet")
+        raise InvalidInputError("objective", objective, "'deadline', because a schedule chooses a fleet's machines")
     return {"runtime": "docker", **kwargs}
 
 
 def only_docker(field: str, value: object) -> object:
     """Reject any ``runtime`` other than Docker."""
     if value != "docker":
-        raise InvalidInputError(field, value, "'docker': distributed training runs in containers")
+        raise InvalidInputError(field, value, "'docker', because distributed training runs in containers")
     return value

@@ -34,7 +34,7 @@ _READERS: Mapping[str, Reader] = {
 }
 _STEP_S = 1.0
 _OUTAGE_LIMIT_S = 120.0
-_SLOTS = 128  # slots of a new pool, the same as in Airflow's default pool
+_SLOTS = 128  # as in Airflow's default pool
 _PERMANENT_ERRORS = (401, 403, 404)  # wrong password, missing permission, API server without Paceline's plugin
 
 
@@ -42,26 +42,26 @@ class ArbiterOperator(BaseOperator):
     """A task that allocates the devices of a pool to the training jobs of all DAGs that use the pool.
 
     Jobs of ``DeadlineTrainingOperator(shared=True, pool=...)`` share the devices. The policy decides when a job
-    arrives, ends, is late or has a new deadline, and every few minutes; the arbiter sends the decision to the jobs as
-    grants. It reduces grants before it raises others, so that their sum never exceeds ``devices``. Grants are stored
-    with the tasks: when an arbiter fails or stops, the jobs keep their grants, and the next arbiter continues.
+    arrives, ends, is late or has a new deadline, and every few minutes. The arbiter sends each decision to the jobs as
+    grants. It reduces some grants before it raises others, so that the sum never exceeds ``devices``. Airflow stores
+    the grants with the tasks. When an arbiter fails or stops, jobs keep their grants until the next arbiter continues.
 
     Parameters
     ----------
     pool:
-        The Airflow pool; the task creates a missing pool. Its slots limit the number of running and waiting jobs.
+        Name of the Airflow pool, created if missing. The pool's slots limit the number of running and waiting jobs.
         (templated)
     devices:
         Number of devices to allocate. (templated)
     quantum:
-        Smallest change of an allocation: 0.05 of a core by default; 1 for whole devices.
+        Smallest change of an allocation, by default 0.05 cores. Use 1 for whole devices.
     policy:
         ``"on_time"``, or another single-pool policy of :mod:`paceline.allocate`. ``"priority"`` uses the
         ``priority_weight`` of Airflow's tasks. (templated)
     every:
-        Seconds, or a ``timedelta``, between two decisions without an event.
+        Seconds, or a ``timedelta``, between two decisions if there is no event.
     lifetime:
-        Seconds, or a ``timedelta``, until the task ends and the next run of its DAG takes over; the DAG needs
+        Seconds, or a ``timedelta``, until the task ends and the next run of its DAG continues. The DAG needs
         ``schedule="@continuous"``.
     conn_id:
         Airflow connection to Airflow's own API: host, port, login and password of a user with permission to read and
@@ -70,7 +70,7 @@ class ArbiterOperator(BaseOperator):
     Returns
     -------
     dict
-        ``decisions``, ``grants`` and ``jobs`` (numbers), and ``most_given`` (largest total allocation in devices).
+        Numbers of ``decisions``, ``grants`` and ``jobs``, and the largest total allocation in devices, ``most_given``.
 
     Examples
     --------
@@ -98,7 +98,7 @@ class ArbiterOperator(BaseOperator):
     ) -> None:
         kwargs.setdefault("retries", 3)
         kwargs.setdefault("retry_delay", timedelta(seconds=5))
-        super().__init__(**kwargs)  # ``pool`` is not passed on: the arbiter needs no slot of the pool
+        super().__init__(**kwargs)  # do not pass on ``pool``, because the arbiter needs no slot of the pool
         self.pool_name = pool
         self.devices = devices
         self.conn_id = conn_id
@@ -145,7 +145,7 @@ class ArbiterOperator(BaseOperator):
                 try:
                     self._step(api, arbiter, pool_log)
                     give_up_s = time.monotonic() + _OUTAGE_LIMIT_S
-                except (AirflowApiError, TransportError) as error:  # jobs continue with their grants
+                except (AirflowApiError, TransportError) as error:  # the jobs continue with their present grants
                     permanent = isinstance(error, AirflowApiError) and error.status in _PERMANENT_ERRORS
                     if permanent or time.monotonic() > give_up_s:
                         raise
@@ -154,7 +154,7 @@ class ArbiterOperator(BaseOperator):
         return {"decisions": arbiter.decisions, **pool_log.summary()}
 
     def on_kill(self) -> None:
-        """End the task; the jobs keep their grants."""
+        """End the task. The jobs keep their grants."""
         self._ended.set()
 
     def _step(self, api: AirflowApi, arbiter: Arbiter, pool_log: _PoolLog) -> None:
@@ -179,7 +179,7 @@ class ArbiterOperator(BaseOperator):
         pool_log.record_requests(requests)
 
     def _create_pool(self, api: AirflowApi) -> None:
-        """Create the pool if it does not exist; Airflow starts no task in a missing pool."""
+        """Create the pool if it does not exist, because Airflow starts no task in a missing pool."""
         from paceline.airflow.api import AirflowApiError
 
         try:
@@ -209,7 +209,7 @@ class ArbiterOperator(BaseOperator):
 
 
 class _PoolLog:
-    """Logs an arbiter's events, and counts them for the task's result."""
+    """Logs and counts an arbiter's events, for the task's log and result."""
 
     def __init__(self, log: Any) -> None:
         self._log = log
@@ -219,7 +219,7 @@ class _PoolLog:
         self._lost: set[str] = set()
         self._failed: set[str] = set()
         self._latest_grant: dict[str, int] = {}
-        self._only_arbiter = True
+        self._is_only_arbiter = True
 
     def record_grant(self, grant: Grant) -> None:
         self._grants += 1
@@ -236,13 +236,13 @@ class _PoolLog:
     def record_requests(self, requests: Sequence[DeviceRequest]) -> None:
         self._keys.update(request.key for request in requests)
         self._most_devices = max(self._most_devices, sum(request.committed for request in requests))
-        if self._only_arbiter and any(self._is_from_other_arbiter(request) for request in requests):
-            self._only_arbiter = False
+        if self._is_only_arbiter and any(self._is_from_other_arbiter(request) for request in requests):
+            self._is_only_arbiter = False
             self._log.warning("Another arbiter is allocating devices from this pool; the pool may be over-allocated")
         for request in requests:
             if request.lost and request.key not in self._lost:
                 self._lost.add(request.key)
-                message = "%s ended without removing its job: up to %g devices stay reserved until the task is cleared"
+                message = "%s ended without removing its job: up to %g devices are reserved until the task is cleared"
                 self._log.warning(message, request.key, request.committed)
 
     def _is_from_other_arbiter(self, request: DeviceRequest) -> bool:
@@ -262,7 +262,7 @@ def _to_request(key: str, row: Mapping[str, Any], policy: str) -> DeviceRequest 
     from paceline.arbiter import DeviceRequest
 
     arrived = datetime.fromisoformat(row["started_at"]) if row["started_at"] else None
-    # Airflow's default weight counts downstream tasks and does not measure importance; only "priority" uses it.
+    # Only "priority" uses Airflow's weight, which by default counts downstream tasks and does not measure importance.
     weight = float(row["priority_weight"] or 0) if policy == "priority" else 1.0
     request = DeviceRequest.read(key, row["pace"], row["ceiling"], arrived, weight)
     if request is not None and row["lost"] and not request.ended:

@@ -1,4 +1,4 @@
-"""``EvaluateOperator``: scores champion and challenger on the same data, and registers the challenger."""
+"""``EvaluateOperator``: scores the champion and the challenger on the same data, and registers the challenger."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ _LAST_LINES = 20
 
 
 def _nonempty_mapping(field: str, value: object) -> dict[str, Any]:
-    found = mapping(field, value)
-    if not found:
+    entries = mapping(field, value)
+    if not entries:
         raise InvalidInputError(field, value, "at least one file or folder with hold-out data")
-    return found
+    return entries
 
 
 class EvaluateOperator(JobOperator):
-    """A task that scores challenger and champion with the user's script on the same data.
+    """A task that scores the challenger and the champion with the user's script on the same data.
 
     The script runs once for each model, sandboxed like a training job. It reads the model from
     ``$PACELINE_INPUT/model`` and the data from ``$PACELINE_INPUT/data``, and reports its scores with
-    ``paceline.train.report(auc=..., ...)``. The task then registers the challenger as the next version of the model; a
-    retry returns the same version.
+    ``paceline.train.report(auc=..., ...)``. The task then registers the challenger as the next version of the
+    model. A retry of the task returns the same version.
 
     Parameters
     ----------
@@ -52,11 +52,11 @@ class EvaluateOperator(JobOperator):
     challenger:
         Path or URL of the trained model, for example ``"{{ ti.xcom_pull('train')['model'] }}"``. (templated)
     data:
-        Hold-out data: name below ``$PACELINE_INPUT/data`` to a local path or an object storage URL. (templated)
+        Hold-out data, as ``{name below $PACELINE_INPUT/data: local path or object storage URL}``. (templated)
     metric:
         Name of the score to compare.
     greater_is_better:
-        ``False`` for losses and errors.
+        Whether a greater score is better; ``False`` for losses and errors.
     data_window:
         Description of the challenger's training data; stored with the version. (templated)
     lineage:
@@ -73,7 +73,8 @@ class EvaluateOperator(JobOperator):
     dict
         ``model``, ``registry``, ``version`` (of the challenger), ``metric``, ``challenger`` and ``champion`` (scores),
         ``champion_version``, ``better``, ``improvement`` (positive is better), and ``challenger_metrics`` and
-        ``champion_metrics`` with all reported scores. Without a champion, champion values and ``improvement`` are None.
+        ``champion_metrics`` with all reported scores. Without a champion, the champion's values and
+        ``improvement`` are None.
 
     Examples
     --------
@@ -150,7 +151,7 @@ the first a letter or digit
         read_fields(self, self.readers, rendered=False)
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Score both models, register the challenger and compare."""
+        """Score both models, compare the scores and register the challenger."""
         self._killed.clear()
         try:
             return self._evaluate(context)
@@ -174,7 +175,7 @@ the first a letter or digit
         registry = Registry(storage_path(self.registry))
         trained = storage_path(self.challenger)
         if not trained.exists():
-            raise InvalidInputError("challenger", self.challenger, "a folder with a model that exists")
+            raise InvalidInputError("challenger", self.challenger, "an existing folder with a model")
         runtime = self.make_runtime()
         key = self._registration_key(context, trained)
         champion = self._find_champion(registry, key)
@@ -205,7 +206,7 @@ the first a letter or digit
         }
 
     def _find_champion(self, registry: Registry, key: str) -> ModelVersion | None:
-        """Return the champion; if an earlier try's challenger is the champion, return the previous champion."""
+        """Return the champion, or the previous champion if an earlier try's challenger is now the champion."""
         for promotion in reversed(registry.history(self.model)):
             version = registry.version(self.model, promotion.version)
             if version.key != key:
@@ -229,7 +230,7 @@ the first a letter or digit
             self._job = None
         if self.metric not in scores:
             reported = ", ".join(sorted(scores)) or "nothing"
-            accepted = f"a finite score that the script reports (for the {role} it reported {reported})"
+            accepted = f"a finite score that the script reports (it has reported {reported} for the {role})"
             raise InvalidInputError("metric", self.metric, accepted)
         self.log.info("The %s: %s", role, ", ".join(f"{name} {score:.6g}" for name, score in scores.items()))
         return scores
@@ -272,7 +273,7 @@ the first a letter or digit
 
     def _log_verdict(self, version: ModelVersion, verdict: Mapping[str, Any]) -> None:
         if verdict["champion_version"] is None:
-            self.log.info("%s has no champion yet; version %d: %s %.6g", *_challenger_fields(version, verdict))
+            self.log.info("%s has no champion yet; version %d has %s %.6g", *_challenger_fields(version, verdict))
         else:
             self.log.info(
                 "%s version %d: %s %.6g, against %.6g of champion version %d: %s",
@@ -283,7 +284,7 @@ the first a letter or digit
             )
 
     def _registration_key(self, context: Context, place: Any) -> str:
-        """Return a key that is the same for every try: the ids of the task instance and a digest of the model."""
+        """Return the same key for every try, from the ids of the task instance and a digest of the model."""
         from paceline.registry.storage import digest_of
 
         ti = context["ti"]

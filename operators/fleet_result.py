@@ -18,21 +18,21 @@ _WORKER_KEYS = ("finished_s", "error_pct", "mean_devices", "device_seconds")
 
 
 class FleetResultOperator(BaseOperator):
-    """A task that combines the results of the workers of a distributed training for the downstream tasks.
+    """A task that combines the results of a distributed training's workers for the downstream tasks.
 
-    :func:`~paceline.operators.train_on_fleet` creates it as the last task of the group.
+    :func:`~paceline.operators.train_on_fleet` creates this task as the last task of the group.
 
     Parameters
     ----------
     worker_task_ids:
-        Name of each worker to the id of its task.
+        Mapping of worker names to the ids of the workers' tasks.
 
     Returns
     -------
     dict
-        As :class:`~paceline.operators.DeadlineTrainingOperator`, with the values of the worker that ended last; every
-        worker ends with the same model. ``met`` is true if every worker met its deadline. ``device_seconds`` and
-        ``mean_devices`` are sums over the workers; ``workers`` has the values of each worker.
+        The same keys as :class:`~paceline.operators.DeadlineTrainingOperator` returns, with the values of the worker
+        that ended last. All workers end with the same model. ``met`` is true if every worker met its deadline.
+        ``device_seconds`` and ``mean_devices`` are sums over the workers. ``workers`` contains each worker's values.
 
     Examples
     --------
@@ -43,7 +43,7 @@ class FleetResultOperator(BaseOperator):
     ui_color = "#e6e0ff"
 
     def __init__(self, *, worker_task_ids: Mapping[str, str], **kwargs: Any) -> None:
-        # Run even if the schedule has excluded workers, whose tasks are skipped.
+        # Run this task even if some workers' tasks are skipped, because the schedule excludes the workers.
         kwargs.setdefault("trigger_rule", "none_failed_min_one_success")
         super().__init__(**kwargs)
         self.worker_task_ids = dict(worker_task_ids)
@@ -61,7 +61,7 @@ class FleetResultOperator(BaseOperator):
 
 
 def combine_results(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Combine the workers' results into one.
+    """Combine the workers' results into one result.
 
     >>> one = {"model": "a", "deadline_s": 60.0, "finished_s": 59.0, "error_pct": -1.7, "device_seconds": 30.0}
     >>> both = combine_results({"a": one, "b": {**one, "model": "b", "finished_s": 59.5, "error_pct": -0.8}})
@@ -82,7 +82,7 @@ def combine_results(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _end_s(result: Mapping[str, Any]) -> float:
-    """Return the Unix time of a worker's end; ``finished_s`` may count from a different start for each worker."""
+    """Return the Unix time of a worker's end. ``finished_s`` may count from a different time for each worker."""
     origin = datetime.fromisoformat(result["origin"]).timestamp() if "origin" in result else 0.0
     return origin + float(result["finished_s"])
 

@@ -28,8 +28,8 @@ def train_on_fleet(
 ) -> TaskGroup:
     """Create a group of tasks that train on several machines.
 
-    The group has a task for the parameter server, a task for each machine, and a task that combines the results. The
-    task of a machine that the schedule excludes is skipped and states the reason.
+    The group has a task for the parameter server, a task for each machine, and a task that combines the results. If the
+    schedule excludes a machine, the machine's task is skipped and logs the reason.
 
     Parameters
     ----------
@@ -40,15 +40,15 @@ def train_on_fleet(
     group_id:
         Name of the group.
     server:
-        Arguments only for the :class:`ParameterServerOperator`, for example ``{"cores": 2}``.
+        Additional arguments for the :class:`ParameterServerOperator`, for example ``{"cores": 2}``.
     **kwargs:
-        Arguments for all tasks, as for :class:`DeadlineTrainingOperator`: ``deadline``, ``script``, ...
+        Arguments of :class:`DeadlineTrainingOperator` for all training tasks: ``deadline``, ``script``, ...
 
     Returns
     -------
     TaskGroup
-        The group. The XCom of its last task, ``GROUP.result``, is the combined result of
-        :class:`~paceline.operators.FleetResultOperator`; the XCom of ``GROUP.MACHINE`` is that worker's result.
+        The group. The XCom of the last task, ``GROUP.result``, is the combined result of
+        :class:`~paceline.operators.FleetResultOperator`. The XCom of ``GROUP.MACHINE`` is that machine's result.
 
     Examples
     --------
@@ -92,5 +92,5 @@ def train_on_fleet(
     return group
 
 
-# Arguments of the parameter server and of the workers. Only the workers get the remaining arguments.
+# The parameter server and the workers receive these arguments. Only the workers receive all other arguments.
 _SHARED_ARGUMENTS = ("deadline", "deadline_from", "image", "labels", "user")

@@ -29,7 +29,7 @@ class ModelLink(BaseOperatorLink):
     name = "Model"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
-        """Return the path of the model's page; "" until the task has evaluated or promoted a model."""
+        """Return the path of the model's page, or "" until the task has evaluated or promoted a model."""
         name = getattr(operator, "model", None) or getattr(operator, "promoted_model", None)
         return page_path(f"models/{quote(str(name), safe='')}") if name else ""
 
@@ -43,7 +43,7 @@ class ContainerLogsLink(BaseOperatorLink):
     name = "Container logs"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
-        """Return the URL of the task's last container in the log system; "" without a container or a log system."""
+        """Return the URL of the task's last container in the log system, or "" without a container or log system."""
         container = getattr(operator, "container_id", None)
         template = conf.get("paceline", "container_logs_url", fallback="") or ""
         return template.replace("{container}", quote(str(container), safe="")) if container else ""

@@ -1,4 +1,4 @@
-"""``LogNotifier``: writes alerts to the log. Notifiers for Slack, mail or a pager are used the same way."""
+"""``LogNotifier``: writes alerts to the log. Airflow's notifiers for Slack, mail or a pager work the same way."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-# In a DAG's `DeadlineAlert`, the context has neither a task instance nor an alert of Paceline.
+# In a DAG's `DeadlineAlert`, the context contains neither a task instance nor Paceline's alert.
 _MESSAGE = (
     "{% if paceline is defined %}{{ ti.dag_id }}.{{ ti.task_id }}: deadline {{ paceline.message }}"
     "{% else %}a deadline was missed{% endif %}"
@@ -19,7 +19,7 @@ _MESSAGE = (
 
 
 class LogNotifier(BaseNotifier):
-    """A notifier that logs in the task (``on_deadline_alert``) or in the triggerer (``DeadlineAlert``).
+    """A notifier that writes to the log of the task (``on_deadline_alert``) or the triggerer (``DeadlineAlert``).
 
     Parameters
     ----------

@@ -33,16 +33,16 @@ if TYPE_CHECKING:
     from paceline.profiles.store import ProfileStore
 
 NEIGHBOUR_IMAGE = "paceline-neighbour:latest"
-_MAX_MACHINES = 3  # machines that train together in a measurement
+_MAX_MACHINES = 3  # maximum number of machines that train together in a measurement, unless the kinds need more
 _KILL_S = 4.0  # Airflow kills a task 5 s after its signal
 
 
 class ProfileOperator(JobOperator):
     """A task that profiles each kind of device whose profile is missing or outdated.
 
-    The task runs the training script on machines of the fleet, beside their background applications and under a
-    controlled load. From the measurements it fits the functions of Deep-Edge: the time of a sample and of an update,
-    the load of the machine, and the latency of the applications.
+    The task runs the training script on machines of the fleet, beside the machines' background applications and under
+    artificial load. From the measurements, the task learns the functions of Deep-Edge: the time per sample and per
+    update, the machine's load, and the applications' latency.
 
     Parameters
     ----------
@@ -53,23 +53,23 @@ class ProfileOperator(JobOperator):
     points:
         Number of measurements, at least eight for each measured machine. (templated)
     measure_s:
-        Seconds to measure each point with the training, after half that time without the training. The total time of a
-        point is about two seconds longer.
+        Seconds to measure each point during training, after half that time without training. The total time per point
+        is about two seconds longer.
     batch_sizes:
         Batch sizes from which a schedule may choose.
     max_age:
-        Largest age of a valid profile.
+        Maximum age of a valid profile.
     neighbour_image:
-        Image with stress-ng, which generates the load.
+        Image with stress-ng, which generates the artificial load.
     **kwargs:
-        Arguments of the training, as for :class:`~paceline.operators.DeadlineTrainingOperator`: ``script``,
+        Arguments of the training job, as for :class:`~paceline.operators.DeadlineTrainingOperator`: ``script``,
         ``arguments``, ``files``, ``inputs``, ``image``, ``environment``, ``user``, and the connection to the engine.
 
     Returns
     -------
     dict
-        ``profiled`` and ``kept``: kind of device to the reason; ``report``: a row for each function of the new
-        profiles, with the function's error in percent as in the paper's Table I.
+        ``profiled`` and ``kept`` map each kind of device to the reason. ``report`` has one row per function of the new
+        profiles, with the function's error in percent, as in the paper's Table I.
 
     Examples
     --------
@@ -126,7 +126,7 @@ class ProfileOperator(JobOperator):
             raise InvalidInputError("script", self.script, "a Python file with the training code to measure")
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Measure each kind of device without a valid profile, and store its new profile."""
+        """Measure each kind of device that has no valid profile, and store the new profiles."""
         from paceline.profiles.store import ProfileStore
 
         try:
@@ -135,8 +135,8 @@ class ProfileOperator(JobOperator):
                 training = self._training_spec(Path(scratch))
                 store = ProfileStore(storage_path(self.profiles))
                 stale, kept = self._check_profiles(store, training)
-                for kind, why in stale.items():
-                    self.log.info("Profiling %s: %s", kind, why)
+                for kind, reason in stale.items():
+                    self.log.info("Profiling %s: %s", kind, reason)
                 report = []
                 if stale:
                     measured = self._measure(context, training, list(stale))
@@ -157,7 +157,7 @@ class ProfileOperator(JobOperator):
         self._killed.set()
         bench = self._bench
         if bench is not None:
-            # Close in a thread, because the interrupted code may have locked what `close` needs.
+            # Close in a thread, because the interrupted code may hold locks that `close` needs.
             ending = threading.Thread(target=bench.close, daemon=True)
             ending.start()
             ending.join(_KILL_S)
@@ -176,7 +176,7 @@ class ProfileOperator(JobOperator):
         )
 
     def _fingerprint(self, training: TrainingSpec, kind: str) -> str:
-        """Return a digest of the definitions of the training and of its neighbours on a kind of device."""
+        """Return a digest that identifies the training job and its neighbours on a kind of device."""
         apps = {app.name: app for machine in self._machines_of(kind) for app in machine.background}
         files = {"": training.script, **training.files}
         files |= {f"background {name}": self._app_script(app) for name, app in apps.items() if app.script is not None}
@@ -201,7 +201,7 @@ class ProfileOperator(JobOperator):
             if profile is None:
                 stale[kind] = "it has no profile"
                 continue
-            why = profile.stale_reason(
+            reason = profile.stale_reason(
                 datetime.now(timezone.utc),
                 training=self._fingerprint(training, kind),
                 cores=machine.cores,
@@ -209,10 +209,10 @@ class ProfileOperator(JobOperator):
                 gpus=machine.gpus,
                 max_age=self.max_age,
             )
-            if why is None:
+            if reason is None:
                 kept[kind] = f"measured at {profile.origin.measured_at}"
             else:
-                stale[kind] = why
+                stale[kind] = reason
         return stale, kept
 
     def _measure(self, context: Context, training: TrainingSpec, kinds: Sequence[str]) -> pd.DataFrame:
@@ -227,7 +227,7 @@ class ProfileOperator(JobOperator):
         clients = self._engine_clients([*machines, server])
         labels = job_labels(context)  # unique among the Airflow installations that use these engines
         runtimes = {name: DockerRuntime(client, pull=self.force_pull) for name, client in clients.items()}
-        for runtime in runtimes.values():  # remove the jobs of an earlier try
+        for runtime in runtimes.values():  # an earlier try may have left jobs
             runtime.remove_all(labels)
         done = 0
 
@@ -282,8 +282,8 @@ class ProfileOperator(JobOperator):
     def _select_machines(self, kinds: Sequence[str]) -> list[Machine]:
         """Return the machines for the measurement.
 
-        The first machines cover each given kind with all its applications. Up to ``_MAX_MACHINES``, other machines
-        follow: of these kinds, or of other kinds if all their applications have scripts.
+        First choose machines until each given kind is covered with all its applications. Then add machines up to
+        ``_MAX_MACHINES``: machines of these kinds, then machines of other kinds whose applications all have scripts.
         """
         chosen: dict[str, Machine] = {}
         for kind in kinds:
@@ -300,7 +300,7 @@ class ProfileOperator(JobOperator):
         return [self._with_absolute_scripts(machine) for machine in picked]
 
     def _with_absolute_scripts(self, machine: Machine) -> Machine:
-        """Return a copy of the machine with absolute script paths; relative paths start at the DAG's folder."""
+        """Return a copy of the machine with absolute script paths. Resolve relative paths from the DAG's folder."""
         apps = tuple(
             app.model_copy(update={"script": str(self._app_script(app))}) if app.script is not None else app
             for app in machine.background

@@ -24,28 +24,28 @@ if TYPE_CHECKING:
 class ParameterServerOperator(DeadlineTrainingOperator):
     """A task that runs the parameter server of a distributed training until the last epoch has ended.
 
-    The server leases batches to the workers and applies their updates. When it fails, the task's retry restarts it
-    from its last checkpoint, and the workers reconnect automatically. Each machine has its own
+    The server leases batches to the workers and applies their updates. When the server fails, the task's retry
+    restarts the server from its last checkpoint, and the workers reconnect automatically. Each machine needs a
     :class:`~paceline.operators.WorkerTrainingOperator`.
 
     Parameters
     ----------
     fleet:
-        The machines, see :func:`paceline.fleet.load`. The server runs on ``fleet.parameter_server``; if machines with
-        other engines take part, the server listens at that machine's address.
+        The machines, see :func:`paceline.fleet.load`. The server runs on ``fleet.parameter_server``; if workers use
+        other engines, the server listens on that machine's ``address``.
     plan:
         The schedule: each worker's number of samples and batch size. (templated)
     training:
-        Name of the training, unique within its DAG.
+        Name of the distributed training, unique within its DAG.
     cores:
-        The server's allocation in cores; by default 1, or all cores of a smaller machine.
+        The server's allocation in cores; by default 1, or all cores of a machine with less than one core.
     **kwargs:
-        As for :class:`~paceline.operators.DeadlineTrainingOperator`; ``deadline`` is the workers' deadline.
+        Arguments of :class:`~paceline.operators.DeadlineTrainingOperator`. ``deadline`` is the workers' deadline.
 
     Returns
     -------
     dict
-        As :class:`~paceline.operators.DeadlineTrainingOperator`; ``metrics`` contains the number of failures.
+        As returned by :class:`~paceline.operators.DeadlineTrainingOperator`. ``metrics`` has the number of failures.
 
     Examples
     --------
@@ -78,7 +78,7 @@ class ParameterServerOperator(DeadlineTrainingOperator):
         machine = fleet.parameter_server
         cores = min(1.0, machine.cores) if cores is None else cores
         kwargs.setdefault("mem_limit", int(machine.memory_gib * 2**30))
-        # The server must get a slot before the workers, which wait for the server.
+        # The server must get a pool slot before the workers, which wait for the server.
         kwargs.setdefault("priority_weight", 1000)
         kwargs = {**placement_arguments(machine), **container_arguments(kwargs)}
         super().__init__(command=list(SERVER_COMMAND), min_devices=cores, max_devices=cores, **kwargs)
@@ -87,10 +87,10 @@ class ParameterServerOperator(DeadlineTrainingOperator):
         self.training = training
 
     def extend_spec(self, context: Context, spec: JobSpec, scratch: Path) -> JobSpec:
-        """Add the plan to the job's files, and the job to the training's network."""
+        """Add the plan to the job's files, and connect the job to the network of the distributed training."""
         plan = scratch / PLAN
         workers = {name: asdict(part) for name, part in sample_shares(self.plan).items()}
         plan.write_text(json.dumps({"workers": workers}, sort_keys=True))
         files = {**spec.files, plan.name: plan}
         point = rendezvous(context, self.fleet, self.plan, self.training)
-        return point.serve(replace(spec, files=files))
+        return point.server_spec(replace(spec, files=files))

@@ -1,4 +1,4 @@
-"""``DeadlineTrainingOperator``: trains in a job and controls its allocation so that it ends at the deadline."""
+"""``DeadlineTrainingOperator``: runs a training job and controls its allocation so that the job ends at the deadline."""
 
 from __future__ import annotations
 
@@ -27,31 +27,31 @@ if TYPE_CHECKING:
     from paceline.runtime import JobSpec
 
 # Seconds until the next worker process takes over a job. An executor may report the end of this process some seconds
-# late, and Airflow would count a late report as the end of the next process.
+# late. If the next process were already running, Airflow would attribute the report to that process.
 _RESCHEDULE_S = 20.0
 
 
 class DeadlineTrainingOperator(JobOperator):
     """A task that trains a model by a deadline, with no more devices than the deadline requires.
 
-    The training code loops over ``paceline.train.track(...)``; Paceline controls the devices from outside. The deadline
-    of a running task can be changed through its task state store key ``deadline``: in the UI, by REST ``PATCH``, or
-    with ``paceline deadline set``.
+    The training code loops over ``paceline.train.track(...)``, and Paceline controls its devices from outside. Users can
+    change the deadline of a running task: in the UI, with ``paceline deadline set``, or by a REST ``PATCH`` of the key
+    ``deadline`` in its task state store.
 
     Parameters
     ----------
     deadline:
-        Time by which the training has to end: a duration (``"20m"``, ``"PT20M"``, seconds, ``timedelta``) or a point
+        Time by which the training job has to end: a duration (``"20m"``, ``"PT20M"``, seconds, ``timedelta``) or a point
         in time with a time zone. (templated)
     deadline_from:
-        Start of a duration: ``"run"``, the start of the DAG run, or ``"task"``, the start of this task. (templated)
+        Time from which a duration counts: the start of the DAG run (``"run"``) or of this task (``"task"``). (templated)
     alpha:
-        Safety factor in (0, 1]. The target end is start + ``alpha`` * (deadline - start). The start is the training's
-        start; with ``controller="paper"``, it is the start of a duration (``deadline_from``). (templated)
+        Safety factor in (0, 1]. The target end is start + ``alpha`` * (deadline - start). The start is the start
+        of training; with ``controller="paper"``, it is the time that ``deadline_from`` names. (templated)
     min_devices, max_devices:
-        Smallest and largest allocation in cores, fractions allowed; by default all cores are the largest. (templated)
+        Smallest and largest allocation in cores; fractions are allowed. The default maximum is all cores. (templated)
     quantum:
-        Smallest change of the allocation, in cores; 1 for a job with ``data_parallel``, which needs whole cores.
+        Smallest change of the allocation, in cores. Use 1 for a job with ``data_parallel``, which needs whole cores.
     control_period:
         Seconds between two steps of the controller.
     on_infeasible:
@@ -59,37 +59,38 @@ class DeadlineTrainingOperator(JobOperator):
         ``"fail"`` fails the task, ``"extend"`` moves the deadline to the earliest possible end. (templated)
     on_drain:
         What to do with the job when the worker process has to end but the task does not (evicted pod, restarted
-        worker): ``"leave"`` keeps it running with its allocation, ``"stop"`` ends it with a checkpoint. In both cases
-        Airflow reschedules the task without counting a try, and the task continues the job.
+        worker): ``"leave"`` keeps the job running with its allocation, ``"stop"`` stops the job after a checkpoint. In
+        both cases, Airflow reschedules the task without counting a try, and the task continues the job.
     objective:
         ``"deadline"``, or ``"throughput"`` to train as fast as ``budget`` allows, in a team of containers (parameter
-        servers and workers) that starts small and scales while it runs; see :mod:`paceline.elastic`. If a deadline is
-        set too, the deadline determines how much of the budget the training uses.
+        servers and workers) that starts small and scales during training; see :mod:`paceline.elastic`. If a deadline is
+        set too, the deadline determines how much of the budget the job uses.
     budget:
-        With ``objective="throughput"``, the maximum total of its containers' cores; by default all. (templated)
+        With ``objective="throughput"``, the maximum number of cores of all containers together; by default, all cores.
+        (templated)
     scaling:
-        With ``objective="throughput"``, the options of scaling (:class:`~paceline.elastic.Options`): the largest number
-        of parameter servers and workers, the capacity of their links, ...
+        With ``objective="throughput"``, the scaling options (:class:`~paceline.elastic.Options`): the maximum number of
+        parameter servers and workers, the capacity of their links, ...
     shared:
         Let an arbiter (:class:`~paceline.operators.ArbiterOperator`) of the task's Airflow ``pool`` allocate the
-        devices. The job starts with its first grant, never exceeds its grant, and is preempted with its checkpoint
-        while the grant is zero. With ``objective="throughput"`` the grant is the budget.
+        devices. The job starts with its first grant and never exceeds its grant. While the grant is zero, the job is
+        preempted, after a checkpoint. With ``objective="throughput"``, the grant is the budget.
     output:
         Destination of the job's files in ``$PACELINE_OUTPUT``: a local path or an object storage URL. By default a
         folder of this task's run below ``$AIRFLOW_HOME/paceline-data``. (templated)
     on_deadline_alert:
-        A notifier, a callable, or several, called once each when the deadline is in danger, infeasible or missed. They
-        receive the task's context with the alert as ``paceline`` (``kind``, ``message`` and the newest values); a
-        notifier's templates can use ``{{ paceline.message }}``.
+        A notifier, a callable, or a list of them, to call when the deadline is first in danger, infeasible or missed.
+        Each receives the task's context with the alert as ``paceline`` (``kind``, ``message`` and the newest values).
+        A notifier's templates can use ``{{ paceline.message }}``.
     controller:
-        ``"default"`` plans the rest of the training at every step; ``"paper"`` is the published DECOR-NN controller.
+        ``"default"`` replans the remaining training at every step; ``"paper"`` is the published DECOR-NN controller.
     gains:
         Gains of the ``"paper"`` controller, :class:`paceline.control.Gains`.
     **kwargs:
         Arguments of :class:`~paceline.operators._job.JobOperator`: ``script`` or ``command``, ``inputs``, ``runtime``,
         ``image``, ``docker_conn_id``, ... A retry reconnects to the running job, or resumes it from its checkpoint. By
-        default there are four retries; the delay starts at 5 s and doubles, which bridges an API server outage of two
-        minutes.
+        default, there are four retries. Their delay starts at 5 s and doubles, so that the task survives a two-minute
+        outage of the API server.
 
     Returns
     -------
@@ -160,7 +161,7 @@ class DeadlineTrainingOperator(JobOperator):
         self.budget = budget
         self.scaling = scaling
         self.shared = shared
-        self.output_path = output  # BaseOperator.output is the XCom of the task
+        self.output_path = output  # not `output`, because BaseOperator.output is the task's XCom
         self.on_deadline_alert: Sequence[Callback] = (
             [on_deadline_alert] if callable(on_deadline_alert) else list(on_deadline_alert)
         )
@@ -171,7 +172,7 @@ class DeadlineTrainingOperator(JobOperator):
         _arguments.check(self)
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Train, or continue an earlier try's training; see :meth:`paceline.run.Training.run`."""
+        """Start the job, or continue the job of an earlier try; see :meth:`paceline.run.Training.run`."""
         try:
             result = self.new_training(context).run()
         except DetachedError as error:
@@ -195,16 +196,16 @@ class DeadlineTrainingOperator(JobOperator):
         return result.to_json()
 
     def on_kill(self) -> None:
-        """Request the end of the training. Airflow calls this in a signal handler when the task or worker must end."""
+        """Request the end of training. Airflow calls this method in a signal handler when the task or worker must end."""
         if self._training is not None:
             self._training.request_stop()
 
     def new_training(self, context: Context) -> Training:
-        """Create the training of this try."""
+        """Create the object that controls the job during this try."""
         settings = _arguments.read(self)
         self._training = Training(settings, TaskHost(self, context, self.on_deadline_alert), on_drain=self.on_drain)
         return self._training
 
     def extend_spec(self, context: Context, spec: JobSpec, scratch: Path) -> JobSpec:
-        """Return the job's specification. Subclasses extend it, and may write files to ``scratch``."""
+        """Return the job's specification. Subclasses extend the specification, and may write files to ``scratch``."""
         return spec

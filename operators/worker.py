@@ -129,7 +129,7 @@ class WorkerTrainingOperator(DeadlineTrainingOperator):
         point = rendezvous(context, self.fleet, self.plan, self.training)
         if point.shares_engine(self.worker):
             self._wait_for_network(point.network)
-        return point.join(spec, self.worker)
+        return point.worker_spec(spec, self.worker)
 
     def _wait_for_network(self, network: str) -> None:
         """Wait for the network, which the parameter server creates on its engine."""

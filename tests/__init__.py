@@ -1,1 +1,1 @@
-"""Tests by area, and their shared helpers: the Airflow of a test run, and the report of a failed test."""
+"""Tests, one package per area, and their shared helpers, for example the report of a failed test."""

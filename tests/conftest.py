@@ -1,8 +1,8 @@
 """Fixtures for all tests, and the rule for skipping tests.
 
 A test marked ``docker`` needs a reachable engine (``DOCKER_HOST``, else the default socket) and the trainer image.
-A test marked ``browser`` needs Chromium and the built pages. Without them, a test is skipped with the reason; with
-``CI=true`` it fails instead, so that a pipeline cannot pass untested.
+A test marked ``browser`` needs Chromium and the built pages. A test that lacks them is skipped with the reason. With
+``CI=true``, the test fails instead, so that a pipeline cannot pass without these tests.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
     from paceline.airflow.demo.airflow_process import AirflowProcess
     from tests.scheduling import AirflowFirst
 
-# Airflow in this process must not touch the user's own installation. It reads its environment at import, so set the
-# environment before the import of any test module.
+# Airflow in this process must not touch the user's installation. Airflow reads the environment when it is imported,
+# so set the environment before any test module is imported.
 for name in [name for name in os.environ if name.startswith("AIRFLOW_")]:
     del os.environ[name]
 _WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")  # parallel test processes do not share a database
 os.environ["AIRFLOW_HOME"] = str(Path(__file__).parents[1] / "build" / "tests" / f"airflow{_WORKER}")
 os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
-# Parallel test processes compete for cores, so limit threads; torch's threads must not spin while they wait.
+# Parallel test processes compete for cores, so limit the threads, and do not let waiting threads of torch spin.
 os.environ |= {"OPENBLAS_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
 
 PROJECT = Path(__file__).parents[1]
-# Use the same examples in every run, on machines of any speed; `make soak` searches for new examples.
+# Use the same Hypothesis examples in every run, at any machine speed. `make soak` generates new examples.
 settings.register_profile("same", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("new", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 settings.load_profile(os.environ.get("PACELINE_EXAMPLES", "same"))
@@ -47,12 +47,12 @@ DOCKER_HOST = os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
 PAGES = PROJECT / "plugins" / "static" / "pages.js"
 _BEGAN_S = pytest.StashKey[float]()
 _AIRFLOW = pytest.StashKey["AirflowProcess"]()
-_NEED_AIRFLOW = pytest.StashKey[set[Path]]()
+_AIRFLOW_FILES = pytest.StashKey[set[Path]]()
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> AirflowFirst:
-    """Schedule tests so that at most two test processes have an Airflow."""
+    """Schedule tests so that at most two test processes start an Airflow."""
     from tests.scheduling import AirflowFirst
 
     return AirflowFirst(config, log)
@@ -60,26 +60,28 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Airflow
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put the files that need an Airflow first, because Airflow is stopped after the last of these files."""
-    need = config.stash[_NEED_AIRFLOW] = {item.path for item in items if "airflow" in getattr(item, "fixturenames", ())}
-    items.sort(key=lambda item: item.path not in need)
+    """Run the files that need an Airflow first, because Airflow is stopped after the last of these files."""
+    airflow_files = config.stash[_AIRFLOW_FILES] = {
+        item.path for item in items if "airflow" in getattr(item, "fixturenames", ())
+    }
+    items.sort(key=lambda item: item.path not in airflow_files)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip a ``docker`` or ``browser`` test without its requirements, before its fixtures are built."""
+    """Skip a ``docker`` or ``browser`` test with missing requirements before its fixtures are set up."""
     in_file_order = item.config.getoption("minutes", None) is None  # not `python -m tests.soak`
-    if in_file_order and _AIRFLOW in item.config.stash and item.path not in item.config.stash[_NEED_AIRFLOW]:
+    if in_file_order and _AIRFLOW in item.config.stash and item.path not in item.config.stash[_AIRFLOW_FILES]:
         item.config.stash[_AIRFLOW].stop()
-    reason = _missing_docker(item.config) if item.get_closest_marker("docker") else ""
+    reason = _why_no_docker(item.config) if item.get_closest_marker("docker") else ""
     if item.get_closest_marker("browser"):
-        reason = reason or _missing_browser()
+        reason = reason or _why_no_browser()
     if reason:
         pytest.skip(reason)
     item.stash[_BEGAN_S] = time.time()
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    """Ignore scripts and data of tests: doctest collection would import, and so run, every file."""
+    """Ignore scripts that are not test modules, because doctest collection would import and so run them."""
     return True if collection_path.suffix == ".py" and not collection_path.name.startswith("test_") else None
 
 
@@ -87,7 +89,7 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Add logs to a failure; with ``CI=true``, turn a skipped ``docker`` or ``browser`` test into a failure."""
+    """Add logs to a failure's report. With ``CI=true``, report a skipped ``docker`` or ``browser`` test as failed."""
     report = yield
     if report.failed:
         report.sections.extend(_collect_logs(item))
@@ -105,7 +107,7 @@ def in_ci() -> bool:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Show the slowest files, because files are the unit of work of the test processes."""
+    """Show the slowest files, because each file runs in one test process."""
     seconds: Counter[str] = Counter()
     for reports in terminalreporter.stats.values():
         for report in reports:
@@ -113,13 +115,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
                 seconds[report.nodeid.partition("::")[0]] += report.duration
     slowest = seconds.most_common(12)
     if slowest and slowest[0][1] >= 1:
-        terminalreporter.section(f"slowest files, of {seconds.total():.0f} s in all")
+        terminalreporter.section(f"slowest files, out of {seconds.total():.0f} s in total")
         for name, took_s in slowest:
             terminalreporter.write_line(f"{took_s:7.1f} s  {name}")
 
 
 def _collect_logs(item: pytest.Item) -> Iterator[tuple[str, str]]:
-    """Yield titles and texts of the logs of a test's Airflow and containers."""
+    """Yield the title and text of each log of the test's Airflow and containers."""
     import docker
 
     from paceline.errors import PacelineError
@@ -131,7 +133,7 @@ def _collect_logs(item: pytest.Item) -> Iterator[tuple[str, str]]:
     try:
         yield from report_sections(airflow, engine, item.stash.get(_BEGAN_S, time.time()))
     except (PacelineError, docker.errors.DockerException, OSError) as error:
-        yield "logs not available", repr(error)  # the failure itself must still be shown
+        yield "logs not available", repr(error)  # still show the test's failure
     finally:
         if engine is not None:
             engine.close()
@@ -141,15 +143,15 @@ def _collect_logs(item: pytest.Item) -> Iterator[tuple[str, str]]:
 def airflow(
     tmp_path_factory: pytest.TempPathFactory, docker_host: str, pytestconfig: pytest.Config
 ) -> Iterator[AirflowProcess]:
-    """Yield the Airflow of this test process, started for the first test that uses it and stopped after the last.
+    """Yield the Airflow of this test process, started before the first test that needs it and stopped after the last.
 
-    A test writes its DAG to ``airflow.dags_folder`` under a unique name. Tasks use the engine of the tests; the
+    A test writes its DAG to ``airflow.dags_folder`` under a unique name. Tasks use the same engine as the tests. The
     connection ``airflow_api`` points to this Airflow.
     """
     from paceline.airflow.demo.airflow_process import AirflowProcess
 
-    # The plugin is found twice: by the entry point of the environment, and in the folder. The long heartbeat timeout is
-    # for tasks on an overloaded machine. Files are parsed again only when they change.
+    # Airflow finds the plugin twice: by its entry point, and in the plugins folder. The long heartbeat timeout is for
+    # tasks on an overloaded machine. Airflow parses a file again only when the file changes.
     config = {
         "core.plugins_folder": PROJECT / "plugins",
         "core.parallelism": 8,
@@ -171,7 +173,7 @@ def airflow(
 
 @pytest.fixture
 def project() -> Path:
-    """Return the root of the repository, for tests that run the unchanged example DAGs."""
+    """Return the root of the repository, for tests that run the example DAGs."""
     return PROJECT
 
 
@@ -183,13 +185,13 @@ def docker_host() -> str:
 
 @pytest.fixture(scope="session")
 def trainer_image() -> str:
-    """Return the name of the trainer image, which exists if the test runs."""
+    """Return the name of the trainer image. Tests marked ``docker`` are skipped if the image does not exist."""
     return TRAINER_IMAGE
 
 
 @pytest.fixture(scope="session")
 def docker_client(docker_host: str) -> Iterator[docker.APIClient]:
-    """Yield a client of the engine, for tests marked ``docker`` only."""
+    """Yield a client of the engine, only for tests marked ``docker``."""
     import docker
 
     client = docker.APIClient(base_url=docker_host, version="auto", timeout=60)
@@ -208,14 +210,14 @@ def process_runtime_root(tmp_path: Path) -> Path:
 _DOCKER_REASON = pytest.StashKey[str]()
 
 
-def _missing_browser() -> str:
+def _why_no_browser() -> str:
     if shutil.which("chromium") is None:
         return "chromium is not installed; on Debian: apt-get install chromium"
     return "" if PAGES.exists() else "the pages have not been built: make ui"
 
 
-def _missing_docker(config: pytest.Config) -> str:
-    """Return why Docker tests cannot run, or "" if they can; determined once per session."""
+def _why_no_docker(config: pytest.Config) -> str:
+    """Return why Docker tests cannot run, or "" if they can. Probe the engine once per test session."""
     if _DOCKER_REASON not in config.stash:
         config.stash[_DOCKER_REASON] = _probe_docker(DOCKER_HOST)
     return config.stash[_DOCKER_REASON]
@@ -234,5 +236,5 @@ def _probe_docker(host: str) -> str:
     except ImageNotFound:
         return f"the engine at {host} has no image {TRAINER_IMAGE}; `make image` builds it"
     except (DockerException, OSError) as error:
-        return f"no Docker engine answers at {host} (set DOCKER_HOST to use another): {error}"
+        return f"no Docker engine responds at {host} (set DOCKER_HOST to use another): {error}"
     return ""

@@ -1,6 +1,6 @@
-"""Write simulated runs into an Airflow: jobs under the real control loop, on a plant and a simulated clock.
+"""Write simulated DAG runs into an Airflow: the real control loop controls simulated jobs on a simulated clock.
 
-The page tests use these runs, so no page waits for a job. The DAGs stay paused: Airflow starts none of their tasks.
+The page tests use these runs, so no test waits for a real job. The DAGs remain paused, so Airflow starts no tasks.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ENDS_AS = {"finished": "success", "failed": "failed"}
 
 
 class Clock:
-    """A clock that only ``sleep`` advances. It starts at 0, like every recorded job."""
+    """A simulated clock that starts at 0 s and that only ``sleep`` advances."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -46,7 +46,7 @@ class Clock:
 
 
 class SimulatedStore(MemoryState):
-    """A job's live state without a thread; ``deadlines`` maps times to new deadlines."""
+    """A job's live state without a thread. ``deadlines`` maps times in seconds to the deadlines that users set then."""
 
     round_ms_mean = 0.0
 
@@ -80,14 +80,17 @@ class LearningJob(SimulatedJob):
 
 
 class SimulatedTeam(LearningJob):
-    """Parameter servers and workers at the speed of the steady-state model, scaled by the real ``Scaling``."""
+    """A simulated team of parameter servers and workers that the real ``Scaling`` scales.
+
+    The team trains at the speed of the steady-state model.
+    """
 
     def __init__(self, workload: Workload, batches: int, budget: float, options: Options, clock: Clock) -> None:
         self.scaling = Scaling(budget, options)
         self._workload = workload
         self._random = random.Random(0)
         first = self.scaling.configuration
-        # The same step as in `TeamRuntime.start`.
+        # `TeamRuntime.start` begins with the same step.
         self._steps = [Step("begin", first, f"starts on {first.cores:.3g} of {budget:g} cores")]
         plant = Plant(batches, 1.0, lambda devices: self._steady_sample().speed, startup_s=9.0, tail_s=3.0)
         super().__init__(plant, budget, clock)
@@ -117,18 +120,18 @@ def record(
     seed: int = 0,
     past: PastRun | None = None,
 ) -> dict[str, Any]:
-    """Simulate a job; return its ``pace`` and ``history`` at its end, or ``until_s`` after its start.
+    """Simulate a job, and return its ``pace`` and ``history`` at its end or ``until_s`` seconds after its start.
 
-    ``deadlines`` maps times, in seconds after the start, to new deadlines.
+    ``deadlines`` maps times in seconds after the start to the deadlines that users set then.
     """
     clock = Clock()
     controller = DeadlineController(CORES, deadline_s, past=past)
     job = LearningJob(plant, controller.start(0.0), clock, seed)
-    return _run_and_read(job, controller, clock, deadlines or {}, until_s, past=past)
+    return _simulate(job, controller, clock, deadlines or {}, until_s, past=past)
 
 
-def past_run(plant: Plant, deadline_s: float) -> PastRun:
-    """Simulate a job; return its measurements for the next run."""
+def record_past_run(plant: Plant, deadline_s: float) -> PastRun:
+    """Simulate a job, and return the measurements that the task's next run starts from."""
     clock = Clock()
     controller = DeadlineController(CORES, deadline_s)
     job = LearningJob(plant, controller.start(0.0), clock, seed=1)
@@ -139,15 +142,15 @@ def past_run(plant: Plant, deadline_s: float) -> PastRun:
 
 
 def record_team(workload: Workload, batches: int, budget: float, options: Options) -> dict[str, Any]:
-    """Simulate a job with ``objective="throughput"``; return its ``pace`` and ``history`` at its end."""
+    """Simulate a job with ``objective="throughput"``, and return its ``pace`` and ``history`` at its end."""
     clock = Clock()
     team = SimulatedTeam(workload, batches, budget, options, clock)
     controller = BudgetController(Limits(options.initial_cores, budget))
     controller.start(0.0)
-    return _run_and_read(team, controller, clock, {}, math.inf, team=team)
+    return _simulate(team, controller, clock, {}, math.inf, team=team)
 
 
-def _run_and_read(
+def _simulate(
     job: SimulatedJob,
     controller: Controller,
     clock: Clock,
@@ -184,38 +187,38 @@ def _make_loop(
 
 
 class RecordedRun:
-    """A run of a paused DAG, whose task states a test sets.
+    """A run of a paused DAG. The test sets the states of its tasks.
 
     Parameters
     ----------
     airflow, dag_id:
-        The Airflow and the DAG. The DAG's file must be in the DAG folder; its tasks are real operators.
+        The Airflow and the DAG. The DAG's file must be in the DAG folder. Its tasks are real operators.
     began:
-        Start of the run; now by default.
+        Start of the run, by default now.
 
     Attributes
     ----------
     updated:
-        Time of the newest sample of its jobs.
+        Time of the newest sample of the run's jobs.
     """
 
     def __init__(self, airflow: AirflowProcess, dag_id: str, began: datetime | None = None) -> None:
         self.airflow, self.dag_id = airflow, dag_id
         self.began = self.updated = began or datetime.now(timezone.utc)
         self.run_id = f"manual__{self.began.isoformat()}"
-        self._create()
+        self._create_run()
         self.put_state("running")
 
     def put_state(self, state: str, ended: datetime | None = None) -> None:
-        """Set the state of the run."""
-        self._update("dag_run", "", state, self.began, ended)
+        """Set the state and the times of the run."""
+        self._update_row("dag_run", "", state, self.began, ended)
 
     def put_task(self, task_id: str, state: str, began: datetime | None = None, ended: datetime | None = None) -> None:
-        """Set the state of a task."""
-        self._update("task_instance", task_id, state, began or self.began, ended)
+        """Set the state and the times of a task."""
+        self._update_row("task_instance", task_id, state, began or self.began, ended)
 
     def put_training(self, recording: Mapping[str, Any], task_id: str = "train", at: datetime | None = None) -> None:
-        """Store a recording as the state of a task's job, last updated ``at``; now by default."""
+        """Store a recording as the live state of a task's job, last updated ``at`` (by default now)."""
         at = self.updated = at or datetime.now(timezone.utc)
         pace = {**recording[PACE], "updated_at": at.isoformat()}
         state = _ENDS_AS.get(pace["state"], "running")
@@ -225,19 +228,19 @@ class RecordedRun:
             self.airflow.put_task_state(self.dag_id, self.run_id, task_id, key, value)
 
     def put_xcom(self, task_id: str, value: object, key: str = "return_value") -> None:
-        """Store a task's XCom."""
+        """Store an XCom value of a task."""
         path = f"/dags/{self.dag_id}/dagRuns/{quote(self.run_id)}/taskInstances/{task_id}/xcomEntries"
         self.airflow.api("POST", path, {"key": key, "value": value})
 
     def pause(self, paused: bool) -> None:
-        """Pause or unpause the DAG; unpause only if no task of this run can start."""
+        """Pause or unpause the DAG. Do not unpause while Airflow could start a task of this run."""
         self.airflow.api("PATCH", f"/dags/{self.dag_id}", {"is_paused": paused})
 
     def end(self) -> None:
-        """End the run, because running tasks appear in the lists of other tests."""
+        """End the run, because pages of other tests list all running tasks."""
         self.airflow.api("PATCH", f"/dags/{self.dag_id}/dagRuns/{quote(self.run_id)}", {"state": "failed"})
 
-    def _create(self, timeout_s: float = 120.0) -> None:
+    def _create_run(self, timeout_s: float = 120.0) -> None:
         end = time.monotonic() + timeout_s
         while True:
             try:
@@ -248,19 +251,19 @@ class RecordedRun:
             except AirflowApiError as error:
                 if error.status != 404:
                     raise
-            if time.monotonic() > end:  # the DAG's file is not parsed, or is invalid
+            if time.monotonic() > end:  # Airflow has not parsed the DAG's file, or the file is invalid
                 traces = [one["stack_trace"] for one in self.airflow.api("GET", "/importErrors")["import_errors"]]
                 raise TimeoutError("\n".join([f"no DAG {self.dag_id} within {timeout_s:g} s", *traces]))
             time.sleep(0.3)
 
-    def _update(self, table: str, task_id: str, state: str, began: datetime, ended: datetime | None) -> None:
+    def _update_row(self, table: str, task_id: str, state: str, began: datetime, ended: datetime | None) -> None:
         values = [state, str(began), None if ended is None else str(ended), self.dag_id, self.run_id]
-        columns, which = "state = ?, start_date = ?, end_date = ?", "dag_id = ? AND run_id = ?"
+        columns, condition = "state = ?, start_date = ?, end_date = ?", "dag_id = ? AND run_id = ?"
         if task_id:
-            # Airflow resets tasks of dead schedulers, so assign the task to the running scheduler.
+            # Airflow resets the tasks of a dead scheduler, so assign the task to the scheduler that is running.
             columns += ", queued_by_job_id = (SELECT max(id) FROM job WHERE job_type = 'SchedulerJob')"
-            which, values = f"{which} AND task_id = ?", [*values, task_id]
-        # Airflow's API creates runs, but cannot set a task to running.
+            condition, values = f"{condition} AND task_id = ?", [*values, task_id]
+        # Airflow's API cannot set a task to running, so write to the database.
         with sqlite3.connect(self.airflow.home / "airflow.db", timeout=60) as database:
-            updated = database.execute(f"UPDATE {table} SET {columns} WHERE {which}", values)
+            updated = database.execute(f"UPDATE {table} SET {columns} WHERE {condition}", values)
         assert updated.rowcount == 1, f"{table}: no {task_id} in {self.dag_id} {self.run_id}"

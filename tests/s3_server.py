@@ -1,4 +1,4 @@
-"""An S3 server on the loopback address that can lose its responses: it does what a request says, then disconnects."""
+"""A local S3 server that can lose responses: the server executes a request, but disconnects instead of responding."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
 
 _BUCKET = "models"
-_CHANGES = {"DELETE", "POST", "PUT"}
+_CHANGING_METHODS = {"DELETE", "POST", "PUT"}
 
 
 class S3Server:
-    """The server while it runs, see :func:`serve`.
+    """A running server, see :func:`serve`.
 
     Attributes
     ----------
     changes:
-        Method and path of each request that changes the store.
+        Method and path of each request that has changed the bucket.
     lost:
-        Indices in ``changes`` of requests whose response is lost.
+        Indices in ``changes`` of the requests whose responses the server loses.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class S3Server:
         self._server = make_server("127.0.0.1", 0, self._respond, threaded=True)
 
     def folder(self, name: str) -> UPath:
-        """Return the folder ``name`` of the server's bucket."""
+        """Return the path of the folder ``name`` in the server's bucket."""
         return UPath(f"s3://{_BUCKET}/{name}", **self.options)
 
     @property
@@ -51,7 +51,7 @@ class S3Server:
 
     def _respond(self, environment: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         response = list(self._s3(environment, start_response))
-        if environment["REQUEST_METHOD"] in _CHANGES:
+        if environment["REQUEST_METHOD"] in _CHANGING_METHODS:
             with self._lock:
                 index = len(self.changes)
                 self.changes.append(f"{environment['REQUEST_METHOD']} {environment['PATH_INFO']}")
@@ -62,7 +62,7 @@ class S3Server:
 
 @contextmanager
 def serve() -> Iterator[S3Server]:
-    """Run a server with an empty bucket."""
+    """Run a server with an empty bucket for the duration of the block."""
     logging.getLogger("werkzeug").setLevel(logging.CRITICAL)
     server = S3Server()
     thread = threading.Thread(target=server._server.serve_forever, daemon=True)

@@ -14,5 +14,5 @@ _HALF_WAY: dict[str, Any] = {
 
 
 def a_sample(**changed: Any) -> PaceSample:
-    """Return a sample of a job half-way and on time, with the fields in ``changed``."""
+    """Return a pace sample of a job that is half done and on time, with the fields in ``changed``."""
     return PaceSample.model_validate({**_HALF_WAY, **changed})

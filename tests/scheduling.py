@@ -8,13 +8,13 @@ from pathlib import Path
 from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
 
-_AIRFLOWS = 2  # an idle Airflow takes an eighth of a core
+_AIRFLOWS = 2  # an idle Airflow uses an eighth of a core
 
 
 class AirflowFirst(LoadFileScheduling):
-    """A scheduler that assigns files that need an Airflow to two test processes first.
+    """A scheduler that assigns the test files that need an Airflow to the first two test processes.
 
-    The other processes take files without Airflow: they compute while the first two wait, and start no Airflow.
+    The other test processes run the other files, which need CPU time while the first two processes wait for Airflow.
     """
 
     def _assign_work_unit(self, node: WorkerController) -> None:
@@ -26,5 +26,5 @@ class AirflowFirst(LoadFileScheduling):
 
 @cache
 def needs_airflow(file: Path) -> bool:
-    """Return whether tests of a file are marked ``airflow``."""
+    """Return whether a file has tests that are marked ``airflow``."""
     return "pytest.mark.airflow" in file.read_text()

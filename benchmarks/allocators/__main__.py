@@ -22,10 +22,12 @@ TABLES = ("modelarts", "andreas", "traces")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the simulations, print their tables and write them."""
+    """Run the simulations, print their tables and write the figures as JSON."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.allocators", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="only a few cells of each table (under five minutes)")
-    parser.add_argument("--only", choices=TABLES, action="append", help="only these tables")
+    parser.add_argument(
+        "--quick", action="store_true", help="compute only a few cells of each table (under five minutes)"
+    )
+    parser.add_argument("--only", choices=TABLES, action="append", help="compute only these tables")
     parser.add_argument("--data", type=Path, default=None, metavar="FOLDER", help="folder with traces/ and throughput/")
     parser.add_argument("--json", type=Path, default=None, metavar="FILE")
     chosen = parser.parse_args(arguments)

@@ -1,6 +1,6 @@
-"""Compares Randomized Greedy with FIFO, EDF, priorities and the optimum: section V-B of ANDREAS.
+"""Compares Randomized Greedy with FIFO, EDF, priorities and the optimum (section V-B of ANDREAS).
 
-The simulated clusters have 10 to 100 nodes with two kinds of GPUs, and ten jobs for each node. The baselines never
+The simulated clusters have 10 to 100 nodes with two kinds of GPUs, and ten jobs per node. The baselines never
 change the allocation of a running job. Unlike in the paper's simulator, a stopped or moved job restarts from its last
 snapshot.
 """
@@ -18,13 +18,13 @@ from paceline.allocate import ClusterJob, Node, Policy, RandomizedGreedy, edf, f
 from paceline.allocate.andreas.objective import objective
 from paceline.allocate.andreas.optimum import optimum
 from paceline.simulate.cluster import Friction, Simulation, SimulationResult
-from paceline.simulate.cluster.heterogeneous import PUE, heterogeneous
+from paceline.simulate.cluster.heterogeneous import PUE, heterogeneous_workload
 
 Mix = Literal["small", "large"]
 MIXES: tuple[Mix, ...] = ("small", "large")
 NODES, QUICK_NODES = tuple(range(10, 101, 10)), (10, 20)
 SEED = 7
-SNAPSHOT_S = 60.0  # about the length of an epoch
+SNAPSHOT_S = 60.0  # time between two snapshots of a job, about the length of an epoch
 BASELINES: dict[str, Callable[[], Policy]] = {"fifo": fifo, "edf": edf, "ps": priority}
 SETTINGS: dict[str, Callable[[], RandomizedGreedy]] = {
     "default": lambda: RandomizedGreedy(move_s=SNAPSHOT_S / 2),
@@ -35,19 +35,19 @@ PUBLISHED_MAX_NODES = 30  # enough nodes to show the cost of moves, which are fr
 
 
 @dataclass(frozen=True)
-class Simulated:
-    """Result of a simulated workload, and the seconds of each decision."""
+class SimulatedWorkload:
+    """Result of a simulated workload, and the duration of each decision."""
 
     result: SimulationResult
     decision_s: Sequence[float]
 
 
-def simulate(policy: Policy, nodes: int, mix: Mix, seed: int = SEED, *, free_moves: bool = False) -> Simulated:
+def simulate(policy: Policy, nodes: int, mix: Mix, seed: int = SEED, *, free_moves: bool = False) -> SimulatedWorkload:
     """Simulate a workload under a policy that decides whenever a job arrives or ends."""
-    arrivals, cluster = heterogeneous(nodes, mix=mix, seed=seed)
+    arrivals, cluster = heterogeneous_workload(nodes, mix=mix, seed=seed)
     timed = TimedPolicy(policy)
     friction = Friction(snapshot_every_s=None if free_moves else SNAPSHOT_S)
-    return Simulated(Simulation(arrivals, cluster, timed, friction=friction, pue=PUE).run(), timed.decision_s)
+    return SimulatedWorkload(Simulation(arrivals, cluster, timed, friction=friction, pue=PUE).run(), timed.decision_s)
 
 
 def run(quick: bool = False, progress: Callable[[str], None] | None = None) -> list[dict[str, Any]]:
@@ -82,7 +82,7 @@ def run(quick: bool = False, progress: Callable[[str], None] | None = None) -> l
     return rows
 
 
-def compare(rg: Simulated, baselines: dict[str, Simulated]) -> dict[str, Any]:
+def compare(rg: SimulatedWorkload, baselines: dict[str, SimulatedWorkload]) -> dict[str, Any]:
     """Return the reductions of cost, energy and makespan against each baseline, in percent."""
     figures = {"cost": "total_cost", "energy": "energy_cost", "makespan": "ended_s"}
     return {
@@ -94,7 +94,7 @@ def compare(rg: Simulated, baselines: dict[str, Simulated]) -> dict[str, Any]:
     } | _result_figures(rg)
 
 
-def _result_figures(one: Simulated) -> dict[str, float]:
+def _result_figures(one: SimulatedWorkload) -> dict[str, float]:
     return {
         "tardiness_cost": one.result.tardiness_cost,
         "energy_cost": one.result.energy_cost,
@@ -107,10 +107,10 @@ def _result_figures(one: Simulated) -> dict[str, float]:
 
 
 def optimality_gaps(instances: int = 100, progress: Callable[[str], None] | None = None) -> dict[str, Any]:
-    """Return how far f_OBJ of Randomized Greedy is above the optimum, in percent, for 3 to 6 jobs on 2 or 3 nodes.
+    """Return the gap between Randomized Greedy's f_OBJ and the optimum, in percent, for 3 to 6 jobs on 2 or 3 nodes.
 
     The top-level figures are for local search, before any job runs. ``settings`` has the figures of the other settings.
-    ``running`` has the cases in which half of the jobs run already; the optimum may move these jobs at no cost.
+    ``running`` has the cases in which half of the jobs already run; the optimum may move these jobs at no cost.
     ``every_node_mean_pct`` is the gap to the optimum under constraint (4n) as printed in the paper.
     """
     makers = dict(SETTINGS)
@@ -137,13 +137,13 @@ def optimality_gaps(instances: int = 100, progress: Callable[[str], None] | None
             running[name].append(_gap_pct(make(), jobs, nodes, now_s, best))
         if progress is not None:
             progress(f"optimum {seed + 1} of {instances}")
-    summed = {name: _summarise_gaps(each) for name, each in gaps.items()}
+    summed = {name: _summarise_gaps(gaps_pct) for name, gaps_pct in gaps.items()}
     return {
         "instances": instances,
         "setting": "local_search",
         **summed.pop("local_search"),
         "settings": summed,
-        "running": {name: _summarise_gaps(each) for name, each in running.items()},
+        "running": {name: _summarise_gaps(gaps_pct) for name, gaps_pct in running.items()},
         "every_node_mean_pct": mean(every_node),
         "optimum_s_mean": mean(took_s),
     }
@@ -151,29 +151,29 @@ def optimality_gaps(instances: int = 100, progress: Callable[[str], None] | None
 
 def _draw_instance(seed: int) -> tuple[list[ClusterJob], list[Node], float]:
     """Return jobs that have arrived but not started, their nodes, and the time."""
-    arrivals, nodes = heterogeneous(2 + seed % 2, 3 + seed % 4, MIXES[seed // 4 % 2], seed)
+    arrivals, nodes = heterogeneous_workload(2 + seed % 2, 3 + seed % 4, MIXES[seed // 4 % 2], seed)
     jobs = [ClusterJob(one.name, one.arrives_s, one.work, one.speeds, one.deadline_s, one.weight) for one in arrivals]
     return jobs, nodes, arrivals[-1].arrives_s
 
 
 def _gap_pct(policy: Policy, jobs: Sequence[ClusterJob], nodes: Sequence[Node], now_s: float, best: float) -> float:
-    found = objective(policy.allocate(jobs, nodes, now_s, rescale=True).placements, jobs, nodes, now_s)
-    return 100.0 * (found / best - 1.0)
+    value = objective(policy.allocate(jobs, nodes, now_s, rescale=True).placements, jobs, nodes, now_s)
+    return 100.0 * (value / best - 1.0)
 
 
 def _summarise_gaps(gaps_pct: Sequence[float]) -> dict[str, float]:
-    exact = sum(each < 1e-6 for each in gaps_pct)
+    exact = sum(gap_pct < 1e-6 for gap_pct in gaps_pct)
     return {
         "mean_pct": mean(gaps_pct),
         "worst_pct": max(gaps_pct),
-        "within_3_pct": 100.0 * sum(each <= 3.0 for each in gaps_pct) / len(gaps_pct),
+        "within_3_pct": 100.0 * sum(gap_pct <= 3.0 for gap_pct in gaps_pct) / len(gaps_pct),
         "exact_pct": 100.0 * exact / len(gaps_pct),
     }
 
 
 def measure_decision(nodes: int = 100, waiting: int = 800, mix: Mix = "small") -> dict[str, float]:
     """Measure the duration of a decision in seconds while some jobs run and more jobs wait than can run."""
-    arrivals, cluster = heterogeneous(nodes, waiting, mix, SEED)
+    arrivals, cluster = heterogeneous_workload(nodes, waiting, mix, SEED)
     jobs = [ClusterJob(one.name, one.arrives_s, one.work, one.speeds, one.deadline_s, one.weight) for one in arrivals]
     timed = TimedPolicy(SETTINGS["default"]())
     for now_s in (arrivals[len(arrivals) // 2].arrives_s, arrivals[-1].arrives_s):

@@ -1,4 +1,4 @@
-"""Compares the optimal and the greedy allocator of elastic jobs: section 5 of Hu et al. 2021 (ModelArts).
+"""Compares the optimal and the greedy allocator of elastic jobs (section 5 of Hu et al. 2021, ModelArts).
 
 The benchmark simulates two days of jobs under both allocators, on 70 to 190 nodes, with the paper's disturbances. It
 also measures the optimal allocator with more jobs and nodes than in the paper. The paper's workload is not public, so
@@ -20,7 +20,7 @@ from paceline.allocate import DEVICE, ClusterJob, Greedy, Node, Policy, RollingH
 from paceline.allocate.modelarts.horizon import HorizonProblem
 from paceline.allocate.modelarts.solver import solve
 from paceline.simulate.cluster import Friction, JobOutcome, Simulation, SimulationResult
-from paceline.simulate.cluster.generate import modelarts
+from paceline.simulate.cluster.generate import modelarts_workload
 
 PERIOD_S = 300.0
 NODES = tuple(range(70, 191, 20))
@@ -43,7 +43,7 @@ SCENARIOS = {
     "harsh": Scenario({"eta_error": 0.1, "bugs": 0.15, "cancelled": 0.10}),
     "scaling_delay": Scenario(friction=Friction(delay_s=15.0)),
 }
-# The paper does not specify which times the greedy allocator compares, and whether it halves one job or several.
+# The paper does not specify which times the greedy allocator compares, or whether it halves one allocation or several.
 GREEDY_VARIANTS: dict[str, Callable[[], Greedy]] = {
     "time so far, repeated": Greedy,
     "time so far, once": lambda: Greedy(repeat=False),
@@ -57,15 +57,15 @@ PLANNERS: dict[str, Callable[[], RollingHorizon]] = {
 
 
 @dataclass(frozen=True)
-class Simulated:
-    """Result of a simulated workload, the end of each completed job, and the seconds of each decision."""
+class SimulatedWorkload:
+    """Result of a simulated workload, the end time of each completed job, and the duration of each decision."""
 
     result: SimulationResult
     done_s: Sequence[float]
     decision_s: Sequence[float]
 
 
-def simulate(scenario: Scenario, policy: Policy, nodes: int, seed: int) -> Simulated:
+def simulate(scenario: Scenario, policy: Policy, nodes: int, seed: int) -> SimulatedWorkload:
     """Simulate one workload of a scenario on ``nodes`` nodes."""
     done_s: list[float] = []
 
@@ -74,15 +74,15 @@ def simulate(scenario: Scenario, policy: Policy, nodes: int, seed: int) -> Simul
             done_s.append(outcome.departed_s)
 
     timed = TimedPolicy(policy, regular_only=True)
-    jobs = modelarts(seed, **scenario.workload)
+    jobs = modelarts_workload(seed, **scenario.workload)
     simulation = Simulation(
         jobs, [Node("pool", nodes)], timed, friction=scenario.friction, period_s=PERIOD_S, on_outcome=record_completion
     )
-    return Simulated(simulation.run(), done_s, timed.decision_s)
+    return SimulatedWorkload(simulation.run(), done_s, timed.decision_s)
 
 
 def extra_jobs_per_100(greedy_done_s: Sequence[float], milp_done_s: Sequence[float]) -> float:
-    """Return how many more jobs the optimal allocator completes for each 100 jobs that the greedy one completes.
+    """Return how many more jobs the optimal allocator completes per 100 jobs that the greedy allocator completes.
 
     This number is the mean surplus in percent at the greedy allocator's 100th, 200th, 300th, ... completion. Arrivals
     limit completions, so the number is small if the greedy allocator keeps up with the arrivals, even if its jobs take
@@ -96,10 +96,10 @@ def extra_jobs_per_100(greedy_done_s: Sequence[float], milp_done_s: Sequence[flo
     return float(np.mean(100.0 * (np.searchsorted(milp, moments, side="right") / hundreds - 1.0)))
 
 
-def compare(greedy: Sequence[Simulated], milp: Sequence[Simulated]) -> dict[str, Any]:
+def compare(greedy: Sequence[SimulatedWorkload], milp: Sequence[SimulatedWorkload]) -> dict[str, Any]:
     """Return the figures of one row: means over the workloads of a scenario, for both allocators."""
 
-    def mean(runs: Sequence[Simulated], figure: str) -> float:
+    def mean(runs: Sequence[SimulatedWorkload], figure: str) -> float:
         return float(np.mean([getattr(one.result, figure) for one in runs]))
 
     took_s = np.concatenate([one.decision_s for one in milp])
@@ -153,8 +153,8 @@ def run(
         scenario = SCENARIOS[name]
         variants = GREEDY_VARIANTS if name == "baseline" else dict(list(GREEDY_VARIANTS.items())[:1])
         for size in nodes or (QUICK_NODES if quick else NODES):
-            greedy: dict[str, list[Simulated]] = {variant: [] for variant in variants}
-            milp: dict[str, list[Simulated]] = {planner: [] for planner in PLANNERS}
+            greedy: dict[str, list[SimulatedWorkload]] = {variant: [] for variant in variants}
+            milp: dict[str, list[SimulatedWorkload]] = {planner: [] for planner in PLANNERS}
             for seed in seeds or (QUICK_SEEDS if quick else SEEDS):
                 for variant, make_greedy in variants.items():
                     greedy[variant].append(simulate(scenario, make_greedy(), size, seed))
@@ -179,14 +179,14 @@ def measure_large_plans(jobs: int = 1000, nodes: int = 3000, workloads: int = 3)
     speeds = {DEVICE: Speeds.halving_efficiency(16)}
     for seed in range(workloads):
         left = np.random.default_rng(seed).uniform(0.0, 1.0, jobs)
-        drawn = modelarts(seed, jobs)
+        drawn = modelarts_workload(seed, jobs)
         waiting = [ClusterJob(one.name, 0.0, one.work * share, speeds) for one, share in zip(drawn, left, strict=True)]
         policy = RollingHorizon(period_s=PERIOD_S)
         began_s = time.perf_counter()
         policy.allocate(waiting, [Node("pool", nodes)], 0.0, rescale=True)
         took_s = time.perf_counter() - began_s
         assert policy.last is not None
-        problem = HorizonProblem.of(waiting, DEVICE, nodes, 0.0, 5, PERIOD_S)
+        problem = HorizonProblem.for_jobs(waiting, DEVICE, nodes, 0.0, 5, PERIOD_S)
         began_s = time.perf_counter()
         highs = solve(problem, "highs", gap=0.01, time_limit_s=30.0)
         highs_s = time.perf_counter() - began_s

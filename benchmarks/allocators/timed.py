@@ -9,7 +9,7 @@ from paceline.allocate import Allocation, ClusterJob, Node, Policy
 
 
 class TimedPolicy:
-    """Wraps a policy and records the seconds of each decision (``regular_only``: of each regular decision)."""
+    """Wraps a policy and records the duration of each decision (``regular_only``: of each regular decision)."""
 
     def __init__(self, policy: Policy, *, regular_only: bool = False) -> None:
         self.name = policy.name
@@ -18,7 +18,7 @@ class TimedPolicy:
         self._regular_only = regular_only
 
     def allocate(self, jobs: Sequence[ClusterJob], nodes: Sequence[Node], now_s: float, *, rescale: bool) -> Allocation:
-        """Return the allocation of the wrapped policy, and record the time that it took."""
+        """Return the allocation of the wrapped policy, and record the duration of the decision."""
         began_s = time.perf_counter()
         allocation = self.policy.allocate(jobs, nodes, now_s, rescale=rescale)
         if rescale or not self._regular_only:

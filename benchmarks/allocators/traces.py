@@ -24,7 +24,7 @@ from paceline.allocate import (
     sizes,
 )
 from paceline.simulate.cluster import Arrival, Friction, Simulation
-from paceline.simulate.cluster.traces import read, resampled, throughputs
+from paceline.simulate.cluster.traces import read_throughputs, read_trace, resample
 
 # Name, file and number of GPUs, as in ElasticFlow's evaluation.
 TRACES = (
@@ -33,13 +33,13 @@ TRACES = (
     ("philly", "elasticflow-philly.csv", 256),
     ("cluster01", "elasticflow-cluster01.csv", 512),
 )
-FULL_TRACE_JOBS = 69_351  # cluster01 is a part of this full trace
+FULL_TRACE_JOBS = 69_351  # number of jobs in the full trace, from which cluster01 is taken
 PERIOD_S = 300.0  # time between two regular decisions of periodic policies
 PAUSE_S = 30.0  # cost of each start and each resize
 
 
 class CountingPolicy(TimedPolicy):
-    """A timed policy that also counts the jobs that ``OnTime`` plans on time, and sums their upper bounds."""
+    """A timed policy that also counts the jobs that ``OnTime`` plans on time, and sums the upper bounds of this count."""
 
     def __init__(self, policy: Policy) -> None:
         super().__init__(policy)
@@ -47,11 +47,11 @@ class CountingPolicy(TimedPolicy):
 
     def allocate(self, jobs: Sequence[ClusterJob], nodes: Sequence[Node], now_s: float, *, rescale: bool) -> Allocation:
         """Return the allocation of the wrapped policy, and count its jobs on time."""
-        found = super().allocate(jobs, nodes, now_s, rescale=rescale)
+        allocation = super().allocate(jobs, nodes, now_s, rescale=rescale)
         if isinstance(self.policy, OnTime):
-            self.planned += sum(job.deadline_s is not None for job in jobs) - len(found.late)
+            self.planned += sum(job.deadline_s is not None for job in jobs) - len(allocation.late)
             self.bound += most_on_time(jobs, nodes[0], now_s)
-        return found
+        return allocation
 
 
 POLICIES: dict[str, Callable[[], Policy]] = {
@@ -69,11 +69,11 @@ PERIODIC = ("greedy", "milp")
 
 
 def run(data: Path, quick: bool, progress: Callable[[str], None]) -> list[dict[str, Any]]:
-    """Simulate each trace under each policy; return a row for each pair."""
-    tables = throughputs(data / "throughput" / "A100")
+    """Simulate each trace under each policy; return a row for each pair of trace and policy."""
+    tables = read_throughputs(data / "throughput" / "A100")
     rows = []
     for name, file, gpus in TRACES[:2] if quick else TRACES:
-        arrivals = list(read(data / "traces" / file, tables))
+        arrivals = list(read_trace(data / "traces" / file, tables))
         possible = sum(_feasible_alone(one) for one in arrivals)
         for label, make in POLICIES.items():
             policy = CountingPolicy(make())
@@ -108,18 +108,20 @@ def _feasible_alone(one: Arrival) -> bool:
 
 def measure_simulator(data: Path, jobs: int = FULL_TRACE_JOBS) -> dict[str, Any]:
     """Measure the simulator's time and memory for ``jobs`` jobs like those of cluster01, under EDF."""
-    trace = list(read(data / "traces" / "elasticflow-cluster01.csv", throughputs(data / "throughput" / "A100")))
-    found: dict[str, Any] = {}
+    trace = list(
+        read_trace(data / "traces" / "elasticflow-cluster01.csv", read_throughputs(data / "throughput" / "A100"))
+    )
+    figures: dict[str, Any] = {}
     for number in (len(trace), jobs // 10, jobs):
         began_s = time.perf_counter()
-        arrivals = trace if number == len(trace) else resampled(trace, number, seed=0)
+        arrivals = trace if number == len(trace) else resample(trace, number, seed=0)
         result = Simulation(arrivals, [Node("pool", 512)], edf(), friction=Friction(pause_s=PAUSE_S)).run()
-        found[f"{number} jobs"] = {
+        figures[f"{number} jobs"] = {
             "sim_s": round(time.perf_counter() - began_s, 2),
             "done": result.done,
             "most_memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
         }
-    return found
+    return figures
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:

@@ -54,16 +54,16 @@ class Benchmark:
         """Return the durations of the whole job on all cores; their spread shows the machine's own variation."""
         return [self.run_on_all_cores(model, repeat)["finished_s"] for repeat in range(self._repeats)]
 
-    def run_best_constant(self, cell: Cell, repeat: int, near: float) -> dict[str, Any]:
+    def run_best_constant(self, cell: Cell, repeat: int, first_guess: float) -> dict[str, Any]:
         """Search for the smallest constant allocation that meets the deadline, and return the run on it.
 
-        The search starts at ``near``. It decreases the allocation while the deadline is met, or increases it until the
+        The search starts at ``first_guess``. It decreases the allocation while the deadline is met, or increases it until the
         deadline is met. It uses the deadline of the controllers' runs and must follow them directly, because the speed
         of a shared machine changes within minutes.
         """
         deadline_s = cell.final_coefficient * self.run_on_all_cores(cell.model, repeat)["finished_s"]
         cores, step = self._trainer.cores, self._trainer.quantum
-        guess, met = self._round_to_quantum(max(near, step)), None
+        guess, met = self._round_to_quantum(max(first_guess, step)), None
         while True:
             name = f"{cell}/static/{guess:g}/{repeat}"
             run = self._run_constant(cell.model, guess, name)
@@ -128,8 +128,8 @@ class Benchmark:
                 self._bar.total, self._bar.n + round(estimate_s)
             )  # tqdm does not draw a bar beyond its total
             self._bar.update(estimate_s)
-        found: dict[str, Any] = self._record[name]
-        return found
+        result: dict[str, Any] = self._record[name]
+        return result
 
     def _constant_name(self, model: str, suffix: int | str) -> str:
         return f"{model}/constant/{self._trainer.cores:g}" + (f"/{suffix}" if suffix else "")
@@ -139,7 +139,7 @@ class Benchmark:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark, print its tables and write them."""
+    """Run the benchmark, print its tables and write the figures as JSON."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.deadline", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one model, three cells, one run each (about ten minutes)")
     parser.add_argument("--models", nargs="+", choices=MODEL_NAMES, default=None, metavar="MODEL")
@@ -185,8 +185,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     runs[cell, controller, repeat] = benchmark.run_controlled(cell, controller, repeat)
                 if cell in searched:
                     before = runs.get((cell, STATIC, repeat - 1), {}).get("cores")
-                    near = before or runs[cell, chosen.controllers[0], repeat]["mean_devices"]
-                    runs[cell, STATIC, repeat] = benchmark.run_best_constant(cell, repeat, near)
+                    first_guess = before or runs[cell, chosen.controllers[0], repeat]["mean_devices"]
+                    runs[cell, STATIC, repeat] = benchmark.run_best_constant(cell, repeat, first_guess)
     rows = result_rows(runs)
     print(table(rows))
     on_all_cores = {model: benchmark.shortest_s(model) for model in models}

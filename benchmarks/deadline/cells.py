@@ -14,7 +14,10 @@ REPEATS = 3
 
 @dataclass(frozen=True)
 class Cell:
-    """One row of the paper's tables. The deadline is ``d_c``, later ``changed_to``, times the shortest time."""
+    """One row of the paper's tables; ``d_c`` and ``changed_to`` are deadlines relative to the shortest time.
+
+    The deadline changes from ``d_c`` to ``changed_to`` during the run (``None``: it does not change).
+    """
 
     model: str
     d_c: float
@@ -43,7 +46,7 @@ def cells(models: list[str], *, quick: bool) -> list[Cell]:
 
 
 class Record:
-    """Finished runs by name, from which an interrupted benchmark resumes; its file has one line for each run."""
+    """Finished runs by name, from which an interrupted benchmark resumes. The file has one line per run."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

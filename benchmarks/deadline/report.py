@@ -45,22 +45,22 @@ def result_rows(runs: Runs) -> list[dict[str, Any]]:
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, dict[str, float | None]]:
     """Return each controller's mean deviation, latest run, and cost relative to the best constant allocation."""
-    found: dict[str, dict[str, float | None]] = {}
+    summaries: dict[str, dict[str, float | None]] = {}
     for controller in dict.fromkeys(row["controller"] for row in rows):
-        own = [row for row in rows if row["controller"] == controller]
-        errors = [error for row in own for error in row["errors_pct"]]
-        loose = [row for row in own if (row["changed_to"] or row["d_c"]) >= 1.2]
+        controller_rows = [row for row in rows if row["controller"] == controller]
+        errors = [error for row in controller_rows for error in row["errors_pct"]]
+        loose = [row for row in controller_rows if (row["changed_to"] or row["d_c"]) >= 1.2]
         over = [ratio for row in loose for ratio in row["over_static"]]
-        found[controller] = {
+        summaries[controller] = {
             "mean_abs_error_pct": round(mean(map(abs, errors)), 3),
             "max_late_pct": round(max(errors), 3),
             "max_late_pct_from_1.2": round(max(error for row in loose for error in row["errors_pct"]), 3)
             if loose
             else None,
             "core_seconds_over_static": round(mean(over), 3) if over else None,
-            "made_again_for_lack_of_cores": sum(tries - 1 for row in own for tries in row["attempts"]),
+            "made_again_for_lack_of_cores": sum(tries - 1 for row in controller_rows for tries in row["attempts"]),
         }
-    return found
+    return summaries
 
 
 def table(rows: list[dict[str, Any]]) -> str:

@@ -139,7 +139,7 @@ class Trainer:
 
 
 def was_out_of_cores(run: dict[str, Any], cores: float) -> bool:
-    """Return whether a run was late although it had all cores in its second half, so no controller could do better.
+    """Return whether a run was late although it had all cores in its second half, so a controller could do no better.
 
     >>> samples = [[10.0 * second, 0.0, 0.0, 1.4 if second < 4 else 2.0] for second in range(11)]
     >>> was_out_of_cores({"error_pct": 3.0, "samples": samples}, cores=2.0)

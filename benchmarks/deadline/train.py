@@ -18,7 +18,7 @@ arguments = argparse.ArgumentParser()
 arguments.add_argument("model", choices=MODELS)
 arguments.add_argument("--batches", type=int, required=True, help="total number of batches, a multiple of the epochs")
 arguments.add_argument("--threads", type=int, default=None, help="fixed thread count; by default, track chooses")
-arguments.add_argument("--whole", action="store_true", help="train on whole devices, with a process for each")
+arguments.add_argument("--whole", action="store_true", help="train on whole devices, with one process per device")
 chosen = arguments.parse_args()
 
 torch.manual_seed(0)

@@ -39,7 +39,7 @@ class EmulatedFleet:
 
 @contextmanager
 def emulated_fleet(name: str = "bench") -> Iterator[EmulatedFleet]:
-    """Remove old devices of a killed run and create new ones; needs root and an engine on this machine."""
+    """Create the devices, and remove those that a killed run left behind; needs root and an engine on this machine."""
     app = BackgroundApp(name="stitching", latency_ms=LATENCY_MS, image=NEIGHBOUR, script=str(STITCHING))
     with ExitStack() as stack:
         devices, machines = {}, []

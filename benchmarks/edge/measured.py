@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 FOLDER = Path("build/models")
 APP = "stitching"
 _POINT = ("machine", "batch_size", "stress_cpu", "stress_memory", "server_stress")
-# A 95th percentile needs many executions, and there are only five a second. As in ProfileOperator, the measurement
+# A 95th percentile needs many executions, and a device has only five per second. As in ProfileOperator, the measurement
 # before training is half as long.
 TIMING = Timing(before_s=4.0, training_s=8.0)
 _TIMES = ("compute_s", "update_s", f"execution_s.{APP}", f"alone_s.{APP}")

@@ -1,4 +1,4 @@
-"""Measures the current speed of this machine's processors, parts of which are the emulated devices."""
+"""Measures the current speed of this machine's processors, on which the emulated devices run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MALLOC = ((-3, 2**30), (-1, 2**30))
 
 
 class Reference:
-    """Measures the CPU seconds of a fixed piece of training-like work on the processor of an emulated machine."""
+    """Measures the CPU time of a fixed, training-like workload on the processor of an emulated machine."""
 
     def __init__(self) -> None:
         import torch
@@ -32,12 +32,12 @@ class Reference:
         self._last: dict[int, tuple[float, float]] = {}
 
     def __call__(self, machine: str) -> float:
-        """Return the CPU seconds of the work on a machine's processor."""
+        """Return the CPU seconds of the workload on a machine's processor."""
         processor = self._processor[machine]
         at_s, took_s = self._last.get(processor, (0.0, 0.0))
         if time.monotonic() - at_s > _MAX_AGE_S:
             allowed = os.sched_getaffinity(0)
-            os.sched_setaffinity(0, {processor})  # only this thread
+            os.sched_setaffinity(0, {processor})  # affects only this thread
             began_s = time.thread_time()
             self._model(self._images).sum().backward()
             took_s = time.thread_time() - began_s

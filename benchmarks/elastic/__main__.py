@@ -31,7 +31,7 @@ _PARTS = ("real", "standstill", "deadline", "alone", "shared")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark, print its tables and write them."""
+    """Run the benchmark, print its tables and write the figures as JSON."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.elastic", description=__doc__)
     parser.add_argument("--only", nargs="+", choices=_PARTS, default=list(_PARTS), metavar="PART")
     parser.add_argument("--quick", action="store_true", help="fewer models, configurations and traces")
@@ -63,10 +63,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             tqdm.write(_table(rows, _REAL))  # print an intermediate table, because each case takes half an hour or more
         result["real"] = rows
     if "standstill" in chosen.only:
-        found = measure_gaps(Stage(connect, chosen.image, chosen.budget, tqdm.write), cases()[0])
-        result["standstill"] = found
-        print(f"Longest time without a sample when nodes are added: {found['live_s']:.1f} s; ", end="")
-        print(f"with a restart of all nodes: {found['restart_s']:.1f} s")
+        gaps = measure_gaps(Stage(connect, chosen.image, chosen.budget, tqdm.write), cases()[0])
+        result["standstill"] = gaps
+        print(f"Longest time without a sample when nodes are added: {gaps['live_s']:.1f} s; ", end="")
+        print(f"with a restart of all nodes: {gaps['restart_s']:.1f} s")
     if "deadline" in chosen.only:
         rows = compare_by_deadline(Stage(connect, chosen.image, chosen.budget, tqdm.write))
         result["deadline"] = rows

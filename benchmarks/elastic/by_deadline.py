@@ -43,7 +43,7 @@ class _FixedNodes(Tour):
 
 
 def _run(stage: Stage, decider: Decider, deadline_s: float, options: Options) -> dict[str, Any]:
-    began = datetime.now(timezone.utc)
+    started_at = datetime.now(timezone.utc)
     controller = DeadlineController(Limits(options.initial_cores, stage.budget), deadline_s)
     team = stage.start(CASE, decider, _EPOCHS)
     devices = controller.start(0.0)
@@ -54,7 +54,7 @@ def _run(stage: Stage, decider: Decider, deadline_s: float, options: Options) ->
             team,
             controller,
             exchange,
-            origin=began,
+            origin=started_at,
             held_devices=devices,
             team=team,
             log=logging.getLogger("benchmarks.elastic.training"),

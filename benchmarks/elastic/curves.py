@@ -24,9 +24,9 @@ class Curve:
     Parameters
     ----------
     parameters:
-        Count of numbers in the model's state.
+        Number of scalars in the model's state.
     alone_s:
-        Seconds of a step on one thread, while the other core does the same because virtual cores share resources.
+        Seconds of a step on one thread while the other core runs the same step, because virtual cores share resources.
     both_s:
         Seconds of a step on two threads.
     update_s:
@@ -44,7 +44,7 @@ class Curve:
         Parameters
         ----------
         process_cores:
-            The most cores that a process can use on the machines of a cluster.
+            Maximum number of cores that a process can use on the machines of a cluster.
         """
         serial_s = min(max(2 * self.both_s - self.alone_s, 0.0), self.alone_s)
         return Workload(
@@ -69,7 +69,7 @@ def measure(name: str) -> Curve:
 
 
 def _measure_step(name: str, threads: int) -> tuple[float, int]:
-    """Return the seconds of a step and the count of numbers in the state."""
+    """Return the seconds of a step and the number of scalars in the state."""
     import torch
     from torch import nn
 

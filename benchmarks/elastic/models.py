@@ -46,15 +46,15 @@ class Transformer(nn.Module):
 
     def __init__(self, width: int = 128) -> None:
         super().__init__()
-        self.place = nn.Parameter(torch.zeros(LENGTH, width))
-        self.enter = nn.Linear(WIDTH, width)
+        self.positions = nn.Parameter(torch.zeros(LENGTH, width))
+        self.embedding = nn.Linear(WIDTH, width)
         layer = nn.TransformerEncoderLayer(width, 4, 4 * width, dropout=0.0, batch_first=True)
         self.body = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
         self.head = nn.Linear(width, CLASSES)
 
     def forward(self, rows: Tensor) -> Tensor:
         """Return the scores of the classes."""
-        scores: Tensor = self.head(self.body(self.enter(rows) + self.place).mean(dim=1))
+        scores: Tensor = self.head(self.body(self.embedding(rows) + self.positions).mean(dim=1))
         return scores
 
 

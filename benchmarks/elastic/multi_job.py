@@ -96,7 +96,7 @@ class _RunningJob:
 def _simulate_growing(
     arrivals: Iterator[JobRequest], curves: Mapping[str, Curve], cluster: Cluster
 ) -> dict[str, float]:
-    """Simulate the policy ``growing``: for each sample, every job trains, measures its speed and decides."""
+    """Simulate the policy ``growing``; in each sample period, every job trains, measures its speed and decides."""
     rng = random.Random(0)
     policy = GrowingFromFifteen()
     pending = list(arrivals)
@@ -209,12 +209,12 @@ def _speeds_of_optimus(workload: Workload, cluster: Cluster, budget: int) -> Spe
         float(budget), NODE_CORES, profiled=_OPTIMUS_PROFILES, options=Options(stable_samples=_SAMPLES_PER_PROFILE)
     )
     path = list(simulate_decider(optimus, workload, cluster, 500))
-    found = {
+    speeds = {
         int(one.cores): speed
         for _, one, speed in path[_OPTIMUS_PROFILES * _SAMPLES_PER_PROFILE :]
         if one.cores >= FIRST_CORES
     }
-    return Speeds(tuple(sorted(found)), tuple(found[count] for count in sorted(found)))
+    return Speeds(tuple(sorted(speeds)), tuple(speeds[count] for count in sorted(speeds)))
 
 
 def _speed_of_best_fixed(workload: Workload, cluster: Cluster, budget: int) -> Speeds:

@@ -34,11 +34,11 @@ class SpeedModel:
         """Fit the model by non-negative least squares to the speeds of pairs (parameter servers, workers)."""
         from scipy.optimize import nnls
 
-        found, _ = nnls(
+        coefficients, _ = nnls(
             [_terms(servers, workers) for servers, workers in nodes],
             [workers / speed for (_, workers), speed in zip(nodes, speeds, strict=True)],
         )
-        return cls(tuple(float(one) for one in found))
+        return cls(tuple(float(one) for one in coefficients))
 
     def speed(self, servers: int, workers: int) -> float:
         """Return the predicted speed in steps a second."""

@@ -35,8 +35,8 @@ def compare(stage: Stage, case: Case, record: Record, *, epochs: int, quick: boo
         key = f"{case}/{name}, {epochs} epochs, {stage.budget:g} cores"
         if key not in record:
             record.add(key, make())
-        found: dict[str, Any] = record[key]
-        return found
+        result: dict[str, Any] = record[key]
+        return result
 
     ours = run_or_read("scaling", lambda: _run_to_end(stage, case, Scaling(stage.budget, stage.options(case)), epochs))
     optimus = run_or_read("optimus", lambda: _run_until_settled(stage, case, Optimus(stage.budget, stage.budget / 8)))

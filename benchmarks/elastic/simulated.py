@@ -24,7 +24,7 @@ HOUR_S = 3600.0
 
 @dataclass(frozen=True)
 class Cluster:
-    """A cluster of the paper (table I); ``process_cores`` is the most cores that a process used in the paper."""
+    """A cluster of the paper (table I); ``process_cores`` is the largest number of cores of a process in the paper."""
 
     name: str
     cores: int
@@ -33,7 +33,7 @@ class Cluster:
     machines: int = 9
 
     def sample(self, workload: Workload, configuration: TeamConfiguration) -> TeamSample:
-        """Return a sample without noise. Nodes on the same machine share the machine's link."""
+        """Return a noise-free sample of a configuration. Nodes on the same machine share the machine's link."""
         share = min(self.machines / len(configuration.nodes), 1.0)
         return steady_state(workload, configuration, share * self.link_mbit_s * 1e6 / 8)
 
@@ -54,7 +54,7 @@ CLUSTERS = (Cluster("A", 100, 1_000.0, 16.0), Cluster("B", 300, 50_000.0, 37.0))
 def simulate_decider(
     decider: Decider, workload: Workload, cluster: Cluster, samples: int
 ) -> Iterator[tuple[int, TeamConfiguration, float]]:
-    """Run a decider sample by sample; yield (sample number, configuration, speed)."""
+    """Pass simulated samples to a decider; yield (sample number, configuration, speed) for each sample."""
     rng = random.Random(0)
     for number in range(samples):
         before = decider.configuration
@@ -80,12 +80,12 @@ def best_fixed(workload: Workload, cluster: Cluster, cores: float) -> tuple[Team
         for servers in range(1, max_nodes)
         for workers in range(1, max_nodes - servers + 1)
     ]
-    found = max(configurations, key=lambda one: cluster.sample(workload, one).speed)
-    return found, cluster.sample(workload, found).speed
+    fastest = max(configurations, key=lambda one: cluster.sample(workload, one).speed)
+    return fastest, cluster.sample(workload, fastest).speed
 
 
 def best_of_all(workload: Workload, cluster: Cluster, cores: float) -> float:
-    """Return the highest speed of some thousand configurations with different numbers and sizes of nodes."""
+    """Return the highest speed of about a thousand configurations with different numbers and sizes of nodes."""
     shares = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6)
     max_nodes = int(cores / NODE_CORES)
     numbers = sorted({round(2 ** (power / 2)) for power in range(20)})
@@ -149,7 +149,7 @@ def _samples_to_settle(path: Sequence[tuple[int, TeamConfiguration, float]]) -> 
 
 
 def _completion_s(path: Sequence[tuple[int, TeamConfiguration, float]], work: float, restart_s: float) -> float:
-    """Return the seconds until ``work`` steps are done; after the path, its last configuration continues."""
+    """Return the seconds until ``work`` steps are done; after ``path``, the job continues on its last configuration."""
     passed_s, last = 0.0, path[0][1]
     for _, configuration, speed in path:
         if configuration != last:

@@ -90,7 +90,7 @@ class Stage:
         """Train until ``until`` returns true or training ends; in the latter case, collect the output in ``folder``."""
         links = _Links(self._connect(), case.link_mbit_s)
         steps: list[tuple[float, str, str, str]] = []
-        began_s, settled_s, most = None, None, 0.0
+        began_s, settled_s, most_cores = None, None, 0.0
         recording = _RecordingDecider(decider)
         team = self.start(case, recording, epochs)
         try:
@@ -98,7 +98,7 @@ class Stage:
             while not (ended := team.wait(_POLL_S)) and not until():
                 links.limit_new(team.id)
                 team.usage()
-                most = max(most, team.configuration.cores)
+                most_cores = max(most_cores, team.configuration.cores)
                 started = any(one.done for line in team.read_lines() if (one := parse_line(line)))
                 began_s = time.monotonic() if began_s is None and started else began_s
                 for step in team.take_steps():
@@ -108,7 +108,7 @@ class Stage:
                     self._on_line(f"{passed_s:6.0f} s  {step.reason}  ->  {step.configuration}")
             seconds = time.monotonic() - (began_s or time.monotonic())
             output = _collect(team, folder) if ended and folder is not None else None
-            return Run(steps, recording.speeds(began_s or 0.0), seconds, settled_s, most, output)
+            return Run(steps, recording.speeds(began_s or 0.0), seconds, settled_s, most_cores, output)
         finally:
             with contextlib.suppress(PacelineError):
                 team.stop(1.0)
@@ -151,7 +151,7 @@ class _RecordingDecider:
         return self._record_step(self._decider.reject(reason))
 
     def speeds(self, began_s: float) -> list[tuple[float, float]]:
-        """Return the start and the mean speed of each configuration with samples."""
+        """Return the start time and the mean speed of each configuration that has samples."""
         return [(round(max(at_s - began_s, 0.0), 2), fmean(speeds)) for at_s, speeds in self._seen if speeds]
 
     def _record_step(self, step: Step | None) -> Step | None:
@@ -161,7 +161,7 @@ class _RecordingDecider:
 
 
 class _Links:
-    """Limits the link of each container of a team soon after the container starts."""
+    """Limits the bandwidth of each container of a team soon after the container starts."""
 
     def __init__(self, client: Any, mbit_s: float | None) -> None:
         self._client = client
@@ -169,7 +169,7 @@ class _Links:
         self._limited: set[str] = set()
 
     def limit_new(self, first: str) -> None:
-        """Limit the links of new containers in the team of the container ``first``."""
+        """Limit the bandwidth of new containers in the team of the container ``first``."""
         if self._link is None:
             return
         team = self._client.inspect_container(first)["Config"]["Labels"][LABEL_TEAM]
@@ -184,8 +184,8 @@ def _collect(team: Any, folder: Path) -> dict[str, Any]:
     import torch
 
     team.collect(folder)
-    found = torch.load(folder / "found.pt", weights_only=True)
-    return {"accuracy": float(found["accuracy"]), "counts": [int(one) for one in found["counts"].round()]}
+    result = torch.load(folder / "result.pt", weights_only=True)
+    return {"accuracy": float(result["accuracy"]), "counts": [int(one) for one in result["counts"].round()]}
 
 
 def search_grid(budget: float, *, quick: bool) -> list[TeamConfiguration]:

@@ -18,7 +18,7 @@ _WAIT_S = 180.0
 
 
 def measure_gaps(stage: Stage, case: Case) -> dict[str, float]:
-    """Return the longest seconds without a sample: ``live_s`` without and ``restart_s`` with a restart."""
+    """Return the longest time without a sample in seconds, without (``live_s``) and with a restart (``restart_s``)."""
     return {"live_s": _gap_while_adding_s(stage, case), "restart_s": _gap_with_restart_s(stage, case)}
 
 

@@ -32,7 +32,7 @@ class Tour:
 
     @property
     def speeds(self) -> dict[TeamConfiguration, float]:
-        """The mean steps a second of each visited configuration."""
+        """The mean speed of each visited configuration in steps per second."""
         return {one: fmean(speeds) for one, speeds in self._seen.items() if speeds}
 
     def decide(self, sample: TeamSample) -> Step | None:

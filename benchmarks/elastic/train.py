@@ -50,5 +50,5 @@ for numbers, samples, wanted in track(loader, epochs=chosen.epochs):
 rows, classes = data(HELD_OUT, seed=3)
 with torch.no_grad():
     accuracy = (counted.model(rows).argmax(dim=1) == classes).float().mean()
-found = {"accuracy": accuracy, "counts": counted.counts.detach()}
-torch.save(found, output_dir() / "found.pt")
+result = {"accuracy": accuracy, "counts": counted.counts.detach()}
+torch.save(result, output_dir() / "result.pt")

@@ -109,7 +109,7 @@ class Run:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark, print its table and write it."""
+    """Run the benchmark, print its table and write the figures as JSON."""
     parser = _parser()
     options = parser.parse_args(arguments)
     if unknown := set(options.only or ()) - set(PROMISES):
@@ -140,10 +140,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parser.error(f"--folder: got '{options.folder}', expected a folder that can be written ({error.strerror})")
         except PacelineError:
             parser.error(f"--folder: got '{options.folder}', expected a folder that no other run uses")
-        found = _run_measurements(options, measurements, results, limit_s, about)
-    if found is None:
+        rows = _run_measurements(options, measurements, results, limit_s, about)
+    if rows is None:
         return 130
-    failure = _strict_failure(found, names)
+    failure = _strict_failure(rows, names)
     if options.strict and failure:
         print(f"--strict: {failure}", file=sys.stderr)
     return int(options.strict and bool(failure))
@@ -177,11 +177,11 @@ def _run_measurements(
     def write_results(path: Path) -> tuple[list[Row], float]:
         stored = {one.name: results[one.name] for one in measurements if one.name in results}
         best = max((result[when]["speed"] for result in stored.values() for when in ("before", "after")), default=1.0)
-        found = collect_rows(
+        rows = collect_rows(
             [PROMISES[name] for name in promise_ids], measurements_by_promise(), stored, run.skip_reasons
         )
-        path.write_text(json.dumps(to_json(found, best, **about), indent=1) + "\n")
-        return found, best
+        path.write_text(json.dumps(to_json(rows, best, **about), indent=1) + "\n")
+        return rows, best
 
     newest = options.folder / "results.json"
     try:
@@ -201,8 +201,8 @@ def _run_measurements(
         if isinstance(interruption, SystemExit):
             raise
         return None
-    found, best = write_results(newest)
-    print(table(found, best))
+    rows, best = write_results(newest)
+    print(table(rows, best))
     if options.json:
         try:
             options.json.write_text(newest.read_text())
@@ -210,14 +210,14 @@ def _run_measurements(
             sys.exit(f"--json: {options.json} can no longer be written ({error.strerror}); the results are in {newest}")
     for one in measurements:
         results.forget(one.name)  # the next run measures everything again
-    return found
+    return rows
 
 
-def _strict_failure(found: Sequence[Row], names: Sequence[str]) -> str:
+def _strict_failure(rows: Sequence[Row], names: Sequence[str]) -> str:
     """Return why a strict run fails: missed promises, or no measurement of a requested promise. "" if it passes."""
-    if missed := [row.promise.id for row in found if row.verdict == MISSED]:
+    if missed := [row.promise.id for row in rows if row.verdict == MISSED]:
         return f"missed: {', '.join(missed)}"
-    measured = any(row.verdict != NOT_MEASURED for row in found if row.promise.id in names)
+    measured = any(row.verdict != NOT_MEASURED for row in rows if row.promise.id in names)
     return "" if measured else f"no measurement of {', '.join(names)}"
 
 
@@ -237,7 +237,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="make fewer and shorter measurements (at most ten minutes instead of forty)",
+        help="take fewer and shorter measurements (at most ten minutes instead of forty)",
     )
     parser.add_argument(
         "--only", nargs="+", metavar="ID", help="measure only these promises, and promises that are measured with them"

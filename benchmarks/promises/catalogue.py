@@ -1,6 +1,6 @@
-"""The catalogue of promises: all figures of the guides that real runs must show, and some that no guide has.
+"""The catalogue of promises: all figures in the guides that a real run must reach, and some that no guide has.
 
-``ELSEWHERE`` has the figures that have their own benchmark, with its command.
+``ELSEWHERE`` lists the figures that another benchmark measures, with its command.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ _ALL = (
     # benchmarks.promises.sharing
     Promise(
         "crash",
-        "Five jobs share the cores of a pool and end at their deadlines, although the arbiter is killed.",
+        "Five jobs share the cores of a pool and end at their deadlines, even though the arbiter is killed.",
         within(5, "%"),
         _BENCHMARKS,
         "their deadline (-1.07 to +0.33 %)",
     ),
     Promise(
         "tight",
-        "Jobs meet deadlines that cannot be met with equal shares of the cores.",
+        "Jobs meet deadlines that they would miss with equal shares of the cores.",
         within(2, "%"),
         _SHARING,
         "**Promises at admission.**",
@@ -179,7 +179,7 @@ _ALL = (
     ),
     Promise(
         "accuracy",
-        "Three workers reach the accuracy of a single worker, to one point: points less.",
+        "Three workers reach the accuracy of a single worker, to one point: points below the single worker.",
         at_most(1, "points"),
         _FLEET,
         "to one point of accuracy",
@@ -266,7 +266,7 @@ _ALL = (
         _JOBS,
         "a third of a core",
     ),
-    Promise("track", "track() costs about 80 ns for a batch.", at_most(100, "ns"), _CODE, "about 80 |"),
+    Promise("track", "track() costs about 80 ns per batch.", at_most(100, "ns"), _CODE, "about 80 |"),
     Promise(
         "track-number", "track() with a reported number costs about 480 ns.", at_most(600, "ns"), _CODE, "about 480 |"
     ),

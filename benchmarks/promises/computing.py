@@ -100,7 +100,7 @@ def schedule_1000(stage: Stage) -> Iterator[Reading]:
     draw = np.random.default_rng(0)
     many = [Candidate(f"w{number}", "nano", State(cpu=draw.uniform(0, 0.8), memory=0.2)) for number in range(1000)]
     problem = Problem(100_000, many, State(cpu=0.2))
-    schedule(problem, estimates)  # the first call builds the tables
+    schedule(problem, estimates)  # the first call builds the lookup tables of the estimates
     for took_s in _call_times_s(lambda: schedule(problem, estimates), 5):
         yield Reading("schedule-1000", 1000 * took_s)
 
@@ -154,7 +154,7 @@ def milp(stage: Stage) -> Iterator[Reading]:
 
     from benchmarks.allocators.modelarts import PERIOD_S, Scenario, simulate
     from paceline.allocate import RollingHorizon
-    from paceline.simulate.cluster.generate import modelarts
+    from paceline.simulate.cluster.generate import modelarts_workload
 
     stage.log("deciding with milp")
     took_s = simulate(Scenario(), RollingHorizon(period_s=PERIOD_S), 110, 0).decision_s
@@ -164,7 +164,7 @@ def milp(stage: Stage) -> Iterator[Reading]:
         work_left = np.random.default_rng(seed).uniform(0.0, 1.0, 1000)
         jobs = [
             ClusterJob(one.name, 0.0, one.work * share, speeds)
-            for one, share in zip(modelarts(seed, 1000), work_left, strict=True)
+            for one, share in zip(modelarts_workload(seed, 1000), work_left, strict=True)
         ]
         policy = RollingHorizon(period_s=PERIOD_S)
         began_s = time.perf_counter()
@@ -228,5 +228,5 @@ def loops(stage: Stage) -> Iterator[Reading]:
     figures = stage.scratch / "loops.json"
     command = [sys.executable, "-m", "benchmarks.loops", "--seconds", "10" if stage.quick else "30", "--json", figures]
     subprocess.run(command, cwd=PROJECT, check=True, stdout=subprocess.DEVNULL)
-    found = json.loads(figures.read_text())
-    yield Reading("loops", found["cores"], f"{found['missed_periods']} of {found['steps']} steps late")
+    result = json.loads(figures.read_text())
+    yield Reading("loops", result["cores"], f"{result['missed_periods']} of {result['steps']} steps late")

@@ -79,9 +79,9 @@ def device(stage: Stage) -> Iterator[Reading]:
             after, each_after = emulated.read(), [job.usage() for job in jobs]
         of = f"{containers} on {cores:g}"
         used = (after.cpu_s - before.cpu_s) / (after.measured_s - before.measured_s)
-        spare = (idle_core_s() - idle_s) / (after.measured_s - before.measured_s)
+        idle_cores = (idle_core_s() - idle_s) / (after.measured_s - before.measured_s)
         cpu_seconds = [second.cpu_s - first.cpu_s for first, second in zip(each_before, each_after, strict=True)]
-        yield Reading("device", 100 * (used / cores - 1), of, busy_excuse(used < 0.9 * cores, spare))
+        yield Reading("device", 100 * (used / cores - 1), of, busy_excuse(used < 0.9 * cores, idle_cores))
         yield Reading("starved", min(cpu_seconds) / max(cpu_seconds), of)
 
 
@@ -104,14 +104,14 @@ def link(stage: Stage) -> Iterator[Reading]:
 
     def round_trips_s(job: Any, count: int) -> list[float]:
         job.read_lines()
-        found: list[float] = []
+        times_s: list[float] = []
 
         def has_enough() -> bool:
-            found.extend(float(line.split()[1]) for line in job.read_lines() if line.startswith("took"))
-            return len(found) >= count
+            times_s.extend(float(line.split()[1]) for line in job.read_lines() if line.startswith("took"))
+            return len(times_s) >= count
 
         wait_until(has_enough, 90, "no round trip ends", period_s=0.05)
-        return found
+        return times_s
 
     stage.log(f"round trips of {BYTES / 1e6:g} MB at {MBIT_S:g} Mbit/s")
     with contextlib.ExitStack() as stack:
@@ -170,8 +170,8 @@ def bottleneck_worker(stage: Stage) -> Iterator[Reading]:
     """Train with a worker of one thread on one and a half cores."""
     stage.log("a worker has more cores than its threads can use")
     step, after = _first_step(stage, TeamConfiguration((0.2,), (1.5,)), numbers=1000, batch_cpu_s=0.02)
-    found = step.startswith("worker") and (len(after.servers), len(after.workers)) == (1, 2)
-    yield Reading("bottleneck-worker", float(found and "cores are used: 1 more worker" in step), step)
+    is_expected = step.startswith("worker") and (len(after.servers), len(after.workers)) == (1, 2)
+    yield Reading("bottleneck-worker", float(is_expected and "cores are used: 1 more worker" in step), step)
 
 
 @measures("bottleneck-link", takes_s=(60, None), needs=("engine", "root", "tc"))
@@ -180,8 +180,8 @@ def bottleneck_link(stage: Stage) -> Iterator[Reading]:
     stage.log("the link of a parameter server is full")
     before = TeamConfiguration((0.4,), (0.2,) * 5)
     step, after = _first_step(stage, before, numbers=100_000, batch_cpu_s=0.001, link_mbit_s=20)
-    found = step.startswith("server: network of ps-0 at 9") and (len(after.servers), len(after.workers)) == (2, 5)
-    yield Reading("bottleneck-link", float(found), step)
+    is_expected = step.startswith("server: network of ps-0 at 9") and (len(after.servers), len(after.workers)) == (2, 5)
+    yield Reading("bottleneck-link", float(is_expected), step)
 
 
 @measures("bottleneck-server", takes_s=(40, None), needs=("engine",))
@@ -190,5 +190,5 @@ def bottleneck_server(stage: Stage) -> Iterator[Reading]:
     stage.log("a parameter server lacks cores")
     before = TeamConfiguration((0.1,), (0.7, 0.7))
     step, after = _first_step(stage, before, numbers=1_000_000, batch_cpu_s=0.01)
-    found = step.startswith("reassign: worker-") and after.servers[0] > 1.2 * before.servers[0]
-    yield Reading("bottleneck-server", float(found), step)
+    is_expected = step.startswith("reassign: worker-") and after.servers[0] > 1.2 * before.servers[0]
+    yield Reading("bottleneck-server", float(is_expected), step)

@@ -141,7 +141,7 @@ def _make_demo(stage: Stage, name: str, **options: Any) -> tuple[story.Demo, Scr
 
 @measures("demo", takes_s=(140, None), needs=("demo", "torch"))
 def demo(stage: Stage) -> Iterator[Reading]:
-    """Run ``make demo``."""
+    """Run ``make demo`` and measure its end relative to the start of its run."""
     stage.log("make demo, with its own Airflow")
     prepared, screen, output = _make_demo(stage, "demo")
     with output:
@@ -153,7 +153,7 @@ def demo(stage: Stage) -> Iterator[Reading]:
 
 @measures("edge", "edge-parts", takes_s=(360, None), needs=("engine", "neighbours", "root", "tc", "demo", "torch"))
 def edge(stage: Stage) -> Iterator[Reading]:
-    """Run ``make demo-edge``."""
+    """Run ``make demo-edge`` and measure its deviation from the deadline, and the sizes of the shards."""
     stage.log("make demo-edge, with its own Airflow")
     prepared, screen, output = _make_demo(
         stage, "edge", deadline="120s", dag=edge_demo.DAG, tasks=EDGE_TASKS, training=edge_demo.TRAINING

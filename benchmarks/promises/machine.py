@@ -29,7 +29,7 @@ _MIN_IDLE_CORES = 0.2
 
 @dataclass(frozen=True)
 class State:
-    """The rounds a second of the fixed loop on all cores together, and the load average."""
+    """The iterations of the fixed loop per second on all cores together, and the load average."""
 
     speed: float
     load: float
@@ -60,13 +60,13 @@ def idle_core_s() -> float:
     return (int(fields[4]) + int(fields[5])) / os.sysconf("SC_CLK_TCK")
 
 
-def busy_excuse(too_little: bool, spare: float) -> str:
+def busy_excuse(too_few_cores: bool, idle_cores: float) -> str:
     """Return the excuse for a job that got too few cores while fewer than 0.2 cores were idle, or "".
 
-    >>> busy_excuse(True, spare=0.01), busy_excuse(True, spare=1.0)
-    ('the machine had 0.01 cores to spare', '')
+    >>> busy_excuse(True, idle_cores=0.01), busy_excuse(True, idle_cores=1.0)
+    ('the machine had 0.01 idle cores', '')
     """
-    return f"the machine had {spare:.2f} cores to spare" if too_little and spare < _MIN_IDLE_CORES else ""
+    return f"the machine had {idle_cores:.2f} idle cores" if too_few_cores and idle_cores < _MIN_IDLE_CORES else ""
 
 
 def describe(state: dict[str, Any], best_speed: float) -> str:

@@ -75,8 +75,8 @@ class Promise:
         if not self.guide:
             return ""
         lines = (PROJECT / self.guide).read_text().splitlines()
-        found = [number for number, line in enumerate(lines, start=1) if self.words in line]
-        return f"{self.guide}:{found[0] if found else '?'}"
+        line_numbers = [number for number, line in enumerate(lines, start=1) if self.words in line]
+        return f"{self.guide}:{line_numbers[0] if line_numbers else '?'}"
 
 
 @dataclass(frozen=True)

@@ -121,15 +121,17 @@ def _was_slow(row: Row, best_speed: float) -> bool:
 
 
 def _measured_text(row: Row) -> str:
-    found = spread(row.readings)
-    if not found:
+    figures = spread(row.readings)
+    if not figures:
         return "-"
     unit = row.promise.target.unit.split(" ")[0]
     unit = unit if unit in ("%", "ms", "s", "ns", "cores") else ""
-    middle = f"{_three_digits(found['median'])} {unit}".strip()
-    if found["readings"] == 1:
+    middle = f"{_three_digits(figures['median'])} {unit}".strip()
+    if figures["readings"] == 1:
         return middle
-    return f"{middle} ({_three_digits(found['least'])} to {_three_digits(found['most'])}, {found['readings']:.0f})"
+    return (
+        f"{middle} ({_three_digits(figures['least'])} to {_three_digits(figures['most'])}, {figures['readings']:.0f})"
+    )
 
 
 def _machine_text(row: Row, best_speed: float) -> str:

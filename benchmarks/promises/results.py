@@ -13,7 +13,7 @@ from benchmarks.promises.place import PROJECT
 
 
 class Results:
-    """Stored results of the measurements of whole or of quick runs, by name.
+    """Stored results of measurements by name, either of full runs or of quick runs.
 
     Results are stored until the run has ended; the next run measures everything again, because machines change. A
     stored result counts only if its ``about`` (commit, image and everything else that affects the figures) is equal.

@@ -101,9 +101,9 @@ class Bench:
             began_s = time.monotonic()
             job.wait(seconds)
             second, elapsed_s = _cpu_time(job), time.monotonic() - began_s
-            spare = (idle_core_s() - idle_s) / elapsed_s
+            idle_cores = (idle_core_s() - idle_s) / elapsed_s
             used = (second[1] - first[1]) / (second[0] - first[0])
-            excuse = busy_excuse(used < 0.97 * devices, spare)
+            excuse = busy_excuse(used < 0.97 * devices, idle_cores)
             yield Reading(promise, 100 * (used / devices - 1), f"{workers} busy on {devices:g}", excuse)
             if launcher_s is not None:
                 cost = (cpu_seconds(launcher) or launcher_s) - launcher_s
@@ -117,8 +117,8 @@ class Bench:
                 job.resize(devices)
                 job.wait(0.5)
                 used = _mean_cores(job)
-                spare = (idle_core_s() - idle_s) / (time.monotonic() - began_s)
-                excuse = busy_excuse(used < devices - 0.05, spare)
+                idle_cores = (idle_core_s() - idle_s) / (time.monotonic() - began_s)
+                excuse = busy_excuse(used < devices - 0.05, idle_cores)
                 yield Reading("resize", used - devices, f"{self.mechanism}, to {devices:g}", excuse)
 
     def measure_waits(self, promise: str) -> Iterator[Reading]:
@@ -156,8 +156,8 @@ def _mean_cores(job: Job) -> float:
 def _cpu_time(job: Job) -> tuple[float, float]:
     """Return time and CPU seconds, from the kernel for a local process, from the engine for a container."""
     if _launcher_state(job):
-        found = find_by_environment("PACELINE_OUTPUT", f"{job.id}/output")
-        return time.monotonic(), sum(cpu_seconds(process.pid) or 0.0 for process in found)
+        processes = find_by_environment("PACELINE_OUTPUT", f"{job.id}/output")
+        return time.monotonic(), sum(cpu_seconds(process.pid) or 0.0 for process in processes)
     usage = job.usage()
     return usage.measured_s, usage.cpu_s
 

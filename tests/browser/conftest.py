@@ -1,4 +1,4 @@
-"""Fixtures for tests with a real browser on a real Airflow: the system's Chromium, driven by Playwright."""
+"""Fixtures for tests of the pages of a real Airflow in the system's Chromium, which Playwright drives."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TIMEOUT_MS = 90_000  # ten times the load time of the slowest page
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Headless Chromium. It is closed after each module, because its event loop would disturb other tests."""
+    """Yield a headless Chromium, closed after each module because Playwright's event loop would disturb other tests."""
     from playwright.sync_api import expect, sync_playwright
 
     expect.set_options(timeout=TIMEOUT_MS)
@@ -59,10 +59,10 @@ def pytest_runtest_makereport(
 
 @pytest.fixture(scope="module")
 def browser_context(browser: Browser, airflow: AirflowProcess) -> Callable[[str, bool], BrowserContext]:
-    """Return a function that makes a user's browser context, light or dark. Contexts are reused: scripts load once."""
+    """Return a function that returns the browser context for a user and a theme, cached so that scripts load once."""
     contexts: dict[tuple[str, bool], BrowserContext] = {}
 
-    def context_of(user: str, dark: bool) -> BrowserContext:
+    def get_context(user: str, dark: bool) -> BrowserContext:
         if (user, dark) not in contexts:
             theme = "dark" if dark else "light"
             context = contexts[user, dark] = browser.new_context(color_scheme="dark" if dark else "light")
@@ -71,7 +71,7 @@ def browser_context(browser: Browser, airflow: AirflowProcess) -> Callable[[str,
             context.add_init_script(f"if (location.protocol == 'http:') localStorage.setItem('theme', '{theme}')")
         return contexts[user, dark]
 
-    return context_of
+    return get_context
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def open_page(
     pages = request.node.stash.setdefault(_PAGES, [])
     errors: list[str] = []
 
-    def open_as(
+    def open_page_as(
         path: str,
         *,
         user: str = "admin",
@@ -100,16 +100,16 @@ def open_page(
         page.goto(f"{airflow.url}{path}")
         return page
 
-    yield open_as
+    yield open_page_as
     for page in pages:
         page.close()
-    # A page that is closed during a request causes this error, which is harmless.
+    # Closing a page during a request causes this harmless error.
     assert [error for error in errors if "Failed to fetch" not in error] == []
 
 
 @pytest.fixture
 def violations() -> Callable[[Page], list[str]]:
-    """Return a function that lists axe's serious and critical accessibility violations in Paceline's part of a page."""
+    """Return a function that lists the serious and critical accessibility violations that axe finds on our page."""
 
     def find_violations(page: Page) -> list[str]:
         page.add_script_tag(path=AXE)
@@ -125,6 +125,6 @@ def violations() -> Callable[[Page], list[str]]:
 
 @pytest.fixture(scope="session")
 def pictures() -> Path:
-    """The folder for screenshots."""
+    """Return the folder for screenshots, and create it if necessary."""
     PICTURES.mkdir(parents=True, exist_ok=True)
     return PICTURES

@@ -1,4 +1,4 @@
-"""The pages show models and drift reports, from results of the real operators with a real registry."""
+"""The pages show models and drift reports that the real operators wrote, with a real registry."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ with DAG("retrain_flights", schedule=None):
 """
 
 
-def flight_data(mean: float, carriers: str, seed: int) -> pd.DataFrame:
+def make_flight_data(mean: float, carriers: str, seed: int) -> pd.DataFrame:
     random = np.random.default_rng(seed)
     temperature, humidity = random.normal(mean, 5, 2000), random.normal(60, 15, 2000)
     carrier = random.choice(list(carriers), 2000)
@@ -50,21 +50,21 @@ def flight_data(mean: float, carriers: str, seed: int) -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def run_ids(airflow: AirflowProcess, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Ids of two runs: with drift and a promotion; without drift and with a challenger that is not better."""
+    """Return the ids of two recorded runs. The first has drift and a promotion, the second has neither."""
     (airflow.dags_folder / "retrain_flights.py").write_text(DAG)
     folder = tmp_path_factory.mktemp("retrain_flights")
     (folder / "model").mkdir()
     (folder / "model" / "weights").write_text("0")
     registry = Registry(folder / "registry")
-    reference = flight_data(12, "AABBCD", seed=2)
+    reference = make_flight_data(12, "AABBCD", seed=2)
     runs = []
     for mean, carriers, auc in ((17, "ABBBCE", 0.70), (12, "AABBCD", 0.69)):
         run = RecordedRun(airflow, "retrain_flights")
         runs.append(run.run_id)
         ended = run.began + timedelta(seconds=9)
-        current = flight_data(mean, carriers, seed=12)
+        current = make_flight_data(mean, carriers, seed=12)
         report = compare(reference, current, reference_name="last-year.csv", current_name="today.csv")
-        evaluation = evaluation_result(registry, folder / "model", auc)
+        evaluation = evaluate_challenger(registry, folder / "model", auc)
         promote = PromoteOperator(task_id="promote", registry=str(registry.root), evaluation=evaluation)
         promotion = promote.execute({})  # type: ignore[typeddict-item]
         run.put_xcom("drift", report.to_dict(), key="report")
@@ -78,7 +78,7 @@ def run_ids(airflow: AirflowProcess, tmp_path_factory: pytest.TempPathFactory) -
     return runs
 
 
-def evaluation_result(registry: Registry, model: Path, auc: float) -> dict[str, Any]:
+def evaluate_challenger(registry: Registry, model: Path, auc: float) -> dict[str, Any]:
     """Register a challenger with a given score and return the result of its evaluation."""
     evaluate = EvaluateOperator(
         task_id="evaluate", model="flights", registry=str(registry.root), challenger=str(model),
@@ -90,17 +90,18 @@ def evaluation_result(registry: Registry, model: Path, auc: float) -> dict[str, 
     return {"model": "flights", "registry": str(registry.root), "version": version.version, **verdict}
 
 
+@pytest.mark.parametrize("theme", ["light", "dark"])
 def test_run_page_shows_the_drift_report(
-    run_ids: list[str], open_page: OpenPage, violations: Violations, pictures: Path
+    run_ids: list[str], open_page: OpenPage, violations: Violations, pictures: Path, theme: str
 ) -> None:
-    page = open_page(f"/dags/retrain_flights/runs/{run_ids[0]}/plugin/pace")
+    page = open_page(f"/dags/retrain_flights/runs/{run_ids[0]}/plugin/pace", dark=theme == "dark")
     report = page.get_by_role("region", name="Drift report of drift")
     report.get_by_role("heading", name="temperature").wait_for()
     assert report.get_by_text(re.compile("▲ drift")).count() == 3, "overall, temperature and carrier"
     label = report.get_by_label("Distribution of temperature").get_attribute("aria-label")
     assert label is not None
     assert re.search("most different at .* reference .* %, current .* %", label)
-    report.screenshot(path=pictures / "drift-light.png")
+    report.screenshot(path=pictures / f"drift-{theme}.png")
     assert violations(page) == []
 
     with page.expect_response(re.compile("xcomEntries")):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
-from tests.recorded import RecordedRun, past_run, record
+from tests.recorded import RecordedRun, record, record_past_run
 
 from paceline.airflow.demo.airflow_process import AirflowProcess
 from paceline.run import History
@@ -40,7 +40,7 @@ JOB_ON_BUSY_MACHINE = replace(FIVE_MINUTE_JOB, neighbours=(Neighbour(60.0, 215.0
 
 @cache
 def recorded_job() -> dict[str, Any]:
-    """Record 14:40 of a job with a deadline of 30 min, which anna changed to 24 min after 10 min."""
+    """Record 880 s of a job. After 600 s, anna changes its deadline from 30 min to 24 min."""
     change = {"deadline": "24m", "by": "anna"}
     return {**record(HALF_HOUR_JOB, 1800, deadlines={600: change}, until_s=880), "deadline": change}
 
@@ -52,12 +52,12 @@ def infeasible_job() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def runs(airflow: AirflowProcess) -> Iterator[list[RecordedRun]]:
-    """Two running DAG runs, after six finished runs, one of which ended late."""
+def running_runs(airflow: AirflowProcess) -> Iterator[list[RecordedRun]]:
+    """Yield two running DAG runs. Six earlier DAG runs have finished, one of them late."""
     (airflow.dags_folder / "pages.py").write_text(DAGS)
     now = datetime.now(timezone.utc)
     hour = timedelta(hours=1)
-    known = past_run(FIVE_MINUTE_JOB, 300)
+    known = record_past_run(FIVE_MINUTE_JOB, 300)
     for dag_id, hours, deadline_s, plant in (
         ("retrain_churn", 9, 240, FIVE_MINUTE_JOB),
         ("retrain_demand", 7, 240, JOB_ON_BUSY_MACHINE),
@@ -70,16 +70,16 @@ def runs(airflow: AirflowProcess) -> Iterator[list[RecordedRun]]:
         done = RecordedRun(airflow, dag_id, ended - timedelta(seconds=deadline_s + 5))
         done.put_training(record(plant, deadline_s, seed=hours, past=known), at=ended)
         done.put_state("success", ended)
-    running = [RecordedRun(airflow, dag_id, now - 0.3 * hour) for dag_id in ("retrain_delays", "retrain_demand")]
-    yield running
-    for run in running:
+    started = [RecordedRun(airflow, dag_id, now - 0.3 * hour) for dag_id in ("retrain_delays", "retrain_demand")]
+    yield started
+    for run in started:
         run.end()
 
 
 @pytest.fixture
-def running(runs: list[RecordedRun]) -> RecordedRun:
-    """A running DAG run with a recent sample; the job of another running run has an infeasible deadline."""
-    delays, demand = runs
+def running_run(running_runs: list[RecordedRun]) -> RecordedRun:
+    """Return a running DAG run with a recent sample. The other running DAG run has an infeasible deadline."""
+    delays, demand = running_runs
     delays.put_training(recorded_job())
     demand.put_training(infeasible_job(), at=delays.updated)
     return delays
@@ -89,15 +89,16 @@ def pace_path(run: RecordedRun) -> str:
     return f"/dags/{run.dag_id}/runs/{run.run_id}/plugin/pace"
 
 
-def wide_path(run: RecordedRun) -> str:
+def full_page_path(run: RecordedRun) -> str:
     return f"/plugin/retraining/dags/{run.dag_id}/runs/{run.run_id}"
 
 
+@pytest.mark.parametrize("theme", ["light", "dark"])
 def test_run_page_shows_progress_and_previews_a_new_deadline(
-    running: RecordedRun, open_page: OpenPage, pictures: Path
+    running_run: RecordedRun, open_page: OpenPage, pictures: Path, theme: str
 ) -> None:
-    running.pause(False)
-    page = open_page(pace_path(running), user="anna", height=1250, at=running.updated)
+    running_run.pause(False)
+    page = open_page(pace_path(running_run), user="anna", height=1250, dark=theme == "dark", at=running_run.updated)
     card = page.get_by_role("region", name="Training job train")
     card.get_by_text(re.compile("on time|behind")).first.wait_for()
     card.get_by_text("Deadline changed by anna from 30:00 to 24:00").wait_for()
@@ -110,15 +111,17 @@ def test_run_page_shows_progress_and_previews_a_new_deadline(
     ):
         card.get_by_label("New deadline").fill(deadline)
         preview.get_by_text(re.compile(pattern)).wait_for()
-    page.screenshot(path=pictures / "pace-light.png")
+    page.screenshot(path=pictures / f"pace-{theme}.png")
 
 
 @pytest.mark.parametrize("variant", ["light", "dark", "narrow"])
 def test_pages_are_accessible_and_fit_in_light_dark_and_narrow_windows(
-    running: RecordedRun, open_page: OpenPage, violations: Violations, pictures: Path, variant: str
+    running_run: RecordedRun, open_page: OpenPage, violations: Violations, pictures: Path, variant: str
 ) -> None:
     width, height = (360, 780) if variant == "narrow" else (1280, 1000)
-    page = open_page(wide_path(running), width=width, height=height, dark=variant == "dark", at=running.updated)
+    page = open_page(
+        full_page_path(running_run), width=width, height=height, dark=variant == "dark", at=running_run.updated
+    )
     page.get_by_label(re.compile("Progress of train")).locator("canvas").wait_for()
     check_layout(page, violations, pictures / f"run-{variant}.png")
     page.get_by_role("link", name="All training jobs").click()
@@ -142,7 +145,7 @@ def check_layout(page: Page, violations: Violations, picture: Path) -> None:
     assert page.locator(".paceline").evaluate("box => box.scrollWidth <= box.clientWidth"), "content is cut off"
 
 
-def test_ten_hour_history_is_complete(airflow: AirflowProcess, running: RecordedRun, open_page: OpenPage) -> None:
+def test_ten_hour_history_is_complete(airflow: AirflowProcess, running_run: RecordedRun, open_page: OpenPage) -> None:
     history = History()
     for second in range(36_000):
         percent = second / 360
@@ -153,7 +156,7 @@ def test_ten_hour_history_is_complete(airflow: AirflowProcess, running: Recorded
     long = RecordedRun(airflow, "retrain_delays")
     long.put_training({"pace": done, "history": stored})
     long.put_state("success")
-    page = open_page(wide_path(long))
+    page = open_page(full_page_path(long))
     page.get_by_label(re.compile("Progress of train: 100.0 % at 10:00:00")).locator("canvas").wait_for()
     slider = page.get_by_label("Time of train")
     assert slider.get_attribute("max") == str(len(stored["samples"])), "the stored samples and the last live sample"
@@ -161,13 +164,17 @@ def test_ten_hour_history_is_complete(airflow: AirflowProcess, running: Recorded
     page.get_by_text("0:00: 0.0 % done, setpoint 0.0 %, 1.5 cores").wait_for()
 
 
-def test_viewer_cannot_change_a_deadline(airflow: AirflowProcess, running: RecordedRun, open_page: OpenPage) -> None:
-    page = open_page(pace_path(running), user="viewer")
+def test_viewer_cannot_change_a_deadline(
+    airflow: AirflowProcess, running_run: RecordedRun, open_page: OpenPage
+) -> None:
+    page = open_page(pace_path(running_run), user="viewer")
     page.get_by_text("To change its deadline, you need permission").wait_for()
     assert page.get_by_label("New deadline").count() == 0
-    seen = deadline_time(running)
-    assert put_deadline(running, {"deadline": "50m", "jobs": [{"task_id": "train", "seen": seen}]}, "viewer")[0] == 403
-    assert deadline_time(running) == seen
+    seen = deadline_updated_at(running_run)
+    assert (
+        put_deadline(running_run, {"deadline": "50m", "jobs": [{"task_id": "train", "seen": seen}]}, "viewer")[0] == 403
+    )
+    assert deadline_updated_at(running_run) == seen
 
 
 def test_api_requires_a_login(airflow: AirflowProcess) -> None:
@@ -175,19 +182,21 @@ def test_api_requires_a_login(airflow: AirflowProcess) -> None:
         assert httpx.get(f"{airflow.url}/paceline/api/{path}", trust_env=False, timeout=60).status_code == 401
 
 
-def test_page_shows_reason_for_rejection(airflow: AirflowProcess, running: RecordedRun, open_page: OpenPage) -> None:
-    page = open_page(wide_path(running), user="anna")
+def test_page_shows_why_a_deadline_is_rejected(
+    airflow: AirflowProcess, running_run: RecordedRun, open_page: OpenPage
+) -> None:
+    page = open_page(full_page_path(running_run), user="anna")
     field, button = page.get_by_label("New deadline"), page.get_by_role("button", name="Set deadline")
     field.fill("50m")
     by_ben = {"deadline": "70m", "by": "ben"}
-    airflow.put_task_state("retrain_delays", running.run_id, "train", "deadline", by_ben)
-    for _ in range(2):  # the second response contains ben's deadline, but anna began to type earlier
+    airflow.put_task_state("retrain_delays", running_run.run_id, "train", "deadline", by_ben)
+    for _ in range(2):  # only the second response contains ben's deadline; anna typed before it arrived
         with page.expect_response("**/jobs"):
             pass
     button.click()
     page.get_by_text("has since been changed to 70m by ben").wait_for()
-    assert airflow.task_state("retrain_delays", running.run_id, "train", "deadline") == by_ben
-    # The user has lost the permission or the login since the page was loaded.
+    assert airflow.task_state("retrain_delays", running_run.run_id, "train", "deadline") == by_ben
+    # The user's permission or login has expired since the page was loaded.
     for status, message in ((403, "role in Airflow does not allow"), (401, "login has expired")):
         page.route("**/deadline", respond_with(status))
         field.fill("55m")
@@ -205,10 +214,10 @@ def test_page_shows_reason_for_rejection(airflow: AirflowProcess, running: Recor
     ],
 )
 def test_invalid_deadline_and_unknown_task_are_rejected(
-    running: RecordedRun, deadline: str, task_id: str, status: int, message: str
+    running_run: RecordedRun, deadline: str, task_id: str, status: int, message: str
 ) -> None:
-    target = {"task_id": task_id, "seen": deadline_time(running)}
-    response = put_deadline(running, {"deadline": deadline, "jobs": [target]})
+    target = {"task_id": task_id, "seen": deadline_updated_at(running_run)}
+    response = put_deadline(running_run, {"deadline": deadline, "jobs": [target]})
     assert response[0] == status
     assert message in response[1]
 
@@ -217,14 +226,14 @@ def respond_with(status: int) -> Callable[[Route], None]:
     return lambda route: route.fulfill(status=status, json={"detail": "no"})
 
 
-def deadline_time(run: RecordedRun) -> str:
-    """Return the time at which the current deadline was written."""
+def deadline_updated_at(run: RecordedRun) -> str:
+    """Return the time at which the current deadline was set."""
     (job,) = run.airflow.pages(f"/dags/{run.dag_id}/dagRuns/{run.run_id}/jobs")["jobs"]
     return str(job["deadline"]["updated_at"])
 
 
 def put_deadline(run: RecordedRun, body: dict[str, Any], user: str = "anna") -> tuple[int, str]:
-    """Send the page's request to change a deadline; return the HTTP status and the error message."""
+    """Change the deadline by the same request as the page. Return the HTTP status and the error message."""
     url = f"{run.airflow.url}/paceline/api/dags/{run.dag_id}/dagRuns/{run.run_id}/deadline"
     headers = {"Authorization": f"Bearer {run.airflow.token(user)}"}
     response = httpx.put(url, json=body, headers=headers, trust_env=False, timeout=60)

@@ -1,4 +1,4 @@
-"""Airflow registers the plugin once, even if it finds the plugin twice; missing pages show a message."""
+"""Tests of the plugin in Airflow: registration, the message for a missing build, and a list of many jobs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_plugin_found_twice_is_registered_once(airflow: AirflowProcess, open_pag
     assert page.get_by_role("menuitem", name="Retraining").count() == 1
 
 
-def test_missing_build_shows_a_message(
+def test_page_without_built_scripts_shows_a_message(
     airflow: AirflowProcess, open_page: OpenPage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(bundle, "STATIC", tmp_path)

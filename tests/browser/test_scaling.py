@@ -1,4 +1,4 @@
-"""The page of an elastic training shows its nodes over time and the reason for each scaling."""
+"""The page of an elastic training job shows the nodes over time and the reason for each scaling decision."""
 
 from __future__ import annotations
 
@@ -27,12 +27,13 @@ from paceline.operators import DeadlineTrainingOperator
 with DAG("overnight", schedule=None):
     DeadlineTrainingOperator(task_id="train", command="python -m app.train", objective="throughput", budget=12)
 """
-# A worker uses at most 1.5 cores, so that the job scales to more workers.
+# A worker can use only 1.5 cores, so the job scales by adding workers.
 WORKLOAD = Workload(compute_core_s=4.0, worker_cores=1.5, update_core_s=0.05, server_cores=2, state_bytes=1e6)
 
 
-def test_page_of_elastic_training_shows_nodes_and_scaling_reasons(
-    airflow: AirflowProcess, open_page: OpenPage, violations: Violations, pictures: Path
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_page_of_elastic_job_shows_nodes_and_scaling_reasons(
+    airflow: AirflowProcess, open_page: OpenPage, violations: Violations, pictures: Path, theme: str
 ) -> None:
     (airflow.dags_folder / "overnight.py").write_text(DAG)
     run = RecordedRun(airflow, "overnight")
@@ -40,7 +41,7 @@ def test_page_of_elastic_training_shows_nodes_and_scaling_reasons(
         record_team(WORKLOAD, batches=900, budget=12.0, options=Options(stable_samples=15, max_workers=16))
     )
     run.put_state("success")
-    page = open_page(f"/plugin/retraining/dags/overnight/runs/{run.run_id}", height=1500)
+    page = open_page(f"/plugin/retraining/dags/overnight/runs/{run.run_id}", height=1500, dark=theme == "dark")
     card = page.get_by_role("region", name="Training job train")
     card.get_by_role("heading", name="Cores by node type").wait_for()
     card.get_by_text("done").first.wait_for()
@@ -49,5 +50,5 @@ def test_page_of_elastic_training_shows_nodes_and_scaling_reasons(
     assert card.get_by_text("setpoint").count() == 0, "there is no deadline"
     nodes = re.compile(r"Nodes of train: 1 parameter server on .* cores?, 8 workers on")
     card.get_by_label(nodes).locator("canvas").wait_for()
-    page.screenshot(path=pictures / "scaling-light.png")
+    page.screenshot(path=pictures / f"scaling-{theme}.png")
     assert violations(page) == []

@@ -1,4 +1,4 @@
-"""Pages of a distributed training: all workers combined, each machine, and a deadline change for all."""
+"""The page of a distributed job shows all workers combined and each machine, and changes the deadline of all tasks."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ PLAN = Plan(
     {"gate-3": "stitching would take 240 ms during training, the limit is 200 ms"},
     10.0,
 )
-# The deadline counts from the start of the run. The workers start some seconds after the server, one by one.
+# The deadline counts from the start of the DAG run. The workers start some seconds after the parameter server.
 TASKS = {
     "train.parameter_server": Plant(batches=800, batch_s=0.05, startup_s=4, tail_s=3, noise=0.2),
     "train.gate-1": Plant(batches=800, batch_s=0.25, startup_s=9, tail_s=2, noise=0.2),
@@ -54,8 +54,8 @@ def record_task(task_id: str, deadlines: Mapping[float, object], until_s: float 
 
 
 @pytest.fixture
-def gates(airflow: AirflowProcess) -> Iterator[RecordedRun]:
-    """A training on two of three machines, one minute after its start."""
+def gates_run(airflow: AirflowProcess) -> Iterator[RecordedRun]:
+    """Yield a DAG run one minute after its start, with a job that trains on two of three machines."""
     (airflow.dags_folder / "several.py").write_text(DAG)
     run = RecordedRun(airflow, "gates")
     run.put_task("schedule", "success")
@@ -67,10 +67,12 @@ def gates(airflow: AirflowProcess) -> Iterator[RecordedRun]:
     run.end()
 
 
-def test_run_page_shows_all_workers_and_each_machine(
-    airflow: AirflowProcess, gates: RecordedRun, open_page: OpenPage, violations: Violations, pictures: Path
+def test_run_page_shows_combined_workers_and_each_machine(
+    airflow: AirflowProcess, gates_run: RecordedRun, open_page: OpenPage, violations: Violations, pictures: Path
 ) -> None:
-    page = open_page(f"/plugin/retraining/dags/gates/runs/{gates.run_id}", user="anna", height=1250, at=gates.updated)
+    page = open_page(
+        f"/plugin/retraining/dags/gates/runs/{gates_run.run_id}", user="anna", height=1250, at=gates_run.updated
+    )
     card = page.get_by_role("region", name="Training job train")
     card.get_by_role("heading", name="train on 2 machines").wait_for()
     tabs = card.get_by_role("tab")
@@ -83,10 +85,12 @@ def test_run_page_shows_all_workers_and_each_machine(
     card.get_by_text("applies the new deadline").wait_for()
     by_anna = {"deadline": "300s", "by": "anna"}
     for task_id in TASKS:
-        assert airflow.task_state("gates", gates.run_id, task_id, "deadline") == by_anna
+        assert airflow.task_state("gates", gates_run.run_id, task_id, "deadline") == by_anna
     # Each task applies the deadline at its next control step; the page merges the events.
     for at_s, task_id in enumerate(TASKS, 61):
-        gates.put_training(record_task(task_id, {at_s: by_anna}, 70), task_id, at=gates.began + timedelta(seconds=10))
+        gates_run.put_training(
+            record_task(task_id, {at_s: by_anna}, 70), task_id, at=gates_run.began + timedelta(seconds=10)
+        )
     event = card.get_by_text("Deadline changed by anna from 4:00 to 5:00")
     event.first.wait_for()
     for task_id in TASKS:
@@ -100,13 +104,13 @@ def test_run_page_shows_all_workers_and_each_machine(
     assert violations(page) == []
 
     for at_s, task_id in enumerate(TASKS, 61):
-        gates.put_training(record_task(task_id, {at_s: by_anna}), task_id)
-    gates.put_state("success")
+        gates_run.put_training(record_task(task_id, {at_s: by_anna}), task_id)
+    gates_run.put_state("success")
     card.get_by_text(re.compile("done .* (early|late)")).first.wait_for()
 
 
 def test_fleet_page_shows_training_machines_and_reasons_for_exclusions(
-    gates: RecordedRun, open_page: OpenPage, violations: Violations, pictures: Path
+    gates_run: RecordedRun, open_page: OpenPage, violations: Violations, pictures: Path
 ) -> None:
     page = open_page("/plugin/retraining/fleet")
     rows = page.get_by_role("table", name="Machines of gates").get_by_role("row")

@@ -1,4 +1,4 @@
-"""A user changes the deadline of a real running job in its page. Other tests use runs of ``tests/recorded.py``."""
+"""A user changes the deadline of a real running job on its page. The other browser tests use recorded runs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_deadline_set_in_the_page_is_applied(airflow: AirflowProcess, open_page:
             text = slider.get_attribute("aria-valuetext") or ""
             expect(slider).not_to_have_attribute("aria-valuetext", text)  # the page has fetched a new sample
 
-        # Three CPU minutes within ten minutes need a third of a core; within two hours the minimum suffices.
+        # Three CPU minutes within ten minutes need a third of a core. Within two hours, the minimum suffices.
         before = wait_for_pace(airflow, run_id, lambda pace: pace["forecast_s"])
         card.get_by_label("New deadline").fill("2h")
         preview = re.compile("^ends .* before the deadline on the smallest allocation")
@@ -70,11 +70,11 @@ def test_deadline_set_in_the_page_is_applied(airflow: AirflowProcess, open_page:
 def wait_for_pace(
     airflow: AirflowProcess, run_id: str, condition: Callable[[dict[str, Any]], object]
 ) -> dict[str, Any]:
-    """Wait for a sample of the job that satisfies a condition, and return it."""
+    """Wait for a pace sample that satisfies the condition, and return the sample."""
 
     @retry(stop=stop_after_delay(120), wait=wait_fixed(0.3), retry=retry_if_result(lambda pace: not condition(pace)))
-    def read() -> dict[str, Any]:
+    def read_pace() -> dict[str, Any]:
         pace: dict[str, Any] = airflow.task_state("live", run_id, "train", "pace")
         return pace
 
-    return read()
+    return read_pace()

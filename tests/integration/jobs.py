@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 MIB = 1024**2
 MAX_OUTPUT_BYTES = 1_000_000
 
-# Prefix of a job's code: gate() prints a line and waits until the test sends SIGUSR1.
+# Code that precedes a job's code: gate() prints a line and waits until the test sends SIGUSR1.
 GATE = """
 import signal
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
@@ -35,7 +35,7 @@ def gate():
 """
 
 
-# Code of a job that the test kills; at its next start, the job prints where it resumes.
+# Code of a job that the test kills. When the job is restarted, it prints the step at which it resumes.
 RESUMES = """
 import os, pathlib, signal
 saved = pathlib.Path(os.environ["PACELINE_CHECKPOINT"], "step")
@@ -61,12 +61,12 @@ MECHANISMS = [
 
 
 class ContainerHarness:
-    """Test harness for jobs as containers of an engine."""
+    """Test harness for jobs that run as containers of an engine."""
 
     def __init__(self, client: docker.APIClient, address: str, image: str, folder: Path) -> None:
         self.client = client
         self.runtime = DockerRuntime(client, max_output_bytes=MAX_OUTPUT_BYTES)
-        # ``constructor`` creates the same runtime in another process. ``rejected`` maps errors to spec changes.
+        # ``constructor`` is code that creates the same runtime. ``rejected`` maps error messages to invalid specs.
         self.constructor = f"DockerRuntime(docker.APIClient({address!r}, version='auto'))"
         self.rejected = {
             "image: got 'no/such:image', expected an image that the engine has": {"image": "no/such:image"},
@@ -86,22 +86,22 @@ class ContainerHarness:
         self.client.kill(job.id, signal=int(number))
 
     def quota_of(self, job: Job) -> float:
-        """Return the cores of the job's current quota."""
+        """Return the job's current CPU quota in cores."""
         host = self.client.inspect_container(job.id)["HostConfig"]
         return float(host["CpuQuota"] / host["CpuPeriod"])
 
     def leftovers(self) -> list[str]:
-        """Return the leftovers of the jobs; ``remove_leftovers`` removes them."""
-        found = self.client.containers(all=True, filters={"label": f"paceline.test={self.mark}"})
+        """Return the containers and networks that the test's jobs have left."""
+        containers = self.client.containers(all=True, filters={"label": f"paceline.test={self.mark}"})
         networks = [one["Name"] for one in self.client.networks() if one["Name"].startswith(self.mark)]
-        return [str(one["Id"]) for one in found] + networks
+        return [str(one["Id"]) for one in containers] + networks
 
     def remove_leftovers(self) -> None:
         self.runtime.remove_all({"paceline.test": self.mark})
 
 
 class ProcessHarness:
-    """Test harness for jobs as processes of this machine, in their own folder."""
+    """Test harness for jobs that run as local processes, with folders in ``root``."""
 
     def __init__(self, root: Path, mechanism: Any, folder: Path) -> None:
         self.runtime = ProcessRuntime(root, mechanism=mechanism, max_output_bytes=MAX_OUTPUT_BYTES)
@@ -128,8 +128,8 @@ class ProcessHarness:
 
     def leftovers(self) -> list[str]:
         root = self.runtime.root
-        groups = [str(found) for found in Path("/sys/fs/cgroup").glob(f"**/paceline-{self.mark}*")]
-        return [*map(str, root.iterdir()), *(f"process {pid}" for pid in processes_below(root)), *groups]
+        groups = [str(group) for group in Path("/sys/fs/cgroup").glob(f"**/paceline-{self.mark}*")]
+        return [*map(str, root.iterdir()), *(f"process {pid}" for pid in pids_of_jobs_in(root)), *groups]
 
     def remove_leftovers(self) -> None:
         for folder in self.runtime.root.iterdir():
@@ -144,12 +144,12 @@ H = TypeVar("H", ContainerHarness, ProcessHarness)
 
 
 @contextlib.contextmanager
-def without_leftovers(harness: H) -> Iterator[H]:
-    """Remove the leftovers of a test's jobs at the end, and fail the test if it has left any."""
+def fail_on_leftovers(harness: H) -> Iterator[H]:
+    """Remove what the test's jobs have left after the block, and fail the test if they have left anything."""
     yield harness
-    left = harness.leftovers()
+    leftovers_at_end = harness.leftovers()
     harness.remove_leftovers()
-    assert not left
+    assert not leftovers_at_end
 
 
 def _spec(name: str, folder: Path, code: str, changes: dict[str, Any]) -> JobSpec:
@@ -160,7 +160,7 @@ def _spec(name: str, folder: Path, code: str, changes: dict[str, Any]) -> JobSpe
 
 
 def quota_of_group(group: Group) -> float:
-    """Return the cores of a control group's quota."""
+    """Return the CPU quota of a control group in cores."""
     if group.unified:
         limit, period = (group.cpu / "cpu.max").read_text().split()
     else:
@@ -168,9 +168,9 @@ def quota_of_group(group: Group) -> float:
     return int(limit) / int(period)
 
 
-def processes_below(root: Path) -> list[int]:
-    """Return the process ids of jobs, launchers and guardians in ``root``."""
-    found = []
+def pids_of_jobs_in(root: Path) -> list[int]:
+    """Return the process ids of all jobs, launchers and guardians whose folders are in ``root``."""
+    pids = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             try:
@@ -179,22 +179,22 @@ def processes_below(root: Path) -> list[int]:
             except OSError:
                 continue
             if str(root).encode() in content and state not in "ZX":
-                found.append(int(entry.name))
-    return found
+                pids.append(int(entry.name))
+    return pids
 
 
 def wait_for_line(job: Job, wanted: str) -> list[str]:
-    """Return the lines up to the first line that contains ``wanted``."""
+    """Wait for an output line that contains ``wanted``, and return the lines up to and including that line."""
     lines: list[str] = []
 
-    def printed() -> bool:
+    def line_was_printed() -> bool:
         ended = job.wait(0.02)
         lines.extend(job.read_lines())
-        found = any(wanted in line for line in lines)
-        assert found or not ended, (lines[-5:], job.status())
-        return found
+        printed = any(wanted in line for line in lines)
+        assert printed or not ended, (lines[-5:], job.status())
+        return printed
 
-    until(printed, (wanted, lines), period_s=0)
+    until(line_was_printed, (wanted, lines), period_s=0)
     return lines
 
 
@@ -206,7 +206,7 @@ def read_to_end(job: Job) -> list[str]:
 
 
 def pass_gate(harness: Harness, job: Job) -> list[str]:
-    """Open the gate of a job; return its output before the gate."""
+    """Wait until the job is at its gate, open the gate, and return the output before the gate."""
     lines = wait_for_line(job, "at the gate")
     harness.signal(job, signal.SIGUSR1)
     return lines[:-1]

@@ -1,6 +1,6 @@
-"""Two sites, each with a Docker engine: helpers for tests of training jobs on both sites.
+"""Helpers for tests of a training job on two sites, each with a Docker engine.
 
-The parameter server and the worker ``gate-a`` are at the first site; ``gate-b`` reaches them from the second site.
+The parameter server and the worker ``gate-a`` run at the first site, and the worker ``gate-b`` at the second site.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ SKIP_REASON = "" if os.geteuid() == 0 and shutil.which("dockerd") else "a second
 
 @contextmanager
 def second_engine(first: docker.APIClient, image: str) -> Iterator[str]:
-    """Start a private engine with the image, in memory if there is enough; yield its address."""
+    """Start a private engine with the image, in memory if there is enough memory, and yield the engine's address."""
     statistics = os.statvfs("/dev/shm")
-    room = statistics.f_bavail * statistics.f_frsize > 6 * 2**30
-    folder = tempfile.mkdtemp(prefix="pace", dir="/dev/shm" if room else "/tmp")  # socket paths must be short
+    enough_memory = statistics.f_bavail * statistics.f_frsize > 6 * 2**30
+    folder = tempfile.mkdtemp(prefix="pace", dir="/dev/shm" if enough_memory else "/tmp")  # socket paths must be short
     try:
         subprocess.run([ENGINE, "start", folder], check=True, capture_output=True)
         address = f"unix://{folder}/docker.sock"
@@ -46,13 +46,13 @@ def second_engine(first: docker.APIClient, image: str) -> Iterator[str]:
 
 
 def gateway(first: docker.APIClient) -> str:
-    """Return an address of this machine that containers of all local engines can reach, but no other machine."""
+    """Return an address of this machine that only this machine and the containers of its engines can reach."""
     (config,) = first.inspect_network("bridge")["IPAM"]["Config"]
     return str(config["Gateway"])
 
 
-def fleet_dag(dag_id: str, places: Mapping[str, str], first: docker.APIClient) -> str:
-    """Return a DAG that trains on both sites; ``places`` maps each site to the placement arguments of its machine."""
+def render_fleet_dag(dag_id: str, places: Mapping[str, str], first: docker.APIClient) -> str:
+    """Return the code of a DAG that trains on both sites. ``places`` maps each site to arguments of its ``Machine``."""
     machines = []
     for site in SITES:
         address = f", address='{gateway(first)}:{free_port()}'" if site == "a" else ""
@@ -76,8 +76,10 @@ with DAG("{dag_id}", schedule=None):
 """
 
 
-def check_one_model(airflow: AirflowProcess, dag_id: str, first: docker.APIClient, second_address: str) -> None:
-    """Run the DAG; check that containers run on their sites' engines, models are equal, and no container is left."""
+def train_and_check_one_model(
+    airflow: AirflowProcess, dag_id: str, first: docker.APIClient, second_address: str
+) -> None:
+    """Run the DAG. Check that each container runs on its site's engine, models are equal, and no container is left."""
     second = docker.APIClient(base_url=second_address, version="auto", timeout=60)
     run_id = airflow.run_dag(dag_id)
 
@@ -85,16 +87,16 @@ def check_one_model(airflow: AirflowProcess, dag_id: str, first: docker.APIClien
         found = client.containers(filters={"label": f"paceline.dag={dag_id}"})
         return {one["Labels"]["paceline.task"]: one for one in found}
 
-    def both_train() -> bool:
+    def both_workers_have_progress() -> bool:
         paces = [airflow.task_state(dag_id, run_id, f"train.gate-{site}", "pace") for site in SITES]
         return all(pace and pace["progress_pct"] > 0 for pace in paces)
 
-    until(both_train, "progress of both workers")
+    until(both_workers_have_progress, "progress of both workers")
     here, there = containers_by_task(first), containers_by_task(second)
     assert set(here) == {"train.parameter_server", "train.gate-a"}
     assert list(there) == ["train.gate-b"]
     ports = here["train.parameter_server"]["Ports"]
-    assert {port["IP"] for port in ports if "IP" in port} == {gateway(first)}  # not open at other addresses
+    assert {port["IP"] for port in ports if "IP" in port} == {gateway(first)}  # not reachable at other addresses
 
     open_gates(first, here["train.gate-a"]["Id"], "go")
     open_gates(second, there["train.gate-b"]["Id"], "go")

@@ -1,4 +1,4 @@
-"""An Airflow of a demo or a test ends with the process that started it, and is isolated from other installations."""
+"""The Airflow of a demo or test ends with the process that started it and is isolated from other installations."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from paceline.airflow.demo.story import abort_runs
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(1200)]
 
 ENDLESS = Path(__file__).parent / "training" / "endless.py"
-# Two components are enough for tests without the API server, which is slow to start.
+# Start only two components, because the API server is slow to start and these tests do not need it.
 TWO_COMPONENTS = {name: [name, "--skip-serve-logs"] for name in ("scheduler", "triggerer")}
-# Background processes of a shell inherit an ignored SIGINT; restore the handler, as in an interactive terminal.
+# A shell's background processes ignore SIGINT, so restore the handler that a process has in a terminal.
 _PROGRAM = f"""
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -38,15 +38,15 @@ with AirflowProcess(Path(sys.argv[1])) as airflow:
 
 
 def _processes_in(home: Path) -> list[psutil.Process]:
-    """Return all processes whose working folder is ``home``: components and their descendants."""
-    found = []
+    """Return all processes whose working folder is ``home``, which are Airflow's components and their descendants."""
+    processes_in_home = []
     for process in psutil.process_iter():
         try:
             if process.cwd() == str(home) and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
+                processes_in_home.append(process)
         except psutil.Error:
             continue
-    return found
+    return processes_in_home
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def _processes_in(home: Path) -> list[psutil.Process]:
     [(signal.SIGTERM, 2), (signal.SIGINT, 1)],  # while components run; during the database migration
     ids=["terminated", "interrupted"],
 )
-def test_airflow_processes_end_with_their_starter(number: signal.Signals, processes: int, tmp_path: Path) -> None:
+def test_airflow_ends_with_the_process_that_started_it(number: signal.Signals, processes: int, tmp_path: Path) -> None:
     home = tmp_path / "home"
     starter = subprocess.Popen([sys.executable, "-c", _PROGRAM, str(home)], cwd=tmp_path)
     try:
@@ -83,8 +83,8 @@ def test_failed_component_is_reported_with_its_output_and_removed(
     assert not _processes_in(tmp_path)
 
 
-def test_folder_in_airflow_home_hides_no_package(airflow: AirflowProcess) -> None:
-    (airflow.home / "paceline").mkdir(exist_ok=True)  # the example DAG's default folder of models
+def test_folder_in_airflow_home_does_not_hide_the_package_of_the_same_name(airflow: AirflowProcess) -> None:
+    (airflow.home / "paceline").mkdir(exist_ok=True)  # the folder in which the example DAG stores models
 
     listed = airflow.cli("providers", "list", "--output", "plain")
 
@@ -115,7 +115,7 @@ def test_api_server_reports_a_locked_database_before_a_client_times_out(
     assert [name for name, process in airflow.processes.items() if process.poll() is not None] == []
 
 
-def test_secrets_are_readable_by_their_owner_only(airflow: AirflowProcess) -> None:
+def test_secret_files_are_readable_only_by_their_owner(airflow: AirflowProcess) -> None:
     secrets = [airflow.home / "passwords.json", *airflow.home.glob("*.secret")]
 
     assert len(secrets) == 4
@@ -130,8 +130,8 @@ def test_viewer_can_read_but_not_trigger(airflow: AirflowProcess) -> None:
     assert caught.value.status == 403
 
 
-def test_abandoned_demo_leaves_neither_run_nor_job(airflow: AirflowProcess) -> None:
-    """A training job outlives Airflow's processes by design, so stopping these processes is not enough."""
+def test_aborted_demo_leaves_no_run_and_no_job(airflow: AirflowProcess) -> None:
+    """Abort the runs too: a training job survives the end of Airflow's processes by design."""
     text = f"""
 from airflow.sdk import DAG
 from paceline.operators import DeadlineTrainingOperator

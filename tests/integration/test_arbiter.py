@@ -1,4 +1,4 @@
-"""Training jobs of several DAGs share a pool in a real Airflow and real containers, under an arbiter that is killed.
+"""Training jobs of several DAGs share a pool in a real Airflow, in real containers, while their arbiter is killed.
 
 The jobs need no torch and run until the test ends them (``training/endless.py``), so the test does not depend on the
 machine's speed. ``benchmarks.promises`` measures how well deadlines are met under an arbiter.
@@ -29,7 +29,7 @@ DAGS = f"""
 from airflow.sdk import DAG
 from paceline.operators import ArbiterOperator, DeadlineTrainingOperator
 
-# Beside the urgent job, the pool has room for one night job.
+# While the urgent job runs, the pool has enough cores for only one night job.
 for name, min_devices, max_devices in ("night_1", 0.1, 0.15), ("night_2", 0.1, 0.15), ("urgent", {URGENT}, {URGENT}):
     with DAG(name, schedule=None, params={{"deadline": "2h"}}):
         DeadlineTrainingOperator(
@@ -55,10 +55,10 @@ with DAG("one_arbiter", schedule=None):
 
 @pytest.fixture
 def arbiter(airflow: AirflowProcess, docker_client: docker.APIClient) -> Iterator[TrainingTask]:
-    """The task of an arbiter that ends with the test."""
+    """Yield the task of an arbiter that runs until the end of the test."""
     with temporary_dag(airflow, "one_arbiter", DAGS), running_arbiter(airflow, "one_arbiter") as run_id:
         yield TrainingTask(airflow, "one_arbiter", run_id, "arbiter")
-    DockerRuntime(docker_client).remove_all({"paceline.pool": POOL})  # left over if the test has failed
+    DockerRuntime(docker_client).remove_all({"paceline.pool": POOL})  # a failed test leaves containers
 
 
 def test_pool_survives_killed_arbiter_and_rejects_infeasible_deadline(
@@ -69,47 +69,47 @@ def test_pool_survives_killed_arbiter_and_rejects_infeasible_deadline(
     def start_task(dag_id: str, deadline: str) -> TrainingTask:
         return TrainingTask(airflow, dag_id, airflow.run_dag(dag_id, {"deadline": deadline}))
 
-    def let_finish(training: TrainingTask) -> None:
-        open_gates(docker_client, training.container, "finish")
+    def let_job_finish(task: TrainingTask) -> None:
+        open_gates(docker_client, task.container, "finish")
 
-    def progress_pct(training: TrainingTask) -> float:
-        return training.stored_value("pace")["progress_pct"]
+    def progress_pct(task: TrainingTask) -> float:
+        return task.stored_value("pace")["progress_pct"]
 
-    def speeds_are_known(*trainings: TrainingTask) -> bool:
-        """Return whether the arbiter knows the speed of these jobs."""
-        paces = [training.stored_value("pace") or {} for training in trainings]
+    def arbiter_knows_speeds(*tasks: TrainingTask) -> bool:
+        """Return whether the arbiter knows the speed of each task's job."""
+        paces = [task.stored_value("pace") or {} for task in tasks]
         return all(pace.get("remaining") and pace["state"] == "training" for pace in paces)
 
-    # Admission needs a known speed, so the urgent job first runs once, with few batches.
+    # Admission needs a known speed, so run the urgent job once beforehand, and end it after a few batches.
     urgent = start_task("urgent", "1h")
-    watch.wait_until(lambda: speeds_are_known(urgent))
+    watch.wait_until(lambda: arbiter_knows_speeds(urgent))
     nights = [start_task(name, "2h") for name in ("night_1", "night_2")]
-    let_finish(urgent)
+    let_job_finish(urgent)
     assert airflow.wait("urgent", urgent.run_id, LONG_S, before_poll=watch.check) == "success"
-    watch.wait_until(lambda: speeds_are_known(*nights))
+    watch.wait_until(lambda: arbiter_knows_speeds(*nights))
     watch.wait_until(lambda: [cores for _, cores in watch.ceilings.values()] == [0.15, 0.15])  # both night jobs
 
-    # The arbiter's process is killed, as if its machine had failed: the jobs keep their allocations and train.
-    before, so_far = watch.ceilings, [progress_pct(training) for training in nights]
+    # Kill the arbiter's process, as if its machine had failed. The jobs keep their allocations and continue to train.
+    before, so_far = watch.ceilings, [progress_pct(task) for task in nights]
     os.kill(arbiter.instance()["pid"], signal.SIGKILL)
     watch.wait_until(lambda: arbiter.instance()["try_number"] == 2)
-    watch.wait_until(lambda: all(progress_pct(training) > at for training, at in zip(nights, so_far, strict=True)))
+    watch.wait_until(lambda: all(progress_pct(task) > at for task, at in zip(nights, so_far, strict=True)))
     assert watch.ceilings == before
 
-    # The next try knows the earlier grants and frees devices for the urgent job.
+    # The arbiter's next try knows the earlier grants and frees devices for the urgent job.
     urgent = start_task("urgent", "1h")
     watch.wait_until(lambda: watch.states.get(urgent.run_id) == "training")
     assert watch.ceilings[urgent.run_id][1] == URGENT
-    paused, trains = sorted(nights, key=lambda training: watch.ceilings[training.run_id][1])
+    paused, trains = sorted(nights, key=lambda task: watch.ceilings[task.run_id][1])
     assert (watch.ceilings[paused.run_id][1], watch.states[paused.run_id]) == (0.0, "paused")
     assert watch.states[trains.run_id] == "training"
     assert watch.ceilings[paused.run_id][0] > before[paused.run_id][0], "grant numbers continue"
     at = progress_pct(paused)
-    let_finish(urgent)
+    let_job_finish(urgent)
     assert airflow.wait("urgent", urgent.run_id, LONG_S, before_poll=watch.check) == "success"
     watch.wait_until(lambda: watch.states[paused.run_id] == "training" and progress_pct(paused) > at)
 
-    # If its last run took hours, a deadline of ten minutes is infeasible for the urgent job.
+    # Make the urgent job's last run seem to take hours, so that a deadline of ten minutes is infeasible.
     result = urgent.result()
     result["learned"]["batches"] *= 10_000
     path = f"/dags/urgent/dagRuns/{urgent.run_id}/taskInstances/train/xcomEntries/return_value"
@@ -121,10 +121,10 @@ def test_pool_survives_killed_arbiter_and_rejects_infeasible_deadline(
     assert found is not None
     assert float(found[1]) > 3600
 
-    for training in nights:
-        let_finish(training)
-    for training in nights:
-        assert airflow.wait(training.dag_id, training.run_id, LONG_S, before_poll=watch.check) == "success"
-        progress = [row[1] for row in training.stored_value("history")["samples"]]
+    for task in nights:
+        let_job_finish(task)
+    for task in nights:
+        assert airflow.wait(task.dag_id, task.run_id, LONG_S, before_poll=watch.check) == "success"
+        progress = [row[1] for row in task.stored_value("history")["samples"]]
         assert progress == sorted(progress), "no batch was trained twice"
     assert docker_client.containers(all=True, filters={"label": f"paceline.pool={POOL}"}) == []

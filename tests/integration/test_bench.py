@@ -1,4 +1,4 @@
-"""A bench removes its containers whenever it is closed, and does not stop the applications that it measures."""
+"""A closed bench has removed its containers, but has not stopped the applications that it measured."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ def neighbour_image(docker_client: docker.APIClient) -> str:
 
 
 class GatedRuntime(DockerRuntime):
-    """A runtime whose ``start`` of the ``nth`` container returns only after the test has opened ``gate``."""
+    """A runtime that blocks the ``start`` call of the ``nth`` container until the test opens ``gate``."""
 
     def __init__(self, client: docker.APIClient, nth: int) -> None:
         super().__init__(client)
-        self.left = nth
+        self.starts_until_gate = nth
         self.reached, self.gate = threading.Event(), threading.Event()
 
     def start(self, spec: JobSpec) -> DockerJob:
         job = super().start(spec)
-        self.left -= 1
-        if not self.left:
+        self.starts_until_gate -= 1
+        if not self.starts_until_gate:
             self.reached.set()
             assert self.gate.wait(60)
         return job
@@ -69,7 +69,7 @@ def test_bench_closed_by_another_thread_leaves_nothing(
     gauges = {one.name: EngineUsage(docker_client, one) for one in (*machines, server)}
     raised: list[BaseException] = []
 
-    def run_bench() -> None:
+    def train_on_bench() -> None:
         try:
             with bench:
                 bench.train({"a": 16, "b": 16})
@@ -80,12 +80,12 @@ def test_bench_closed_by_another_thread_leaves_nothing(
     runtimes = dict.fromkeys(gauges, runtime)
     labels = dict([label.split("=")])
     bench = Bench(machines, server, TrainingSpec(SCRIPT, trainer_image), runtimes, gauges, labels=labels)
-    thread = threading.Thread(target=run_bench)
+    thread = threading.Thread(target=train_on_bench)
     thread.start()
     assert runtime.reached.wait(60)
     if is_training:
         runtime.gate.set()
-    bench.close()  # a container whose start has not returned is not registered yet
+    bench.close()  # the bench does not know the container yet whose ``start`` call is blocked
     runtime.gate.set()
     thread.join(60)
     assert not thread.is_alive()
@@ -94,11 +94,11 @@ def test_bench_closed_by_another_thread_leaves_nothing(
     assert [one["Name"] for one in docker_client.networks() if one["Name"].startswith(bench._prefix)] == []
 
 
-def test_running_application_is_observed_and_not_stopped(docker_client: docker.APIClient, trainer_image: str) -> None:
+def test_running_application_is_measured_and_not_stopped(docker_client: docker.APIClient, trainer_image: str) -> None:
     machine = Machine(
         name="a", kind="part", cores=0.5, memory_gib=1, background=(BackgroundApp(name="tick", latency_ms=1000),)
     )
-    # Paceline does not start this container, but its package is in it.
+    # The test itself starts this container, which contains the paceline package.
     container = docker_client.create_container(
         trainer_image,
         ["python3", "-c", TICK.read_text()],
@@ -117,7 +117,9 @@ def test_running_application_is_observed_and_not_stopped(docker_client: docker.A
         docker_client.remove_container(container, force=True, v=True)
 
 
-def test_application_without_reports_is_reported_by_name(docker_client: docker.APIClient, neighbour_image: str) -> None:
+def test_error_names_the_application_that_reports_nothing(
+    docker_client: docker.APIClient, neighbour_image: str
+) -> None:
     app = BackgroundApp(name="mute", latency_ms=1000)
     machine = Machine(name="a", kind="part", cores=0.5, memory_gib=1, background=(app,))
     container = docker_client.create_container(neighbour_image, ["sleep", "60"], labels={"paceline.background": "mute"})
@@ -133,7 +135,7 @@ def test_application_without_reports_is_reported_by_name(docker_client: docker.A
 
 
 class RecordingRuntime(DockerRuntime):
-    """A runtime that records the started jobs."""
+    """A runtime that records the specification of each started job."""
 
     def __init__(self, client: docker.APIClient) -> None:
         super().__init__(client)
@@ -145,7 +147,7 @@ class RecordingRuntime(DockerRuntime):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can create control groups")
-def test_memory_load_leaves_10_percent_free(
+def test_memory_load_leaves_10_percent_of_memory_free(
     docker_client: docker.APIClient, trainer_image: str, neighbour_image: str
 ) -> None:
     memory_gib = 0.75
@@ -170,7 +172,7 @@ def test_memory_load_leaves_10_percent_free(
             free = 0.9 - bench._memory["full"]
     (load,) = [spec.command for spec in runtime.started if spec.name.endswith("-memory")]
     assert int(load[load.index("--vm-bytes") + 1]) == int(free * memory_gib * 2**30)
-    # The training continued under the memory load, and the application was observed.
+    # Training continued under the memory load, and the bench measured the application.
     assert row["compute_s"] > 0
     assert row["new_memory"] < 1.0
     assert row["execution_s.tick"] == 0.25

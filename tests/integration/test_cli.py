@@ -29,26 +29,26 @@ with DAG("steered", schedule=None):
 
 @pytest.fixture
 def run_paceline(airflow: AirflowProcess, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    def run(*arguments: str, user: str = "admin") -> tuple[int, str, str]:
+    def run_command(*arguments: str, user: str = "admin") -> tuple[int, str, str]:
         monkeypatch.setenv("PACELINE_AIRFLOW_PASSWORD", airflow.passwords[user])
         command = [*arguments, "--url", airflow.url, "--user", user]
         code = cli.main(command)
         output = capsys.readouterr()
         return code, output.out, output.err
 
-    return run
+    return run_command
 
 
 @pytest.fixture
-def training(airflow: AirflowProcess, tmp_path: Path):
-    """Yield a training task whose job, a local process, waits at a gate."""
+def training_task(airflow: AirflowProcess, tmp_path: Path):
+    """Yield a training task whose job is a local process that waits at a gate."""
     with gates.temporary_dag(airflow, "steered", DAG.replace("GATES", str(tmp_path))) as dag:
         yield TrainingTask(airflow, dag, airflow.run_dag(dag))
 
 
-def test_running_job_is_listed_and_its_deadline_is_changed(airflow, run_paceline, training, tmp_path):
-    run_id = training.run_id
-    training.wait_until(lambda pace: pace["state"] == "training")
+def test_running_job_is_listed_and_its_deadline_is_changed(airflow, run_paceline, training_task, tmp_path):
+    run_id = training_task.run_id
+    training_task.wait_until(lambda pace: pace["state"] == "training")
     code, shown, _ = run_paceline("status", "steered")
     assert code == 0
     assert [word in shown for word in ("steered", run_id, "SETPOINT", "3600 s")] == [True] * 4
@@ -67,10 +67,10 @@ def test_running_job_is_listed_and_its_deadline_is_changed(airflow, run_paceline
     code, output, _ = run_paceline("deadline", "set", "steered", "latest", "train", "2h")
     assert code == 0
     assert "1h -> 2h" in output
-    training.wait_until(lambda pace: pace["deadline_s"] == 7200.0)
+    training_task.wait_until(lambda pace: pace["deadline_s"] == 7200.0)
     (tmp_path / "go").touch()
     assert airflow.wait("steered", run_id, LONG_S) == "success"
-    result = training.result()
+    result = training_task.result()
     assert (result["deadline_s"], result["runtime"]) == (7200.0, "process")
     assert (Path(result["model"]) / "model.json").is_file()
 
@@ -86,12 +86,12 @@ def test_unreachable_airflow_is_reported(monkeypatch, capsys):
     assert capsys.readouterr().err.startswith("paceline: --url: got 'http://127.0.0.1:9', expected a reachable Airflow")
 
 
-def test_orphaned_jobs_are_listed_and_removed(airflow, run_paceline, training, tmp_path):
-    training.wait_until(lambda pace: pace["state"] == "training")
-    began = airflow.dag_run(training.dag_id, training.run_id)["start_date"]
+def test_orphaned_jobs_are_listed_and_removed(airflow, run_paceline, training_task, tmp_path):
+    training_task.wait_until(lambda pace: pace["state"] == "training")
+    began = airflow.dag_run(training_task.dag_id, training_task.run_id)["start_date"]
     labels_of_task = {
-        "dag": training.dag_id,
-        "run": training.run_id,
+        "dag": training_task.dag_id,
+        "run": training_task.run_id,
         "task": "train",
         "map_index": "-1",
         "began": began,
@@ -108,11 +108,11 @@ def test_orphaned_jobs_are_listed_and_removed(airflow, run_paceline, training, t
         return {line.split()[0]: line for line in shown.splitlines() if line}
 
     mine, others = (
-        Path(training.stored_value("container")["id"]).name,
+        Path(training_task.stored_value("container")["id"]).name,
         Path(start_orphan(began="2030-01-01T12:00:00+00:00")).name,
-    )  # a job of another Airflow
+    )  # the second job is from another Airflow
     assert list_jobs()[mine].endswith("its task has not ended")
-    airflow.api("PATCH", f"/dags/{training.dag_id}/dagRuns/{training.run_id}", {"state": "failed"})
+    airflow.api("PATCH", f"/dags/{training_task.dag_id}/dagRuns/{training_task.run_id}", {"state": "failed"})
     until(lambda: mine not in {Path(job).name for job, _ in runtime.jobs()})
 
     orphan = Path(start_orphan()).name

@@ -1,4 +1,4 @@
-"""Behaviour of containers beyond the runtime contract: isolation, networks, pulls and interrupted starts."""
+"""Tests of the Docker runtime beyond the runtime contract: isolation, networks, pulls and interrupted starts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from typing import Any
 
 import docker
 import pytest
-from tests.integration.jobs import MIB, ContainerHarness, read_to_end, without_leftovers
+from tests.integration.jobs import MIB, ContainerHarness, fail_on_leftovers, read_to_end
 from tests.waiting import until
 
 from paceline.errors import InvalidInputError, JobLostError, RuntimeUnavailableError
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.docker
 def harness(
     docker_client: docker.APIClient, docker_host: str, trainer_image: str, tmp_path: Path
 ) -> Iterator[ContainerHarness]:
-    with without_leftovers(ContainerHarness(docker_client, docker_host, trainer_image, tmp_path)) as made:
+    with fail_on_leftovers(ContainerHarness(docker_client, docker_host, trainer_image, tmp_path)) as made:
         yield made
 
 
@@ -90,7 +90,7 @@ def test_container_runs_as_root_with_allow_root(harness: ContainerHarness) -> No
     job.remove()
 
 
-def test_own_network_has_short_dns_timeouts_and_is_removed_when_empty(harness: ContainerHarness) -> None:
+def test_own_network_has_short_dns_timeouts_and_is_removed_with_its_last_job(harness: ContainerHarness) -> None:
     network = f"{harness.mark}-net"
     job = harness.runtime.start(harness.spec("print(open('/etc/resolv.conf').read())", own_network=network, alias="it"))
     lines = read_to_end(job)
@@ -103,7 +103,7 @@ def test_own_network_has_short_dns_timeouts_and_is_removed_when_empty(harness: C
 def test_container_removed_during_a_measurement_has_no_usage(harness: ContainerHarness) -> None:
     job = harness.runtime.start(harness.spec("while True: pass"))
 
-    def measure_until_gone() -> None:
+    def measure_until_removed() -> None:
         try:
             while usage_of(stats_now(harness.client, job.id)) is not None:
                 measured.append(True)
@@ -111,8 +111,8 @@ def test_container_removed_during_a_measurement_has_no_usage(harness: ContainerH
             pass
 
     measured: list[bool] = []
-    with ThreadPoolExecutor(8) as pool:  # with several threads, the removal occurs during a response
-        threads = [pool.submit(measure_until_gone) for _ in range(8)]
+    with ThreadPoolExecutor(8) as pool:  # so many that the removal occurs during a response
+        threads = [pool.submit(measure_until_removed) for _ in range(8)]
         until(lambda: measured)
         job.remove()
         for thread in threads:
@@ -122,7 +122,7 @@ def test_container_removed_during_a_measurement_has_no_usage(harness: ContainerH
 def test_container_that_was_created_but_not_started_is_replaced(
     harness: ContainerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # After a crash between create and start, the container may lack files.
+    # If the task crashes between create and start, the container may lack files.
     wanted = harness.spec("print('done')")
     with monkeypatch.context() as crash:
         crash.setattr(DockerRuntime, "_discard", lambda *_: None)
@@ -147,7 +147,7 @@ def test_container_that_was_created_but_not_started_is_replaced(
         ("start", "start the container"),
     ],
 )
-@pytest.mark.parametrize("interrupted", [False, True], ids=["engine-away", "interrupted"])
+@pytest.mark.parametrize("interrupted", [False, True], ids=["engine-unreachable", "interrupted"])
 def test_interrupted_start_leaves_nothing(
     harness: ContainerHarness, monkeypatch: pytest.MonkeyPatch, step: str, description: str, interrupted: bool
 ) -> None:
@@ -160,10 +160,10 @@ def test_interrupted_start_leaves_nothing(
 
 
 def raise_when_called(error: BaseException) -> Callable[..., Any]:
-    def cut_off(*_: object, **__: object) -> None:
+    def raise_error(*_: object, **__: object) -> None:
         raise error
 
-    return cut_off
+    return raise_error
 
 
 def test_program_missing_in_the_image_is_reported(harness: ContainerHarness) -> None:
@@ -203,10 +203,10 @@ UNKNOWN = b'{"errors": [{"code": "MANIFEST_UNKNOWN", "message": "manifest unknow
 
 
 class LocalRegistry:
-    """A local registry with one image: a shell and a file with the version. Without a version, it has no image."""
+    """A local registry with one image, which consists of a shell and a file that contains ``version``."""
 
     def __init__(self, name: str, architecture: str) -> None:
-        self.version: str | None = None
+        self.version: str | None = None  # None: the registry has no image
         self._name, self._architecture = name, architecture
         registry = self
 
@@ -234,7 +234,7 @@ class LocalRegistry:
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def respond(self, path: str) -> tuple[str, bytes]:
-        """Return the media type and the content at a path of the registry API, version 2."""
+        """Return the media type and the content at ``path`` of version 2 of the registry API."""
         if path == "/v2/":
             return "application/json", b"{}"
         if self.version is None:
@@ -268,7 +268,7 @@ def _digest(content: bytes) -> str:
 
 
 def _shell_layer(version: str) -> bytes:
-    """Return a layer with this machine's shell."""
+    """Return an image layer with this machine's shell and a file that contains the version."""
     programs = {name: Path(shutil.which(name) or "").resolve() for name in ("dash", "cat", "sleep")}
     files = {f"bin/{'sh' if name == 'dash' else name}": program for name, program in programs.items()}
     for program in programs.values():
@@ -291,7 +291,7 @@ def registry(harness: ContainerHarness, docker_host: str) -> Iterator[LocalRegis
     made = LocalRegistry(harness.mark, harness.client.version()["Arch"])
     yield made
     made.close()
-    with contextlib.suppress(docker.errors.APIError):  # "not found": the test has not pulled the image
+    with contextlib.suppress(docker.errors.APIError):  # the test has not pulled the image
         harness.client.remove_image(made.image, force=True)
 
 
@@ -321,7 +321,7 @@ def test_runtime_pulls_an_image_once_for_all_starts(
     registry.version = "1"
     with pytest.raises(InvalidInputError, match=r"image: got .*, expected an image that the engine has"):
         harness.runtime.check(registry_job_spec(harness, registry))
-    # The engine lacks the image. The first check pulls it, also for another runtime with the same client.
+    # The engine lacks the image. The first check pulls the image, and no other check, even by another runtime.
     for runtime in [DockerRuntime(harness.client, pull=True) for _ in range(2)]:
         runtime.check(registry_job_spec(harness, registry))
         runtime.check(registry_job_spec(harness, registry))
@@ -343,7 +343,7 @@ def test_runtime_pulls_an_image_once_for_all_starts(
     job.remove()
 
 
-def test_reattach_needs_no_pull(harness: ContainerHarness, registry: LocalRegistry, pulls: list[str]) -> None:
+def test_reattach_does_not_pull_the_image(harness: ContainerHarness, registry: LocalRegistry, pulls: list[str]) -> None:
     registry.version = "1"
     wanted = registry_job_spec(harness, registry, command="while :; do sleep 1; done")
     first = DockerRuntime(harness.client, pull=True).start(wanted)
@@ -361,9 +361,7 @@ def test_reattach_needs_no_pull(harness: ContainerHarness, registry: LocalRegist
     first.remove()
 
 
-def test_failed_pull_is_an_error_and_is_retried_by_the_next_start(
-    harness: ContainerHarness, registry: LocalRegistry
-) -> None:
+def test_failed_pull_is_an_error_and_the_next_start_retries(harness: ContainerHarness, registry: LocalRegistry) -> None:
     registry.version = "1"
     runtime = DockerRuntime(harness.client, pull=True)
     runtime.check(registry_job_spec(harness, registry))

@@ -1,4 +1,4 @@
-"""DriftSensor and DriftEventTrigger in a real Airflow, on a real database that changes between their checks."""
+"""DriftSensor and DriftEventTrigger in a real Airflow, with a database that changes between drift checks."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ WAITING = {"waits": "running", "waits_deferred": "deferred"}
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def database_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("store") / "store.db"
     for table in ("calm", "drifting", "watched"):
         add_window(path, table, "2013-01")
@@ -73,24 +73,26 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def reports_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("reports")
 
 
 @pytest.fixture(scope="module", autouse=True)
-def dags(airflow: AirflowProcess, store: Path, reports: Path) -> Iterator[None]:
-    """Install the DAGs above and their connection."""
-    airflow.api("POST", "/connections", {"connection_id": "test_store", "conn_type": "sqlite", "host": str(store)})
-    with gates.temporary_dag(airflow, "drift_sensors", DAGS.replace("REPORTS", str(reports))):
+def drift_dags(airflow: AirflowProcess, database_path: Path, reports_folder: Path) -> Iterator[None]:
+    """Add the DAGs above and their connection to Airflow."""
+    airflow.api(
+        "POST", "/connections", {"connection_id": "test_store", "conn_type": "sqlite", "host": str(database_path)}
+    )
+    with gates.temporary_dag(airflow, "drift_sensors", DAGS.replace("REPORTS", str(reports_folder))):
         yield
-        set_watched(airflow, "watched", "watched_drift", airflow.dags_folder / "drift_sensors.py", paused=True)
+        set_asset_watch(airflow, "watched", "watched_drift", airflow.dags_folder / "drift_sensors.py", paused=True)
     airflow.api("DELETE", "/connections/test_store")
 
 
-def set_watched(airflow: AirflowProcess, dag_id: str, asset: str, path: Path, *, paused: bool = False) -> None:
-    """Start or stop the triggerer's watch of an asset, by unpausing or pausing a DAG that waits for the asset.
+def set_asset_watch(airflow: AirflowProcess, dag_id: str, asset: str, path: Path, *, paused: bool = False) -> None:
+    """Start or stop the triggerer's watch of an asset by unpausing or pausing a DAG that the asset schedules.
 
-    Airflow notices a change when it parses the file.
+    Airflow applies the change when it parses the DAG's file.
     """
     airflow.api("PATCH", f"/dags/{dag_id}", {"is_paused": paused})
     path.write_text(path.read_text() + "\n# parse again")
@@ -98,19 +100,19 @@ def set_watched(airflow: AirflowProcess, dag_id: str, asset: str, path: Path, *,
 
 
 @pytest.fixture(scope="module")
-def run_id(airflow: AirflowProcess, store: Path) -> str:
-    """A finished run of all sensors, in which two have waited for drift."""
+def run_id(airflow: AirflowProcess, database_path: Path) -> str:
+    """Return the id of a finished run of all sensors. In this run, two sensors have waited for drift."""
     run_id = airflow.run_dag("drift_sensors")
     for task, state in WAITING.items():
         airflow.wait_for_task("drift_sensors", run_id, task, state, LONG_S)
     until(lambda: "no drift" in airflow.task_log("drift_sensors", run_id, "waits").lower())
-    add_window(store, "drifting", "2013-03", wind=0.5)
+    add_window(database_path, "drifting", "2013-03", wind=0.5)
     assert airflow.wait("drift_sensors", run_id, LONG_S) == "success"
     return run_id
 
 
-def add_window(store: Path, table: str, window: str, *, wind: float = 0.0, temp: float = 0.0) -> None:
-    """Write a window of 500 rows, shifted by ``wind`` and ``temp`` standard deviations."""
+def add_window(database_path: Path, table: str, window: str, *, wind: float = 0.0, temp: float = 0.0) -> None:
+    """Add a window of 500 rows whose features are shifted by ``wind`` and ``temp`` standard deviations."""
     rng = np.random.default_rng(int(window.replace("-", "")))
     late = rng.integers(0, 2, 500)
     rows = pd.DataFrame(
@@ -123,7 +125,7 @@ def add_window(store: Path, table: str, window: str, *, wind: float = 0.0, temp:
             "predicted": np.where(rng.random(500) < 0.9, late, 1 - late) * 0.8,
         }
     )
-    with closing(sqlite3.connect(store, timeout=30)) as database, database:
+    with closing(sqlite3.connect(database_path, timeout=30)) as database, database:
         rows.to_sql(table, database, if_exists="append", index=False)
 
 
@@ -132,7 +134,7 @@ def asset_events(airflow: AirflowProcess, asset: str) -> list[dict[str, Any]]:
         try:
             return airflow.api("GET", "/assets/events", name_pattern=asset)
         except AirflowApiError as error:
-            # Airflow 3.3 answers 500 while a run that an event has created has not started yet.
+            # Airflow 3.3 returns status 500 between the creation and the start of a run that an event triggers.
             if error.status != 500:
                 raise
             return None
@@ -140,14 +142,14 @@ def asset_events(airflow: AirflowProcess, asset: str) -> list[dict[str, Any]]:
     return [event for event in until(query_events)["asset_events"] if event["name"] == asset]
 
 
-def test_one_shot_sensor_without_drift_skips_downstream_and_reports(
-    airflow: AirflowProcess, run_id: str, reports: Path
+def test_one_shot_sensor_without_drift_writes_a_report_and_skips_downstream(
+    airflow: AirflowProcess, run_id: str, reports_folder: Path
 ) -> None:
     states = airflow.task_states("drift_sensors", run_id)
     assert [states["checks_once"], states["after_checks_once"]] == ["skipped", "skipped"]
     summary = airflow.xcom("drift_sensors", run_id, "checks_once")
     assert summary["verdict"] == "no drift"
-    assert Path(summary["report_html"].removeprefix("file://")).is_relative_to(reports)
+    assert Path(summary["report_html"].removeprefix("file://")).is_relative_to(reports_folder)
     assert asset_events(airflow, "checks_once") == []
 
 
@@ -185,12 +187,14 @@ def test_deferred_sensor_with_soft_fail_skips_on_timeout(airflow: AirflowProcess
     assert [states["times_out"], states["after_times_out"]] == ["skipped", "skipped"]
 
 
-def test_drift_scheduled_dag_runs_once_per_drift_across_triggerer_restart(airflow: AirflowProcess, store: Path) -> None:
+def test_drift_scheduled_dag_runs_once_per_drift_across_triggerer_restart(
+    airflow: AirflowProcess, database_path: Path
+) -> None:
     until(lambda: airflow.api("GET", "/dags", dag_id_pattern="watched")["dags"])
-    set_watched(airflow, "watched", "watched_drift", airflow.dags_folder / "drift_sensors.py")
+    set_asset_watch(airflow, "watched", "watched_drift", airflow.dags_folder / "drift_sensors.py")
     assert asset_events(airflow, "watched_drift") == []
 
-    add_window(store, "watched", "2013-03", wind=1.0)
+    add_window(database_path, "watched", "2013-03", wind=1.0)
     until(lambda: asset_events(airflow, "watched_drift"))
     asset = until(lambda: airflow.api("GET", "/assets", name_pattern="watched_drift")["assets"])[0]
     until(lambda: "wind_speed" in str(airflow.api("GET", f"/assets/{asset['id']}/state-store")))
@@ -200,14 +204,14 @@ def test_drift_scheduled_dag_runs_once_per_drift_across_triggerer_restart(airflo
     triggerer.wait(LONG_S)
     airflow.start_component("triggerer")
 
-    # The wind speed still drifts, which is no event. New drift of the temperature is an event: the trigger runs.
-    add_window(store, "watched", "2013-04", wind=1.0)
-    add_window(store, "watched", "2013-05", wind=1.0, temp=1.0)
+    # Continued drift of the wind speed emits no event. New drift of the temperature emits an event: the trigger runs.
+    add_window(database_path, "watched", "2013-04", wind=1.0)
+    add_window(database_path, "watched", "2013-05", wind=1.0, temp=1.0)
     until(lambda: len(asset_events(airflow, "watched_drift")) > 1)
-    found = sorted(asset_events(airflow, "watched_drift"), key=lambda event: event["timestamp"])
-    drifted = [event["extra"]["payload"]["drifted_features"] for event in found]
+    events = sorted(asset_events(airflow, "watched_drift"), key=lambda event: event["timestamp"])
+    drifted = [event["extra"]["payload"]["drifted_features"] for event in events]
     assert [sorted(names) for names in drifted] == [["wind_speed"], ["temp", "wind_speed"]]
-    assert Path(found[0]["extra"]["payload"]["report_html"].removeprefix("file://")).exists()
+    assert Path(events[0]["extra"]["payload"]["report_html"].removeprefix("file://")).exists()
 
     def two_finished_runs() -> list[dict[str, Any]]:
         runs = airflow.api("GET", "/dags/watched/dagRuns")["dag_runs"]
@@ -221,7 +225,7 @@ def test_drift_scheduled_dag_runs_once_per_drift_across_triggerer_restart(airflo
 def test_example_dag_is_triggered_by_drift_of_real_flights(
     airflow: AirflowProcess, project: Path, tmp_path: Path
 ) -> None:
-    # February against July, as in the example's query; this store has no predictions.
+    # Compare July with February, as in the example's query. This database has no predictions.
     fill_store(tmp_path / "store.db", read_flights([2, 7]).groupby("window").head(3000))
     connection = {"connection_id": "paceline_store", "conn_type": "sqlite", "host": str(tmp_path / "store.db")}
     airflow.api("POST", "/connections", connection)
@@ -229,12 +233,12 @@ def test_example_dag_is_triggered_by_drift_of_real_flights(
     dag.write_text((project / "dags" / "watch_for_drift.py").read_text())
     try:
         until(lambda: airflow.api("GET", "/dags", dag_id_pattern="watch_for_drift")["dags"])
-        set_watched(airflow, "watch_for_drift", "flights_watch", dag)
+        set_asset_watch(airflow, "watch_for_drift", "flights_watch", dag)
         [run] = until(lambda: airflow.api("GET", "/dags/watch_for_drift/dagRuns")["dag_runs"])
         assert airflow.wait("watch_for_drift", run["dag_run_id"], timeout_s=LONG_S) == "success"
         assert "temp" in airflow.xcom("watch_for_drift", run["dag_run_id"], "print_drifted_features")
         assert len(asset_events(airflow, "flights_watch")) == 1
-        set_watched(airflow, "watch_for_drift", "flights_watch", dag, paused=True)
+        set_asset_watch(airflow, "watch_for_drift", "flights_watch", dag, paused=True)
     finally:
         dag.unlink()
         airflow.api("DELETE", "/connections/paceline_store")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import docker
 import pytest
-from tests.integration.jobs import ContainerHarness, quota_of_group, without_leftovers
+from tests.integration.jobs import ContainerHarness, fail_on_leftovers, quota_of_group
 from tests.waiting import until
 
 from paceline.errors import PacelineError
@@ -25,11 +25,11 @@ pytestmark = [
 def harness(
     docker_client: docker.APIClient, docker_host: str, trainer_image: str, tmp_path: Path
 ) -> Iterator[ContainerHarness]:
-    with without_leftovers(ContainerHarness(docker_client, docker_host, trainer_image, tmp_path)) as made:
+    with fail_on_leftovers(ContainerHarness(docker_client, docker_host, trainer_image, tmp_path)) as made:
         yield made
 
 
-def test_emulated_device_contains_its_containers_and_is_removed(harness: ContainerHarness) -> None:
+def test_emulated_device_limits_its_containers_and_is_removed(harness: ContainerHarness) -> None:
     processor = min(os.sched_getaffinity(0))
     with EmulatedDevice("test-cores", 0.5, memory_bytes=2**29, processor=processor) as device:
         jobs = [
@@ -68,14 +68,14 @@ def test_container_above_the_memory_limit_is_killed(harness: ContainerHarness) -
         job.remove()
 
 
-def test_equal_devices_have_different_periods() -> None:
+def test_equal_devices_have_different_quota_periods() -> None:
     with EmulatedDevice("test-one", 0.333, 2**26) as one, EmulatedDevice("test-other", 0.333, 2**26) as other:
-        assert period_us(one) != period_us(other)
-        # The kernel rejects a container with all cores of its device if the device's quota is a fraction smaller.
+        assert read_quota_period_us(one) != read_quota_period_us(other)
+        # The quotas must be exact: the kernel rejects a container whose quota is larger than its device's quota.
         assert quota_of_group(one._group) == quota_of_group(other._group) == 0.333
 
 
-def period_us(device: EmulatedDevice) -> int:
+def read_quota_period_us(device: EmulatedDevice) -> int:
     if device._group.unified:
         return int((device._group.cpu / "cpu.max").read_text().split()[1])
     return int((device._group.cpu / "cpu.cfs_period_us").read_text())

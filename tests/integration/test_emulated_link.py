@@ -1,4 +1,4 @@
-"""Bandwidth limits of containers: the kernel's token buckets at both ends of a virtual Ethernet pair."""
+"""Bandwidth limits of containers by the kernel's token buckets at both ends of a virtual Ethernet pair."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import docker
 import pytest
-from tests.integration.jobs import GATE, ContainerHarness, pass_gate, wait_for_line, without_leftovers
+from tests.integration.jobs import GATE, ContainerHarness, fail_on_leftovers, pass_gate, wait_for_line
 from tests.waiting import until
 
 from paceline.errors import PacelineError
@@ -27,7 +27,7 @@ pytestmark = [
     pytest.mark.timeout(120),
 ]
 
-BYTES = 200_000  # more than one burst
+BYTES = 200_000  # more than a token bucket allows in one burst
 ECHO = f"""
 import socket
 listener = socket.create_server(("0.0.0.0", 7000))
@@ -51,12 +51,12 @@ gate()
 def harness(
     docker_client: docker.APIClient, docker_host: str, trainer_image: str, tmp_path: Path
 ) -> Iterator[ContainerHarness]:
-    with without_leftovers(ContainerHarness(docker_client, docker_host, trainer_image, tmp_path)) as made:
+    with fail_on_leftovers(ContainerHarness(docker_client, docker_host, trainer_image, tmp_path)) as made:
         yield made
 
 
 def link_commands(harness: ContainerHarness, job: DockerJob) -> list[list[str]]:
-    """Return the commands that show the traffic control at both ends of a container's link: inside and on the host."""
+    """Return two commands that show the traffic control of a container's link, inside the container and on the host."""
     pid = harness.client.inspect_container(job.id)["State"]["Pid"]
     inside = ["nsenter", "-t", str(pid), "-n"]
     links = subprocess.check_output([*inside, "ip", "-o", "link"], text=True)
@@ -67,7 +67,7 @@ def link_commands(harness: ContainerHarness, job: DockerJob) -> list[list[str]]:
 
 
 def read_buckets(link_commands: list[list[str]]) -> list[tuple[str, int]]:
-    """Return the rate and the sent bytes of each token bucket."""
+    """Return the rate and the number of sent bytes of each token bucket."""
     output = "".join(subprocess.check_output(end, text=True) for end in link_commands)
     found = re.findall(r"^qdisc tbf .* rate (\w+) .*\n Sent (\d+) bytes", output, re.MULTILINE)
     return [(rate, int(sent)) for rate, sent in found]

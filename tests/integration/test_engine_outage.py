@@ -1,4 +1,4 @@
-"""An engine outage costs a training job time, but no work and no output."""
+"""An engine outage delays a training job, but the job loses no work and no output."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., str]]:
-    """Yield a function that starts and stops a private engine with one image, and returns its address."""
+def control_engine_of_test(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., str]]:
+    """Yield a function that starts or stops a private engine with one image, and returns the engine's address."""
     script = Path(__file__).parents[2] / "docker" / "engine"
     folder = Path("/tmp") / f"pe-{uuid.uuid4().hex[:8]}"  # the path of a socket must be short
 
@@ -51,7 +51,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., s
 
 
 def import_shell(client: docker.APIClient, folder: Path) -> None:
-    """Import an image with only this machine's shell, which is faster than copying an image between engines."""
+    """Import an image with only this machine's shell. Copying an image from another engine takes longer."""
     programs = {name: Path(shutil.which(name) or "").resolve() for name in ("dash", "sleep", "cat")}
     files = {f"/bin/{'sh' if name == 'dash' else name}": program for name, program in programs.items()}
     for program in programs.values():
@@ -71,23 +71,25 @@ echo over
 """
 
 
-def test_container_that_outlives_its_engine_loses_no_line(engine: Callable[..., str], tmp_path: Path) -> None:
-    client = docker.APIClient(engine("start", "--live-restore"), version="auto")
+def test_container_loses_no_output_line_while_its_engine_is_down(
+    control_engine_of_test: Callable[..., str], tmp_path: Path
+) -> None:
+    client = docker.APIClient(control_engine_of_test("start", "--live-restore"), version="auto")
     job = DockerRuntime(client).start(JobSpec("outage", ["/bin/sh", "-c", COUNTS], 0.5, image="shell:latest"))
     lines = wait_for_line(job, "line 5")
-    engine("stop")
+    control_engine_of_test("stop")
     with pytest.raises(RuntimeUnavailableError, match="does not answer"):
         job.resize(0.3)
     with pytest.raises(RuntimeUnavailableError):
         job.status()
     assert not job.wait(0.2)
     lines += job.read_lines()
-    engine("start", "--live-restore")
-    lines += wait_for_line(job, "line")  # the same object continues to read
+    control_engine_of_test("start", "--live-restore")
+    lines += wait_for_line(job, "line")  # the same job object continues to read
     job.resize(0.3)
     client.kill(job.id, signal=int(signal.SIGUSR1))
     lines += read_to_end(job)
-    # The engine itself may drop a line when it ends. All lines that the engine has arrive once and in order.
+    # The engine may drop a line when it stops. The test reads all lines that the engine has, once and in order.
     assert lines == client.logs(job.id).decode().splitlines()
     assert lines[-1] == "over"
     assert job.status().exit_code == 0
@@ -97,8 +99,8 @@ def test_container_that_outlives_its_engine_loses_no_line(engine: Callable[..., 
     assert client.containers(all=True) == []
 
 
-def test_engine_clock_set_back_during_a_reconnect_loses_no_line(engine: Callable[..., str]) -> None:
-    real = Path(engine("start", "--live-restore").removeprefix("unix://"))
+def test_no_output_line_is_lost_if_the_engine_clock_is_set_back(control_engine_of_test: Callable[..., str]) -> None:
+    real = Path(control_engine_of_test("start", "--live-restore").removeprefix("unix://"))
     clock = WrongClock(real, real.with_name("wrong.sock"), 0)
     client = docker.APIClient(clock.address, version="auto")
     try:
@@ -118,7 +120,7 @@ def test_engine_clock_set_back_during_a_reconnect_loses_no_line(engine: Callable
         clock.close()
 
 
-# The job counts to 10 at first, and to 20 after a restart from the checkpoint.
+# The job's first start counts to 10. A restart from the checkpoint counts to 20.
 TRAINING = """
 trap 'exit 143' TERM
 at=/paceline/checkpoint/at; i=$(cat $at 2>/dev/null || echo 0); most=$((i ? 20 : 10))
@@ -130,12 +132,12 @@ while [ $i -lt 20 ]; do sleep 0.1; done
 """
 
 
-def test_training_stopped_by_an_engine_outage_resumes_from_its_checkpoint(
-    engine: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+def test_job_stopped_by_an_engine_outage_resumes_from_its_checkpoint(
+    control_engine_of_test: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
-    engine("stop")  # another test may have started the engine with live restore
-    address = engine("start")
+    control_engine_of_test("stop")  # another test may have started the engine with live restore
+    address = control_engine_of_test("start")
     monkeypatch.setenv("DOCKER_HOST", address)
     client = docker.APIClient(address, version="auto")
     operator = DeadlineTrainingOperator(
@@ -162,9 +164,9 @@ def test_training_stopped_by_an_engine_outage_resumes_from_its_checkpoint(
 
     def interrupt_engine() -> None:
         until(lambda: (state.get("pace") or {}).get("progress_pct", 0.0) == 50)
-        engine("stop")
+        control_engine_of_test("stop")
         until(lambda: "engine_away" in [event["kind"] for event in state[HISTORY]["events"]])
-        engine("start")
+        control_engine_of_test("start")
 
     thread = threading.Thread(target=interrupt_engine)
     thread.start()

@@ -1,4 +1,4 @@
-"""Behaviour of local processes beyond the runtime contract: environment, launcher and guardian, cleanup."""
+"""Tests of the process runtime beyond the runtime contract: environment, launcher, guardian and cleanup."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tests.integration.jobs import (
     MECHANISMS,
     RESUMES,
     ProcessHarness,
-    processes_below,
+    fail_on_leftovers,
+    pids_of_jobs_in,
     read_to_end,
     wait_for_line,
-    without_leftovers,
 )
 from tests.waiting import until
 
@@ -34,8 +34,8 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the process run
 
 @pytest.fixture(params=MECHANISMS)
 def harness(request: pytest.FixtureRequest, tmp_path: Path, process_runtime_root: Path) -> Iterator[ProcessHarness]:
-    """Yield a harness for each mechanism; a test that leaves remains of its jobs fails."""
-    with without_leftovers(ProcessHarness(process_runtime_root, request.param, tmp_path)) as made:
+    """Yield a harness for each mechanism, and fail a test whose jobs have left anything."""
+    with fail_on_leftovers(ProcessHarness(process_runtime_root, request.param, tmp_path)) as made:
         yield made
 
 
@@ -55,7 +55,7 @@ def test_job_and_launcher_do_not_inherit_the_environment(
     monkeypatch.setenv("FERNET_KEY", "s3cret")
     job = harness.runtime.start(harness.spec(GATE + INSPECT, environment={"SEED": "7"}))
     line, _ = wait_for_line(job, "at the gate")
-    running = processes_below(harness.runtime.root)
+    running = pids_of_jobs_in(harness.runtime.root)
     assert len(running) == 3  # the job, its launcher and its guardian
     assert not any(b"s3cret" in Path(f"/proc/{pid}/environ").read_bytes() for pid in running)
     seen, home = json.loads(line), Path(job.id)
@@ -68,7 +68,7 @@ def test_job_and_launcher_do_not_inherit_the_environment(
     assert (seen["folder"], seen["python"]) == (str(home / "work"), sys.executable)
     assert seen["sdk"].startswith(str(home / "sdk"))
     assert seen["session"]
-    assert len(seen["handles"]) == 4  # three standard streams and the listing itself
+    assert len(seen["handles"]) == 4  # the three standard streams and the listed folder
     assert home.stat().st_mode & 0o077 == (home / "job.json").stat().st_mode & 0o077 == 0
     harness.signal(job, signal.SIGUSR1)
     assert read_to_end(job) == []
@@ -91,10 +91,10 @@ print("up", flush=True)
 def test_processes_in_other_sessions_are_limited_and_end_with_the_launcher(harness: ProcessHarness) -> None:
     job = harness.runtime.start(harness.spec(SPREADS + "while True: sum(range(1000))"))
     wait_for_line(job, "up")
-    pids = job_processes(job)
+    pids = pids_of_job(job)
     assert len(pids) == 4
     job.resize(0.01)
-    if harness.read_state(job)["cgroup"] is None:  # the throttle stops all at the same time
+    if harness.read_state(job)["cgroup"] is None:  # the throttle stops all processes at the same time
         until(lambda: {process_state(pid) for pid in pids} == {"T"})
         job.resize(4)
         until(lambda: "T" not in {process_state(pid) for pid in pids})
@@ -105,18 +105,18 @@ def test_processes_in_other_sessions_are_limited_and_end_with_the_launcher(harne
     assert job.wait(60)
     assert (job.status().state, job.status().exit_code) == ("exited", 137)
     assert "controlled the job was killed" in job.status().reason
-    assert job_processes(job) == []
+    assert pids_of_job(job) == []
     job.remove()
 
 
 def test_background_processes_end_with_the_job(harness: ProcessHarness) -> None:
     job = harness.runtime.start(harness.spec(SPREADS))
     assert read_to_end(job) == ["up"]
-    assert job_processes(job) == []
+    assert pids_of_job(job) == []
     job.remove()
 
 
-def job_processes(job: Job) -> list[int]:
+def pids_of_job(job: Job) -> list[int]:
     return [process.pid for process in find_by_environment("PACELINE_OUTPUT", f"{job.id}/output")]
 
 
@@ -148,7 +148,7 @@ def test_processes_that_change_sessions_do_not_block_other_processes(harness: Pr
     job.remove()
 
 
-def test_job_without_launcher_and_guardian_is_gone_and_restartable(harness: ProcessHarness) -> None:
+def test_job_whose_launcher_and_guardian_were_killed_can_be_restarted(harness: ProcessHarness) -> None:
     job = harness.runtime.start(harness.spec(RESUMES))
     wait_for_line(job, "saved")
     for name in ("guardian", "launcher"):
@@ -162,18 +162,18 @@ def test_job_without_launcher_and_guardian_is_gone_and_restartable(harness: Proc
 
 
 @signal_only
-def test_process_with_the_launchers_pid_is_not_the_launcher(harness: ProcessHarness) -> None:
+def test_process_that_reuses_the_launchers_pid_is_not_signalled(harness: ProcessHarness) -> None:
     job = harness.runtime.start(harness.spec("print()"))
     read_to_end(job)
-    until(lambda: not processes_below(harness.runtime.root))
+    until(lambda: not pids_of_jobs_in(harness.runtime.root))
     scratch = Scratch(Path(job.id))
     scratch.end.unlink()
     changed = harness.read_state(job)
     for name in ("launcher", "guardian"):
-        changed[name]["pid"] = os.getpid()  # alive, but with another start time
+        changed[name]["pid"] = os.getpid()  # a live process with another start time
     scratch.state.write_text(json.dumps(changed))
     assert job.status().state == "gone"
-    job.stop(0.0)  # a signal would end this process
+    job.stop(0.0)  # a signal would end this test process
     job.remove()
 
 
@@ -183,19 +183,21 @@ def test_process_with_the_launchers_pid_is_not_the_launcher(harness: ProcessHarn
 def test_interrupted_start_leaves_nothing(
     harness: ProcessHarness, monkeypatch: pytest.MonkeyPatch, step: str, error: BaseException
 ) -> None:
-    def cut_off(*_: object, **__: object) -> None:
+    def raise_error(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr(f"paceline.runtime._process.{step}", cut_off)
+    monkeypatch.setattr(f"paceline.runtime._process.{step}", raise_error)
     with pytest.raises(PacelineError if isinstance(error, OSError) else KeyboardInterrupt, match="cut off"):
         harness.runtime.start(harness.spec("print()"))
     assert harness.leftovers() == []
 
 
 @signal_only
-def test_prepared_folder_without_a_start_is_replaced(harness: ProcessHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_of_a_job_that_never_started_is_replaced(
+    harness: ProcessHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     wanted = harness.spec("print('done')")
-    with monkeypatch.context() as crash:  # a worker process killed before the start removes nothing
+    with monkeypatch.context() as crash:  # a worker process that is killed before the launch removes nothing
         crash.setattr("paceline.runtime._process.launch", lambda _: None)
         job = harness.runtime.start(wanted)
     assert read_json(Scratch(Path(job.id)).job) is not None

@@ -1,4 +1,4 @@
-"""Evaluation and promotion in a real Airflow: the result is in XCom, and only promotions emit an event."""
+"""Evaluation and promotion in a real Airflow store their results in XCom. Only a promotion emits an event."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ report(auc=float((input_dir() / "model" / "auc").read_text()))
 
 @pytest.fixture
 def registry(airflow: AirflowProcess, tmp_path: Path) -> Iterator[Registry]:
-    """Yield the registry of the DAG above."""
+    """Add the DAG above to Airflow, and yield its model registry."""
     registry = tmp_path / "registry"
     (airflow.dags_folder / "score.py").write_text(SCORE)
     with gates.temporary_dag(airflow, "judge", DAG.replace("REGISTRY", str(registry))):
@@ -49,11 +49,11 @@ def test_only_a_better_challenger_replaces_the_champion_and_emits_an_event(
     airflow: AirflowProcess, registry: Registry, tmp_path: Path
 ) -> None:
     results = []
-    for auc, least in ((0.70, 0), (0.72, 0.05), (0.78, 0.05)):
+    for auc, min_improvement in ((0.70, 0), (0.72, 0.05), (0.78, 0.05)):
         model = tmp_path / f"model-{auc}"
         model.mkdir()
         (model / "auc").write_text(str(auc))
-        run_id = airflow.run_dag("judge", {"challenger": str(model), "min_improvement": least})
+        run_id = airflow.run_dag("judge", {"challenger": str(model), "min_improvement": min_improvement})
         state = airflow.wait("judge", run_id, LONG_S)
         log = airflow.task_log("judge", run_id, "promote")
         assert state == "success", "the task succeeds with any decision:\n" + log
@@ -69,7 +69,7 @@ def test_only_a_better_challenger_replaces_the_champion_and_emits_an_event(
     airflow.api("POST", "/dags/judge/clearTaskInstances", what)
     assert airflow.wait("judge", run_id, LONG_S) == "success"
     assert airflow.xcom("judge", run_id, "promote")["promoted"], "a cleared task reports its promotion again"
-    # It does not emit its event again.
+    # The cleared task does not emit a second event.
     sent = airflow.api("GET", "/assets/events", order_by="timestamp", source_dag_id="judge")["asset_events"]
     assert [event["extra"]["version"] for event in sent] == [1, 3]
     assert sent[1]["extra"]["previous_version"] == 1

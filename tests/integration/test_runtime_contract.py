@@ -1,4 +1,4 @@
-"""The contract of all runtimes, tested with containers of a real engine and local processes with both mechanisms."""
+"""The contract of all runtimes, tested with a real engine and with local processes under both throttling mechanisms."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from tests.integration.jobs import (
     ContainerHarness,
     Harness,
     ProcessHarness,
+    fail_on_leftovers,
     pass_gate,
     read_to_end,
     wait_for_line,
-    without_leftovers,
 )
 from tests.waiting import until
 
@@ -38,14 +38,14 @@ PAUSE = "import signal\nprint('up', flush=True)\nsignal.pause()\n"
 
 @pytest.fixture(params=[pytest.param("docker", marks=pytest.mark.docker), *MECHANISMS])
 def harness(request: pytest.FixtureRequest, tmp_path: Path, process_runtime_root: Path) -> Iterator[Harness]:
-    """Yield a harness for each runtime; a test that leaves remains of its jobs fails."""
+    """Yield a harness for each runtime, and fail a test whose jobs have left anything."""
     made: Harness
     if request.param == "docker":
         names = ("docker_client", "docker_host", "trainer_image")
         made = ContainerHarness(*map(request.getfixturevalue, names), folder=tmp_path)
     else:
         made = ProcessHarness(process_runtime_root, request.param, folder=tmp_path)
-    with without_leftovers(made):
+    with fail_on_leftovers(made):
         yield made
 
 
@@ -76,7 +76,7 @@ def test_job_has_its_inputs_and_leaves_only_its_output(
     assert (status.state, status.exit_code, status.reason, status.out_of_memory) == ("exited", 0, "", False)
     assert status.started_s is not None
     assert status.finished_s is not None
-    # The engine may run on another machine, with another clock.
+    # The engine may run on another machine with a different clock.
     assert began_s - 60 < status.started_s <= status.finished_s < time.time() + 60
     job.collect(tmp_path / "out")
     assert (tmp_path / "out" / "deep" / "model.bin").read_bytes() == b"weights"
@@ -97,7 +97,7 @@ print("last", end="")
 """
 
 
-def test_fast_output_arrives_once_and_in_order(harness: Harness) -> None:
+def test_fast_output_is_read_once_and_in_order(harness: Harness) -> None:
     job = harness.runtime.start(harness.spec(CHATTY, devices=harness.runtime.capacity()))
     broken, long, *rest = read_to_end(job)
     assert broken == "�� broken"
@@ -137,7 +137,7 @@ def test_resize_changes_the_quota_of_a_running_job(harness: Harness) -> None:
 
 
 def test_job_killed_for_memory_reports_its_limit(harness: Harness) -> None:
-    # The job allocates twice its limit and then waits, so that a late check does not exhaust this machine's memory.
+    # The job allocates only twice its limit, so that a late kill does not exhaust this machine's memory.
     greedy = "import signal\nkept = [bytearray(b'x') * 2_000_000 for _ in range(100)]\nsignal.pause()"
     job = harness.runtime.start(harness.spec(greedy, memory_bytes=100 * MIB))
     read_to_end(job)
@@ -171,7 +171,7 @@ while True: sum(range(1000))
 """
 
 
-def test_stop_lets_a_job_save_even_with_a_tiny_allocation(harness: Harness) -> None:
+def test_stopped_job_can_save_with_a_tiny_allocation(harness: Harness) -> None:
     job = harness.runtime.start(harness.spec(STOPPABLE.replace("DEAF", "0")))
     lines = wait_for_line(job, "up")
     job.resize(0.05)
@@ -191,7 +191,7 @@ def test_stop_kills_a_job_that_ignores_sigterm(harness: Harness) -> None:
     job.remove()
 
 
-def test_every_call_works_for_a_job_killed_at_its_start(harness: Harness, tmp_path: Path) -> None:
+def test_every_method_works_for_a_job_killed_at_its_start(harness: Harness, tmp_path: Path) -> None:
     job = harness.runtime.start(harness.spec(PAUSE))
     harness.signal(job, signal.SIGKILL)
     assert job.wait(60)
@@ -208,14 +208,14 @@ def test_every_call_works_for_a_job_killed_at_its_start(harness: Harness, tmp_pa
     job.remove()
 
 
-def test_start_reattaches_to_the_same_spec_and_rejects_another(harness: Harness) -> None:
+def test_start_reattaches_to_a_job_with_the_same_spec_and_rejects_a_different_spec(harness: Harness) -> None:
     first = harness.runtime.start(harness.spec(PAUSE))
     wait_for_line(first, "up")
     again = harness.runtime.start(harness.spec(PAUSE, devices=0.5))
     assert again.id == first.id
     wait_for_line(again, "up")
     again.close()
-    with pytest.raises(InvalidInputError, match=r"name: .* runs another job of this name"):
+    with pytest.raises(InvalidInputError, match=r"name: .* is running another job"):
         harness.runtime.start(harness.spec("print('other')"))
     first.stop(0.0)
     other = harness.runtime.start(harness.spec("print('other')"))
@@ -243,7 +243,7 @@ def test_job_survives_its_owner_and_another_process_reattaches(harness: Harness)
     ) as owner:
         assert owner.stdout is not None
         job_id = owner.stdout.readline().strip()
-        os.killpg(owner.pid, signal.SIGKILL)  # as at the end of a worker process
+        os.killpg(owner.pid, signal.SIGKILL)  # as when a worker process is killed
     job = harness.runtime.reattach(job_id)
     assert job.status().state == "running"
     with pytest.raises(JobLostError, match=r"belongs to another task: paceline.task is None, not 'evaluate'"):
@@ -257,7 +257,7 @@ def test_job_survives_its_owner_and_another_process_reattaches(harness: Harness)
     job.remove()
 
 
-def test_reattach_reads_an_ended_jobs_last_report_before_later_output(harness: Harness) -> None:
+def test_reattach_to_an_ended_job_reads_its_last_report_first(harness: Harness) -> None:
     job = harness.runtime.start(
         harness.spec("print('the last report')\nfor number in range(2000):\n    print('#' * 100)")
     )
@@ -316,7 +316,7 @@ def test_links_inside_the_output_are_copied_and_other_links_are_skipped(
         **{f"runs/{run}/{name}": text for run in ("7", "best") for name, text in SEVEN.items()},
     }
     (warning,) = [record.message for record in caplog.records if "Skipped" in record.message]
-    assert "Skipped 8 entries of the job's output" in warning  # "up" counts twice: in runs/7 and in its copy
+    assert "Skipped 8 entries of the job's output" in warning  # "up" is both in runs/7 and in runs/best
     assert warning.endswith("and 3 more")
     job.remove()
 

@@ -1,7 +1,7 @@
-"""A training job on several machines in a real Airflow: a container for the parameter server and for each worker.
+"""A training job on several machines in a real Airflow, with one container per worker and one parameter server.
 
 The model counts how often each sample was trained on, see ``training/counts.py``. ``python -m benchmarks.promises``
-measures how close to the deadline workers with unequal shards end.
+measures how close to the deadline the workers end if their shards differ in size.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ with DAG("machines", schedule=None):
 
 
 @pytest.fixture
-def containers(docker_client: docker.APIClient) -> Iterator[Callable[[str], str]]:
-    """Yield a function that finds a task's container; after the test, no container and no network may be left."""
+def container_of_task(docker_client: docker.APIClient) -> Iterator[Callable[[str], str]]:
+    """Yield a function that returns a task's container id. Fail the test if a container or network is left."""
 
     def container_ids(*labels: str) -> list[str]:
         labelled = docker_client.containers(all=True, filters={"label": ["paceline.dag=machines", *labels]})
@@ -64,8 +64,8 @@ def containers(docker_client: docker.APIClient) -> Iterator[Callable[[str], str]
 
 
 @pytest.fixture
-def tasks(airflow: AirflowProcess, containers: object) -> Iterator[dict[str, TrainingTask]]:
-    """Yield the tasks of a run by task id."""
+def tasks(airflow: AirflowProcess, container_of_task: object) -> Iterator[dict[str, TrainingTask]]:
+    """Start a run, and yield its tasks by task id."""
     with gates.temporary_dag(airflow, "machines", DAG) as dag:
         run_id = airflow.run_dag(dag)
         yield {name: TrainingTask(airflow, dag, run_id, name) for name in (SERVER, A, B, RESULT)}
@@ -75,26 +75,30 @@ def training_networks(client: docker.APIClient) -> list[dict[str, Any]]:
     return client.networks(names=["paceline-machines-train"])
 
 
-def test_restarted_worker_and_server_train_each_sample_once(airflow, tasks, containers, docker_client):
+def test_each_sample_is_trained_once_per_epoch_if_worker_and_server_restart(
+    airflow, tasks, container_of_task, docker_client
+):
     server, a, b = tasks[SERVER], tasks[A], tasks[B]
-    for worker in (a, b):  # both wait in their second batch
+    for worker in (a, b):  # both workers wait in their second batch
         worker.wait_until(lambda pace: pace["progress_pct"] > 0)
     (network,) = training_networks(docker_client)
-    assert network["Internal"]  # no external access
-    assert json.loads(run_in_container(docker_client, containers(SERVER), "cat", "plan.json")) == {"workers": SHARDS}
+    assert network["Internal"]  # containers of this network cannot reach other networks
+    assert json.loads(run_in_container(docker_client, container_of_task(SERVER), "cat", "plan.json")) == {
+        "workers": SHARDS
+    }
 
-    docker_client.kill(containers(B))
+    docker_client.kill(container_of_task(B))
     server.wait_until(lambda pace: (pace["metrics"]["failures"], pace["metrics"]["workers"]) == (1, 2))
 
-    def checkpoint_files() -> set[str]:
-        return set(run_in_container(docker_client, containers(SERVER), "ls", "../checkpoint").split())
+    def list_checkpoint_files() -> set[str]:
+        return set(run_in_container(docker_client, container_of_task(SERVER), "ls", "../checkpoint").split())
 
-    before = checkpoint_files()
-    until(lambda: checkpoint_files() - before)  # the new checkpoint includes the failure
-    docker_client.kill(containers(SERVER))
-    until(lambda: b"resuming from checkpoint" in docker_client.logs(containers(SERVER)))
+    before = list_checkpoint_files()
+    until(lambda: list_checkpoint_files() - before)  # the new checkpoint has the failure counter of 1
+    docker_client.kill(container_of_task(SERVER))
+    until(lambda: b"resuming from checkpoint" in docker_client.logs(container_of_task(SERVER)))
     for worker in (A, B):
-        open_gates(docker_client, containers(worker), "go")
+        open_gates(docker_client, container_of_task(worker), "go")
 
     airflow.wait("machines", server.run_id, LONG_S)
     assert set(airflow.task_states("machines", server.run_id).values()) == {"success"}

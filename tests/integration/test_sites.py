@@ -1,4 +1,4 @@
-"""A training job on two Docker engines with Airflow connections. ``tests/soak`` has the variant with edge workers."""
+"""A training job on two Docker engines that Airflow connections name. ``tests/soak`` tests this with edge workers."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ DAG_ID = "two_sites"
 
 
 @pytest.fixture(scope="module")
-def other_engine(docker_client: docker.APIClient, trainer_image: str) -> Iterator[str]:
+def second_engine(docker_client: docker.APIClient, trainer_image: str) -> Iterator[str]:
     with sites.second_engine(docker_client, trainer_image) as address:
         yield address
 
 
 @pytest.fixture(scope="module")
-def engines(airflow: AirflowProcess, docker_host: str, other_engine: str) -> Iterator[None]:
-    """Create Airflow connections to both engines, and a connection with the key of the training jobs."""
+def engine_connections(airflow: AirflowProcess, docker_host: str, second_engine: str) -> Iterator[None]:
+    """Create Airflow connections to both engines, and a connection that contains the key of the training job."""
     connections = {
         "engine_a": {"host": docker_host},
-        "engine_b": {"host": other_engine},
+        "engine_b": {"host": second_engine},
         "sites_key": {"password": "shared secret"},
     }
     for name, content in connections.items():
@@ -47,20 +47,20 @@ def engines(airflow: AirflowProcess, docker_host: str, other_engine: str) -> Ite
 
 
 def test_two_sites_train_one_model_on_two_engines(
-    airflow: AirflowProcess, docker_client: docker.APIClient, engines: None, other_engine: str
+    airflow: AirflowProcess, docker_client: docker.APIClient, engine_connections: None, second_engine: str
 ) -> None:
     places = {site: f"engine_conn_id='engine_{site}'" for site in sites.SITES}
     try:
-        with temporary_dag(airflow, DAG_ID, sites.fleet_dag(DAG_ID, places, docker_client)):
-            sites.check_one_model(airflow, DAG_ID, docker_client, other_engine)
+        with temporary_dag(airflow, DAG_ID, sites.render_fleet_dag(DAG_ID, places, docker_client)):
+            sites.train_and_check_one_model(airflow, DAG_ID, docker_client, second_engine)
     finally:
-        DockerRuntime(docker_client).remove_all({"paceline.dag": DAG_ID})  # left over if the test has failed
+        DockerRuntime(docker_client).remove_all({"paceline.dag": DAG_ID})  # a failed test leaves containers
 
 
-def test_fleet_check_reaches_every_engine_by_its_connection(
-    airflow: AirflowProcess, docker_host: str, other_engine: str, tmp_path: Path
+def test_fleet_check_connects_to_every_engine(
+    airflow: AirflowProcess, docker_host: str, second_engine: str, tmp_path: Path
 ) -> None:
-    addresses = {"a": docker_host, "b": other_engine, "gone": "unix:///nowhere/docker.sock"}
+    addresses = {"a": docker_host, "b": second_engine, "gone": "unix:///nowhere/docker.sock"}
     environment = dict(airflow.env)
     machines = []
     for name, address in addresses.items():
@@ -80,9 +80,11 @@ def test_fleet_check_reaches_every_engine_by_its_connection(
         "--image",
         "paceline-trainer:latest",
     ]
-    found = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
-    assert found.returncode == 1, found.stderr
-    lines = [line for line in found.stdout.splitlines() if line.startswith("gate-")]  # without log lines
+    completed = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert completed.returncode == 1, completed.stderr
+    lines = [
+        line for line in completed.stdout.splitlines() if line.startswith("gate-")
+    ]  # the other lines are log lines
     assert [line.split()[0] for line in lines] == ["gate-a", "gate-b", "gate-gone"]
     assert [line.endswith(" ok") for line in lines] == [True, True, False]
     assert "its engine does not answer" in lines[2]

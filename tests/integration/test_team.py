@@ -1,6 +1,6 @@
-"""A training job as a team of real containers: nodes join and leave during the training, and all are removed.
+"""A training job that runs as a team of real containers, which nodes join and leave during training.
 
-``tests/unit/elastic`` tests the decisions of scaling and the failures of engines and nodes.
+``tests/unit/elastic`` tests the scaling decisions and the failures of engines and nodes.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ pytestmark = [pytest.mark.docker, pytest.mark.timeout(900)]
 SCRIPT = Path(__file__).parent / "training" / "patient.py"
 SAMPLES, EPOCHS = 120, 40
 BUDGET, SMALLER_BUDGET = 2.0, 1.2
-# Any two samples are stable. The workers are mostly idle, so scaling soon adds a worker.
+# With these options, two samples suffice for a scaling decision. The workers are mostly idle, so scaling adds a worker.
 OPTIONS = Options(
     start_share=1.0, stable_samples=2, stable_variation=1.0, network_samples=2, max_servers=1, max_workers=3
 )
 
 
 class ControlledTeam:
-    """A team whose control loop is this test: each step reads output and lets scaling decide."""
+    """A team that the test controls step by step."""
 
     def __init__(self, job: TeamJob, quotas: Callable[[], Iterator[float]], budget: float) -> None:
         self.job, self.lines, self.budget = job, [""], budget
@@ -48,7 +48,7 @@ class ControlledTeam:
         return [one for line in self.lines if (one := parse_line(line))]
 
     def step(self) -> bool:
-        """Perform one control step; return whether the team has ended."""
+        """Let scaling decide, read the output and check the quotas. Return whether the team has ended."""
         ended = self.job.wait(0.2)
         if not ended:
             self.job.usage()
@@ -58,7 +58,7 @@ class ControlledTeam:
 
     def wait_until(self, condition: Callable[[], object], description: str) -> None:
         until(lambda: self.step() or condition(), description)
-        assert not self.job.wait(0.0), "the training has ended too early"
+        assert not self.job.wait(0.0), "the job has ended too early"
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def team_name(docker_client: docker.APIClient) -> Iterator[str]:
     DockerRuntime(docker_client).remove_all({LABEL_TEAM: team_name})
 
 
-def training_spec(team_name: str) -> JobSpec:
+def team_spec(team_name: str) -> JobSpec:
     return JobSpec(
         name=team_name,
         command=["python", SCRIPT.name, str(SAMPLES), str(EPOCHS)],
@@ -78,7 +78,7 @@ def training_spec(team_name: str) -> JobSpec:
     )
 
 
-def test_team_grows_restarts_a_worker_resumes_and_trains_every_sample(
+def test_team_adds_and_restarts_workers_resumes_and_trains_every_sample(
     docker_client: docker.APIClient, team_name: str, tmp_path: Path
 ) -> None:
     def containers() -> dict[str, str]:
@@ -87,16 +87,16 @@ def test_team_grows_restarts_a_worker_resumes_and_trains_every_sample(
 
     def quotas() -> Iterator[float]:
         for container in containers().values():
-            with contextlib.suppress(docker.errors.NotFound):  # removed after the listing
+            with contextlib.suppress(docker.errors.NotFound):  # the container was removed after the listing
                 host = docker_client.inspect_container(container)["HostConfig"]
                 yield host["CpuQuota"] / host["CpuPeriod"]
 
-    runtime = TeamRuntime(DockerRuntime(docker_client), lambda _: training_spec(team_name), options=OPTIONS)
-    runtime.start(training_spec(team_name)).close()
+    runtime = TeamRuntime(DockerRuntime(docker_client), lambda _: team_spec(team_name), options=OPTIONS)
+    runtime.start(team_spec(team_name)).close()
     initial = containers()
     assert sorted(initial) == ["ps-0", "worker-0", "worker-1"]
 
-    # Another object reattaches to the team.
+    # Reattach to the team with a second job object.
     team = ControlledTeam(runtime.reattach(initial["ps-0"]), quotas, BUDGET)
     assert sorted(team.job.configuration.nodes) == sorted(initial)
     assert team.job.configuration.cores == pytest.approx(BUDGET, abs=0.001)
@@ -135,7 +135,7 @@ def test_team_grows_restarts_a_worker_resumes_and_trains_every_sample(
 
 
 def test_invalid_team_is_rejected_before_the_start(docker_client: docker.APIClient, team_name: str) -> None:
-    runtime = TeamRuntime(DockerRuntime(docker_client), lambda _: training_spec(team_name))
+    runtime = TeamRuntime(DockerRuntime(docker_client), lambda _: team_spec(team_name))
     with pytest.raises(InvalidInputError, match="network_mode"):
         runtime.check(
             JobSpec(name=team_name, command=["python"], devices=1.0, image="paceline-trainer:latest", network="x")

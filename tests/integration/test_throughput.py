@@ -1,4 +1,4 @@
-"""A training job with the throughput objective, in a real Airflow and real containers."""
+"""A training job with the throughput objective, in a real Airflow, in real containers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.airflow, pytest.mark.docker, pytest.mark.timeout(900)]
 
 SCRIPT = Path(__file__).parent / "training" / "patient.py"
 SAMPLES, EPOCHS = 120, 40
-LABELS = [LABEL_TEAM, "paceline.dag=soon"]  # teams of other tests have another DAG
+LABELS = [LABEL_TEAM, "paceline.dag=soon"]  # exclude the teams of other tests
 DAG = f"""
 from airflow.sdk import DAG
 from paceline.elastic import Options
@@ -34,7 +34,7 @@ with DAG("soon", schedule=None):
         arguments=["{SAMPLES}", "{EPOCHS}"],
         objective="throughput",
         budget=2.0,
-        # Any two samples are stable. The workers are mostly idle, so scaling soon adds a worker.
+        # Two samples suffice for a scaling decision. The workers are mostly idle, so scaling adds a worker.
         scaling=Options(
             start_share=1.0, stable_samples=2, stable_variation=1.0, network_samples=2, max_servers=1, max_workers=3
         ),
@@ -49,7 +49,7 @@ def throughput_task(airflow: AirflowProcess, docker_client: docker.APIClient) ->
     DockerRuntime(docker_client).remove_all({"paceline.dag": "soon"})
 
 
-def test_job_scales_within_its_budget_after_its_task_is_killed(
+def test_job_whose_task_was_killed_scales_within_its_budget(
     throughput_task: TrainingTask, docker_client: docker.APIClient
 ) -> None:
     def team_containers() -> dict[str, str]:

@@ -1,6 +1,6 @@
 """Training jobs in a real Airflow: containers from start to result, live deadlines, and faults.
 
-A job runs until its test lets it end (``training/gated.py``), so no job ends before its fault.
+Each job runs until its test opens a gate (``training/gated.py``), so no job ends before the test injects a fault.
 ``python -m benchmarks.promises`` measures the deviation from the deadline.
 """
 
@@ -27,7 +27,7 @@ from paceline.contract import CONTAINER, CONTROLLER, DEADLINE, HISTORY, OUTPUT, 
 
 pytestmark = [pytest.mark.airflow, pytest.mark.docker, pytest.mark.timeout(1200)]
 
-# Any speed meets the far deadline, and no speed meets the near deadline.
+# A job meets the far deadline at any speed, and cannot meet the near deadline.
 FAR, NEAR_S = "100d", 60.0
 DAG = f"""
 from datetime import timedelta
@@ -49,8 +49,8 @@ with DAG("training", schedule=None, params={{"arguments": "", "min_devices": 0.1
 
 
 @pytest.fixture(scope="module")
-def containers(docker_client: docker.APIClient) -> Iterator[Callable[[], list[dict[str, Any]]]]:
-    """Yield a function that lists the containers of the DAG; none may be left at the end."""
+def list_dag_containers(docker_client: docker.APIClient) -> Iterator[Callable[[], list[dict[str, Any]]]]:
+    """Yield a function that lists the DAG's containers. Fail if any container is left at the end."""
 
     def list_containers() -> list[dict[str, Any]]:
         return docker_client.containers(all=True, filters={"label": "paceline.dag=training"})
@@ -63,26 +63,26 @@ def containers(docker_client: docker.APIClient) -> Iterator[Callable[[], list[di
 
 
 @pytest.fixture(scope="module")
-def start_task(airflow: AirflowProcess, containers: object) -> Iterator[Callable[..., TrainingTask]]:
-    """Yield a function that starts a run and returns its training task."""
+def start_task(airflow: AirflowProcess, list_dag_containers: object) -> Iterator[Callable[..., TrainingTask]]:
+    """Yield a function that starts a DAG run and returns its training task."""
     with gates.temporary_dag(airflow, "training", DAG) as dag:
         yield lambda **params: TrainingTask(airflow, dag, airflow.run_dag(dag, params))
 
 
 def read_model(result: dict[str, Any]) -> dict[str, int]:
-    """Return the number of batches that the model has counted, and the number of the loop."""
+    """Return how many batches the model (``batches``) and the training loop (``done``) have counted."""
     return json.loads((Path(result["model"]) / "model.json").read_text())
 
 
 @pytest.fixture(scope="module")
 def observed_run(start_task, docker_client) -> SimpleNamespace:
-    """Return observations of a training job whose task is killed and whose deadline is changed."""
+    """Run a training job, kill its task, change its deadline, and return what was observed."""
     training = start_task(arguments="begin end")
     states = [training.wait_until(lambda pace: pace["state"] != "waiting")["state"]]
     container = training.container
     open_gates(docker_client, container, "begin")
     states.append(training.wait_until(lambda pace: pace["state"] != "starting")["state"])
-    # Once the speed is known, a far deadline needs only the minimum.
+    # As soon as the speed is known, the minimum allocation meets the far deadline.
     before = training.wait_until(lambda pace: pace["loss"] and pace["devices"] == pace["min_devices"])
     training.wait_until(lambda kept: kept["run"]["held_devices"] == before["devices"], key="controller")
 
@@ -124,7 +124,7 @@ def observed_run(start_task, docker_client) -> SimpleNamespace:
     )
 
 
-def test_container_passes_all_states_and_stores_its_results(observed_run, containers):
+def test_job_passes_through_all_states_and_stores_its_results(observed_run, list_dag_containers):
     assert observed_run.states == ["starting", "training", "finishing", "finished"]
     assert observed_run.result["runtime"] == "docker"
     model = read_model(observed_run.result)
@@ -134,35 +134,35 @@ def test_container_passes_all_states_and_stores_its_results(observed_run, contai
     assert progress == sorted(progress)
     assert progress[-1] == 100.0
     assert observed_run.kept == [PACE, HISTORY, OUTPUT, RESULT]
-    assert containers() == []
+    assert list_dag_containers() == []
 
 
 def test_live_deadline_changes_the_allocation(observed_run):
-    moved = observed_run.events["deadline"]
-    assert (moved["before_s"], moved["after_s"]) == (100 * 86_400.0, observed_run.new_deadline_s)
+    deadline_event = observed_run.events["deadline"]
+    assert (deadline_event["before_s"], deadline_event["after_s"]) == (100 * 86_400.0, observed_run.new_deadline_s)
     assert observed_run.result["deadline_s"] == observed_run.cut["deadline_s"] == observed_run.new_deadline_s
     assert observed_run.before["devices"] == 0.1
     assert observed_run.cut["devices"] > 0.1
     earlier = {row["devices"] for row in observed_run.samples if row["deadline_s"] > observed_run.new_deadline_s}
-    assert observed_run.cut["devices"] not in earlier  # only the new deadline needs so many devices
+    assert observed_run.cut["devices"] not in earlier  # the old deadline never needs so many devices
     assert f"to {observed_run.new_deadline_s:.1f} s" in observed_run.logs[1]
 
 
 def test_invalid_live_deadline_is_rejected(observed_run):
-    refused = observed_run.events["deadline_refused"]
-    assert refused["value"] == "as soon as possible"
-    assert refused["t_s"] < observed_run.events["deadline"]["t_s"]
+    rejection = observed_run.events["deadline_refused"]
+    assert rejection["value"] == "as soon as possible"
+    assert rejection["t_s"] < observed_run.events["deadline"]["t_s"]
     assert "New deadline rejected, the old deadline of 8640000.0 s stays in force" in observed_run.logs[1]
 
 
 def test_killed_task_reattaches_to_its_running_container(observed_run):
     assert f"Job {observed_run.container} of an earlier try is running: taking it over" in observed_run.logs[1]
-    assert "resumed" not in observed_run.events  # the trainer itself was never restarted
+    assert "resumed" not in observed_run.events  # the training process was never restarted
     assert observed_run.result["restarts"] == 0
-    assert observed_run.samples[0]["t_s"] < observed_run.before["t_s"]  # the history continues
+    assert observed_run.samples[0]["t_s"] < observed_run.before["t_s"]  # the history includes the first try
 
 
-def test_first_run_uses_measurements_of_a_task_with_the_same_code(airflow, observed_run, docker_client):
+def test_first_run_starts_from_measurements_of_another_task_with_the_same_code(airflow, observed_run, docker_client):
     text = DAG.replace('DAG("training"', 'DAG("relative"').replace('"train"', '"other"')
     with gates.temporary_dag(airflow, "relative", text) as dag:
         training = TrainingTask(airflow, dag, airflow.run_dag(dag, {"arguments": "begin end"}), "other")
@@ -187,31 +187,31 @@ def test_killed_container_is_resumed_from_its_checkpoint_by_a_retry(start_task, 
     assert model["batches"] == model["done"] > int(resumed_at)
 
 
-def test_task_marked_as_failed_leaves_no_container(start_task, containers):
+def test_task_marked_as_failed_leaves_no_container(start_task, list_dag_containers):
     training = start_task()
     training.wait_until(lambda pace: pace["state"] == "training")
     container = training.container
     path = f"/dags/{training.dag_id}/dagRuns/{training.run_id}/taskInstances/train"
     training.airflow.api("PATCH", path, {"new_state": "failed"})
-    until(lambda: container not in [found["Id"] for found in containers()])
+    until(lambda: container not in [found["Id"] for found in list_dag_containers()])
 
 
-def test_cleared_task_removes_its_container_and_starts_a_new_container(start_task, containers):
+def test_cleared_task_removes_its_container_and_starts_a_new_container(start_task, list_dag_containers):
     training = start_task()
     training.wait_until(lambda pace: pace["state"] == "training")
     container = training.container
     what = {"dry_run": False, "dag_run_id": training.run_id, "task_ids": ["train"], "only_failed": False}
     training.airflow.api("POST", f"/dags/{training.dag_id}/clearTaskInstances", what)
     training.wait_until(lambda record: record["id"] != container, key=CONTAINER)
-    assert container not in [found["Id"] for found in containers()]
+    assert container not in [found["Id"] for found in list_dag_containers()]
     training.airflow.api("PATCH", f"/dags/training/dagRuns/{training.run_id}", {"state": "failed"})
 
 
-def test_drained_worker_hands_over_its_container_without_using_a_try(start_task, docker_client):
+def test_drained_worker_hands_over_its_container_within_the_same_try(start_task, docker_client):
     training = start_task()
     training.wait_until(lambda pace: pace["state"] == "training")
     before = training.stored_value(CONTAINER)
-    os.kill(training.instance()["pid"], signal.SIGTERM)  # as a drained worker's supervisor does
+    os.kill(training.instance()["pid"], signal.SIGTERM)  # like the supervisor of a drained worker
     record = training.wait_until(lambda record: record["owner"] != before["owner"], key=CONTAINER)
     assert record["id"] == before["id"]
     assert training.instance()["try_number"] == 1
@@ -221,7 +221,7 @@ def test_drained_worker_hands_over_its_container_without_using_a_try(start_task,
     assert training.result()["restarts"] == 0
 
 
-def test_task_ends_without_its_container_when_its_supervisor_dies(start_task, docker_client):
+def test_container_continues_when_its_tasks_supervisor_is_killed(start_task, docker_client):
     training = start_task()
     training.wait_until(lambda pace: pace["state"] == "training")
     task, container = psutil.Process(training.instance()["pid"]), training.container

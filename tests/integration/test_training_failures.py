@@ -1,6 +1,6 @@
-"""Errors name field, value and accepted values, and are raised before a container starts if possible.
+"""Errors name the field, the value and what is accepted, and are raised before a container starts if possible.
 
-The operator runs without a scheduler, on real runtimes; a dictionary replaces the task state store.
+The tests execute the operator without a scheduler on real runtimes. A dictionary replaces the task state store.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ TRACKED = "from paceline.train import track\nfor batch in track([1] * 20):\n    
 
 
 @pytest.fixture
-def leaves_no_container(docker_client: docker.APIClient) -> Iterator[None]:
-    """Remove containers that a test has left, and fail the test if it has left any."""
+def fail_on_leftover_containers(docker_client: docker.APIClient) -> Iterator[None]:
+    """Remove the containers that the test has left, and fail the test if there are any."""
     yield
     left = docker_client.containers(all=True, filters={"label": "paceline.dag=failing"})
     for container in left:
@@ -32,9 +32,9 @@ def leaves_no_container(docker_client: docker.APIClient) -> Iterator[None]:
 
 @pytest.fixture
 def runtime(request: pytest.FixtureRequest) -> str:
-    """Return the name of the runtime; no container may be left after the test."""
+    """Return the name of the runtime. With Docker, fail a test that leaves a container."""
     if request.param == "docker":
-        request.getfixturevalue("leaves_no_container")
+        request.getfixturevalue("fail_on_leftover_containers")
     return str(request.param)
 
 
@@ -73,41 +73,43 @@ def run(tmp_path, monkeypatch, docker_host):
     return run_operator
 
 
-both = pytest.mark.parametrize("runtime", [pytest.param("docker", marks=pytest.mark.docker), "process"], indirect=True)
+both_runtimes = pytest.mark.parametrize(
+    "runtime", [pytest.param("docker", marks=pytest.mark.docker), "process"], indirect=True
+)
 
 
-@both
+@both_runtimes
 def test_past_deadline_with_on_infeasible_fail_fails_before_the_start(run, runtime):
     for deadline in (datetime.now(timezone.utc) - timedelta(minutes=5), 0.5):
         with pytest.raises(AirflowFailException, match=r"deadline: .* s had passed before the training started"):
             run(TRACKED, runtime=runtime, deadline=deadline, on_infeasible="fail")
 
 
-def test_past_deadline_with_best_effort_is_missed(run):
+def test_best_effort_job_with_a_past_deadline_runs_and_is_late(run):
     result = run(TRACKED, runtime="process", deadline=0.5)
     assert (result["deadline_s"], result["met"]) == (0.5, False)
 
 
-@both
+@both_runtimes
 def test_missing_script_is_reported(run, runtime):
     with pytest.raises(AirflowFailException, match=r"script: got '/nowhere/train.py', expected a file that exists"):
         run(runtime=runtime, script="/nowhere/train.py")
 
 
-@both
+@both_runtimes
 def test_missing_input_is_reported(run, runtime):
     with pytest.raises(AirflowFailException, match=r"inputs\['data'\]: got '/nowhere/data.csv', expected a file or"):
         run(TRACKED, runtime=runtime, inputs={"data": "/nowhere/data.csv"})
 
 
 @pytest.mark.docker
-def test_missing_image_is_reported_with_the_pull_command(run, leaves_no_container):
+def test_missing_image_is_reported_with_the_pull_command(run, fail_on_leftover_containers):
     with pytest.raises(AirflowFailException, match=r"image: got 'nobody/nothing:1', expected .*docker pull"):
         run(TRACKED, runtime="docker", image="nobody/nothing:1")
 
 
 @pytest.mark.docker
-def test_missing_connection_is_reported(run, leaves_no_container):
+def test_missing_connection_is_reported(run, fail_on_leftover_containers):
     with pytest.raises(AirflowFailException, match=r"docker_conn_id: got 'nobody', expected a usable connection"):
         run(TRACKED, runtime="docker", docker_conn_id="nobody")
 
@@ -115,7 +117,7 @@ def test_missing_connection_is_reported(run, leaves_no_container):
 def test_unreachable_engine_is_reported(run, monkeypatch):
     monkeypatch.setattr("paceline.run._handle._RETRY_FOR_S", 0.0)
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere.sock")
-    with pytest.raises(AirflowException, match=r"no Docker engine answers at unix:///nowhere.sock"):
+    with pytest.raises(AirflowException, match=r"no Docker engine responds at unix:///nowhere.sock"):
         run(TRACKED, runtime="docker")
 
 
@@ -130,7 +132,7 @@ def test_auto_runtime_without_an_engine_uses_a_local_process(run, monkeypatch):
 def test_auto_runtime_with_container_options_never_uses_a_local_process(run, monkeypatch, options):
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere.sock")
     monkeypatch.setenv("AIRFLOW_CONN_NOWHERE", '{"conn_type": "generic", "host": "/nowhere.sock"}')
-    with pytest.raises(AirflowException, match=r"no Docker engine answers at (unix:///nowhere\.sock|nowhere)"):
+    with pytest.raises(AirflowException, match=r"no Docker engine responds at (unix:///nowhere\.sock|nowhere)"):
         run(TRACKED, runtime="auto", **options)
 
 
@@ -139,12 +141,12 @@ def test_failing_script_is_reported_with_its_traceback(run):
         run("1 / 0", runtime="process")
 
 
-def test_script_without_progress_is_reported_with_a_remedy(run):
+def test_error_for_a_script_without_progress_names_a_remedy(run):
     with pytest.raises(AirflowException, match=r"script: reported no progress at all, expected a loop over paceline"):
         run("print('hello')", runtime="process")
 
 
-def test_zero_batches_are_reported(run):
+def test_training_loop_without_batches_is_reported(run):
     with pytest.raises(AirflowException, match=r"batch"):
         run("from paceline.train import track\nfor batch in track([]):\n    pass\n", runtime="process")
 
@@ -156,7 +158,7 @@ def test_malformed_progress_lines_are_skipped(run, capsys):
 
 
 @pytest.mark.docker
-def test_out_of_memory_kill_is_reported(run, leaves_no_container):
+def test_out_of_memory_kill_is_reported(run, fail_on_leftover_containers):
     greedy = (
         "from paceline.train import track\nfor batch in track([1] * 9):\n    kept = bytearray(b'1') * (900 << 20)\n"
     )
@@ -165,7 +167,7 @@ def test_out_of_memory_kill_is_reported(run, leaves_no_container):
 
 
 @pytest.mark.docker
-def test_result_names_the_folder_of_the_collected_output(run, leaves_no_container, tmp_path):
+def test_result_contains_the_path_of_the_output_folder(run, fail_on_leftover_containers, tmp_path):
     source = TRACKED + "from paceline.train import output_dir\n(output_dir() / 'model.txt').write_text('done')\n"
     result = run(source, runtime="docker", output=str(tmp_path / "out"))
     assert (tmp_path / "out" / "model.txt").read_text() == "done"
@@ -175,12 +177,12 @@ def test_result_names_the_folder_of_the_collected_output(run, leaves_no_containe
 def test_live_deadline_set_before_the_start_overrides_the_dag(run):
     state = MemoryState(deadline="40m")
     assert run(TRACKED, runtime="process", state=state)["deadline_s"] == 2400.0
-    assert "deadline" not in state  # a later run starts with the DAG's deadline again
+    assert "deadline" not in state  # the next run uses the DAG's deadline again
     assert set(state) == {"pace", "history", "output", "result"}
 
 
 @pytest.mark.docker
-def test_private_environment_reaches_the_job_but_not_the_log(run, leaves_no_container, capsys):
+def test_private_environment_reaches_the_job_but_not_the_log(run, fail_on_leftover_containers, capsys):
     check = "import os\nprint('length', len(os.environ['TOKEN']))\n"
     run(check + TRACKED, runtime="docker", private_environment={"TOKEN": "hunter2hunter2"})
     log = "".join(capsys.readouterr())

@@ -1,4 +1,4 @@
-"""The files of the tutorial do in a real Airflow what the tutorial says."""
+"""The tutorial's DAG behaves in a real Airflow as the tutorial says."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ TUTORIAL = Path(__file__).parents[2] / "docs" / "tutorial.md"
 
 
 def _tutorial_files() -> dict[str, str]:
-    """Map the names of the files that a reader of the tutorial saves to their contents."""
-    found = re.findall(r"Save this as `airflow/dags/([\w.]+)`.*?```python\n(.*?)```", TUTORIAL.read_text(), re.DOTALL)
-    return dict(found)
+    """Return the contents of the files in the tutorial that a reader saves, by file name."""
+    files = re.findall(r"Save this as `airflow/dags/([\w.]+)`.*?```python\n(.*?)```", TUTORIAL.read_text(), re.DOTALL)
+    return dict(files)
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_tutorial_trains_and_follows_a_new_deadline(
     run_id = airflow.run_dag("tutorial", {"deadline": "10m"})
     training = TrainingTask(airflow, "tutorial", run_id)
     pace = training.wait_until(lambda pace: pace["state"] == "training")
-    deadline_s = round(pace["t_s"]) + 100  # in the future even if the command is slow
+    deadline_s = round(pace["t_s"]) + 100  # still in the future if the command is slow
     assert main(["deadline", "set", "tutorial", "latest", "train", f"{deadline_s}s"]) == 0
     assert airflow.wait("tutorial", run_id, timeout_s=600) == "success", training.log()
     result = training.result()

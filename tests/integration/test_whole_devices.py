@@ -1,4 +1,4 @@
-"""A training job on whole devices (processes in place of GPUs) in a container under the deadline controller."""
+"""A container under the deadline controller that trains on whole devices: one process stands in for each GPU."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ SCRIPT = Path(__file__).parent / "training" / "digits.py"
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(900)]
 
 
-class WatchedState(MemoryState):
-    """Live state that sets an infeasible deadline once the training has started."""
+class DeadlineChangingState(MemoryState):
+    """A job's live state that changes the deadline to an infeasible one as soon as training has started."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,12 +35,12 @@ class WatchedState(MemoryState):
             self[DEADLINE] = value["t_s"] + 0.3 * (value["earliest_s"] - value["t_s"])
 
     def second_process_joined(self) -> bool:
-        """Return whether a second process trains."""
+        """Return whether the job trains with two processes."""
         return any(sample["devices_in_force"] == 2 for sample in self.seen)
 
 
 def test_second_process_joins_for_an_earlier_deadline(docker_client, trainer_image):
-    state = WatchedState()
+    state = DeadlineChangingState()
     controller = make_controller("default", Limits(1, 2, GPU_QUANTUM), deadline_s=3600.0)
     devices = controller.start(0.0)
     assert devices == 1

@@ -1,6 +1,6 @@
-"""``python -m tests.soak --minutes 30 [--seed N] [pytest's arguments]``: repeat the scenarios of this folder.
+"""Repeat the scenarios of this folder: ``python -m tests.soak --minutes 30 [--seed N] [pytest's arguments]``.
 
-The scenarios run in random order until the minutes are over, even after a failure; see ``conftest.py``.
+The scenarios run in random order until the time is over, even after a failure, see ``conftest.py``.
 """
 
 from __future__ import annotations
@@ -16,9 +16,14 @@ import pytest
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
     parser.add_argument(
-        "--minutes", type=_parse_minutes, default=30.0, help="minutes after which no scenario starts (%(default)g)"
+        "--minutes",
+        type=_parse_minutes,
+        default=30.0,
+        help="start no scenario after this number of minutes (default: %(default)g)",
     )
-    parser.add_argument("--seed", type=int, default=None, help="seed of the order and of the scenarios' random choices")
+    parser.add_argument(
+        "--seed", type=int, default=None, help="seed for the order of the scenarios and for their random choices"
+    )
     chosen, others = parser.parse_known_args()
     arguments = [str(Path(__file__).parent), f"--minutes={chosen.minutes}"]
     return pytest.main(arguments + ([] if chosen.seed is None else [f"--seed={chosen.seed}"]) + others)

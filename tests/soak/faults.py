@@ -1,4 +1,4 @@
-"""The faults of the fault matrix, and the conditions of their repair, for ``test_faults``.
+"""The faults of the fault matrix for ``test_faults``, and the conditions under which each fault is repaired.
 
 A fault function kills a process of the scene or causes another failure, and returns a condition that is true once the
 failure is repaired.
@@ -29,10 +29,10 @@ from paceline.train.progress import Progress, parse_line
 
 Repaired = Callable[[], object]
 ENDED = ("success", "skipped", "failed", "upstream_failed")
-GATES = {"starting": "begin", "training": "go", "finishing": "end"}  # phase to gate of patient.py
+GATES = {"starting": "begin", "training": "go", "finishing": "end"}  # phase: gate of patient.py
 SAMPLES, EPOCHS = 120, 60
-CALLS, LAST_CALLS = 16, 6  # store calls, one of which fails; a finishing task makes LAST_CALLS or more
-CLOCK_OFFSET_S = 30  # initial offset of the wrong clock
+CALLS, LAST_CALLS = 16, 6  # the failing call of the store is one of this many; a finishing task makes at least 6
+CLOCK_OFFSET_S = 30  # initial offset of the engine's wrong clock
 DAGS = f"""
 from pathlib import Path
 from airflow.sdk import DAG
@@ -98,19 +98,19 @@ TRAININGS = {"faults_fleet": ("train.a", "train.b")}
 
 @dataclass
 class Scene:
-    """A run of a DAG whose training jobs wait in one phase."""
+    """A DAG run whose training jobs all wait in the same phase."""
 
     airflow: AirflowProcess
     client: docker.APIClient
     dag_id: str
     phase: str
     run_id: str
-    draw: random.Random
+    rng: random.Random
     arbiter: TrainingTask | None = None
-    engine: Path | None = None  # folder of the jobs' private engine
+    engine: Path | None = None  # folder of the private engine that runs the jobs
     disk: Path | None = None  # a small disk for the output
     clock: WrongClock | None = None
-    fails_at: Path | None = None  # file with the number of store calls up to the failing call
+    fails_at: Path | None = None  # contains the number of store calls up to and including the failing call
     began_s: float = field(default_factory=time.time)
     old_groups: list[int] = field(default_factory=list)  # process groups of killed Airflow components
     suspended: list[psutil.Process] = field(default_factory=list)
@@ -124,7 +124,7 @@ class Scene:
         return TrainingTask(self.airflow, self.dag_id, self.run_id, task_id)
 
     def container(self, task_id: str) -> Mapping[str, str] | None:
-        """Return the state and the id of a task's container."""
+        """Return the state and the id of a task's container, or None if the task has no container."""
         labels = [f"paceline.dag={self.dag_id}", f"paceline.run={self.run_id}", f"paceline.task={task_id}"]
         for found in self.client.containers(all=True, filters={"label": labels}):
             with suppress(docker.errors.NotFound):
@@ -141,21 +141,21 @@ class Scene:
         return [one for line in self.log_lines(task_id) if (one := parse_line(line))]
 
     def wait_for_phase(self) -> None:
-        """Wait until all jobs are in the phase; in ``training``, also until there is work to lose."""
+        """Wait until all jobs are in the phase. In ``training``, also wait for progress that a fault could lose."""
         for task_id in self.task_ids:
             until(lambda: self._is_in_phase(task_id), task_id)  # noqa: B023
 
     def _is_in_phase(self, task_id: str) -> bool:
         assert self.task(task_id).instance()["state"] not in ENDED, "the task ended too early"
         if self.phase == "training":
-            event = "checkpoint" if task_id == "train" else "progress"  # a fleet's server has the checkpoint
+            event = "checkpoint" if task_id == "train" else "progress"  # a fleet's server saves checkpoints
             return any(one.event == event for one in self.progress(task_id))
         if self.phase == "finishing":
             self.open_gates(task_id, "go")
         return f"waits at {GATES[self.phase]}" in self.log_lines(task_id)
 
-    def safe_pct(self) -> float:
-        """Return the progress that no fault may lose."""
+    def saved_progress_pct(self) -> float:
+        """Return the progress in percent that is in a checkpoint, so no fault may lose it."""
         safe = [one.percent for one in self.progress("train") if one.event in ("checkpoint", "finish")]
         return max(safe, default=0.0)
 
@@ -163,42 +163,42 @@ class Scene:
         container = self.container(task_id)
         if container is None or container["Status"] != "running":
             return
-        with suppress(docker.errors.APIError):  # the container is ending
+        with suppress(docker.errors.APIError):  # the container has just ended
             run_in_container(self.client, container["Id"], "touch", *gates)
 
-    def resume(self) -> None:
-        """Resume the suspended processes."""
+    def resume_processes(self) -> None:
+        """Resume all suspended processes."""
         for process in self.suspended:
             with suppress(psutil.NoSuchProcess):
                 process.resume()
 
     def open_all_gates(self) -> None:
-        """Open all gates, in any phase; call repeatedly until the jobs end."""
+        """Open the gates of all phases. Call this repeatedly until the jobs end, because a restart closes gates."""
         for task_id in self.task_ids:
             self.open_gates(task_id, *GATES.values())
 
 
-def _next_try(task: TrainingTask) -> Repaired:
+def _has_next_try(task: TrainingTask) -> Repaired:
     before = task.instance()["try_number"]
     return lambda: task.instance()["try_number"] > before
 
 
 def kill_task_process(scene: Scene) -> Repaired:
     task = scene.task("train")
-    repaired = _next_try(task)
+    repaired = _has_next_try(task)
     os.kill(task.instance()["pid"], signal.SIGKILL)
     return repaired
 
 
 def kill_supervisor(scene: Scene) -> Repaired:
     task = scene.task("train")
-    repaired = _next_try(task)
+    repaired = _has_next_try(task)
     os.kill(psutil.Process(task.instance()["pid"]).ppid(), signal.SIGKILL)
     return repaired
 
 
 def drain_worker(scene: Scene) -> Repaired:
-    """Send the task SIGTERM, like a pod's eviction or a worker's restart."""
+    """Send SIGTERM to the task, as when a pod is evicted or a worker is restarted."""
     task = scene.task("train")
     before = task.stored_value(CONTAINER)
     os.kill(task.instance()["pid"], signal.SIGTERM)
@@ -206,7 +206,7 @@ def drain_worker(scene: Scene) -> Repaired:
 
 
 def clear_task(scene: Scene) -> Repaired:
-    """Clear the task, as a user does to train again."""
+    """Clear the task, as a user does to repeat the training job."""
     task = scene.task("train")
     before = task.stored_value(CONTAINER)
     body = {"dry_run": False, "dag_run_id": scene.run_id, "task_ids": ["train"], "only_failed": False}
@@ -215,9 +215,9 @@ def clear_task(scene: Scene) -> Repaired:
 
 
 def suspend_worker(scene: Scene) -> Repaired:
-    """Suspend a worker and its task; resume them when another worker has the task."""
+    """Suspend a worker and its task. Resume both processes when another worker has taken over the task."""
     task = scene.task("train")
-    before, retried = task.stored_value(CONTAINER), _next_try(task)
+    before, retried = task.stored_value(CONTAINER), _has_next_try(task)
     process = psutil.Process(task.instance()["pid"])
     scene.suspended = [psutil.Process(process.ppid()), process]
     for one in scene.suspended:
@@ -226,16 +226,16 @@ def suspend_worker(scene: Scene) -> Repaired:
     def repaired() -> bool:
         if not retried() or (task.stored_value(CONTAINER) or {}).get("owner") == before["owner"]:
             return False
-        scene.resume()
+        scene.resume_processes()
         return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
 
     return repaired
 
 
 def fill_disk(scene: Scene) -> Repaired:
-    """Fill the disk of the output; free it once a try has failed."""
+    """Fill the disk of the output. Free the disk as soon as a try has failed."""
     assert scene.disk is not None
-    failed, filler = _next_try(scene.task("train")), scene.disk / "filler"
+    failed, filler = _has_next_try(scene.task("train")), scene.disk / "filler"
     with suppress(OSError), filler.open("wb", buffering=0) as file:
         while file.write(b"." * 1024):
             pass
@@ -246,26 +246,26 @@ def fill_disk(scene: Scene) -> Repaired:
 
 
 def _set_clock(seconds: int) -> Callable[[Scene], Repaired]:
-    def inject_fault(scene: Scene) -> Repaired:
+    def inject(scene: Scene) -> Repaired:
         assert scene.clock is not None
         scene.clock.jump(seconds)
         return lambda: True
 
-    return inject_fault
+    return inject
 
 
 def fail_store_call(scene: Scene) -> Repaired:
-    """Let one of the next store calls fail; in ``starting``, the fixture has chosen one of the task's first calls."""
+    """Let one of the next calls of the state store fail. For ``starting``, the fixture has already chosen the call."""
     assert scene.fails_at is not None
     if scene.phase != "starting":
         calls = LAST_CALLS if scene.phase == "finishing" else CALLS
-        scene.fails_at.write_text(str(scene.draw.randint(1, calls)))
+        scene.fails_at.write_text(str(scene.rng.randint(1, calls)))
     return lambda: not scene.fails_at.exists()
 
 
 def exhaust_memory(scene: Scene) -> Repaired:
-    """Exhaust the container's memory, so that the kernel kills the job."""
-    repaired, container = _restarted(scene, "train"), scene.container("train")
+    """Exhaust the container's memory so that the kernel kills the job."""
+    repaired, container = _has_restarted(scene, "train"), scene.container("train")
     assert container is not None
     allocate = "taken = [b'.' * 2**26 for _ in range(16)]"
     command = ["sh", "-c", f'echo 1000 >/proc/1/oom_score_adj && python -c "{allocate}"']
@@ -275,13 +275,13 @@ def exhaust_memory(scene: Scene) -> Repaired:
 
 def kill_arbiter(scene: Scene) -> Repaired:
     assert scene.arbiter is not None
-    repaired = _next_try(scene.arbiter)
+    repaired = _has_next_try(scene.arbiter)
     os.kill(scene.arbiter.instance()["pid"], signal.SIGKILL)
     return repaired
 
 
 def _kill_component(name: str, downtime_s: float = 0.0) -> Callable[[Scene], Repaired]:
-    def inject_fault(scene: Scene) -> Repaired:
+    def inject(scene: Scene) -> Repaired:
         process = scene.airflow.processes[name]
         scene.old_groups.append(process.pid)
         os.kill(process.pid, signal.SIGKILL)
@@ -292,33 +292,33 @@ def _kill_component(name: str, downtime_s: float = 0.0) -> Callable[[Scene], Rep
         def repaired() -> bool:
             return scene.airflow.health()[name.replace("-", "_")] == "healthy"
 
-        if name == "api-server":  # the test needs the API server, too
+        if name == "api-server":  # the test itself needs the API server
             until(repaired)
         return repaired
 
-    return inject_fault
+    return inject
 
 
 def _kill_container(task_id: str) -> Callable[[Scene], Repaired]:
-    def inject_fault(scene: Scene) -> Repaired:
-        repaired = _restarted(scene, task_id)
+    def inject(scene: Scene) -> Repaired:
+        repaired = _has_restarted(scene, task_id)
         container = scene.container(task_id)
         assert container is not None
         scene.client.kill(container["Id"])
         return repaired
 
-    return inject_fault
+    return inject
 
 
 def restart_engine(scene: Scene) -> Repaired:
-    repaired = _restarted(scene, "train")
+    repaired = _has_restarted(scene, "train")
     for action in ("stop", "start"):
         subprocess.run([sites.ENGINE, action, str(scene.engine)], check=True, capture_output=True, timeout=120)
     return repaired
 
 
-def _restarted(scene: Scene, task_id: str) -> Repaired:
-    """Return a condition that is true once the task's container has restarted or the task has ended."""
+def _has_restarted(scene: Scene, task_id: str) -> Repaired:
+    """Return a condition that is true if the task's container has restarted or the task has ended."""
     before = scene.container(task_id)
 
     def restarted() -> bool:
@@ -330,7 +330,7 @@ def _restarted(scene: Scene, task_id: str) -> Repaired:
 
 
 ALWAYS = tuple(GATES)
-# Fault name to the DAG, the fault function, and the phases in which a job must survive the fault.
+# Name of the fault: its DAG, the function that injects it, and the phases in which a job must survive it.
 MATRIX: dict[str, tuple[str, Callable[[Scene], Repaired], tuple[str, ...]]] = {
     "task process": ("faults", kill_task_process, ALWAYS),
     "supervisor": ("faults", kill_supervisor, ALWAYS),
@@ -353,10 +353,10 @@ MATRIX: dict[str, tuple[str, Callable[[Scene], Repaired], tuple[str, ...]]] = {
     "worker": ("faults_fleet", _kill_container("train.b"), ALWAYS),
     "parameter server": ("faults_fleet", _kill_container("train.parameter_server"), ("starting", "training")),
 }
-WORK_MAY_BE_LOST = ("clear",)  # a cleared task starts without a checkpoint
+WORK_MAY_BE_LOST = ("clear",)  # a cleared task trains again without its checkpoint
 EXCLUDED = {
-    "triggerer, starting and finishing": "a training task is not deferred, so the phase makes no difference",
-    "parameter server, finishing": "the server ends with the last sample, before code after the loop runs",
+    "triggerer, starting and finishing": "a training task is never deferred, so one phase suffices",
+    "parameter server, finishing": "the server ends with the last sample, before the worker's last code runs",
     "the last try of a task, except a drain": "without retries, no try can repair the failure",
-    "worker machine": "the machine's engine fails with the worker; see docs/jobs.md",
+    "worker machine": "the engine of the machine fails together with the worker, see docs/jobs.md",
 }

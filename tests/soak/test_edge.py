@@ -1,4 +1,4 @@
-"""The edge demo in a real Airflow: unknown machines are profiled, selected, and train one model."""
+"""The edge demo in a real Airflow profiles and selects unknown machines, which train one model."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DAGS = Path(__file__).parents[2] / "dags"
 
 
 @pytest.fixture(autouse=True)
-def neighbour_image(docker_client: docker.APIClient) -> None:
+def require_neighbour_image(docker_client: docker.APIClient) -> None:
     try:
         docker_client.inspect_image(NEIGHBOUR)
     except docker.errors.ImageNotFound:
@@ -38,7 +38,7 @@ def neighbour_image(docker_client: docker.APIClient) -> None:
 
 
 def start_leftovers(client: docker.APIClient) -> None:
-    """Start leftovers of a killed demo: a camera and a training job with names that the next demo uses."""
+    """Start a camera and a training job as a killed demo leaves them, with names that the next demo also uses."""
     for name, labels in (
         (f"{edge.DAG}-ewr-stitching", {edge.LABEL: "edge", BACKGROUND: "stitching"}),
         (f"{edge.DAG}-train-ewr", {"paceline.dag": edge.DAG}),
@@ -58,7 +58,7 @@ def test_unknown_machines_are_profiled_selected_and_train_one_model(
     assert summary["drift_detected"]
     assert summary["promoted"]
     assert "stitching would take" in summary["excluded"]["jfk"], (
-        "its camera would miss its latency limit beside a training job"
+        "the camera would exceed its latency limit if a job trained on its machine"
     )
     assert set(summary["samples"]) == {"ewr", "lga"}
     assert sorted(path.name for path in (tmp_path / "storage" / "profiles").iterdir()) == [

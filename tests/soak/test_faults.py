@@ -1,7 +1,7 @@
-"""No work is lost when a process is killed while a training job starts, trains or finishes in a real Airflow.
+"""No work is lost if a fault occurs while a training job starts, trains or finishes in a real Airflow.
 
-The job counts how often each sample was trained on, and waits at gates (see ``patient.py``), so a fault occurs in the
-intended phase. In some runs the job continues at once, in other runs after the repair.
+The job counts how often each sample was trained on. It waits at gates (see ``patient.py``), so the fault occurs in the
+intended phase. In some runs, the test opens the gates before the fault is repaired, in other runs afterwards.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from paceline.runtime import DockerRuntime
 pytestmark = [pytest.mark.airflow, pytest.mark.docker, pytest.mark.timeout(1800)]
 
 
-@pytest.fixture(scope="session")  # Airflow is slow to parse a file that was removed and added again
-def dags(airflow: AirflowProcess) -> Iterator[None]:
+@pytest.fixture(scope="session")  # Airflow needs long to parse a file that was removed and added again
+def fault_dags(airflow: AirflowProcess) -> Iterator[None]:
     with temporary_dag(airflow, "faults", DAGS):
         yield
 
@@ -41,42 +41,42 @@ def dags(airflow: AirflowProcess) -> Iterator[None]:
 def scene(
     request: pytest.FixtureRequest,
     airflow: AirflowProcess,
-    dags: None,
+    fault_dags: None,
     docker_client: docker.APIClient,
     docker_host: str,
-    draw: random.Random,
+    rng: random.Random,
     tmp_path: Path,
 ) -> Iterator[Scene]:
-    """Yield a run of the fault's DAG, and remove the run completely at the end."""
+    """Start a run of the fault's DAG, yield it as a scene, and remove all its processes and containers at the end."""
     fault, phase = request.node.callspec.params.get("fault"), request.node.callspec.params["phase"]
     dag_id = MATRIX[fault][0] if fault else "faults"
     with contextlib.ExitStack() as stack:
         client, engine, arbiter, clock, fails_at = docker_client, None, None, None, tmp_path / "fails_at"
         if dag_id == "faults_elsewhere":
-            address = request.getfixturevalue("other_engine")
+            address = request.getfixturevalue("second_engine")
             engine = Path(address.removeprefix("unix://")).parent
             client = stack.enter_context(contextlib.closing(docker.APIClient(address, version="auto")))
-            stack.enter_context(_connection(airflow, "engine_of_faults", address))
+            stack.enter_context(_temporary_connection(airflow, "engine_of_faults", address))
         if dag_id == "faults_clock":
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pace", dir="/tmp")))
             clock = WrongClock(Path(docker_host.removeprefix("unix://")), folder / "socket", CLOCK_OFFSET_S)
             stack.callback(clock.close)
-            stack.enter_context(_connection(airflow, "engine_with_a_wrong_clock", clock.address))
+            stack.enter_context(_temporary_connection(airflow, "engine_with_a_wrong_clock", clock.address))
         if dag_id == "faults_store" and phase == "starting":
-            fails_at.write_text(str(draw.randint(1, CALLS)))
+            fails_at.write_text(str(rng.randint(1, CALLS)))
         if dag_id == "faults_shared":
             arbiter_run = stack.enter_context(running_arbiter(airflow, "faults_arbiter"))
             arbiter = TrainingTask(airflow, "faults_arbiter", arbiter_run, "arbiter")
-        disk = stack.enter_context(_small_disk()) if dag_id == "faults_disk" else None
+        disk = stack.enter_context(_mount_small_disk()) if dag_id == "faults_disk" else None
         params = {"gate": GATES[phase], "output": str(disk), "fails_at": str(fails_at)}
         run_id = airflow.run_dag(dag_id, params)
-        scene = Scene(airflow, client, dag_id, phase, run_id, draw, arbiter, engine, disk, clock, fails_at)
+        scene = Scene(airflow, client, dag_id, phase, run_id, rng, arbiter, engine, disk, clock, fails_at)
         stack.callback(DockerRuntime(client).remove_all, {"paceline.dag": dag_id})
         try:
             yield scene
         finally:
-            scene.resume()
-            for group in scene.old_groups:  # a scheduler's children run its tasks and outlive the scheduler
+            scene.resume_processes()
+            for group in scene.old_groups:  # children of a killed scheduler, which run its tasks, are still alive
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(group, signal.SIGKILL)
             if airflow.dag_run(dag_id, run_id)["state"] not in ("success", "failed"):
@@ -84,7 +84,7 @@ def scene(
 
 
 @contextlib.contextmanager
-def _connection(airflow: AirflowProcess, conn_id: str, address: str) -> Iterator[None]:
+def _temporary_connection(airflow: AirflowProcess, conn_id: str, address: str) -> Iterator[None]:
     connection = {"connection_id": conn_id, "conn_type": "generic", "host": address}
     airflow.api("POST", "/connections", connection)
     try:
@@ -94,7 +94,7 @@ def _connection(airflow: AirflowProcess, conn_id: str, address: str) -> Iterator
 
 
 @contextlib.contextmanager
-def _small_disk() -> Iterator[Path]:
+def _mount_small_disk() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="paceline-disk-") as folder:
         if os.getuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "disk", folder]).returncode:
             pytest.skip("this user may not mount a disk")
@@ -106,8 +106,8 @@ def _small_disk() -> Iterator[Path]:
 
 @pytest.mark.parametrize("phase", GATES)
 @pytest.mark.parametrize("state", ["success", "failed"])
-def test_marked_task_removes_its_job(state: str, phase: str, scene: Scene) -> None:
-    """A task that a user marks as ended removes its job in any phase."""
+def test_task_marked_by_a_user_removes_its_job(state: str, phase: str, scene: Scene) -> None:
+    """In every phase, a task removes its job if a user marks the task as success or failed."""
     scene.wait_for_phase()
     task = scene.task("train")
     path = f"/dags/{scene.dag_id}/dagRuns/{scene.run_id}/taskInstances/train"
@@ -122,9 +122,9 @@ def test_job_survives_fault(
     fault: str, phase: str, scene: Scene, record_property: Callable[[str, object], None]
 ) -> None:
     scene.wait_for_phase()
-    safe_pct = scene.safe_pct() - 0.01  # rounding
+    saved_pct = scene.saved_progress_pct() - 0.01  # tolerance for rounding
     repaired = MATRIX[fault][1](scene)
-    if scene.draw.random() < 0.5:
+    if scene.rng.random() < 0.5:
         until(repaired, "the repair")
     state = scene.airflow.wait(scene.dag_id, scene.run_id, timeout_s=600, before_poll=scene.open_all_gates)
     assert state == "success", scene.airflow.task_states(scene.dag_id, scene.run_id)
@@ -141,7 +141,7 @@ def test_job_survives_fault(
     if result.task_id == "train" and fault not in WORK_MAY_BE_LOST:
         rows = [row[1] for row in result.stored_value("history")["samples"]]
         assert rows[-1] == 100.0
-        reached = next(index for index, progress_pct in enumerate(rows) if progress_pct >= safe_pct)
-        assert min(rows[reached:]) >= safe_pct, "progress fell behind the last checkpoint"
+        reached = next(index for index, progress_pct in enumerate(rows) if progress_pct >= saved_pct)
+        assert min(rows[reached:]) >= saved_pct, "progress fell behind the last checkpoint"
     assert scene.client.containers(all=True, filters={"label": f"paceline.dag={scene.dag_id}"}) == []
     assert scene.client.networks(names=["paceline-faults"]) == []

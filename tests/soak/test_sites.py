@@ -1,4 +1,4 @@
-"""Training and profiling on two engines, each with an edge worker of Airflow's EdgeExecutor."""
+"""Training and profiling on two engines, each used by an edge worker of Airflow's EdgeExecutor."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DAG_ID = "sites_edge"
 
 
 @pytest.fixture
-def airflow(tmp_path: Path, docker_host: str, other_engine: str) -> Iterator[AirflowProcess]:
+def airflow(tmp_path: Path, docker_host: str, second_engine: str) -> Iterator[AirflowProcess]:
     """Yield an Airflow whose tasks run on edge workers, one for each site."""
     port = free_port()
     config = {
@@ -37,7 +37,7 @@ def airflow(tmp_path: Path, docker_host: str, other_engine: str) -> Iterator[Air
     }
     environment = {"AIRFLOW_CONN_SITES_KEY": json.dumps({"conn_type": "generic", "password": "only these two know"})}
     with AirflowProcess(tmp_path / "edge", config=config, environment=environment, port=port) as running:
-        for site, host in zip(sites.SITES, (docker_host, other_engine), strict=True):
+        for site, host in zip(sites.SITES, (docker_host, second_engine), strict=True):
             pid = running.home / f"{site}.pid"
             arguments = ["edge", "worker", "-q", f"site-{site}", "-H", f"site-{site}", "--pid", str(pid)]
             running.start_component(f"edge-{site}", arguments, {"DOCKER_HOST": host})
@@ -45,23 +45,23 @@ def airflow(tmp_path: Path, docker_host: str, other_engine: str) -> Iterator[Air
 
 
 def test_two_sites_with_edge_workers_train_one_model(
-    airflow: AirflowProcess, docker_client: docker.APIClient, other_engine: str
+    airflow: AirflowProcess, docker_client: docker.APIClient, second_engine: str
 ) -> None:
     places = {site: f"queue='site-{site}', executor='{EXECUTOR}'" for site in sites.SITES}
-    (airflow.dags_folder / f"{DAG_ID}.py").write_text(sites.fleet_dag(DAG_ID, places, docker_client))
+    (airflow.dags_folder / f"{DAG_ID}.py").write_text(sites.render_fleet_dag(DAG_ID, places, docker_client))
     try:
-        sites.check_one_model(airflow, DAG_ID, docker_client, other_engine)
+        sites.train_and_check_one_model(airflow, DAG_ID, docker_client, second_engine)
     finally:
-        DockerRuntime(docker_client).remove_all({"paceline.dag": DAG_ID})  # left over if the run has failed
+        DockerRuntime(docker_client).remove_all({"paceline.dag": DAG_ID})  # a failed run leaves containers
 
 
 def test_machines_of_two_engines_are_profiled_together(
-    docker_client: docker.APIClient, other_engine: str, trainer_image: str
+    docker_client: docker.APIClient, second_engine: str, trainer_image: str
 ) -> None:
     here = Machine(name="here", kind="part", cores=0.5, memory_gib=1)
     there = here.model_copy(update={"name": "there", "engine_conn_id": "engine_b"})
     server = here.model_copy(update={"name": "server", "address": f"{sites.gateway(docker_client)}:{free_port()}"})
-    other = docker.APIClient(base_url=other_engine, version="auto", timeout=60)
+    other = docker.APIClient(base_url=second_engine, version="auto", timeout=60)
     clients = {"here": docker_client, "there": other, "server": docker_client}
     machines = {"here": here, "there": there, "server": server}
     bench = Bench(

@@ -1,4 +1,4 @@
-"""A shared fixture for unit tests of training code: it forks processes from a Python with torch imported."""
+"""A shared fixture for unit tests of training code that forks processes from a Python process with torch imported."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tests.unit import forked
 
 @pytest.fixture(scope="session")
 def fork(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., forked.Forked]]:
-    """Yield a ``Popen`` that forks a process with torch imported; its arguments do not name the program."""
+    """Yield a substitute for ``Popen`` that forks a Python process with torch imported; omit the program's name."""
     path = str(tmp_path_factory.mktemp("forked") / "socket")
-    # One thread per library, because thread pools do not survive a fork.
+    # Use one thread per library, because thread pools do not survive a fork.
     threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     with subprocess.Popen(
         [sys.executable, forked.__file__, path],

@@ -1,6 +1,6 @@
-"""Processes with torch imported: forks of one Python, because importing torch takes seconds and a fork almost no time.
+"""Fork processes from one Python process with torch imported, because the import takes seconds and a fork does not.
 
-``python forked.py SOCKET`` is that Python. A test forks a process with ``Forked``, used like ``subprocess.Popen``.
+``python forked.py SOCKET`` is that process. A test forks a process with ``Forked``, used like ``subprocess.Popen``.
 The process has its own environment, output, main module and exit, and receives real signals.
 """
 
@@ -64,13 +64,13 @@ class Forked:
         self.pid = int(self._connection.recv(100))
 
     def poll(self) -> int | None:
-        """Return the exit code, or ``None`` while the process runs."""
+        """Return the exit code, or None if the process is still running."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.wait(0.0)
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait and return the exit code, or minus the signal's number if a signal ended the process."""
+        """Wait for the end of the process, and return the exit code, or the negative number of the signal that ended it."""
         if self.returncode is None:
             if not select.select([self._connection], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
@@ -79,7 +79,7 @@ class Forked:
         return self.returncode
 
     def send_signal(self, number: int) -> None:
-        """Send a signal, unless the process has ended."""
+        """Send a signal to the process if it is still running."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
@@ -99,7 +99,7 @@ def serve(path: str) -> list[str]:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(path)
     listener.listen()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no process waits for the intermediate forks
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps the intermediate forks
     print("ready", flush=True)
     while True:
         if sys.stdin in select.select([listener, sys.stdin], [], [])[0]:
@@ -129,7 +129,7 @@ def serve(path: str) -> list[str]:
 
 
 def _set_up_process(job: dict, fds: list[int]) -> None:
-    """Set the file descriptors, environment and folder of this process to those of a job."""
+    """Set the file descriptors, environment and working folder of this process."""
     spare = [fcntl.fcntl(fd, fcntl.F_DUPFD, _SPARE_FD) for fd in [os.open(os.devnull, os.O_RDONLY), *fds]]
     for number, fd in zip([0, *job["fds"]], spare, strict=True):
         os.dup2(fd, number)

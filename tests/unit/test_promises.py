@@ -262,7 +262,7 @@ def test_options_that_leave_nothing_to_measure_are_rejected(measurements, capsys
     monkeypatch.setattr(command, "find_image", stages.find_image)
     message = argument_error(capsys, "--image", "other")
     assert message.startswith(
-        "--image: got 'other', expected an image of the engine (no Docker engine answers at unix://"
+        "--image: got 'other', expected an image of the engine (no Docker engine responds at unix://"
     )
 
 

@@ -12,7 +12,9 @@ from paceline.train import checkpoint, output_dir, report, track
 
 arguments = argparse.ArgumentParser()
 arguments.add_argument("--batches", type=int, default=200)
-arguments.add_argument("--batch-size", type=int, default=32, help="with 64 or more, a second core is useful")
+arguments.add_argument(
+    "--batch-size", type=int, default=32, help="size of a batch; from 64 on, a second core is useful"
+)
 arguments.add_argument("--checkpoint-every-s", type=float, default=None)
 chosen = arguments.parse_args()
 

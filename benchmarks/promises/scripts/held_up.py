@@ -1,4 +1,4 @@
-"""Endless training script with one thread and a state of chosen size: ``python held_up.py NUMBERS BATCH_CPU_S``."""
+"""Slow training script with one thread and a state of chosen size: ``python held_up.py NUMBERS BATCH_CPU_S``."""
 
 import sys
 import time

@@ -1,7 +1,7 @@
 """``paceline clean``: list and remove orphaned jobs on an engine and on this machine.
 
-A task removes its job when it ends. A job is orphaned if the worker process dies before the removal, or if the job's
-output could not be collected. In the second case the task's state store still has the job's record.
+When a task ends, the worker process removes the task's job. The job is orphaned if the worker process dies first, or if
+the output cannot be collected. In the second case, the task's state store still contains the job's record.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _OWNER_TEXT: dict[Owner, str] = {
     "none": "its task has ended",
     "unknown": "this Airflow has no such run",
 }
-_TEAM_LABEL = "paceline.team"  # a team has several containers; its job record contains only the first
+_TEAM_LABEL = "paceline.team"  # a distributed job has several containers; its record contains only the first
 _FINAL_STATES = ("success", "failed", "skipped", "upstream_failed", "removed")
 
 
 class FoundJob(NamedTuple):
-    """A job with its labels, its owner and the newest sample of its task."""
+    """A job on a runtime, with its labels, its owner and the newest sample that its task stored."""
 
     runtime: Runtime
     id: str
@@ -54,7 +54,7 @@ def add_command(
 
 
 def find_jobs(api: AirflowApi, runtimes: list[Runtime]) -> Iterator[FoundJob]:
-    """Yield every job of the runtimes, with its owner according to this Airflow."""
+    """Yield every job of the runtimes. Determine from this Airflow whether a task still owns the job."""
     for runtime in runtimes:
         for job_id, labels in runtime.jobs():
             dag, run, task = (labels.get(f"paceline.{part}", "") for part in ("dag", "run", "task"))
@@ -73,16 +73,16 @@ def find_jobs(api: AirflowApi, runtimes: list[Runtime]) -> Iterator[FoundJob]:
 
 
 def _has_run(api: AirflowApi, dag: str, run: str, labels: Mapping[str, str]) -> bool:
-    """Return whether this Airflow has the job's run, by id and start time: another Airflow may use the same id."""
-    found = _none_if_missing(lambda: api.dag_run(dag, run)) if dag and run else None
-    began, label = found and found["start_date"], labels.get("paceline.began")
-    return bool(began and label) and _parse_time(str(began)) == _parse_time(str(label))
+    """Return whether the job's DAG run is in this Airflow. Compare start times: ids are not unique to one Airflow."""
+    dag_run = _none_if_missing(lambda: api.dag_run(dag, run)) if dag and run else None
+    start_date, label = dag_run and dag_run["start_date"], labels.get("paceline.began")
+    return bool(start_date and label) and _parse_time(str(start_date)) == _parse_time(str(label))
 
 
 def _task_state(api: AirflowApi, dag: str, run: str, task: str, index: int) -> str | None:
-    """Return the state of a task instance; ``None`` if it does not exist, ``"none"`` if it is not scheduled yet."""
-    found = _none_if_missing(lambda: api.task_instance(dag, run, task, index)) if task else None
-    return None if found is None else found["state"] or "none"
+    """Return the state of a task instance; ``None`` if it does not exist, ``"none"`` if it has not been scheduled."""
+    instance = _none_if_missing(lambda: api.task_instance(dag, run, task, index)) if task else None
+    return None if instance is None else instance["state"] or "none"
 
 
 def _none_if_missing(call: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
@@ -104,14 +104,14 @@ def _parse_time(text: str) -> datetime | None:
 
 
 def _run_clean(options: argparse.Namespace, api: AirflowApi) -> int:
-    found = sorted(find_jobs(api, _available_runtimes(options.engine)), key=lambda job: (job.owner, job.id))
-    rows = [_HEADINGS, *map(_table_row, found)]
+    jobs = sorted(find_jobs(api, _available_runtimes(options.engine)), key=lambda job: (job.owner, job.id))
+    rows = [_HEADINGS, *map(_table_row, jobs)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))]
-    for row in rows if found else ():
+    for row in rows if jobs else ():
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-    orphans = [job for job in found if job.owner == "none" or (job.owner == "kept" and options.kept)]
+    orphans = [job for job in jobs if job.owner == "none" or (job.owner == "kept" and options.kept)]
     if not options.remove or not orphans:
-        print(f"Orphaned jobs: {len(orphans)} of {len(found)}." + (" --remove removes them." if orphans else ""))
+        print(f"Orphaned jobs: {len(orphans)} of {len(jobs)}." + (" Remove them with --remove." if orphans else ""))
         return 0
     for job in orphans:
         with contextlib.suppress(JobLostError):  # another process has removed the job

@@ -1,4 +1,4 @@
-"""``paceline fleet check``: connect to each machine's engine and compare it with the fleet file."""
+"""``paceline fleet check``: check that each machine's engine is reachable and matches the fleet file."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def add_command(commands: Any) -> None:
     """Add ``paceline fleet`` to the subparsers."""
     fleet = commands.add_parser("fleet", help="check the machines of a fleet")
     actions = fleet.add_subparsers(required=True, metavar="ACTION")
-    check = actions.add_parser("check", help="connect to every machine's engine and compare it with the fleet file")
-    check.add_argument("file", metavar="FILE", help="fleet file in YAML")
+    check = actions.add_parser("check", help="check that each engine is reachable and matches the fleet file")
+    check.add_argument("file", metavar="FILE", help="fleet file (YAML)")
     check.add_argument(
         "--image", default=None, help="image that every engine must have, such as paceline-trainer:latest"
     )
@@ -27,13 +27,13 @@ def _run_check(options: argparse.Namespace) -> int:
     from paceline.fleet import check, load
 
     fleet = load(options.file)
-    found = list(check(fleet, _connect, options.image))
-    print(format_table(fleet, found))
-    return 0 if all(one.ok for one in found) else 1
+    results = list(check(fleet, _connect, options.image))
+    print(format_table(fleet, results))
+    return 0 if all(result.ok for result in results) else 1
 
 
 def _connect(machine: Machine) -> Any:
-    """Connect to a machine's engine, through its Airflow connection if it has one."""
+    """Connect to a machine's engine, through the machine's Airflow connection if the fleet file names result."""
     from docker import APIClient
 
     from paceline.airflow.engine_connection import default_engine, engine_hook
@@ -43,21 +43,21 @@ def _connect(machine: Machine) -> Any:
     return APIClient(base_url=default_engine(), version="auto")
 
 
-def format_table(fleet: Fleet, found: list[EngineCheck]) -> str:
-    """Format the results of the check as a table."""
+def format_table(fleet: Fleet, results: list[EngineCheck]) -> str:
+    """Format the results of ``check`` as a table."""
     machines = {machine.name: machine for machine in (*fleet.machines, fleet.parameter_server)}
     rows = [_HEADINGS]
-    for one in found:
-        machine = machines[one.machine]
+    for result in results:
+        machine = machines[result.machine]
         rows.append(
             (
-                one.machine,
+                result.machine,
                 machine.kind,
                 machine.tier,
-                one.version or "-",
-                "-" if one.cores is None else str(one.cores),
-                "-" if one.memory_gib is None else f"{one.memory_gib:g} GiB",
-                "ok" if one.ok else "; ".join(one.problems),
+                result.version or "-",
+                "-" if result.cores is None else str(result.cores),
+                "-" if result.memory_gib is None else f"{result.memory_gib:g} GiB",
+                "ok" if result.ok else "; ".join(result.problems),
             )
         )
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))]

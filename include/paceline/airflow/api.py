@@ -27,7 +27,7 @@ class AirflowApiError(PacelineError):
 
 
 def _is_locked(error: BaseException) -> bool:
-    """Return whether the call failed, without changes, because another writer had locked Airflow's database."""
+    """Return whether the call failed because another writer had locked Airflow's database. The call changed nothing."""
     return isinstance(error, AirflowApiError) and error.status == 500 and "Database error" in str(error)
 
 
@@ -40,7 +40,7 @@ _retry_if_locked = retry(
 
 
 class AirflowApi:
-    """Client of an Airflow's REST API. Each call can name its user, out of those with a known password.
+    """Client of Airflow's REST API. Each call can run as any user in ``passwords``.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ class AirflowApi:
     passwords:
         Mapping of user names to passwords.
     user:
-        User of the calls that do not name one.
+        Default user of the calls.
     token:
         Access token of ``user``, used instead of a password.
     """
@@ -66,7 +66,7 @@ class AirflowApi:
         self._client = httpx.Client(base_url=self.url, timeout=30.0, trust_env=not local)
 
     def token(self, user: str | None = None) -> str:
-        """Return the user's token for an ``Authorization: Bearer`` header. Log in at the first call."""
+        """Return the user's token for an ``Authorization: Bearer`` header. Log in on the first call."""
         user = user or self.user
         if user not in self._tokens:
             login = {"username": user, "password": self.passwords[user]}
@@ -77,14 +77,14 @@ class AirflowApi:
     def api(self, method: str, path: str, json: object = None, *, user: str | None = None, **params: Any) -> Any:
         """Call ``/api/v2`` + ``path`` and return the parsed response (``None`` if it is empty).
 
-        Raises ``AirflowApiError`` if the status is 400 or above. Makes up to five tries while Airflow's database is
+        Raises ``AirflowApiError`` if the status is 400 or above. Tries up to five times while Airflow's database is
         locked.
         """
         return self._call(method, f"/api/v2{path}", json, user, params)
 
     @_retry_if_locked
     def pages(self, path: str, *, user: str | None = None, **params: Any) -> Any:
-        """Call the API of Paceline's pages, ``GET /paceline/api`` + ``path``. Otherwise like ``api``."""
+        """Call ``GET /paceline/api`` + ``path``, the API of Paceline's pages. Raise and retry like ``api``."""
         return self._call("GET", f"/paceline/api{path}", None, user, params)
 
     def _call(self, method: str, path: str, json: object, user: str | None, params: Mapping[str, Any]) -> Any:
@@ -105,13 +105,13 @@ class AirflowApi:
         self._client.close()
 
     def health(self) -> dict[str, str]:
-        """Return the state of each component, as Airflow reports it; ``"unknown"`` for all if it does not respond."""
+        """Return the state of each Airflow component; all states are ``"unknown"`` if Airflow does not respond."""
         states = dict.fromkeys(("api_server", "metadatabase", "scheduler", "triggerer", "dag_processor"), "unknown")
         try:
             health = _parsed_response(self._client.get("/api/v2/monitor/health", timeout=10.0))
         except (httpx.TransportError, AirflowApiError):
             return states
-        states.update({name: part["status"] for name, part in health.items() if part.get("status")})
+        states.update({name: component["status"] for name, component in health.items() if component.get("status")})
         return {**states, "api_server": "healthy"}
 
     def run_dag(
@@ -125,7 +125,7 @@ class AirflowApi:
     ) -> str:
         """Trigger a DAG with ``conf`` (its params) and return the id of the run.
 
-        Waits until the DAG is parsed. Raises ``TimeoutError`` with the import errors after ``parse_timeout_s``.
+        Waits until Airflow parses the DAG. After ``parse_timeout_s``, raises ``TimeoutError`` with the import errors.
         """
         self._wait_for(lambda: self._dag_exists(dag_id), parse_timeout_s, lambda: self._missing_dag_message(dag_id))
         self.api("PATCH", f"/dags/{dag_id}", {"is_paused": False})
@@ -149,7 +149,7 @@ class AirflowApi:
         before_poll: Callable[[], object] | None = None,
         period_s: float = 0.5,
     ) -> str:
-        """Wait for the end of a run and return its state, ``"success"`` or ``"failed"``.
+        """Wait until a run ends and return its state, ``"success"`` or ``"failed"``.
 
         Polls every ``period_s`` and calls ``before_poll`` before each poll, for instance to show progress. Raises
         ``TimeoutError`` with the state of every task after ``timeout_s``.
@@ -173,13 +173,13 @@ class AirflowApi:
 
     def task_states(self, dag_id: str, run_id: str) -> dict[str, str | None]:
         """Return the state of each task of a run."""
-        found = self.api("GET", f"/dags/{dag_id}/dagRuns/{quote(run_id)}/taskInstances")
-        return {instance["task_id"]: instance["state"] for instance in found["task_instances"]}
+        response = self.api("GET", f"/dags/{dag_id}/dagRuns/{quote(run_id)}/taskInstances")
+        return {instance["task_id"]: instance["state"] for instance in response["task_instances"]}
 
     def wait_for_task(
         self, dag_id: str, run_id: str, task_id: str, state: str = "running", timeout_s: float = 60.0
     ) -> dict[str, Any]:
-        """Wait until a task is in ``state`` and return it."""
+        """Wait until a task is in ``state`` and return the task instance."""
 
         def has_reached_state() -> bool:
             return self.task_states(dag_id, run_id).get(task_id) == state

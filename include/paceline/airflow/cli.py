@@ -106,7 +106,7 @@ def _running_tasks(api: AirflowApi, dag: str) -> Iterator[dict[str, Any]]:
 
 
 def _table_cells(pace: PaceSample) -> tuple[str, ...]:
-    """Return the table cells of a job from its newest sample."""
+    """Format the newest sample of a job as table cells."""
     forecast_s, deadline_s = pace.forecast_s, pace.deadline_s
     if forecast_s is None:
         slack = "not known yet"
@@ -159,7 +159,7 @@ def _set_deadline(options: argparse.Namespace) -> int:
 
 
 def _check_is_future(value: str, pace: PaceSample | None) -> None:
-    """Reject a deadline before the time of the newest sample; the task would reject it too."""
+    """Reject a deadline before the newest sample, because the task would reject it too."""
     if pace is None:
         return
     if Deadline.parse(value).seconds_after(pace.origin) <= pace.t_s:

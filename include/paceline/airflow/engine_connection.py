@@ -25,7 +25,7 @@ class _Connection(Protocol):
 
 
 def engine_address(conn_id: str, connection: _Connection) -> tuple[str, dict[str, Any] | None]:
-    """Return the URL of the engine, and its TLS files if the connection has any.
+    """Return the URL of the engine, and its TLS settings if the connection names TLS files.
 
     The connection's host is a URL (``unix:///run/docker.sock``, ``ssh://user@gate``), the path of a socket, or a host
     name, to which the connection's port is added. The extras are named like the Docker provider's arguments:
@@ -75,9 +75,9 @@ def engine_hook(conn_id: str | None = None, registry_conn_id: str | None = None)
     Parameters
     ----------
     conn_id:
-        Connection with the engine's address; by default the result of ``default_engine``.
+        Id of the connection with the engine's address; by default, connect to ``default_engine()``.
     registry_conn_id:
-        Docker connection with the login for an image registry.
+        Id of a Docker connection with the login for an image registry.
     """
     from airflow.providers.docker.hooks.docker import DockerHook
 

@@ -1,4 +1,4 @@
-"""Growing policy: a job starts on a fraction of its budget and grows while more devices make it faster."""
+"""Growing policy: a job starts with a fraction of the devices that it requests, and grows while this speeds it up."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from paceline.errors import InvalidInputError
 class Growing:
     """Policy that starts jobs before their whole budget is free (Nearchus, section IV, first-come, first-served).
 
-    A waiting job starts as soon as a fraction of its budget, ``ClusterJob.requested``, is free; no job overtakes
-    another. At each regular time, if no job waits, every running job grows by half, in order of arrival, within its
-    budget and the free devices. No running job loses devices.
-
+    The budget of a job is ``ClusterJob.requested`` devices. A waiting job starts as soon as a fraction of its budget is
+    free; no job overtakes another. If no job is waiting at a regular time, the running jobs each grow by half, in order
+    of arrival, up to their budgets, while devices are free. No running job loses devices.
     Unlike in the paper, a job does not grow if its speed-up curve shows hardly any gain.
 
     Parameters
     ----------
     start_share:
-        R_0: fraction of its budget on which a job starts; the job starts on fewer devices if no more are free.
+        R_0: fraction of its budget with which a job starts; the job starts with fewer devices if no more are free.
     scale_up:
         R_up: growth per step, as a fraction of the allocation.
     min_gain:
@@ -41,11 +40,11 @@ class Growing:
 
     def __init__(self, *, start_share: float = 0.25, scale_up: float = 0.5, min_gain: float = 0.1) -> None:
         if not 0 < start_share <= 1:
-            raise InvalidInputError("start_share", start_share, "a fraction above 0, at most 1")
+            raise InvalidInputError("start_share", start_share, "a fraction above 0 and at most 1")
         if not 0 < scale_up < float("inf"):
             raise InvalidInputError("scale_up", scale_up, "a number greater than 0")
         if not 0 <= min_gain < 1:
-            raise InvalidInputError("min_gain", min_gain, "a fraction from 0 to below 1")
+            raise InvalidInputError("min_gain", min_gain, "a fraction of at least 0 and below 1")
         self._start_share, self._scale_up, self._min_gain = start_share, scale_up, min_gain
 
     def allocate(self, jobs: Sequence[ClusterJob], nodes: Sequence[Node], now_s: float, *, rescale: bool) -> Allocation:
@@ -91,7 +90,7 @@ class Growing:
         """Return the number of devices of a running job after its next growth step."""
         limit = min(_budget(job, speeds), held + free)
         target = speeds.largest_count(min(int(held * (1 + self._scale_up) + 1e-9), limit))
-        if target <= held:  # growth below one legal step: use the next legal number
+        if target <= held:  # the growth does not reach the next legal number: use it
             target = next((count for count in speeds.counts if held < count <= limit), held)
         gain = speeds.at(target) / speeds.at(held) - 1
         return target if gain > self._min_gain * (target / held - 1) else held

@@ -42,15 +42,15 @@ class Speeds:
 
     def __post_init__(self) -> None:
         if not self.counts or list(self.counts) != sorted(set(self.counts)) or self.counts[0] < 1:
-            raise InvalidInputError("counts", self.counts, "ascending numbers of devices, from 1")
+            raise InvalidInputError("counts", self.counts, "ascending numbers of devices, each 1 or more")
         if len(self.per_s) != len(self.counts) or not all(0 < each < float("inf") for each in self.per_s):
             raise InvalidInputError("per_s", self.per_s, f"{len(self.counts)} positive numbers")
 
     @classmethod
     def halving_efficiency(cls, max_devices: int, efficiency: float = 0.8, base: float = 1.0) -> Speeds:
-        """Return the curve k · 0.8^log2(k) of ModelArts (figure 6): each doubling of k costs a fifth of efficiency."""
+        """Return the curve k · 0.8^log2(k) of ModelArts (figure 6): each doubling of k cuts efficiency by a fifth."""
         if max_devices < 1:
-            raise InvalidInputError("max_devices", max_devices, "a number of devices from 1")
+            raise InvalidInputError("max_devices", max_devices, "1 or more devices")
         counts = tuple(2**power for power in range(int(log2(max_devices)) + 1))
         return cls(counts, tuple(base * count * efficiency ** log2(count) for count in counts))
 
@@ -64,7 +64,7 @@ class Speeds:
         return dict(zip(self.counts, self.per_s, strict=True))
 
     def at(self, devices: int) -> float:
-        """Return the work per second on ``devices`` devices: a legal number, or 0."""
+        """Return the work per second on ``devices`` devices, which has to be a legal number or 0."""
         if devices == 0:
             return 0.0
         try:
@@ -79,7 +79,7 @@ class Speeds:
 
     @cached_property
     def useful(self) -> tuple[int, ...]:
-        """Return the legal numbers that are faster than every smaller number; all other numbers waste devices."""
+        """Return the legal numbers of devices that give more speed than every smaller number."""
         best, useful = 0.0, []
         for count, speed in zip(self.counts, self.per_s, strict=True):
             if speed > best:
@@ -162,7 +162,7 @@ class ClusterJob:
     since_s:
         The time to which ``work`` and ``speed`` refer.
     speed:
-        Present work per second; below the value in ``speeds`` while the job starts or is resized.
+        Present work per second; lower than in ``speeds`` while the job is starting or being resized.
     started_s:
         Time of the first allocation.
     """
@@ -184,7 +184,7 @@ class ClusterJob:
         return max(0.0, self.work - self.speed * max(0.0, now_s - self.since_s))
 
     def seconds(self, node: Node, devices: int, now_s: float) -> float:
-        """Return the seconds that the remaining work takes on ``devices`` of ``node`` (t_jng of ANDREAS)."""
+        """Return the seconds that the remaining work takes on ``devices`` devices of ``node`` (t_jng of ANDREAS)."""
         return self.work_left(now_s) / self.speeds[node.kind].at(devices)
 
 
@@ -216,7 +216,7 @@ class Policy(Protocol):
     name: str
 
     def allocate(self, jobs: Sequence[ClusterJob], nodes: Sequence[Node], now_s: float, *, rescale: bool) -> Allocation:
-        """Return the allocation from now on.
+        """Return the allocation that applies from ``now_s``.
 
         Parameters
         ----------
@@ -247,7 +247,7 @@ def free_devices(jobs: Sequence[ClusterJob], nodes: Sequence[Node]) -> dict[str,
 
 
 def check(allocation: Allocation, jobs: Sequence[ClusterJob], nodes: Sequence[Node]) -> None:
-    """Raise ``ImpossibleAllocationError`` if an allocation is not executable."""
+    """Raise ``ImpossibleAllocationError`` if an allocation cannot be executed."""
     known = {job.name: job for job in jobs}
     left = {node.name: node.devices for node in nodes}
     kinds = {node.name: node.kind for node in nodes}

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from math import inf
 
 from paceline.allocate._model import Allocation, ClusterJob, Node, free_devices
-from paceline.allocate.sizes import Size, cheapest_in_time
+from paceline.allocate.sizes import PlacementRule, cheapest_in_time
 
 
 class Ordered:
-    """Policy that starts waiting jobs in a fixed order while devices are free: a first-principle method of ANDREAS.
+    """Policy that starts waiting jobs in a fixed order while devices are free: a baseline method of ANDREAS.
 
     Parameters
     ----------
@@ -19,11 +19,11 @@ class Ordered:
     order:
         Sort key of a job; the job with the smallest key starts first.
     size:
-        Placement rule; by default the cheapest placement that meets the deadline, else the fastest.
+        Placement rule; the default selects the cheapest placement that meets the deadline, or else the fastest.
     """
 
     def __init__(
-        self, name: str, order: Callable[[ClusterJob], tuple[float, ...]], size: Size = cheapest_in_time
+        self, name: str, order: Callable[[ClusterJob], tuple[float, ...]], size: PlacementRule = cheapest_in_time
     ) -> None:
         self.name = name
         self._order = order
@@ -39,22 +39,22 @@ class Ordered:
         for job in sorted((job for job in jobs if job.held is None), key=lambda job: (*order(job), job.arrived_s)):
             placement = self._size(job, nodes, free, now_s)
             if placement is None:
-                break  # later jobs do not overtake
+                break  # later jobs do not overtake this job
             free[placement.node] -= placement.devices
             placements[job.name] = placement
         return Allocation(placements)
 
 
-def fifo(size: Size = cheapest_in_time) -> Ordered:
+def fifo(size: PlacementRule = cheapest_in_time) -> Ordered:
     """Return the FIFO policy."""
     return Ordered("fifo", lambda job: (job.arrived_s,), size)
 
 
-def edf(size: Size = cheapest_in_time) -> Ordered:
+def edf(size: PlacementRule = cheapest_in_time) -> Ordered:
     """Return the earliest-deadline-first policy; jobs without a deadline come last."""
     return Ordered("edf", lambda job: (inf if job.deadline_s is None else job.deadline_s,), size)
 
 
-def priority(size: Size = cheapest_in_time) -> Ordered:
+def priority(size: PlacementRule = cheapest_in_time) -> Ordered:
     """Return the priority policy: the job with the largest ``ClusterJob.weight`` starts first."""
     return Ordered("ps", lambda job: (-job.weight,), size)

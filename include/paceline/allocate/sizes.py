@@ -9,7 +9,7 @@ from typing import TypeAlias
 from paceline.allocate._model import ClusterJob, Node, Placement
 
 # (job, nodes, free devices by node, time in seconds) -> placement of the job, or None if it has to wait.
-Size: TypeAlias = Callable[[ClusterJob, Sequence[Node], Mapping[str, int], float], "Placement | None"]
+PlacementRule: TypeAlias = Callable[[ClusterJob, Sequence[Node], Mapping[str, int], float], "Placement | None"]
 
 
 def cheapest_in_time(job: ClusterJob, nodes: Sequence[Node], free: Mapping[str, int], now_s: float) -> Placement | None:
@@ -33,7 +33,7 @@ def cheapest_in_time(job: ClusterJob, nodes: Sequence[Node], free: Mapping[str, 
 
 
 def requested(job: ClusterJob, nodes: Sequence[Node], free: Mapping[str, int], now_s: float) -> Placement | None:
-    """Return a placement with the requested number of devices, by default the fastest, on the first node with room."""
+    """Return a placement with the requested (by default, the fastest) number of devices on the first node with room."""
     for node in nodes:
         speeds = job.speeds.get(node.kind)
         if speeds is not None:

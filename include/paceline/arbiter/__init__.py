@@ -1,6 +1,6 @@
 """Shares one pool of devices among many jobs: converts the decisions of a policy into ceilings within the pool.
 
-The entry point is :class:`Arbiter`. It is independent of Airflow: it reads requests of jobs and returns grants.
+The entry point is :class:`Arbiter`, which reads the requests of jobs and returns grants; it is independent of Airflow.
 """
 
 from paceline.arbiter._arbiter import Arbiter

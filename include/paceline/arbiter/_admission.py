@@ -1,4 +1,4 @@
-"""Admission: whether a new job's deadline is feasible with all promised deadlines, and the earliest that is."""
+"""Admission: whether a new job's deadline fits beside all promised deadlines, and the earliest deadline that fits."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Admission:
     Parameters
     ----------
     fits:
-        Whether the deadline of the job is feasible with all promised deadlines; always true without a deadline.
+        Whether the deadline of the job is feasible beside all promised deadlines; always true without a deadline.
     earliest_s:
         The earliest deadline that can be promised now, on the clock of ``now_s``.
     alone_s:
-        End of the job if the job has the whole pool to itself.
+        Time at which the job would end if it had the whole pool to itself.
     devices:
-        If the deadline fits, the fewest devices that meet it on the capacity that promised jobs leave free. If the
+        If the deadline fits, the fewest devices that meet it within the capacity that promised jobs leave free. If the
         deadline fits only because promised jobs start later, the number of devices with the earliest end.
     """
 
@@ -39,10 +39,10 @@ class Admission:
 def check_admission(
     job: ClusterJob, promised: Sequence[ClusterJob], node: Node, now_s: float, change_s: float = 0.0
 ) -> Admission:
-    """Return whether the deadline of a new job is feasible with all promised deadlines, and the earliest that is.
+    """Return whether a new job's deadline fits beside all promised deadlines, and the earliest that fits.
 
     As in ElasticFlow's admission, promised deadlines stay feasible. The check plans all jobs by deadline, each on the
-    fewest devices. It also plans the new job on the capacity that promised jobs leave free, and uses the better plan.
+    fewest devices. It also plans the new job in the capacity that promised jobs leave free, and uses the better plan.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ def check_admission(
     speeds = job.speeds.get(node.kind)
     if speeds is None or speeds.counts[0] > node.devices:
         raise InvalidInputError(
-            f"{job.name}.speeds", sorted(job.speeds), f"speeds for {node.kind}, from at most {node.devices} devices"
+            f"{job.name}.speeds", sorted(job.speeds), f"speeds for {node.kind} on at most {node.devices} devices"
         )
     curve, work = SpeedUpCurve(speeds), job.work_left(now_s)
     earlier = [
@@ -82,7 +82,7 @@ def check_admission(
     earlier.sort(key=lambda one: one.deadline_s)
     feasible, capacity = _plan_promised_jobs(earlier, node, now_s, change_s)
     ends_s = capacity.ends_s(curve, work, change_s)
-    last_s = min(ends_s.values())  # on the capacity that promised jobs leave free, so this end is always feasible
+    last_s = min(ends_s.values())  # within the capacity that promised jobs leave free, so this end is always feasible
     alone_s = min(Capacity(node.devices, now_s, []).ends_s(curve, work, change_s).values())
     new = _PlannedJob.from_job(job, alone_s, node, now_s)
 
@@ -127,7 +127,7 @@ class _PlannedJob:
 def _plan_promised_jobs(
     promised: Sequence[_PlannedJob], node: Node, now_s: float, change_s: float
 ) -> tuple[list[_PlannedJob], Capacity]:
-    """Plan promised jobs with the smallest stretch; return the feasible jobs and the capacity that they leave free."""
+    """Plan promised jobs with the smallest deadline extension; return the feasible jobs and the remaining capacity."""
     for stretch in (0.0, *STRETCHES):
         stretched = [one.with_stretch(stretch) for one in promised]
         capacity = Capacity(node.devices, now_s, (one.deadline_s for one in stretched))

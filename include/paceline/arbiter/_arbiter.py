@@ -1,4 +1,4 @@
-"""The arbiter: divides a pool among its jobs, periodically and after every relevant change."""
+"""The arbiter divides a pool among its jobs, periodically and after every relevant change."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class Arbiter:
     ... ]
     >>> for grant in Arbiter(devices=2).step(requests, now_s=0.0):
     ...     print(grant.key, grant.ceiling.devices, grant.ceiling.reason)
-    soon 1.1 more than its deadline needs, from spare devices
-    later 0.9 more than its deadline needs, from spare devices
+    soon 1.1 more devices than its deadline requires, because devices are spare
+    later 0.9 more devices than its deadline requires, because devices are spare
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Arbiter:
         self._every_s = every_s
         self._decided_s = float("-inf")
         self._replan_s = float("inf")
-        self._decided_on: Mapping[str, object] = {}  # inputs of the last decision; a change triggers a new one
+        self._decided_inputs: Mapping[str, object] = {}  # inputs of the last decision; a change triggers a decision
         self._deadlines_s: Mapping[str, float] = {}
         self._known: dict[str, RemainingWork] = {}
         self._warm_up = WarmUp()
@@ -81,7 +81,7 @@ class Arbiter:
         self._on_time: list[str] = []
 
     def step(self, requests: Sequence[DeviceRequest], now_s: float) -> list[Grant]:
-        """Process the requests of all jobs in the pool and return the grants to send; call about every second.
+        """Process the requests of all jobs in the pool and return the grants to send; call this about once per second.
 
         Parameters
         ----------
@@ -104,22 +104,24 @@ class Arbiter:
             request.key: (request.deadline_s, request.key in self._known, request.key in self._warming_up)
             for request in active
         }
-        # Late jobs, and jobs without devices, may profit if other jobs turn out to need less.
+        # Late jobs, and jobs without devices, can get more if other jobs turn out to need fewer devices.
         has_needy_job = any(request.late or not self._has_devices(request) for request in active)
         due = has_needy_job and now_s >= self._decided_s + _LATE_EVERY_S
-        if inputs != self._decided_on or due or now_s >= min(self._decided_s + self._every_s, self._replan_s):
+        if inputs != self._decided_inputs or due or now_s >= min(self._decided_s + self._every_s, self._replan_s):
             self._decide(active, now_s)
-            self._decided_on, self._decided_s = inputs, now_s
+            self._decided_inputs, self._decided_s = inputs, now_s
             self._known = {key: remaining for key, remaining in self._known.items() if key in inputs}
             self._deadlines_s = {request.key: request.deadline_s for request in active}
         grants = next_grants(requests, self._targets, self.devices)
-        answers = self._admission_answers([request for request in active if _awaits_admission(request)], active, now_s)
+        admissions = self._admission_results(
+            [request for request in active if _awaits_admission(request)], active, now_s
+        )
         answered = [
-            replace(grant, ceiling=_with_answer(grant.ceiling, answers.pop(grant.key, None))) for grant in grants
+            replace(grant, ceiling=_with_admission(grant.ceiling, admissions.pop(grant.key, None))) for grant in grants
         ]
         granted = {grant.key for grant in answered}
         waiting = (request for request in active if request.state == "waiting" and request.key not in granted)
-        reasons = ((request, self._targets[request.key].reason, answers.get(request.key)) for request in waiting)
+        reasons = ((request, self._targets[request.key].reason, admissions.get(request.key)) for request in waiting)
         return answered + [
             _reason_grant(*one) for one in reasons if one[2] or one[0].ceiling is None or _has_stale_reason(*one[:2])
         ]
@@ -129,7 +131,7 @@ class Arbiter:
         return target is None or target.devices > 0
 
     def _with_stable_deadline(self, request: DeviceRequest) -> DeviceRequest:
-        """Return the request with the deadline of the last decision if its own differs only by rounding."""
+        """Return the request; replace its deadline by that of the last decision if both differ only by rounding."""
         before_s = self._deadlines_s.get(request.key)
         same = before_s is not None and abs(before_s - request.deadline_s) < _DEADLINE_TOLERANCE_S
         return replace(request, deadline_s=before_s) if before_s is not None and same else request
@@ -165,28 +167,28 @@ class Arbiter:
         )
         return {job.name: job for job in jobs if job is not None}
 
-    def _admission_answers(
+    def _admission_results(
         self, new: Sequence[DeviceRequest], requests: Sequence[DeviceRequest], now_s: float
-    ) -> dict[str, _Answer]:
-        """Return admission answers for new jobs whose remaining work is known."""
+    ) -> dict[str, _AdmissionResult]:
+        """Return the results of admission checks for new jobs whose remaining work is known."""
         known = [request for request in new if request.key in self._known]
         if not known or self._warming_up:  # capacity for new jobs is unknown during warm-ups
             return {}
         jobs = self._cluster_jobs(requests, now_s)
         promised = [jobs[key] for key in self._on_time if key in jobs]
-        answers = {}
+        admissions = {}
         for request in known:
             if request.key in jobs and request.user_deadline_s is not None:
                 admission = check_admission(jobs[request.key], promised, self._node, now_s)
                 ends_s = admission.earliest_s + self._known[request.key].after_s
                 earliest_s = request.began_s + (ends_s - request.began_s) / request.alpha - request.origin_s
-                answers[request.key] = _Answer(request.user_deadline_s, admission.fits, earliest_s)
-        return answers
+                admissions[request.key] = _AdmissionResult(request.user_deadline_s, admission.fits, earliest_s)
+        return admissions
 
 
 @dataclass(frozen=True)
-class _Answer:
-    """An admission answer, with deadlines in seconds after the origin of the request, as users set them."""
+class _AdmissionResult:
+    """Result of an admission check, with deadlines in seconds after the origin of the request, as users set them."""
 
     deadline_s: float
     fits: bool
@@ -194,31 +196,31 @@ class _Answer:
 
 
 def _awaits_admission(request: DeviceRequest) -> bool:
-    answered = (
+    has_result = (
         request.ceiling is not None
         and request.user_deadline_s is not None
         and request.ceiling.is_answer_for(request.user_deadline_s)
     )
-    return request.state == "waiting" and request.has_deadline and not answered
+    return request.state == "waiting" and request.has_deadline and not has_result
 
 
-def _with_answer(ceiling: Ceiling, answer: _Answer | None) -> Ceiling:
-    if answer is None:
+def _with_admission(ceiling: Ceiling, admission: _AdmissionResult | None) -> Ceiling:
+    if admission is None:
         return ceiling
-    times = {name: round(getattr(answer, name), 3) for name in ("deadline_s", "earliest_s")}
-    return replace(ceiling, fits=answer.fits, **times)
+    times = {name: round(getattr(admission, name), 3) for name in ("deadline_s", "earliest_s")}
+    return replace(ceiling, fits=admission.fits, **times)
 
 
 def _has_stale_reason(request: DeviceRequest, reason: str) -> bool:
     return request.ceiling is not None and request.granted == 0 and request.ceiling.reason != reason
 
 
-def _reason_grant(request: DeviceRequest, reason: str, answer: _Answer | None) -> Grant:
-    """Return a grant that sends a reason and an admission answer to a waiting job without changing its devices."""
+def _reason_grant(request: DeviceRequest, reason: str, admission: _AdmissionResult | None) -> Grant:
+    """Return a grant that sends a reason and an admission result to a waiting job without changing its devices."""
     before = request.ceiling or Ceiling(0.0, request.applied_grant or 0)
     ceiling = replace(
         before,
         grant=max(before.grant, request.applied_grant or 0) + 1,
         reason=reason if before.devices == 0 else before.reason,
     )
-    return Grant(request.key, _with_answer(ceiling, answer), before.devices)
+    return Grant(request.key, _with_admission(ceiling, admission), before.devices)

@@ -12,8 +12,8 @@ from paceline.control import RemainingWork
 POOL = "pool"
 _USABLE_FACTOR = 1.5  # assumed usable devices, relative to the number that the job reports
 _RESUME_WORK = 3.0  # device seconds to resume a job: start the interpreter, import torch, load the data
-_ASSUMED_DURATION_S = 3600.0  # of a job with unknown remaining work and no deadline, on its share of the pool
-_MAX_COUNTS = 48  # maximum legal numbers of devices per job; any other number is within 3 % of a legal number
+_ASSUMED_DURATION_S = 3600.0  # assumed time that a job without deadline and known work trains on its share
+_MAX_COUNTS = 48  # maximum number of legal device counts per job; every other count is within 3 % of one
 
 
 def cluster_job(
@@ -59,7 +59,7 @@ def cluster_job(
 
 
 def _assumed_usable_devices(remaining: RemainingWork) -> float | None:
-    """Return the assumed usable devices: more than the job reports, as reports are low right after a change."""
+    """Return the assumed usable devices: more than the job reports, as it reports too few right after a change."""
     return None if remaining.usable_devices is None else max(_USABLE_FACTOR * remaining.usable_devices, 1.0)
 
 
@@ -83,7 +83,7 @@ def _legal_counts(request: DeviceRequest, pool: int, unit: float) -> tuple[int, 
 
 
 def _held_placement(request: DeviceRequest, counts: tuple[int, ...], unit: float) -> Placement | None:
-    """Return the granted devices of a job, rounded down to a legal number."""
+    """Return the placement of a job on its granted devices, rounded down to a legal number."""
     devices = request.granted if request.ceiling is not None else request.held
     if devices <= 0:
         return None

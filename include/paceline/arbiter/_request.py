@@ -1,4 +1,4 @@
-"""The request of a job for devices of a pool, read from its live state."""
+"""The request of a job for devices of a pool, read from the job's live state."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class DeviceRequest:
     ) -> DeviceRequest | None:
         origin_s = pace.origin.timestamp()
         ended = pace.state in _ENDED
-        # A paused job has released the whole devices of its last report.
+        # A paused job has released the whole devices that its last sample reports.
         in_force = 0.0 if pace.state == "paused" else float(pace.devices_in_force or 0)
         held = max(pace.devices, in_force)
         if pace.grant is not None and (granted is None or granted.grant == 0):

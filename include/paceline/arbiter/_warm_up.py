@@ -12,8 +12,8 @@ _LIMIT_S = 60.0  # maximum warm-up; a start takes about 10 s, on few cores about
 class WarmUp:
     """Tracks which jobs are in warm-up.
 
-    Preempting a job in warm-up wastes its start-up time and leaves its speed unknown. If the arbiter promised its
-    devices to other jobs before its speed is known, it might promise too much.
+    Preempting a job in warm-up wastes its start-up time and leaves its speed unknown. If the arbiter promised these
+    devices to other jobs before the speed is known, it might promise too many devices.
 
     Examples
     --------

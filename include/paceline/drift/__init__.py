@@ -1,4 +1,4 @@
-"""Drift tests of a current window of data against a reference window, and their report.
+"""Drift tests that compare a current window of data with a reference window, and the report of the results.
 
 Independent of Airflow; ``paceline.sensors`` is the integration.
 """

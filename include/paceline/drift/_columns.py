@@ -1,4 +1,4 @@
-"""Chooses the columns to compare and their kinds; raises errors for columns that cannot be compared.
+"""Chooses the columns to compare and their kinds; raises ``InvalidInputError`` for columns that cannot be compared.
 
 Called by ``paceline.drift.compare`` before the statistics.
 """
@@ -23,7 +23,7 @@ Kind = Literal["numeric", "categorical"]
 
 @dataclass(frozen=True)
 class Column:
-    """A column to compare, or to skip for the reason in ``skipped``."""
+    """A column to compare; if ``skipped`` is not empty, the reason not to compare the column."""
 
     name: str
     kind: Kind
@@ -53,7 +53,7 @@ def check_column(field: str, name: str, frame: pd.DataFrame, window: str) -> Non
     close = [lowered[hit] for hit in difflib.get_close_matches(str(name).lower(), lowered, n=3, cutoff=0.5)]
     hint = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
     shown = ", ".join(available[:20]) + (", …" if len(available) > 20 else "")
-    raise InvalidInputError(field, name, f"a column of the {window} window ({hint}it has {shown})")
+    raise InvalidInputError(field, name, f"a column of the {window} window ({hint}the columns are {shown})")
 
 
 def choose_columns(
@@ -91,14 +91,14 @@ def choose_columns(
 
 def _classify_column(reference: pd.Series[Any], current: pd.Series[Any], as_labels: bool, explicit: bool) -> Column:
     name = str(reference.name)
-    found = {}
+    kind_by_window = {}
     for window, series in (("reference", reference), ("current", current)):
         kind = "categorical" if as_labels and series.notna().any() else _column_kind(series, window)
         if kind is not None:
-            found[window] = kind
-    if not found:
+            kind_by_window[window] = kind
+    if not kind_by_window:
         return Column(name, "numeric", "no values in either window")
-    kinds = set(found.values())
+    kinds = set(kind_by_window.values())
     if "time" in kinds:
         if explicit:
             raise InvalidInputError(name, "dates or times", "numbers or categories")
@@ -106,12 +106,12 @@ def _classify_column(reference: pd.Series[Any], current: pd.Series[Any], as_labe
     if kinds == {"numeric", "boolean"}:
         return Column(name, "numeric")
     if "numeric" in kinds and len(kinds) > 1:
-        odd = "current" if found["reference"] == "numeric" else "reference"
+        odd = "current" if kind_by_window["reference"] == "numeric" else "reference"
         series = current if odd == "current" else reference
         raise InvalidInputError(
             name,
             series.dropna().iloc[0],
-            f"numbers in the {odd} window as well (or the column's name in categorical)",
+            f"numbers in the {odd} window, as in the other window (or add the column to categorical)",
         )
     return Column(name, "numeric" if kinds == {"numeric"} else "categorical")
 
@@ -142,7 +142,7 @@ def _column_kind(series: pd.Series[Any], window: str) -> str | None:
         raise InvalidInputError(
             str(series.name),
             values[kinds == rarest].iloc[0],
-            f"only {_KIND_TEXT[str(kinds.value_counts().index[0])]}, like most of the {window} window's values "
+            f"only {_KIND_TEXT[str(kinds.value_counts().index[0])]}, like most values in the {window} window "
             "(or add the column to categorical to compare its values as labels)",
         )
     return {"text": "categorical", "number": "numeric"}.get(str(kinds.iloc[0]), str(kinds.iloc[0]))
@@ -167,7 +167,7 @@ def _value_kind(value: object) -> str:
 
 
 def to_numbers(series: pd.Series[Any], window: str) -> NDArray[np.float64]:
-    """Return the values that are not missing as floats; raise InvalidInputError for infinite values."""
+    """Return all values except missing ones as floats; raise InvalidInputError for infinite values."""
     import numpy as np
 
     values = series.dropna().to_numpy(dtype=float)
@@ -183,14 +183,14 @@ def to_numbers(series: pd.Series[Any], window: str) -> NDArray[np.float64]:
 
 
 def count_labels(series: pd.Series[Any]) -> dict[str, int]:
-    """Return the count of each label. 1, 1.0 and "1" are one label, because files and databases use different types.
+    """Count the rows of each label. 1, 1.0 and "1" are one label, because files and databases use different types.
 
     >>> import pandas as pd
     >>> count_labels(pd.Series([1, 1.0, "1", True, None]))
     {'1': 3, 'True': 1}
     """
     counts: dict[str, int] = {}
-    # pandas' value_counts would count 1 and True as one value.
+    # pandas' value_counts would not distinguish 1 from True.
     for value in series.dropna().tolist():
         label = to_label(value)
         counts[label] = counts.get(label, 0) + 1
@@ -198,7 +198,7 @@ def count_labels(series: pd.Series[Any]) -> dict[str, int]:
 
 
 def to_label(value: object) -> str:
-    """Return the label of a value: whole numbers without a decimal point, other values as text."""
+    """Convert a value to a label. A whole number has no decimal point in its label."""
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     return str(value)

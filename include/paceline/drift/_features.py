@@ -1,4 +1,4 @@
-"""Tests of one feature in two windows, and the verdicts of all features together.
+"""Tests each feature in two windows, and decides the verdicts of all features together.
 
 Called by ``paceline.drift.compare``; the statistics themselves are in ``paceline.drift._statistics``.
 """
@@ -34,7 +34,7 @@ LABELS = 10
 
 @dataclass(frozen=True)
 class TestedFeature:
-    """A feature with its test results, before the verdict. ``None`` is the result of an impossible test."""
+    """A feature with its test results, before the verdict. A result is ``None`` if the test is impossible."""
 
     feature: FeatureDrift
     values: TestResult | None = None
@@ -43,7 +43,7 @@ class TestedFeature:
 
 
 def run_tests(column: Column, reference: pd.DataFrame, current: pd.DataFrame, settings: DriftSettings) -> TestedFeature:
-    """Test one column: its values, and its share of missing values."""
+    """Test whether the values of one column, and their share of missing values, differ between the windows."""
     before, after = reference[column.name], current[column.name]
     feature = FeatureDrift(
         column.name,
@@ -69,7 +69,7 @@ def run_tests(column: Column, reference: pd.DataFrame, current: pd.DataFrame, se
 
 
 def judge_features(measured: Sequence[TestedFeature], settings: DriftSettings) -> list[FeatureDrift]:
-    """Return all features with verdicts, the most severe first. All tests share one false discovery rate.
+    """Return all features with verdicts, most severe first. Control the false discovery rate of all tests together.
 
     The correction excludes the missing-value test of a feature without missing values: this test cannot be significant
     and would only weaken the other tests.
@@ -107,7 +107,7 @@ def _judge(
         if psi >= settings.psi_threshold or effect >= settings.effect_threshold:
             findings.append(_describe_change(feature))
         else:
-            feature = replace(feature, reason="significant, but the difference is too small to matter")
+            feature = replace(feature, reason="the difference is significant, but too small to matter")
     before, after = feature.missing_reference, feature.missing_current
     gap = abs(after - before)
     if p_missing is not None and p_missing <= settings.significance and gap >= settings.missing_threshold:
@@ -176,7 +176,7 @@ def _with_test_result(feature: FeatureDrift, test: str, result: TestResult, psi:
 
 
 def _too_few_reason(reference: int, current: int, settings: DriftSettings) -> str:
-    return f"the windows have {reference} and {current} values, but need at least {settings.minimum_samples} each"
+    return f"the windows have {reference} and {current} values, but each needs at least {settings.minimum_samples}"
 
 
 def _number_histogram(before: NDArray[np.float64], after: NDArray[np.float64]) -> Histogram:
@@ -191,7 +191,7 @@ def _number_histogram(before: NDArray[np.float64], after: NDArray[np.float64]) -
     edges = np.linspace(low, high, BARS + 1)
 
     def shares(values: NDArray[np.float64]) -> tuple[float, ...]:
-        # Count outliers in the outermost bins; a wider range would flatten the picture.
+        # Count outliers in the outermost bins; a wider range would flatten the histogram.
         counts, _ = np.histogram(np.clip(values, low, high), bins=edges)
         return tuple(np.round(counts / len(values), 5).tolist())
 

@@ -1,4 +1,4 @@
-"""A drift report as one self-contained HTML page: the verdict in words, then each feature, the most severe first.
+"""A drift report as one self-contained HTML page: the verdict as a sentence, then the features, most severe first.
 
 Called by ``paceline.sensors.reports``. The page has no scripts and loads no other files.
 """

@@ -1,6 +1,6 @@
 """Pictures of a drift report as inline SVG, coloured by the page's light or dark style.
 
-Called by ``paceline.drift._page``. Unlike raster images, SVG is sharp at any size, small, and styled by CSS.
+Called by ``paceline.drift._page``. Unlike a raster image, SVG is small, sharp at any size, and can be styled by CSS.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Histogram:
-    """Shares of rows in both windows over the same bins (numbers) or labels (categories).
+    """Share of each window's rows in each bin (for numbers) or with each label (for categories).
 
     ``edges`` has one more entry than the shares and is empty for categories; ``labels`` is empty for numbers.
     """
@@ -38,7 +38,7 @@ class FeatureDrift:
 
     ``test`` is ``"Kolmogorov-Smirnov"`` or ``"chi-squared"``; ``effect`` is the KS statistic or Cramér's V.
     Adjusted p-values are corrected over all features together. ``level`` is the mean of a numeric feature.
-    ``reason`` is the finding in words, or why the feature was skipped.
+    ``reason`` explains the verdict in words, or why the feature was skipped.
     """
 
     name: str
@@ -64,8 +64,9 @@ class FeatureDrift:
 class Change:
     """A change of the model's error.
 
-    ``detected_row`` is the row of the current window (from 0) at which the detector reported the change. ``row`` is the
-    estimated row of the change, never a later row; ``at`` is its time. The errors are means before and after ``row``.
+    ``row`` is the estimated row of the change, and ``at`` its time. ``detected_row`` is the row at which the detector
+    reported the change, never before ``row``. Rows count from 0 in the current window. The errors are the means before
+    and after ``row``.
     """
 
     row: int
@@ -84,8 +85,8 @@ class Change:
 class ConceptDrift:
     """The error of recorded predictions over time, and the changes that a streaming detector found.
 
-    ``measure`` is ``"share of wrong predictions"`` or ``"mean absolute error"``. ``curve`` is the running error as
-    (row, error), thinned for a picture; the current window starts at row 0, reference rows are negative.
+    ``measure`` is ``"share of wrong predictions"`` or ``"mean absolute error"``. ``curve`` has points
+    (row, error) of the running error, thinned for a picture. Row 0 is the first of the current window.
     """
 
     detector: str
@@ -113,13 +114,13 @@ class DriftReport:
     reference_rows, current_rows:
         Number of rows in each window.
     features:
-        Every feature, the most severe first.
+        Every feature, most severe drift first.
     concept:
-        The model's error, if the columns of predictions and actual labels were named.
+        The model's error, if ``compare`` was called with the columns of predictions and labels.
     reference, current:
         Descriptions of the windows: a query, a path, a time span.
     notes:
-        Further remarks, for example about new columns.
+        Remarks, for example about new columns.
     settings:
         The thresholds of the comparison.
 
@@ -148,7 +149,7 @@ class DriftReport:
 
     @property
     def drifted_features(self) -> list[str]:
-        """Names of the features that drifted, the most severe first."""
+        """Names of the features that drifted, most severe first."""
         return [feature.name for feature in self.features if feature.verdict == "drift"]
 
     @property
@@ -167,9 +168,9 @@ class DriftReport:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def summary(self) -> dict[str, Any]:
-        """Return the report without pictures, JSON-safe and small enough for an XCom or an asset event.
+        """Return a JSON-safe extract of the report, small enough for an XCom or an asset event.
 
-        The summary has the statistics of at most twenty drifted features.
+        The extract contains the statistics of at most twenty drifted features, and no histograms.
         """
         drifted = [feature for feature in self.features if feature.verdict == "drift"]
         return {
@@ -194,15 +195,15 @@ class DriftReport:
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the whole report in a form for JSON, which ``from_dict`` reads."""
+        """Return the whole report as a JSON-safe dict, which ``from_dict`` reads."""
         loaded: dict[str, Any] = json.loads(json.dumps({"format": FORMAT, **asdict(self)}, allow_nan=False))
         return loaded
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> DriftReport:
-        """Return the report from the result of ``to_dict``; ignore unknown keys, which a later version may write."""
+        """Build a report from the result of ``to_dict``. Ignore unknown keys, which a later version may write."""
         if data.get("format") != FORMAT:
-            raise InvalidInputError("format", data.get("format"), f"{FORMAT}, the format of this version")
+            raise InvalidInputError("format", data.get("format"), f"{FORMAT}, the format of this version of Paceline")
         features = tuple(
             _build_known(FeatureDrift, item, histogram=_build_optional(Histogram, item.get("histogram")))
             for item in data.get("features", ())

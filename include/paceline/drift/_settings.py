@@ -15,18 +15,18 @@ class DriftSettings:
     Parameters
     ----------
     significance:
-        False discovery rate: without drift, about this share of windows raises an alarm. The default of 1 % is well
-        below the commonly accepted 5 %, and costs little power at hundreds of rows.
+        False discovery rate: if nothing drifts, about this share of checks reports drift. The default of 1 % is below
+        the common 5 %, and loses little statistical power with hundreds of rows.
     psi_threshold, effect_threshold:
         A difference matters if its population stability index reaches ``psi_threshold`` (0.1 is the usual limit of
-        stable data) or its KS statistic or Cramér's V reaches ``effect_threshold`` (0.1: shares of rows differ by ten
-        points).
+        stable data) or its KS statistic or Cramér's V reaches ``effect_threshold`` (0.1: the shares of rows differ by
+        ten percentage points).
     missing_threshold:
-        Smallest relevant change of the share of missing values (0.05: five points).
+        Smallest relevant change of the share of missing values (0.05: five percentage points).
     minimum_samples:
-        Minimum number of rows, and of values of a feature, in each window; with fewer, there is no drift verdict.
+        Minimum number of rows and of a feature's values in each window; with fewer, ``compare`` tests nothing.
     error_threshold:
-        Smallest relevant rise of the model's error (0.02: two points).
+        Smallest relevant rise of the model's error (0.02: two percentage points).
     detector, error:
         Detector and measure of the errors; see ``paceline.drift.concept``.
 

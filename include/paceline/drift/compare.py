@@ -33,7 +33,7 @@ def compare(
     reference_name: str = "reference",
     current_name: str = "current",
 ) -> DriftReport:
-    """Return whether ``current`` has drifted from ``reference``, for each feature and for the whole window.
+    """Test whether ``current`` has drifted from ``reference``, for each feature and for the whole window.
 
     A feature has drifted if its test is significant after Benjamini-Hochberg correction over all features, and if the
     difference is large enough to matter. The first condition limits false alarms for any number of features; the second
@@ -118,7 +118,7 @@ def check_column_pair(prediction: object, actual: object) -> None:
     """Raise InvalidInputError if only one of the two column names is given."""
     if (prediction is None) != (actual is None):
         field = "actual" if actual is None else "prediction"
-        raise InvalidInputError(field, None, "a column name, because both columns are used together")
+        raise InvalidInputError(field, None, "a column name, because prediction and actual need each other")
 
 
 def _compare_errors(
@@ -137,7 +137,7 @@ def _compare_errors(
     before = errors[:0]
     if {prediction, actual} <= set(reference.columns):
         known, old_measure, _ = compute_errors(reference, prediction, actual, error=settings.error, window="reference")
-        # A reference without labels, or with another measure of the error, is no baseline.
+        # A reference without labels, or with another measure of the error, cannot be the baseline.
         before = known if old_measure == measured else before
     labels = None if time is None else current[time].to_numpy()[rows]
     return detect_concept_drift(

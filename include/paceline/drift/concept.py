@@ -29,8 +29,8 @@ def compute_errors(
 ) -> tuple[NDArray[np.float64], str, NDArray[np.int64]]:
     """Return the error of each row with a prediction and an actual label, in row order.
 
-    With ``error="auto"``, errors are absolute, unless actual values are text, true/false or only 0 and 1: then a right
-    prediction has the error 0 and a wrong prediction 1. A numeric prediction is then a probability (threshold 0.5).
+    With ``error="auto"``, errors are absolute if the labels are numbers. If they are text, true/false or only 0 and 1,
+    a right prediction has the error 0 and a wrong prediction 1; numeric predictions are probabilities (threshold 0.5).
 
     Returns
     -------
@@ -80,7 +80,7 @@ def detect_concept_drift(
     error_threshold: float = 0.02,
     labels: NDArray[Any] | None = None,
 ) -> ConceptDrift:
-    """Detect changes of the error in the current rows; the reference rows are the detector's history.
+    """Detect changes of the error in the current rows. The detector processes the reference rows first, as its history.
 
     Parameters
     ----------
@@ -94,8 +94,8 @@ def detect_concept_drift(
     minimum_samples:
         Minimum number of current errors for a verdict.
     error_threshold:
-        Smallest relevant rise. 1 corresponds to predictions that are always wrong or, for absolute errors, to the 99th
-        percentile of the earlier errors.
+        Smallest relevant rise, relative to the error of predictions that are always wrong (1) or, for absolute errors,
+        to the 99th percentile of the earlier errors.
     labels:
         Label of each current row, used for ``Change.at``.
 
@@ -109,8 +109,8 @@ def detect_concept_drift(
     --------
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
-    >>> found = detect_concept_drift((rng.random(1000) < 0.1) * 1.0, (rng.random(1000) < 0.4) * 1.0, measure=WRONG)
-    >>> found.verdict, found.changes[0].row < 50
+    >>> result = detect_concept_drift((rng.random(1000) < 0.1) * 1.0, (rng.random(1000) < 0.4) * 1.0, measure=WRONG)
+    >>> result.verdict, result.changes[0].row < 50
     ('drift', True)
     """
     import numpy as np
@@ -128,7 +128,7 @@ def detect_concept_drift(
         "error_current": float(current.mean()) if len(current) else None,
     }
     if len(current) < minimum_samples:
-        reason = f"{len(current)} current rows have a prediction and an actual label; {minimum_samples} are needed."
+        reason = f"{len(current)} current rows have a prediction and a label; the minimum is {minimum_samples}."
         return ConceptDrift(verdict="not enough data", reason=reason, **known)  # type: ignore[arg-type]
 
     stream = np.concatenate([reference, current])
@@ -140,7 +140,7 @@ def detect_concept_drift(
     changes = []
     for number, (position, detected) in enumerate(found):
         if detected < start:
-            continue  # a change within the reference window
+            continue  # a change in the reference window
         row = max(0, position - start)
         before, after = stream[bounds[number] : position], stream[position : bounds[number + 2]]
         at = None if labels is None else str(labels[row])
@@ -165,11 +165,11 @@ def detect_concept_drift(
 
 
 def _find_changes(stream: NDArray[np.float64], detector: Detector) -> list[tuple[int, int]]:
-    """Return the estimated position of each change, and the position at which the detector reported the change."""
+    """Return for each change its estimated position, and the position at which the detector reported the change."""
     from river import drift
 
     kinds: Any = drift  # river's detectors have no types
-    # Page-Hinkley's threshold is a sum of errors; river's default of 50 is for errors larger than 1.
+    # Page-Hinkley compares a sum of errors with the threshold; river's default of 50 suits errors larger than 1.
     make = {
         "adwin": lambda: kinds.ADWIN(),
         "ddm": lambda: kinds.binary.DDM(),
@@ -187,10 +187,10 @@ def _find_changes(stream: NDArray[np.float64], detector: Detector) -> list[tuple
 
 
 def _change_point(stream: NDArray[np.float64], start: int, end: int) -> int:
-    """Return the most likely position of a change in the mean: the means before and after have the largest gap.
+    """Return the most likely position of a change in the mean: the position with the largest gap between the means.
 
-    The detectors report only that the mean has changed; ADWIN's window begins up to a bucket before the change.
-    This is the classical estimator, with a standardised gap (D. V. Hinkley, Biometrika 57, 1970).
+    The detectors report only that the mean has changed; ADWIN's window starts up to a bucket before the change.
+    This is the classical estimator, which standardises the gap (D. V. Hinkley, Biometrika 57, 1970).
     """
     import numpy as np
 

@@ -12,7 +12,7 @@ _FIRST_NODES = 3  # one parameter server and two workers, section IV
 
 @dataclass(frozen=True)
 class TeamConfiguration:
-    """The DT-config of Nearchus, section IV, with the cores of each node.
+    """The distributed-training configuration (DT-config) of Nearchus, section IV, with the cores of each node.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ def _describe_nodes(cores: Sequence[float], kind: str) -> str:
 
 
 def quantity(number: float, noun: str) -> str:
-    """Return a number with its noun in singular or plural.
+    """Return a number with its noun in the singular or plural.
 
     >>> quantity(1, "worker"), quantity(2.5, "core")
     ('1 worker', '2.5 cores')

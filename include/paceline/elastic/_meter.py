@@ -11,8 +11,8 @@ from paceline.runtime import Usage
 from paceline.train.progress import Progress
 
 _MIN_S = 1.0
-# Workers report the time at the end of a batch, so a sample covers whole batches. Batch durations vary, and the mean
-# speed of single batches overestimates the speed of many, so a sample needs several batches of each worker.
+# Workers report the time at the end of a batch, so a sample covers whole batches. Batch durations vary, and the mean of
+# single-batch speeds overestimates the speed over many batches, so a sample needs several batches of each worker.
 _MIN_BATCHES, _MIN_BATCHES_EACH = 10, 3
 
 
@@ -36,7 +36,7 @@ class Meter:
     >>> for second in (0.0, 2.0):
     ...     usage = Usage(cpu_s=second / 2, memory_bytes=0, measured_s=second, received_bytes=int(1e6 * second))
     ...     batches = Progress(done=int(20 * second), total=99, wall_s=second)
-    ...     sample = meter.take({"ps-0": usage, "worker-0": usage}, {"worker-0": batches})
+    ...     sample = meter.take_sample({"ps-0": usage, "worker-0": usage}, {"worker-0": batches})
     >>> sample
     TeamSample(speed=20.0, used={'ps-0': 0.5, 'worker-0': 0.5}, network={'ps-0': 1.0})
     """
@@ -49,8 +49,8 @@ class Meter:
         """Restart the measurement after a change of the configuration."""
         self._last = None
 
-    def take(self, usages: Mapping[str, Usage], progress: Mapping[str, Progress]) -> TeamSample | None:
-        """Process the newest usage of all nodes and report of each worker; return a sample if it is complete."""
+    def take_sample(self, usages: Mapping[str, Usage], progress: Mapping[str, Progress]) -> TeamSample | None:
+        """Process the newest usage of all nodes and the newest reports of workers; return a sample once complete."""
         now = _Reading(dict(usages), dict(progress))
         last = self._last
         if last is None or last.usages.keys() != now.usages.keys() or last.progress.keys() != now.progress.keys():

@@ -16,8 +16,8 @@ class Options:
     Parameters
     ----------
     start_share:
-        R_0: the share of the budget on which a training job starts. The paper's evaluation uses 15 of 100 and of 300
-        vCPUs.
+        R_0: the share of the budget on which a training job starts. The paper's evaluation uses 15 of 100 vCPUs, and 15
+        of 300 vCPUs.
     scale_up:
         R_up: the relative increase in the allocation of a training job that uses all its cores.
     job_efficiency:
@@ -32,8 +32,8 @@ class Options:
         samples are above ``network_busy``. The paper measures the used share of the link's capacity. Paceline measures
         the share of the time in which either direction is busy, as a node waits for both directions.
     min_gain:
-        The smallest relative gain in speed for which added nodes stay, or cores that were added although the job did
-        not use all its cores. The paper always keeps added nodes, and never adds such cores.
+        The smallest relative gain in speed for which the search keeps added nodes, or cores that it added to a job with
+        idle cores. The paper always keeps added nodes, and never adds cores to a job with idle cores.
     min_cores:
         Minimum cores of a node.
     max_servers, max_workers:
@@ -77,6 +77,6 @@ class Options:
                     raise InvalidInputError(field.name, value, "a number greater than 0")
             elif field.name in ("min_gain", "network_share"):
                 if not 0 <= value < 1:
-                    raise InvalidInputError(field.name, value, "a fraction from 0 to below 1")
+                    raise InvalidInputError(field.name, value, "a fraction of at least 0 and below 1")
             elif not 0 < value <= 1:
-                raise InvalidInputError(field.name, value, "a fraction above 0, at most 1")
+                raise InvalidInputError(field.name, value, "a fraction above 0 and at most 1")

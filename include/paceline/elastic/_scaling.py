@@ -13,8 +13,8 @@ from paceline.elastic.window import TeamSample, Window
 from paceline.errors import InvalidInputError
 
 _MIN_MOVED = 0.02  # share of all cores below which a reassignment is not worth a step
-_EFFICIENCY_DROP = 0.1  # a drop of the used share of the cores that restarts the search
-_SMALL_CHANGE = 0.1  # a smaller relative change of the budget keeps samples and rejected steps
+_EFFICIENCY_DROP = 0.1  # if the used share of the cores drops by this much, the search restarts
+_SMALL_CHANGE = 0.1  # smaller relative changes of the budget do not reset samples and rejected steps
 _TOLERANCE = 1e-9
 
 
@@ -29,27 +29,27 @@ class _Trial:
 
 
 class Scaling:
-    """Decides, sample by sample, on the parameter servers and workers of a training job (Nearchus, section IV).
+    """Decides on the number and cores of a training job's parameter servers and workers (Nearchus, section IV).
 
-    A job starts on a fraction of the budget. Whenever speed and cores in use are stable, it makes one step. Idle cores
-    of nodes move to other nodes. A job that uses all its cores gets half as many more, up to the budget. Any other job
-    has a bottleneck: if the link of a parameter server is saturated, it needs more parameter servers; otherwise, it
-    needs more workers, because a process can use only a limited number of cores.
+    A job starts on a fraction of the budget. Whenever speed and cores in use are stable, the search takes one step. It
+    moves idle cores to other nodes. A job that uses all its cores gets half as many more, up to the budget. Any other
+    job has a bottleneck: if the link of a parameter server is saturated, the job needs more parameter servers;
+    otherwise, it needs more workers, because a process can use only a limited number of cores.
 
-    Unlike in the paper, one step adds as many workers as could use the idle cores, at most doubling their number. A job
-    that uses most of its cores (between ``node_efficiency`` and ``job_efficiency``) first gets more cores. A step that
-    gains too little is reverted, and the search tries another kind: more parameter servers, because a server process
-    may also have more cores than it can use; more cores; and, with a busy link, nodes of both kinds. After the search
-    has settled, it restarts when the budget or the cores in use change. The class uses no clock and no I/O.
+    Unlike in the paper, one step adds enough workers to use the idle cores, at most doubling their number. A job that
+    uses most of its cores (between ``node_efficiency`` and ``job_efficiency``) first gets more cores. If a step gains
+    too little, the search reverts it and tries another kind: more parameter servers, because a server process may also
+    have more cores than it can use; more cores; and, with a busy link, more nodes of both kinds. After the search has
+    settled, it restarts when the budget or the cores in use change. The class uses no clock and no I/O.
 
     Parameters
     ----------
     budget:
-        R_max: the maximum cores of the training.
+        R_max: the maximum cores of the training job.
     options:
         The constants.
     configuration:
-        Initial configuration; by default, as in the paper, 1 parameter server and 2 workers on R_0.
+        Initial configuration; by default, as in the paper, 1 parameter server and 2 workers that share R_0.
 
     Attributes
     ----------
@@ -87,7 +87,7 @@ class Scaling:
         self._trial: _Trial | None = None
         self._rejected: set[tuple[object, ...]] = set()
         self._floors = Floors()
-        self._settled_at = (0.0, 0.0)  # budget, and share of the cores in use, at the end of the search
+        self._settled_at = (0.0, 0.0)  # budget and share of cores in use when the search ended
 
     def decide(self, sample: TeamSample) -> Step | None:
         """Process a sample of the present configuration; return the next step, if any."""
@@ -127,7 +127,7 @@ class Scaling:
         return step or self._settle(efficiency, efficiency_text)
 
     def set_budget(self, budget: float) -> Step | None:
-        """Set the budget; return an immediate step, if the allocation changes by 10 % or more.
+        """Set the budget; return an immediate step if the allocation changes by 10 % or more.
 
         An allocation above the budget shrinks to it; an allocation of the whole old budget grows to the new budget.
         """
@@ -144,8 +144,8 @@ class Scaling:
         else:
             reason = f"the budget is now {quantity(float(f'{budget:.4g}'), 'core')}"
             step = self._apply_step(Step("budget" if change < 0 else "up", after, reason))
-        # After a large total change, even in small steps, the speed before the trial is no reference any more. The
-        # trial remains, because its step may still be rejected.
+        # After a large total change, even in small steps, the speed before the trial is no longer comparable. The
+        # trial remains, because the team may still reject its step.
         if trial is not None and abs(after.cores / trial.step.configuration.cores - 1) >= _SMALL_CHANGE:
             trial = replace(trial, speed=0.0)
         self._trial = trial
@@ -185,7 +185,9 @@ class Scaling:
             return None
         name = max(released, key=released.__getitem__)
         percent = 100 * used[name] / before.nodes[name]
-        reason = f"{name} uses {percent:.0f} % of its cores: {quantity(float(f'{moved:.2g}'), 'core')} to other nodes"
+        reason = (
+            f"{name} uses {percent:.0f} % of its cores: moving {quantity(float(f'{moved:.2g}'), 'core')} to other nodes"
+        )
         return self._try_step(Step("reassign", after, reason), least_gain=-self._options.min_gain)
 
     def _scale_up(self, reason: str, *, certain: bool) -> Step | None:
@@ -199,7 +201,7 @@ class Scaling:
         return self._try_step(step, least_gain=-math.inf if certain else least_gain)
 
     def _scale_out(self, reason: str, *candidates: TeamConfiguration) -> Step | None:
-        """Add nodes: try the first candidate with more nodes that was not rejected before."""
+        """Add nodes: try the first candidate configuration that has more nodes and was not rejected before."""
         for after in candidates:
             if len(after.nodes) > len(self.configuration.nodes):
                 step = self._try_step(
@@ -279,7 +281,7 @@ def _step_key(step: Step) -> tuple[object, ...]:
 
 
 def _raise_floors(floors: Floors, needed: TeamConfiguration, too_few: TeamConfiguration) -> Floors:
-    """Raise the floors so that nodes no longer release the cores that they needed."""
+    """Raise the floors so that nodes do not again release the cores that they turned out to need."""
     servers, workers = (
         [have for have, less in zip(before, after, strict=True) if less < have]
         for before, after in ((needed.servers, too_few.servers), (needed.workers, too_few.workers))

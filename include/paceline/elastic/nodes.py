@@ -30,7 +30,7 @@ def node_spec(training: JobSpec, name: str, cores: float, plan: Path) -> JobSpec
     Parameters
     ----------
     training:
-        The training job as a single job; workers run its command on its files.
+        Specification of the training job as a single job; workers run its command with its files.
     name:
         Name of the node: ``ps-0``, which gets the plan, ``ps-1``, …, ``worker-0``, …
     cores:

@@ -27,15 +27,15 @@ def reassign(
     """Balance cores among nodes of the same kind, then between the kinds; Nearchus, section IV.
 
     A node that uses less than ``options.node_efficiency`` of its cores keeps the number of cores at which it reaches
-    this efficiency. Nodes of its kind above the threshold get its other cores, in proportion to their own cores. Then,
-    if one kind as a whole is below the threshold and the other kind is not, the other kind gets the idle cores.
+    this efficiency. Its other cores move to the nodes of its kind above the threshold, in proportion to their cores.
+    Then, if one kind as a whole is below the threshold and the other kind is not, the other kind gets the idle cores.
 
     Unlike in the paper, a kind keeps more cores: a mostly idle node still delays other nodes, and longer with fewer
     cores. For a batch of ``c`` core-seconds on one of ``W`` workers and ``d`` on the servers, the delay
     ``c W / R_w + d / R_s`` seconds is smallest if the cores of servers and workers have the ratio
     ``sqrt(d / (c W))``, which follows from the cores in use: the square-root rule of queueing networks. Each kind keeps
-    its share by this ratio. A server below one core is an exception: a CPU quota grants a whole core for a fraction of
-    each period. If the server's work for a batch fits into this fraction, more cores do not make the server faster.
+    at least its share by this ratio. A server below one core is an exception: a CPU quota grants a whole core for a
+    fraction of each period. If the server's work for a batch fits into this fraction, more cores do not speed it up.
 
     Parameters
     ----------
@@ -64,8 +64,8 @@ def reassign(
         return now
     split = len(now.servers)
     in_use = [used[name] for name in now.nodes]
-    servers = _Kind.balanced(now.servers, in_use[:split], max(floors.server, options.min_cores), threshold)
-    workers = _Kind.balanced(now.workers, in_use[split:], max(floors.worker, options.min_cores), threshold)
+    servers = _NodeGroup.balanced(now.servers, in_use[:split], max(floors.server, options.min_cores), threshold)
+    workers = _NodeGroup.balanced(now.workers, in_use[split:], max(floors.worker, options.min_cores), threshold)
     root = math.sqrt(servers.used / (workers.used * len(now.workers))) if workers.used > 0 else math.inf
     by_root = now.cores * root / (1 + root)
     if servers.is_below(threshold) and not workers.is_below(threshold):
@@ -80,7 +80,7 @@ def reassign(
 
 
 @dataclass(frozen=True)
-class _Kind:
+class _NodeGroup:
     """All nodes of one kind: the parameter servers, or the workers."""
 
     cores: Sequence[float]
@@ -88,7 +88,7 @@ class _Kind:
     floor: float  # minimum cores of each node
 
     @classmethod
-    def balanced(cls, cores: Sequence[float], used: Sequence[float], floor: float, threshold: float) -> _Kind:
+    def balanced(cls, cores: Sequence[float], used: Sequence[float], floor: float, threshold: float) -> _NodeGroup:
         """Balance nodes within the kind: move idle cores from nodes below the threshold to all other nodes."""
         busy = [in_use >= threshold * have for have, in_use in zip(cores, used, strict=True)]
         kept = [
@@ -103,14 +103,14 @@ class _Kind:
     def is_below(self, threshold: float) -> bool:
         return self.used < threshold * sum(self.cores)
 
-    def give_idle_cores(self, other: _Kind, keep: float, threshold: float) -> tuple[_Kind, _Kind]:
+    def give_idle_cores(self, other: _NodeGroup, keep: float, threshold: float) -> tuple[_NodeGroup, _NodeGroup]:
         """Balance the kinds: move idle cores to the other kind, in proportion to the cores of its nodes."""
         total = sum(self.cores)
         idle = total - _kept_cores(total, max(self.used / threshold, keep), self.floor * len(self.cores))
         return self._scaled(1 - idle / total), other._scaled(1 + idle / sum(other.cores))
 
-    def _scaled(self, factor: float) -> _Kind:
-        return _Kind([one * factor for one in self.cores], self.used, self.floor)
+    def _scaled(self, factor: float) -> _NodeGroup:
+        return _NodeGroup([one * factor for one in self.cores], self.used, self.floor)
 
 
 def _kept_cores(cores: float, needed: float, floor: float) -> float:

@@ -32,12 +32,12 @@ class TeamRuntime:
     containers:
         Runtime that starts the containers.
     training:
-        Returns the training job as a single job, for nodes that join later. This function may create files in the
-        folder that is its argument.
+        Function that returns the specification of the training job as a single job, for nodes that join later. It may
+        create files in the folder that it gets.
     options:
         The constants of scaling.
     decider:
-        Creates a ``Decider`` from a budget and the configuration of a running team, if any; by default a ``Scaling``.
+        Function that creates a ``Decider`` from a budget and, for a running team, its configuration; default: ``Scaling``.
     """
 
     name = "docker"
@@ -67,7 +67,7 @@ class TeamRuntime:
     def start(self, spec: JobSpec) -> TeamJob:
         """Start the first parameter server and the first workers on a fraction of ``spec.devices``.
 
-        If an earlier try left a team of this name, reattach to it.
+        If a team with this name still exists from an earlier try, reattach to the team.
         """
         scaling = self._decider(spec.devices, None)
         team = self._find_team(spec.name)
@@ -92,7 +92,7 @@ class TeamRuntime:
         return self._containers.jobs()
 
     def reattach(self, job_id: str, labels: Mapping[str, str] | None = None) -> TeamJob:
-        """Return the team of a first parameter server; the initial budget is the team's present allocation."""
+        """Return the team of the first parameter server ``job_id``; its initial budget is its present allocation."""
         found_labels = self._containers.labels_of(job_id)
         name = found_labels.get(LABEL_TEAM)
         if name is None:
@@ -135,7 +135,7 @@ class TeamRuntime:
         self._containers.remove_all({LABEL_TEAM: name})
 
     def _single_job_spec(self) -> JobSpec:
-        """Return the training job as a single job; fetch its inputs once, for all nodes that join later."""
+        """Return the specification of the single job; fetch its inputs once, for all nodes that join later."""
         if self._job_spec is None:
             self._files = tempfile.TemporaryDirectory(prefix="paceline-")  # deleted with this object
             self._job_spec = self._training(Path(self._files.name))
@@ -151,7 +151,7 @@ class TeamRuntime:
 
 
 def _has_left(job: Job) -> bool:
-    """Return whether a node has ended normally, or on request."""
+    """Return whether a node has exited normally or after a request to stop."""
     status = job.status()
     return status.state == "exited" and status.exit_code in (0, EXIT_TERMINATED)
 

@@ -1,4 +1,4 @@
-"""A change of a team's configuration, and the protocol of objects that decide on changes."""
+"""A change of a team's configuration, and the protocol for objects that decide on changes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Decider(Protocol):
         """Process a sample of the present configuration; return the next step, if any."""
 
     def set_budget(self, budget: float) -> Step | None:
-        """Set the budget; return an immediate step, if the allocation has to change."""
+        """Set the budget; return an immediate step if the allocation has to change."""
 
     def reject(self, reason: str) -> Step | None:
-        """Return a step that replaces the last step, which the team cannot apply; ``None`` if no step can."""
+        """Return a step that replaces the last step, which the team cannot apply; ``None`` if there is none."""

@@ -51,7 +51,7 @@ class TeamJob:
     nodes:
         The running nodes by name; ``ps-0`` is required.
     start:
-        Function that starts a node with a name and a number of cores.
+        Function that starts a node, given its name and number of cores.
     remove_all:
         Function that removes all containers of the team.
     scaling:
@@ -112,7 +112,7 @@ class TeamJob:
         return steps
 
     def read_lines(self) -> list[str]:
-        """Return the parameter server's output, and the other nodes' output with their names but without progress."""
+        """Return the first server's output, and all other nodes' output, prefixed by node name, without progress."""
         for name, node in list(self._nodes.items()):
             for line in node.job.read_lines():
                 if name == FIRST_SERVER:
@@ -124,7 +124,7 @@ class TeamJob:
         return lines
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until the parameter server ends and, after a success, until the workers' remaining code ends."""
+        """Wait until the parameter server ends and, if it succeeds, until the workers' remaining code ends."""
         limit_s = self._clock() + timeout_s
         if not self._first_server.wait(timeout_s):
             return False
@@ -210,7 +210,7 @@ class TeamJob:
         return self._first_server.collect(destination)
 
     def stop(self, grace_s: float = 5.0) -> None:
-        """Stop all nodes; the parameter server is first, as its last checkpoint needs the shards of all nodes."""
+        """Stop all nodes, the parameter server first, because its last checkpoint needs the shards of all nodes."""
         self._stopped.set()
         try:
             self._first_server.stop(grace_s)
@@ -223,7 +223,7 @@ class TeamJob:
         try:
             self._call_for_all_nodes(lambda job: job.remove())
         finally:
-            self._remove_all()  # includes a node whose start is in progress
+            self._remove_all()  # also removes a node that is still starting
 
     def close(self) -> None:
         """Release the streams and threads of all nodes; the nodes keep running."""
@@ -259,7 +259,7 @@ class TeamJob:
         if len(progress) < len(reports) or not self._all_joined() or not self._nodes.keys() <= usages.keys():
             self._meter.clear()
             return
-        sample = self._meter.take({name: usages[name] for name in self._nodes}, progress)
+        sample = self._meter.take_sample({name: usages[name] for name in self._nodes}, progress)
         step = self._scaling.decide(sample) if sample is not None else None
         if step is not None:
             self._accept_step(step)
@@ -309,7 +309,7 @@ class TeamJob:
 
     def _resize_node(self, name: str, cores: float) -> None:
         node = self._nodes[name]
-        node.cores = max(node.cores, cores)  # on an error the resize may still have taken effect
+        node.cores = max(node.cores, cores)  # a resize may have taken effect in spite of an error
         try:
             node.job.resize(cores)
         except JobLostError:
@@ -363,7 +363,7 @@ class TeamJob:
                 node.job.restart()
 
     def _revert_failing_node(self, name: str, status: JobStatus) -> None:
-        """Revert the step that added a node that keeps failing; the failure of an older node fails the job."""
+        """Revert the step that added a node that keeps failing; if an older node keeps failing, the job fails."""
         reason = status.reason or "failed"
         step = self._scaling.reject(f"{name} keeps failing: {reason}")
         if step is None or name in step.configuration.nodes:

@@ -79,7 +79,7 @@ class Window:
     def stable(self) -> bool:
         """Whether speed and cores in use have small coefficients of variation in recent samples (Nearchus, section IV).
 
-        If single samples vary too much, the means of consecutive samples count.
+        If single samples vary too much, the check uses the means of groups of consecutive samples.
         """
         return self._group_size is not None
 

@@ -9,16 +9,16 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 _Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]*$", max_length=63)]
 _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-_NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-class _Described(BaseModel):
-    """Base class of the models; unknown keys are errors, because a misspelt key would have no effect."""
+class _FleetModel(BaseModel):
+    """Base class of the models; unknown keys are errors, because a misspelt key would otherwise be ignored."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class BackgroundApp(_Described):
+class BackgroundApp(_FleetModel):
     """A background application of a machine, whose latency must stay within a limit during training.
 
     Parameters
@@ -29,7 +29,7 @@ class BackgroundApp(_Described):
         Maximum duration of one execution: ``delta`` of constraint (4) in Deep-Edge.
     image, script:
         Image and script to run the application during profiling. The script calls ``report(execution_s=...)``
-        (``paceline.train.report``) after each execution. Both are unnecessary if a profile exists.
+        (``paceline.train.report``) after each execution. Neither is necessary if a profile exists.
     """
 
     name: _Name
@@ -38,11 +38,11 @@ class BackgroundApp(_Described):
     script: str | None = None
 
 
-class Link(_Described):
+class Link(_FleetModel):
     """The network link from a machine to the data and the parameter server."""
 
     mbit_per_s: _Positive = 1000.0
-    delay_ms: _NotNegative = 0.0
+    delay_ms: _NonNegative = 0.0
 
     def transfer_s(self, size_bytes: float) -> float:
         """Return the seconds to transfer ``size_bytes``.
@@ -53,7 +53,7 @@ class Link(_Described):
         return 8e-6 * size_bytes / self.mbit_per_s + 1e-3 * self.delay_ms
 
 
-class Machine(_Described):
+class Machine(_FleetModel):
     """A machine that may take part in training.
 
     Parameters
@@ -130,7 +130,7 @@ class Machine(_Described):
         return self
 
 
-class Fleet(_Described):
+class Fleet(_FleetModel):
     """All machines that may take part in a training job.
 
     Parameters

@@ -1,4 +1,4 @@
-"""Connects the containers of a training job: by a private network on one engine, else by the server's address."""
+"""Connects a job's containers: through a private network on one engine, otherwise through the server's address."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ class Rendezvous:
     >>> hall = Machine(name="hall", kind="server", cores=8, memory_gib=32, address="10.0.0.5")
     >>> gate = Machine(name="gate", kind="nano", cores=4, memory_gib=4, engine_conn_id="gate_docker")
     >>> rendezvous = Rendezvous("training-1", hall, open=True, secret="from a connection")
-    >>> server = rendezvous.serve(JobSpec(name="server", command=["python"], devices=1))
+    >>> server = rendezvous.server_spec(JobSpec(name="server", command=["python"], devices=1))
     >>> server.published, server.external_access
     ({29500: ('10.0.0.5', 29500)}, True)
-    >>> rendezvous.join(JobSpec(name="gate", command=["python"], devices=1), gate).environment["PACELINE_SERVER"]
+    >>> rendezvous.worker_spec(JobSpec(name="gate", command=["python"], devices=1), gate).environment["PACELINE_SERVER"]
     '10.0.0.5:29500'
     """
 
@@ -61,16 +61,16 @@ class Rendezvous:
             accepted = "a connection whose password is the shared secret of parameter server and workers"
             raise InvalidInputError("fleet.key_conn_id", None, accepted)
 
-    def serve(self, spec: JobSpec) -> JobSpec:
-        """Return the parameter server's job with its control group and network."""
+    def server_spec(self, spec: JobSpec) -> JobSpec:
+        """Return the parameter server's job specification with its control group and network."""
         spec = replace(spec, own_network=self.network, alias=_SERVER, cgroup_parent=self.server.cgroup_parent)
         if not self.open:
             return spec
         environment = {**spec.environment, ENV_SERVER_KEY: self._derived_key()}
         return replace(spec, external_access=True, published={PORT: self._server_address()}, environment=environment)
 
-    def join(self, spec: JobSpec, worker: Machine) -> JobSpec:
-        """Return a worker's job with its control group, network and the server's address."""
+    def worker_spec(self, spec: JobSpec, worker: Machine) -> JobSpec:
+        """Return a worker's job specification with its control group, its network and the server's address."""
         environment = {**spec.environment, ENV_WORKER: worker.name}
         if self.open:
             environment[ENV_SERVER_KEY] = self._derived_key()
@@ -85,7 +85,7 @@ class Rendezvous:
         return replace(spec, environment=environment, own_network=own, alias=worker.name, external_access=True)
 
     def shares_engine(self, worker: Machine) -> bool:
-        """Return whether a worker is on the server's engine, so that it reaches the server by the private network."""
+        """Return whether a worker is on the server's engine and so reaches the server through the private network."""
         return worker.engine == self.server.engine
 
     def _server_address(self) -> tuple[str, int]:

@@ -38,7 +38,7 @@ class EngineUsage:
         self._cpu_s: dict[str, float] = {}
 
     def read(self) -> Usage:
-        """Return cumulative CPU time and memory at the engine's next measurement, one per second."""
+        """Return the cumulative CPU time and the memory at the engine's next measurement, within a second."""
         with engine_call("list the machine's containers"):
             running = [one["Id"] for one in self._client.containers() if self._is_on_machine(one["Id"])]
         # Each call waits for the engine's next measurement; parallel calls wait for the same measurement.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 FORMAT = 2
 _MAX_AGE = timedelta(days=90)
-# Classes in scikit-learn's models that skops does not trust by default.
+# Classes of scikit-learn models that skops does not trust by default.
 _TRUSTED = [
     "sklearn.gaussian_process.kernels.ConstantKernel",
     "sklearn.gaussian_process.kernels.Matern",
@@ -31,12 +31,12 @@ _TRUSTED = [
 
 
 class NoProfileError(PacelineError):
-    """No profile exists of a kind of device, or of an application on it."""
+    """Raised when there is no profile of a kind of device, or of an application on that kind."""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Training, machine and time of a measurement.
+    """The training job, machine and time of a measurement.
 
     Parameters
     ----------
@@ -80,9 +80,9 @@ class DeviceProfile:
     def fit(
         cls, kind: str, measurements: pd.DataFrame, origin: Origin, *, apps: Sequence[str] = (), seed: int = 0
     ) -> DeviceProfile:
-        """Learn all functions of a kind from its measurements, including those of background applications."""
+        """Learn all functions of a kind, and the execution times of ``apps``, from the kind's measurements."""
         functions = [*FUNCTIONS, *map(execution, apps)]
-        # An application may not have finished an execution during a measurement.
+        # Some measurements ended before an application's first execution; drop these rows.
         learned = {
             one.name: learn(one, measurements.dropna(subset=list({one.target} & set(measurements))), seed=seed)
             for one in functions
@@ -91,7 +91,7 @@ class DeviceProfile:
         return cls(kind, learned, sizes, origin)
 
     def __getitem__(self, function: Function) -> Learned:
-        """Return the learned function. Raises ``NoProfileError`` if there is none."""
+        """Return the learned function. Raises ``NoProfileError`` if it was not measured."""
         try:
             return self.learned[function.name]
         except KeyError:
@@ -128,21 +128,21 @@ class DeviceProfile:
         return None
 
     def report(self) -> list[dict[str, Any]]:
-        """Return a row with the errors of each function, as in the paper's Table I."""
+        """Return one row per function with its errors, as in the paper's Table I."""
         return [
             {
                 "device": self.kind,
-                "function": one.function.name,
-                "points": one.points,
-                "regression": one.regression,
-                "mape_pct": one.mape_pct,
-                "mape_sd_pct": one.mape_sd_pct,
+                "function": learned.function.name,
+                "points": learned.points,
+                "regression": learned.regression,
+                "mape_pct": learned.mape_pct,
+                "mape_sd_pct": learned.mape_sd_pct,
             }
-            for one in self.learned.values()
+            for learned in self.learned.values()
         ]
 
     def dumps(self) -> bytes:
-        """Return the profile as bytes, in the format of skops, which can be read without running code."""
+        """Serialise the profile in the format of skops. Reading the bytes does not run code from them."""
         about = {
             "format": FORMAT,
             "kind": self.kind,
@@ -166,7 +166,7 @@ class DeviceProfile:
 
     @classmethod
     def loads(cls, data: bytes) -> DeviceProfile:
-        """Read the result of ``dumps``. Raises ``InvalidInputError`` for anything else."""
+        """Read the result of ``dumps``. Raises ``InvalidInputError`` for other or damaged bytes."""
         try:
             content = _import_skops().loads(data, trusted=_TRUSTED)
             about, models = json.loads(content["about"]), content["models"]
@@ -186,7 +186,7 @@ class DeviceProfile:
 
 
 def _import_skops() -> Any:
-    """Import ``skops.io`` without the warnings of the deprecated modules that it inspects."""
+    """Import ``skops.io``. Suppress the deprecation warnings of the modules that skops inspects."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import skops.io

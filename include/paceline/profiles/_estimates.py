@@ -1,4 +1,4 @@
-"""Estimates for a scheduler from device profiles: implements :class:`paceline.schedule.Estimates`."""
+"""Provides a scheduler with estimates from device profiles; implements :class:`paceline.schedule.Estimates`."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from paceline.profiles._table import Table
 from paceline.schedule import Candidate, State
 
 Floats = NDArray[np.float64]
-_Groups = list[tuple[DeviceProfile, NDArray[np.intp], list[Candidate]]]  # each with the indices of its candidates
+# Profiles, each with the indices of its candidates and the candidates.
+_Groups = list[tuple[DeviceProfile, NDArray[np.intp], list[Candidate]]]
 
 _COMPUTE, _UPDATE, _CPU, _GPU, _MEMORY = FUNCTIONS
 _FREE_MEMORY = 0.05
-_TABLE_CANDIDATES = 32  # with at least this number of candidates, a table is faster
+_TABLE_CANDIDATES = 32  # a table is faster for this many candidates or more
 
 
 class ProfileEstimates:
-    """Evaluates the learned functions for candidates of several kinds, with one call for each kind.
+    """Evaluates the learned functions for candidates of several kinds, with one call per kind.
 
-    For many candidates, tables replace the functions, because a scheduler evaluates them repeatedly.
+    For many candidates, tables replace the functions, because a scheduler evaluates each function repeatedly.
 
     Parameters
     ----------
@@ -34,7 +35,7 @@ class ProfileEstimates:
     Raises
     ------
     NoProfileError
-        In each method, for a candidate whose kind or application has no profile.
+        By each method, if the kind or an application of a candidate has no profile.
     """
 
     def __init__(self, profiles: Mapping[str, DeviceProfile]) -> None:
@@ -52,7 +53,7 @@ class ProfileEstimates:
         return result
 
     def compute_s(self, candidates: Sequence[Candidate], batch: Floats) -> Floats:
-        """Return the seconds to compute one sample, equation (5)."""
+        """Return the seconds that each candidate computes for one sample, equation (5)."""
         return self._compute_s(self._group_by_kind(candidates), batch)
 
     def _compute_s(self, groups: _Groups, batch: Floats) -> Floats:
@@ -67,7 +68,7 @@ class ProfileEstimates:
         )
 
     def update_s(self, candidates: Sequence[Candidate], batch: Floats, server: State) -> Floats:
-        """Return the seconds to push, update and pull if exactly these candidates train, equation (6)."""
+        """Return the seconds of each push, update and pull if exactly these candidates train, equation (6)."""
         # Fast workers push more often, which delays all workers.
         groups, workers = self._group_by_kind(candidates), len(candidates)
         pushes = float(np.sum(1 / (batch * self._compute_s(groups, batch))))
@@ -88,7 +89,7 @@ class ProfileEstimates:
         )
 
     def execution_s(self, candidates: Sequence[Candidate]) -> Sequence[Mapping[str, float]]:
-        """Return the seconds for one execution of each application during training, equations (7) and (8)."""
+        """Return the seconds that each application needs for one execution during training, equations (7) and (8)."""
         times: list[dict[str, float]] = [{} for _ in candidates]
         sizes = self.max_batch(candidates).astype(float)
         for profile, indices, members in self._group_by_kind(candidates):
@@ -119,7 +120,7 @@ class ProfileEstimates:
     def _function(
         self, profile: DeviceProfile, function: Function, candidates: int, fixed: Mapping[str, float] | None = None
     ) -> Callable[[Floats], Floats]:
-        """Return the learned function, or its table if the table exists or the candidates are many."""
+        """Return the learned function; if its table exists or there are many candidates, return the table instead."""
         key = (profile.kind, function.name, *(fixed or {}).values())
         if key not in self._tables:
             if candidates < _TABLE_CANDIDATES:

@@ -1,4 +1,4 @@
-"""The functions learned for each kind of device, section IV-C of Deep-Edge: their features and targets."""
+"""The features and targets of the functions learned for each kind of device (section IV-C of Deep-Edge)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Function:
     features:
         Columns of the measurements with the function's arguments.
     share:
-        Whether the values are shares from 0 to 1; otherwise seconds.
+        Whether the values are shares of the machine's capacity, from 0 to 1. Otherwise, the values are seconds.
     """
 
     name: str
@@ -27,9 +27,9 @@ class Function:
     share: bool = False
 
 
-# Columns: `cpu`, `gpu`, `memory` are the utilization before training, `new_*` during training (95th percentile);
-# `batch_size` is the machine's, `pushes_per_s` the sum over all workers of 1 / (batch size * seconds for a sample): the
-# rate of pushes to a server without latency.
+# Columns: `cpu`, `gpu` and `memory` are the machine's utilization before training, `new_*` the 95th percentile during
+# training, and `batch_size` the machine's batch size. `pushes_per_s` is the sum over all workers of 1 / (batch size *
+# seconds per sample), the rate of pushes to a server without latency.
 _STATE = ("cpu", "gpu", "memory")
 FUNCTIONS = (
     Function("EstComputeTime", "compute_s", ("cpu", "gpu", "batch_size")),
@@ -41,7 +41,7 @@ FUNCTIONS = (
 
 
 def execution(app: str) -> Function:
-    """Return ``EstExecTime`` of a background application: the seconds for an execution during training.
+    """Return ``EstExecTime`` of a background application: the seconds per execution during training.
 
     The features include the state before training: if training uses all idle capacity, the new state is constant, but
     the execution time still depends on the other load.

@@ -1,4 +1,4 @@
-"""Selects points to measure: first points that fill the space, then points with the largest predicted variance."""
+"""Selects the points to measure: first points spread over the grid, then points with the largest predicted variance."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Point = dict[str, float]
 
 @dataclass(frozen=True)
 class Axes:
-    """The varied parameters and their values; all combinations form the grid.
+    """The varied parameters and their values. The combinations of all values form a grid.
 
     Examples
     --------
@@ -42,7 +42,7 @@ class Axes:
 
     @property
     def grid(self) -> list[Point]:
-        """All combinations of values."""
+        """All combinations of the values."""
         names = list(self.values)
         return [
             {name: float(value) for name, value in zip(names, point, strict=True)}
@@ -50,9 +50,9 @@ class Axes:
         ]
 
     def scaled(self, points: Sequence[Point]) -> Floats:
-        """Return the points with each axis scaled to 0 to 1 by the index of the value; shape (points, axes).
+        """Scale each axis of the points to the range from 0 to 1; shape (points, axes).
 
-        With indices, batch sizes that double at each step are equidistant.
+        The scale uses the index of each value, so that batch sizes that double at each step are equidistant.
         """
         columns = [
             np.interp([point[name] for point in points], sorted(values), np.linspace(0, 1, len(values)))
@@ -64,7 +64,7 @@ class Axes:
 
 
 def first_points(axes: Axes, count: int, seed: int = 0) -> list[Point]:
-    """Return points that fill the grid: each point has the largest distance from the points before it.
+    """Return points spread over the grid: each point has the largest distance from the previous points.
 
     >>> points = first_points(Axes({"cpu": (0, 0.25, 0.5, 0.75, 1), "batch_size": (1, 2, 4)}), count=4)
     >>> sorted((point["cpu"], point["batch_size"]) for point in points)
@@ -72,7 +72,7 @@ def first_points(axes: Axes, count: int, seed: int = 0) -> list[Point]:
     """
     grid = axes.grid
     if not 1 <= count <= len(grid):
-        raise InvalidInputError("count", count, f"a number from 1 to the {len(grid)} points of the grid")
+        raise InvalidInputError("count", count, f"a number from 1 to {len(grid)}, the number of points of the grid")
     coordinates = axes.scaled(grid)
     chosen = [int(np.argmin(coordinates.sum(axis=1)))]
     nearest = np.linalg.norm(coordinates - coordinates[chosen[0]], axis=1)
@@ -95,7 +95,7 @@ def choose_more(
     """Return the points of the grid to measure next.
 
     A Gaussian process for each function predicts the variance at each unmeasured point. The point with the largest sum
-    of variances comes first; each next point is chosen as if the points before it were measured.
+    of variances is chosen first. Each choice assumes that the points chosen before are measured.
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ def choose_more(
         The functions to learn.
     count:
         Number of points; fewer if the grid is exhausted.
-    among:
+    is_allowed:
         Function that returns whether a point may be chosen.
     """
     grid = axes.grid
@@ -133,9 +133,9 @@ def choose_more(
 def _fit_kernel(function: Function, observed: Floats, measured: pd.DataFrame, seed: int) -> Any:
     """Return the kernel of a Gaussian process fitted to a function's target; ``None`` for a constant target."""
     if function.target not in measured.columns:
-        return None  # no measured machine runs the application
+        return None  # none of the measured machines runs the application
     target = measured[function.target].to_numpy(dtype=float)
-    finite = np.isfinite(target)  # an application may not have finished an execution
+    finite = np.isfinite(target)  # some measurements ended before the application's first execution
     observed, target = observed[finite], target[finite]
     if len(target) < 2:
         return None

@@ -1,4 +1,4 @@
-"""A table of a learned function, because schedulers evaluate the same function thousands of times."""
+"""Tabulates a learned function, because a scheduler evaluates the same function thousands of times."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from paceline.profiles.learn import Learned
 Floats = NDArray[np.float64]
 
 _STEPS = 17
-_INTEGER = ("batch_size", "workers")  # features with few values
+_INTEGER = ("batch_size", "workers")  # features whose values are whole numbers
 _LOGARITHMIC = ("pushes_per_s",)
 
 
 class Table:
-    """The values of a function on a grid over the measured range, with linear interpolation.
+    """Interpolates linearly between the values of a learned function on a grid over the measured range.
 
     Parameters
     ----------
     learned:
         Learned function.
     fixed:
-        Constant features and their values.
+        Features that are constant in this table, and their values.
 
     Examples
     --------
@@ -36,18 +36,18 @@ class Table:
         points = [np.array([fixed[name]]) if name in fixed else _grid(name, low, high) for name, low, high in bounds]
         grid = np.stack(np.meshgrid(*points, indexing="ij"), axis=-1)
         values = learned(grid.reshape(-1, len(points))).reshape(grid.shape[:-1])
-        # Interpolate the logarithm of a time, which the regressions have learned.
+        # The regressions have learned the logarithm of a time, so interpolate the logarithm.
         self._logarithmic = not learned.function.share
         values = np.log(values) if self._logarithmic else values
         self._values = np.squeeze(values)
         self._axes = [(axis, values) for axis, values in enumerate(points) if len(values) > 1]
 
     def __call__(self, features: Floats) -> Floats:
-        """Return the values for rows of features, in the order of ``function.features``; shape (rows,)."""
+        """Return one value per row of features, which are in the order of ``function.features``; shape (rows,)."""
         from scipy.ndimage import map_coordinates
 
         if self._axes:
-            # Grid indices, clipped to the grid. SciPy's grid interpolator takes twice as long.
+            # Clip the grid indices to the grid. SciPy's grid interpolator takes twice as long as this code.
             coordinates = [np.interp(features[:, axis], values, np.arange(len(values))) for axis, values in self._axes]
             values = map_coordinates(self._values, coordinates, order=1, mode="nearest")
         else:

@@ -1,4 +1,4 @@
-"""Reads the reports of one worker in a measured training, and waits for them. Used by ``bench``."""
+"""Reads the reports of one worker of a measured training job, and waits for new reports. Used by ``bench``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _POLL_S = 0.1
 
 
 class WorkerJob:
-    """The training job on one machine, and its newest report."""
+    """One machine's container of a training job, and its newest report."""
 
     def __init__(self, name: str, job: DockerJob) -> None:
         self.name = name
@@ -24,11 +24,11 @@ class WorkerJob:
 
     @property
     def memory_bytes(self) -> int:
-        """Memory that the job uses."""
+        """Memory in use by the container."""
         return self.job.usage().memory_bytes
 
     def latest_report(self) -> Progress:
-        """Return the newest report."""
+        """Read the new output and return the newest report."""
         for line in self.job.read_lines():
             report = parse_line(line)
             if report is None:
@@ -44,7 +44,7 @@ class WorkerJob:
         return self.latest_report()
 
     def wait_for_samples(self, samples: float, give_up_s: float) -> None:
-        """Wait until ``samples`` samples are done."""
+        """Wait until the worker has trained on ``samples`` samples in all."""
         self._wait_until(lambda: self.latest_report().spent["samples"] >= samples, give_up_s)
 
     def _wait_until(self, condition: Callable[[], bool], give_up_s: float) -> None:

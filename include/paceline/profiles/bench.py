@@ -1,4 +1,4 @@
-"""Measures a training job and its neighbours under load (section IV of Deep-Edge).
+"""Measures how a training job and its neighbours perform under load (section IV of Deep-Edge).
 
 The bench runs the real training script and suspends it between measurements, so that a measurement takes seconds.
 """
@@ -21,13 +21,13 @@ from paceline.profiles.readings import Gauge, Utilization, measure_utilization, 
 from paceline.runtime import DockerRuntime
 
 _REPORT_TIMEOUT_S = 180.0
-_EXECUTION_TIMEOUT_S = 30.0  # maximum wait for an execution of an application
+_EXECUTION_TIMEOUT_S = 30.0  # maximum wait until an application ends an execution
 _MAX_MEMORY = 0.9  # maximum share of memory in use, so that the system kills no application
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Wait after a change of load, duration of a measurement without and with training, interval of readings."""
+    """Seconds to wait after a change of load, to measure before and during training, and between readings of usage."""
 
     settle_s: float = 0.5
     before_s: float = 2.0
@@ -36,7 +36,7 @@ class Timing:
 
 
 class Bench:
-    """Measures a training job on several machines under load.
+    """Measures a training job and its neighbours on several machines under load.
 
     Parameters
     ----------
@@ -47,17 +47,17 @@ class Bench:
     training:
         Script, image and files of the training job.
     runtimes:
-        Mapping of machine names to engines.
+        Mapping of machine names to runtimes.
     gauges:
-        Mapping of machine names to gauges, which read the usage.
+        Mapping of machine names to gauges, which read the machines' usage.
     image:
         Image with stress-ng.
     timing:
         Durations of the measurement.
     reference:
-        Function that does a constant amount of work on a machine and returns the seconds, for machines of variable
-        speed, for example parts of a virtual machine. Called several times a second for each machine during training;
-        each row has the mean as ``reference_s``.
+        Function that does a constant amount of work on the named machine and returns the seconds. Needed for machines
+        of variable speed, such as emulated machines. The bench calls the function several times per second for each
+        machine during training and stores the mean in each row as ``reference_s``.
     labels:
         Labels for every container.
 
@@ -95,7 +95,7 @@ class Bench:
             for name, machine in {**self._machines, server.name: server}.items()
         }
         self._batch: dict[str, int] = {}
-        self._memory: dict[str, float] = {}  # share of memory used during training without load
+        self._memory: dict[str, float] = {}  # share of memory in use during training without artificial load
         self._measured_training = MeasuredTraining(self._prefix, self._machines, server, training, runtimes, labels)
 
     def __enter__(self) -> Bench:
@@ -111,7 +111,7 @@ class Bench:
         self.close()
 
     def train(self, batch: Mapping[str, int]) -> None:
-        """End the previous training job, start a job with these batch sizes, and suspend it."""
+        """End the previous training job, start a new job with these batch sizes, and suspend the new job."""
         self._measured_training.end()
         self._set_loads({}, Load())
         self._batch = dict(batch)
@@ -124,7 +124,7 @@ class Bench:
     def measure(
         self, loads: Mapping[str, Load], *, active: Sequence[str], server: Load | None = None
     ) -> list[dict[str, Any]]:
-        """Measure one point.
+        """Measure the training job and the applications at one point of the grid.
 
         Parameters
         ----------
@@ -138,9 +138,10 @@ class Bench:
         Returns
         -------
         list
-            A row for each active machine, with the inputs and outputs of ``FUNCTIONS``: loads from 0 to 1, times in
-            seconds. Also ``stress_cpu``, ``stress_memory``, ``server_stress`` (loads), and ``alone_s.APP`` (execution
-            time without training).
+            One row per active machine, with the features and targets of ``FUNCTIONS``. Utilization and load are
+            fractions of the machine's capacity (0 to 1); times are in seconds. Each row also has the artificial load
+            (``stress_cpu``, ``stress_memory``, ``server_stress``) and ``alone_s.APP``, each application's execution
+            time without training.
         """
         timing = self._timing
         server, jobs = server or Load(), self._measured_training.jobs
@@ -153,7 +154,7 @@ class Bench:
         try:
             give_up_s = time.monotonic() + _REPORT_TIMEOUT_S
             for name in active:
-                # Skip the report from before the suspension, and the next batch: its duration includes the suspension.
+                # Skip the report from before the suspension, and the batch whose duration includes the suspension.
                 report = jobs[name].wait_for_report(give_up_s)
                 jobs[name].wait_for_samples(report.spent["samples"] + 2 * self._batch[name], give_up_s)
             self._discard_execution_times()
@@ -166,7 +167,7 @@ class Bench:
             last = {name: jobs[name].latest_report() for name in active}
         finally:
             for name in active:
-                with contextlib.suppress(PacelineError):  # the current exception reports a job that has ended
+                with contextlib.suppress(PacelineError):  # if the job has ended, the current exception says so
                     jobs[name].job.pause()
         spent = {
             name: {key: last[name].spent[key] - first[name].spent[key] for key in last[name].spent} for name in active
@@ -176,7 +177,7 @@ class Bench:
         rows = []
         for name in active:
             load, machine = loads.get(name, Load()), self._machines[name]
-            # Subtract the memory of the suspended job from the state before training.
+            # The machine's memory in use before training includes the suspended job.
             paused = jobs[name].memory_bytes / (machine.memory_gib * 2**30)
             row = {
                 "machine": name,
@@ -208,12 +209,12 @@ class Bench:
     def measure_without_training(
         self, loads: Mapping[str, Load], *, server: Load | None = None
     ) -> tuple[dict[str, Utilization], dict[str, dict[str, list[float]]]]:
-        """Measure every machine's utilization and each application's execution times under load, without training.
+        """Measure all machines' utilization and all applications' execution times under load, without training.
 
         Returns
         -------
         tuple
-            Utilization by machine name, with the server's; execution times in seconds by machine and application.
+            Utilization of each machine and the server; execution times in seconds for each machine and application.
         """
         self._measured_training.end()
         self._memory = {}
@@ -230,7 +231,7 @@ class Bench:
         epochs: float = 2.0,
         fixed_shards: bool = False,
     ) -> tuple[float, dict[str, dict[str, list[float]]]]:
-        """Train according to a schedule under load, and measure the duration of an epoch.
+        """Train under load as a schedule plans, and measure the duration of an epoch.
 
         Parameters
         ----------
@@ -248,7 +249,7 @@ class Bench:
         Returns
         -------
         tuple
-            Duration of an epoch in seconds; execution times in seconds by machine and application.
+            Duration of an epoch in seconds; execution times in seconds for each machine and application.
         """
         self._set_loads({}, Load())  # a job starts faster on idle machines
         self._measured_training.start(plan, fixed_shards=fixed_shards)
@@ -286,12 +287,12 @@ class Bench:
         return utilization, {name: self._neighbours[name].take_execution_times() for name in names}
 
     def _discard_execution_times(self) -> None:
-        """Discard all execution times of the applications until now."""
+        """Discard the execution times that the applications have reported so far."""
         for neighbours in self._neighbours.values():
             neighbours.take_execution_times()
 
     def _execution_times(self, active: Sequence[str]) -> dict[str, dict[str, list[float]]]:
-        """Return the execution times; wait until each application has at least one, for at most 30 s."""
+        """Wait up to 30 s for at least one execution time of each application, and return all execution times."""
         times: dict[str, dict[str, list[float]]] = {name: {} for name in active}
         give_up_s = time.monotonic() + _EXECUTION_TIMEOUT_S
         while True:

@@ -1,4 +1,4 @@
-"""Learns a function from measurements, as the mean of the best regressions in cross-validation."""
+"""Learns a function from measurements as the mean of the regressions that perform best in cross-validation."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Floats = NDArray[np.float64]
 
 MIN_POINTS = 8
 _FOLDS = 5
-_MAX_REGRESSIONS = 3  # maximum number of regressions in the mean
-_MIN_SHARE = 0.01  # smallest denominator of the relative error of a share
+_MAX_REGRESSIONS = 3  # maximum number of regressions whose mean is the learned function
+_MIN_SHARE = 0.01  # relative errors of smaller shares are relative to this share
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,9 @@ class Learned:
     """A learned function.
 
     ``mape_pct`` and ``mape_sd_pct`` are the mean absolute percentage error in cross-validation and its standard
-    deviation over the points, as in the paper's Table I. ``regression`` names the chosen regression, or the
-    regressions of the mean. ``low`` and ``high`` are the measured minimum and maximum of each feature;
-    features are clipped to them, because regressions extrapolate badly.
+    deviation over the points, as in the paper's Table I. ``regression`` names the chosen regression, or all
+    regressions whose mean was chosen. ``low`` and ``high`` are the measured minimum and maximum of each feature.
+    Features are clipped to this range, because regressions extrapolate badly.
     """
 
     function: Function
@@ -44,7 +44,7 @@ class Learned:
     high: tuple[float, ...]
 
     def __call__(self, features: Floats) -> Floats:
-        """Return predictions for rows of features, in the order of ``function.features``; shape (rows,)."""
+        """Return one prediction per row of features, which are in the order of ``function.features``; shape (rows,)."""
         predicted = self.model.predict(np.clip(features, self.low, self.high))
         return _function_values(self.function, np.asarray(predicted, dtype=float))
 
@@ -59,7 +59,7 @@ def learn(function: Function, measurements: pd.DataFrame, *, seed: int = 0) -> L
     measurements:
         One row for each measured point, with the function's columns.
     seed:
-        Seed of the folds and of randomized regressions.
+        Seed of the cross-validation folds and of randomized regressions.
 
     Raises
     ------
@@ -136,7 +136,7 @@ def _function_values(function: Function, predicted: Floats) -> Floats:
 
 
 def _cross_validate(regression: Any, features: Floats, target: Floats, seed: int) -> Floats:
-    """Return each point's prediction by a regression fitted to the folds without this point; shape (points,)."""
+    """Predict each point with a regression fitted to the folds that do not contain the point; shape (points,)."""
     from sklearn.model_selection import KFold, cross_val_predict
 
     folds = KFold(n_splits=_FOLDS, shuffle=True, random_state=seed)
@@ -146,7 +146,7 @@ def _cross_validate(regression: Any, features: Floats, target: Floats, seed: int
 
 
 def _mean_of(regressions: Mapping[str, Any]) -> Any:
-    """Return a regression that predicts the mean of ``regressions``; their errors partly cancel out."""
+    """Return a regression that predicts the mean of ``regressions``, whose errors partly cancel out."""
     from sklearn.ensemble import VotingRegressor
 
     if len(regressions) == 1:
@@ -155,7 +155,7 @@ def _mean_of(regressions: Mapping[str, Any]) -> Any:
 
 
 def _regressions(features: int, seed: int) -> Iterator[tuple[str, Any]]:
-    """Yield the candidates: smooth regressions, which need few points, and tree ensembles for other functions."""
+    """Yield the candidate regressions: smooth regressions, which need few points, and tree ensembles."""
     from sklearn.ensemble import ExtraTreesRegressor, GradientBoostingRegressor
     from sklearn.linear_model import RidgeCV
     from sklearn.pipeline import make_pipeline

@@ -1,4 +1,4 @@
-"""Runs the real training script on several machines for measurements. Used by ``bench``."""
+"""Runs the user's training script on several machines for measurements. Used by ``bench``."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from paceline.train.asynchronous.plan import PLAN, SERVER_COMMAND
 from paceline.train.job import ENV_EPOCHS
 from paceline.train.progress import Progress, parse_line
 
-# A suspended worker does not finish its batches. Reassign them after 3 s, so that the epoch can end.
+# A suspended worker does not finish its batches. The server reassigns them after 3 s, so that the epoch can end.
 _STUCK_OPTION = ("--stuck-s", "3")
-_EPOCHS = 10**6  # practically unlimited: the bench ends the training
-_BEGIN_TIMEOUT_S = 180.0
+_EPOCHS = 10**6  # practically unlimited, because the bench ends the job
+_START_TIMEOUT_S = 180.0
 _POLL_S = 0.1
 MIN_BATCHES = 3
 
@@ -58,7 +58,7 @@ class MeasuredTraining:
     training:
         Script, image and files of the training job.
     runtimes:
-        Mapping of machine names to engines.
+        Mapping of machine names to runtimes.
     labels:
         Labels for every container.
     """
@@ -81,7 +81,7 @@ class MeasuredTraining:
         self._server: DockerJob | None = None
         self._closed = False
         self.jobs: dict[str, WorkerJob] = {}
-        """Mapping of machine names to their current jobs."""
+        """Mapping of machine names to the workers of the current training job."""
 
     def start(self, plan: Mapping[str, Mapping[str, float]], *, fixed_shards: bool = False) -> None:
         """End the previous training job, start a new job, and wait until every machine trains.
@@ -102,7 +102,7 @@ class MeasuredTraining:
             file.write_text(json.dumps({"workers": plan}))
             command = [*SERVER_COMMAND, *_STUCK_OPTION, *(["--fixed-shards"] if fixed_shards else [])]
             spec = self._job_spec(self._server_machine, command, files={file.name: file})
-            self._server = self._start_job(self._server_machine, rendezvous.serve(spec))
+            self._server = self._start_job(self._server_machine, rendezvous.server_spec(spec))
         training = self._training
         for name in plan:
             machine = self._machines[name]
@@ -114,13 +114,13 @@ class MeasuredTraining:
                 inputs=training.inputs,
                 gpus=machine.gpus,
             )
-            self.jobs[name] = WorkerJob(name, self._start_job(machine, rendezvous.join(spec, machine)))
-        give_up_s = time.monotonic() + _BEGIN_TIMEOUT_S
+            self.jobs[name] = WorkerJob(name, self._start_job(machine, rendezvous.worker_spec(spec, machine)))
+        give_up_s = time.monotonic() + _START_TIMEOUT_S
         for name, job in self.jobs.items():
             job.wait_for_samples(MIN_BATCHES * plan[name]["batch_size"], give_up_s)
 
     def wait_for_samples(self, samples: float, timeout_s: float) -> Progress:
-        """Wait for the parameter server's first new report with ``samples`` done in all epochs; return the report."""
+        """Wait until the parameter server reports ``samples`` done in all epochs, and return the report."""
         give_up_s = time.monotonic() + timeout_s
         while time.monotonic() < give_up_s and self._server is not None:
             reports = [report for report in map(parse_line, self._server.read_lines()) if report is not None]
@@ -143,7 +143,7 @@ class MeasuredTraining:
         self._closed = True
         self.end()
 
-    def _job_spec(self, machine: Machine, command: list[str], **more: Any) -> JobSpec:
+    def _job_spec(self, machine: Machine, command: list[str], **options: Any) -> JobSpec:
         return JobSpec(
             name=f"{self._name}-{machine.name}-{uuid.uuid4().hex[:6]}",
             command=command,
@@ -152,7 +152,7 @@ class MeasuredTraining:
             user=self._training.user,
             memory_bytes=int(machine.memory_gib * 2**30),
             labels=self._labels,
-            **more,
+            **options,
         )
 
     def _start_job(self, machine: Machine, spec: JobSpec) -> DockerJob:

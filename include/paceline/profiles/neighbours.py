@@ -1,4 +1,4 @@
-"""Neighbours of a training during profiling: the device's applications, and artificial load. Used by ``bench``."""
+"""Neighbours of a profiled training job: the device's applications, and artificial load. Used by ``bench``."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from paceline.runtime.docker_job import DockerJob
 from paceline.train.progress import parse_line
 
 IMAGE = "paceline-neighbour:latest"
-BACKGROUND = "paceline.background"  # label of a container; its value is the name of the background application
+BACKGROUND = "paceline.background"  # container label with the name of the background application
 _MIB = 2**20
-_OVERHEAD_BYTES = 64 * _MIB  # memory of stress-ng itself
+_OVERHEAD_BYTES = 64 * _MIB  # memory that stress-ng needs in addition to the load
 _MIN_SHARE = 0.01
 _POLL_S = 0.1
 _FILLED_SHARE, _FILL_TIMEOUT_S = 0.95, 30.0
@@ -29,7 +29,7 @@ _TIMEOUT = ("--timeout", "3600")
 
 @dataclass(frozen=True)
 class Load:
-    """Artificial load in addition to the applications: shares of the device's cores and memory, from 0 to 1."""
+    """Artificial load besides the applications, as fractions (0 to 1) of the device's cores and memory."""
 
     cpu: float = 0.0
     memory: float = 0.0
@@ -43,13 +43,13 @@ class Load:
 class Neighbours:
     """The applications and the artificial load on one device.
 
-    ``start`` starts the applications that are not running. Running applications (containers whose label
-    ``paceline.background`` is the application's name) are only observed.
+    ``start`` starts the applications that are not running. It recognises a running application by the container label
+    ``paceline.background`` with the application's name, and only observes the container.
 
     Parameters
     ----------
     runtime:
-        The device's engine.
+        Runtime on the device's engine.
     device:
         The device with its ``background`` applications.
     name:
@@ -90,10 +90,10 @@ class Neighbours:
     def start(self) -> None:
         """Start the applications that are not running."""
         for app in self._device.background:
-            found = self._runtime.find({BACKGROUND: app.name}, self._device.cgroup_parent)
-            if found is not None:
-                self._attached[app.name] = found
-                self._wait_for_report(app.name, found)
+            running = self._runtime.find({BACKGROUND: app.name}, self._device.cgroup_parent)
+            if running is not None:
+                self._attached[app.name] = running
+                self._wait_for_report(app.name, running)
                 continue
             if app.image is None or app.script is None:
                 accepted = "an image and a script to start the application for the measurement"
@@ -102,14 +102,14 @@ class Neighbours:
             self._apps[app.name] = self._start(app.name, ["python", script.name], app.image, {script.name: script})
 
     def set_load(self, load: Load) -> None:
-        """Change the artificial load; wait until the memory load has filled the memory."""
+        """Change the artificial load, and wait until the load process has filled its memory."""
         if load.memory != self._memory_share:
-            self._set_cpu(min(_MIN_SHARE, self._cpu_share))  # filling memory needs the processor
+            self._set_cpu(min(_MIN_SHARE, self._cpu_share))  # filling the memory needs CPU time
             self._set_memory(load.memory)
         self._set_cpu(load.cpu)
 
     def take_execution_times(self) -> dict[str, list[float]]:
-        """Return the execution times in seconds of each application since the last call."""
+        """Return each application's execution times in seconds since the last call."""
         for app, job in [*self._apps.items(), *self._attached.items()]:
             self._times[app] += _read_execution_times(job)
             if job.wait(0):
@@ -123,8 +123,8 @@ class Neighbours:
         """Remove all containers that this object started."""
         self._closed = True
         attached, self._attached = self._attached, {}
-        for one in attached.values():
-            one.close()
+        for job in attached.values():
+            job.close()
         jobs = [*self._apps.values(), self._cpu, self._memory]
         self._apps, self._cpu, self._memory = {}, None, None
         problem = None
@@ -138,11 +138,11 @@ class Neighbours:
             raise problem
 
     def _wait_until_filled(self, job: DockerJob, fill: int) -> None:
-        """Wait until the memory is filled, which takes seconds on a slow device."""
+        """Wait until the load process has filled its memory, which takes seconds on a slow device."""
         give_up_s = time.monotonic() + _FILL_TIMEOUT_S
         while job.usage().memory_bytes < _FILLED_SHARE * fill and time.monotonic() < give_up_s and not self._closed:
             if job.wait(_POLL_S):
-                raise TrainingFailedError(f"the memory load on {self._device.name} ended while it filled the memory")
+                raise TrainingFailedError(f"the memory load on {self._device.name} ended while filling the memory")
 
     def _wait_for_report(self, app: str, job: DockerJob) -> None:
         give_up_s = time.monotonic() + self._timeout_s
@@ -179,7 +179,7 @@ class Neighbours:
             if self._cpu is None:
                 processes = math.ceil(self._device.cores)
                 command = ["stress-ng", "--cpu", f"{processes}", "--cpu-method", "matrixprod", "--quiet", *_TIMEOUT]
-                # Start on all cores, then resize: the start took 30 s on a small share of a slow device.
+                # Start on all cores, then resize: on a fraction of a core of a slow device, the start took 30 s.
                 self._cpu = self._start("cpu", command, self._image, {})
             self._cpu.resize(share * self._device.cores)
         self._cpu_share = share
@@ -212,11 +212,11 @@ class Neighbours:
 
 
 def _read_execution_times(job: DockerJob) -> list[float]:
-    """Return the execution times that the application reported since the last call."""
-    found = []
+    """Return the execution times that the application has reported since the last call."""
+    times = []
     for line in job.read_lines():
-        with contextlib.suppress(ValueError):  # foreign applications print arbitrary lines
+        with contextlib.suppress(ValueError):  # applications may print lines with invalid reports
             report = parse_line(line)
             if report is not None and "execution_s" in report.metrics:
-                found.append(report.metrics["execution_s"])
-    return found
+                times.append(report.metrics["execution_s"])
+    return times

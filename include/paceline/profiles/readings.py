@@ -1,4 +1,4 @@
-"""Utilization of machines over an interval, from readings of their usage. Used by ``bench``."""
+"""Computes the utilization of machines from readings of their usage. Used by ``bench``."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class Gauge(Protocol):
     """Reads a machine's usage: :class:`paceline.fleet.usage.EngineUsage`, or an emulated device."""
 
     def read(self) -> Usage:
-        """Return the cumulative CPU time, the present memory and the time of the reading."""
+        """Return the cumulative CPU time, the memory in use and the time of the reading."""
 
 
 @dataclass(frozen=True)
 class Utilization:
-    """Utilization of a machine as shares of its capacity: CPU mean and 95th percentile, memory maximum."""
+    """A machine's CPU utilization (mean and 95th percentile) and maximum memory use, as fractions of its capacity."""
 
     mean_cpu: float
     p95_cpu: float
@@ -57,10 +57,10 @@ def measure_utilization(
     every_s: float = 1.0,
     reference: Callable[[str], float] | None = None,
 ) -> tuple[dict[str, Utilization], dict[str, float]]:
-    """Return the utilization of machines over ``for_s`` seconds, and each machine's mean result of ``reference``."""
+    """Measure the machines' utilization over ``for_s`` seconds, and the mean of ``reference(machine name)``."""
     readings: dict[str, list[Usage]] = {machine.name: [] for machine in machines}
     reference_s: dict[str, list[float]] = {machine.name: [] for machine in machines}
-    with ThreadPoolExecutor(len(machines)) as pool:  # an engine may take a second to respond
+    with ThreadPoolExecutor(len(machines)) as pool:  # read in parallel, because an engine may take a second to respond
 
         def read() -> None:
             for name, usage in zip(readings, pool.map(lambda name: gauges[name].read(), readings), strict=True):
@@ -81,7 +81,7 @@ def measure_utilization(
 
 
 def percentile(values: Sequence[float], percent: float = _PERCENTILE) -> float:
-    """Return a percentile, interpolated between two values, or NaN if there are no values.
+    """Return a percentile, interpolated linearly between two values. Return NaN if there are no values.
 
     >>> percentile([1.0, 2.0, 3.0], 50), percentile([1.0, 2.0], 75)
     (2.0, 1.75)

@@ -29,7 +29,7 @@ class ProfileStore:
         self._root = root if isinstance(root, UPath) else UPath(root)
 
     def load(self, kind: str) -> DeviceProfile | None:
-        """Return the profile of a kind, ``None`` if missing. Raises ``InvalidInputError`` for an invalid file."""
+        """Return the profile of a kind, or ``None`` if missing. Raises ``InvalidInputError`` if the file is invalid."""
         path = self._path(kind)
         data = storage.read(path)
         if data is None:
@@ -41,7 +41,7 @@ class ProfileStore:
             raise InvalidInputError("profiles", str(path), accepted) from None
 
     def save(self, profile: DeviceProfile) -> None:
-        """Store a profile; atomically replace an earlier profile of the same kind."""
+        """Store a profile. Replace an earlier profile of the same kind atomically."""
         storage.put(self._path(profile.kind), profile.dumps())
 
     def _path(self, kind: str) -> UPath:

@@ -1,4 +1,4 @@
-"""Measures machines at the most informative points: points that fill the space, then points of large variance."""
+"""Measures machines at the most informative points: points spread over the grid, then points of large variance."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
 # Axes: CPU and memory load on a machine, batch size, number of workers, load on the parameter server.
 CPU, MEMORY, BATCH, WORKERS, SERVER = "stress_cpu", "stress_memory", "batch_size", "workers", "server_stress"
-# Each batch size of a round needs a new training job, whose start takes as long as several measurements.
+# In each round, each batch size needs a new training job, whose start takes as long as several measurements.
 _MAX_ROUNDS, _MIN_POINTS_PER_TRAINING = 3, 6
 
 
 class BenchProtocol(Protocol):
-    """The part of :class:`~paceline.profiles.bench.Bench` that a survey uses."""
+    """The methods of :class:`~paceline.profiles.bench.Bench` that a survey calls."""
 
     def train(self, batch: dict[str, int]) -> None:
-        """Start a training job with these batch sizes."""
+        """Start a training job with a batch size for each machine name."""
 
     def measure(self, loads: dict[str, Load], *, active: Sequence[str], server: Load | None) -> list[dict[str, Any]]:
-        """Measure a point."""
+        """Measure one point and return one row per active machine."""
 
 
 def default_axes(workers: int, batch_sizes: Sequence[int] = (4, 8, 16, 32)) -> Axes:
@@ -53,12 +53,12 @@ def default_axes(workers: int, batch_sizes: Sequence[int] = (4, 8, 16, 32)) -> A
 
 
 class Survey:
-    """Measures the machines of a fleet simultaneously, each at its own load.
+    """Measures the machines of a fleet simultaneously, with a different load on each machine.
 
     Parameters
     ----------
     bench:
-        Measures the points.
+        Bench that measures each point.
     machines:
         Machines to measure; machines of one kind contribute to the same profile.
     axes:
@@ -66,7 +66,7 @@ class Survey:
     seed:
         Seed of random choices.
     on_rows:
-        Function to call with the rows of every measurement.
+        Function to call with the rows of each measurement.
     """
 
     def __init__(
@@ -94,9 +94,9 @@ class Survey:
     def run(self, points: int, held_out: int = 0, repeats: int = 1) -> pd.DataFrame:
         """Measure ``points`` points for learning, and ``held_out`` random points for testing.
 
-        Each held-out point is measured ``repeats`` times, in random order: the repetitions reduce the measurement
-        noise and show its size. Each of up to three rounds starts a training job for each batch size; the other
-        parameters change while the job is suspended.
+        The survey measures each held-out point ``repeats`` times, in random order, to reduce the measurement noise and
+        to show its size. Each of up to three rounds starts a training job per batch size. All other parameters change
+        while that job is suspended.
 
         Raises
         ------
@@ -120,7 +120,7 @@ class Survey:
             if not chosen and not held_out_points:
                 continue
             self._bench.train(batch)
-            # Random order, so that a drift of the speed affects points for learning and for testing.
+            # In random order, a gradual change of a machine's speed affects learning points and held-out points alike.
             order = [(point, False, self._next_leader()) for point in chosen]
             order += [(point, True, self._next_leader()) for point in held_out_points] * repeats
             for index in self._rng.permutation(len(order)):
@@ -129,7 +129,7 @@ class Survey:
         return measured
 
     def _next_leader(self) -> str:
-        """Return the machine whose point sets the common parameters; the machines take turns."""
+        """Return the machine whose point determines the common parameters. The machines alternate."""
         self._turn += 1
         return self._machines[self._turn % len(self._machines)].name
 
@@ -146,7 +146,7 @@ class Survey:
         self._on_rows(rows)
 
     def _select_points(self, batch: dict[str, int], count: int, *, first: bool) -> list[dict[str, Point]]:
-        """Return the points of all machines for each measurement."""
+        """Return ``count`` measurements, each as a mapping of machine names to points."""
         choose = self._space_filling_points if first else self._uncertain_points
         lists = {
             machine.name: choose(position, machine, batch[machine.name], count)
@@ -164,11 +164,11 @@ class Survey:
     def _space_filling_points(self, position: int, machine: Machine, size: int, count: int) -> list[Point]:
         if not count:
             return []
-        rest = Axes({axis: values for axis, values in self._axes.values.items() if axis != BATCH})
+        other_axes = Axes({axis: values for axis, values in self._axes.values.items() if axis != BATCH})
         sizes = list(self._axes.values[BATCH])
-        total = min(count * len(sizes), len(rest.grid))
-        points = first_points(rest, total, seed=self._seed + position)
-        # Each batch size has its own points, and each machine its own seed.
+        total = min(count * len(sizes), len(other_axes.grid))
+        points = first_points(other_axes, total, seed=self._seed + position)
+        # Distribute the points among the batch sizes. The seed differs between machines.
         own = [{**point, BATCH: float(size)} for point in points[sizes.index(size) :: len(sizes)]]
         return [own[index % len(own)] for index in range(count)]
 

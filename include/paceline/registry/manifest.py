@@ -1,6 +1,6 @@
 """Records of a registry: the manifest of a model version, a promotion, a registration key.
 
-Written and read by ``Registry``. Reading validates them, because users can edit the files.
+``Registry`` writes and reads these records. It validates each record that it reads, because users can edit the files.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def check_contents(metrics: Mapping[str, float], **fields: Mapping[str, JsonValu
 def _check_relative_path(path: str) -> str:
     pure = PurePosixPath(path)
     if pure.is_absolute() or "\\" in path or pure.as_posix() != path or {"..", "."} & {path, *pure.parts}:
-        raise ValueError("must be a plain relative path inside the version")
+        raise ValueError("must be a relative path without '.', '..' or backslashes")
     return path
 
 
@@ -78,9 +78,9 @@ class FileRecord(_Record):
 class ModelVersion(_Record):
     """One immutable version of a model, as its manifest describes it.
 
-    ``files`` maps each path inside the model folder to size and digest; ``folder`` is the folder, inside the version,
-    with these files. ``metrics`` are the scores at registration, ``data_window`` describes the training data,
-    ``lineage`` describes the origin. ``key`` makes a repeated registration return the same version.
+    ``folder``, relative to the version's folder, contains the model's files. ``files`` maps each path inside ``folder``
+    to the file's size and digest. ``metrics`` are the scores at registration, ``data_window`` describes the training
+    data, ``lineage`` describes the origin. A repeated registration with the same ``key`` returns this version.
     """
 
     name: Name
@@ -120,7 +120,7 @@ def encode(record: _Record) -> bytes:
 
 
 def decode(kind: type[_AnyRecord], data: bytes, path: str) -> _AnyRecord:
-    """Parse a record from JSON; an error names the file ``path`` and the field.
+    """Parse a record from JSON. ``path`` is the file's name for error messages.
 
     >>> decode(Promotion, b'{"name": "m", "version": 0, "promoted_at": 0, "reason": ""}', "000001.json")
     Traceback (most recent call last):

@@ -1,6 +1,6 @@
 """``Registry``: stores versions of a model, promotes a version to champion, and fetches a version's files.
 
-Several processes may write at the same time, or die half-way: every visible version is complete.
+A version becomes visible only when complete, even if several processes write at once or a process dies while writing.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ StoragePath = str | os.PathLike[str] | UPath | ProxyUPath
 
 
 class ChampionChangedError(InvalidInputError):
-    """Another version has become champion since the decision to promote."""
+    """Raised when another version has become champion since the decision to promote."""
 
 
 class Registry:
@@ -43,10 +43,10 @@ class Registry:
 
     ::
 
-        ROOT/NAME/versions/000001/reserved              reserves the number; not yet a version
+        ROOT/NAME/versions/000001/reserved              reserves the version number
         ROOT/NAME/versions/000001/files-1f0c…/…         the model's files
-        ROOT/NAME/versions/000001/manifest.json         written last; completes the version
-        ROOT/NAME/keys/….json                           the version of a registration key
+        ROOT/NAME/versions/000001/manifest.json         written last; makes the version visible
+        ROOT/NAME/keys/….json                           the version number of a registration key
         ROOT/NAME/promotions/000001.json                a change of the champion; the newest is current
 
     Parameters
@@ -92,31 +92,31 @@ class Registry:
         name:
             Name of the model.
         metrics, data_window, lineage:
-            Stored in the manifest: scores (finite numbers), description of the training data, origin.
+            Scores (finite numbers), description of the training data, and origin of the model; stored in the manifest.
         key:
             A repeated registration with the same key returns the same version, even if the first attempt died
-            half-way. Without a key every call makes a new version.
+            before its end. Without a key, every call creates a new version.
 
         Raises
         ------
         InvalidInputError
-            For a bad name, a folder without files, a link in it, or a metric that is not a finite number.
+            For a bad name, a folder without files or with links, or a metric that is not a finite number.
         """
         model = self._model(name)
         source = model_dir if isinstance(model_dir, UPath) else UPath(model_dir)
         if not source.is_dir() or not any(True for _ in storage.files_below(source, "model_dir")):
             raise InvalidInputError("model_dir", str(model_dir), "a folder with at least one file")
         check_contents(metrics or {}, data_window=data_window or {}, lineage=lineage or {})
-        number = None if key is None else self._number_of(model, key)
-        if number is not None and (existing := self._load_attempt(model, number, key)):
+        number = None if key is None else self._number_for_key(model, key)
+        if number is not None and (existing := self._load_other_attempt(model, number, key)):
             return existing
         if number is None:
             number = self._reserve_number(model)
             if key is not None and not storage.put_new(
                 self._key_path(model, key), encode(KeyRecord(key=key, version=number))
             ):
-                # A concurrent attempt stored this key first: use its number; this attempt's number stays unused.
-                number = self._number_of(model, key) or number
+                # A concurrent attempt has stored this key first. Use that attempt's number; this number remains unused.
+                number = self._number_for_key(model, key) or number
 
         # Each attempt writes to its own folder, so that a late attempt cannot change another attempt's files.
         folder = f"files-{uuid.uuid4().hex}"
@@ -139,28 +139,28 @@ class Registry:
             )
         except BaseException as error:
             storage.remove_folder(home / folder)
-            if isinstance(error, FileNotFoundError) and (existing := self._load_attempt(model, number, key)):
+            if isinstance(error, FileNotFoundError) and (existing := self._load_other_attempt(model, number, key)):
                 return existing  # a faster attempt with this key removed this attempt's folder
             raise
         if not storage.put_new(home / "manifest.json", encode(version)):
             storage.remove_folder(home / folder)
-            return self._load_attempt(model, number, key) or self.version(name, number)
-        self._sweep(home, keep=folder)
+            return self._load_other_attempt(model, number, key) or self.version(name, number)
+        self._remove_other_folders(home, keep=folder)
         return version
 
     def version(self, name: str, version: int) -> ModelVersion:
         """Return a version; raise InvalidInputError if it does not exist."""
         model = self._model(name)
-        if isinstance(version, int) and (found := self._load(model, version)):
-            return found
+        if isinstance(version, int) and (loaded := self._load(model, version)):
+            return loaded
         existing = ", ".join(str(v.version) for v in self.versions(name)) or "none yet"
         raise InvalidInputError("version", version, f"a version of {name!r} ({existing})")
 
     def versions(self, name: str) -> list[ModelVersion]:
         """Return all complete versions, oldest first."""
         model = self._model(name)
-        found = (self._load(model, number) for number in storage.numbered(model / "versions"))
-        return [version for version in found if version]
+        loaded = (self._load(model, number) for number in storage.numbered(model / "versions"))
+        return [version for version in loaded if version]
 
     def history(self, name: str) -> list[Promotion]:
         """Return all promotions, oldest first."""
@@ -175,15 +175,15 @@ class Registry:
     def promote(
         self, name: str, version: int, reason: str, *, expected_champion: int | EllipsisType | None = ...
     ) -> Promotion:
-        """Make ``version`` the champion, in one atomic write of the promotion's record.
+        """Make ``version`` the champion. One atomic write stores the promotion's record.
 
         Promoting the champion again changes nothing and returns the existing promotion.
 
         Parameters
         ----------
         expected_champion:
-            The champion that the decision assumed (``None``: no champion). If another version has become champion,
-            nothing changes and ChampionChangedError is raised. By default, any champion is replaced.
+            The champion at the time of the decision (``None``: no champion). If another version has become champion,
+            the method changes nothing and raises ChampionChangedError. By default, it replaces any champion.
         """
         self.version(name, version)
         folder = self._model(name) / "promotions"
@@ -203,12 +203,12 @@ class Registry:
                 promoted_at=datetime.now(timezone.utc),
                 reason=reason,
             )
-            # If a concurrent promotion took this number, read the champion again.
+            # If a concurrent promotion has used this number, read the champion again.
             if storage.put_new(self._promotion_path(folder, number + 1), encode(record)):
                 return record
 
     def location(self, version: ModelVersion) -> UPath:
-        """Return the folder with the files of a version; callers must not change the files."""
+        """Return the folder with the files of a version. Callers must not change the files."""
         return self._version_path(self._model(version.name), version.version) / version.folder
 
     def fetch(self, version: ModelVersion, destination: Path) -> Path:
@@ -221,7 +221,7 @@ class Registry:
                 raise InvalidInputError(str(source / path), "no file", "the file named in the manifest") from None
             if sha256 != record.sha256:
                 raise InvalidInputError(
-                    str(source / path), f"sha256 {sha256}", f"{record.sha256} as in the manifest: it was changed"
+                    str(source / path), f"sha256 {sha256}", f"{record.sha256} as in the manifest; the file has changed"
                 )
         return destination
 
@@ -234,7 +234,7 @@ class Registry:
     def _key_path(self, model: UPath, key: str) -> UPath:
         return model / "keys" / f"{hashlib.sha256(key.encode()).hexdigest()}.json"
 
-    def _number_of(self, model: UPath, key: str) -> int | None:
+    def _number_for_key(self, model: UPath, key: str) -> int | None:
         path = self._key_path(model, key)
         data = storage.read(path)
         return None if data is None else decode(KeyRecord, data, str(path)).version
@@ -249,8 +249,8 @@ class Registry:
             raise InvalidInputError(f"{path}: version", f"{version.name} {version.version}", f"{model.name} {number}")
         return version
 
-    def _load_attempt(self, model: UPath, number: int, key: str | None) -> ModelVersion | None:
-        """Return the version that another attempt with ``key`` has registered; raise an error if its key differs."""
+    def _load_other_attempt(self, model: UPath, number: int, key: str | None) -> ModelVersion | None:
+        """Return the version that another attempt with ``key`` has registered. Raise an error if the keys differ."""
         version = self._load(model, number)
         if version is not None and (key is None or version.key != key):
             where = self._version_path(model, number) / "manifest.json"
@@ -265,7 +265,7 @@ class Registry:
         return decode(Promotion, path.read_bytes(), str(path))
 
     def _latest_promotion(self, folder: UPath) -> tuple[int, Promotion | None]:
-        """Return number and record of the newest promotion; 0 and ``None`` before the first."""
+        """Return the number and record of the newest promotion, or 0 and ``None`` before the first promotion."""
         number = max(storage.numbered(folder, ".json"), default=0)
         return number, self._promotion(folder, number) if number else None
 
@@ -275,7 +275,7 @@ class Registry:
             number += 1
         return number
 
-    def _sweep(self, home: UPath, keep: str) -> None:
+    def _remove_other_folders(self, home: UPath, keep: str) -> None:
         for entry in list(home.iterdir()):
             if entry.name.startswith("files-") and entry.name != keep:
                 storage.remove_folder(entry)

@@ -1,4 +1,4 @@
-"""File operations of the registry on local and remote file systems, with the guarantees of each operation.
+"""File operations of the registry, with the same guarantees on local and remote file systems.
 
 Called by ``Registry`` and ``ProfileStore``. Local folders use the kernel's atomic link and rename. Other fsspec file
 systems use their single put, and a conditional put ("create only") for files with exactly one writer.
@@ -25,7 +25,7 @@ _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.E
 
 
 def local(path: UPath) -> Path | None:
-    """Return the operating system's path of a local ``path``, or ``None`` for a remote path."""
+    """Convert a local ``path`` to a ``pathlib.Path``; return ``None`` for a remote path."""
     return Path(path.path) if path.protocol in ("", "file", "local") else None
 
 
@@ -36,21 +36,21 @@ def forget_listings(path: UPath) -> None:
 
 
 def put(path: UPath, data: bytes) -> None:
-    """Write ``data`` atomically: a reader sees the old content or the new content, never a mixture."""
+    """Write ``data`` atomically: a reader sees either the old or the new content, never a mixture."""
     here = local(path)
     if here is None:
         path.write_bytes(data)
         return
-    written = _write_beside(here, data)
-    os.replace(written, here)
+    temporary = _write_temporary(here, data)
+    os.replace(temporary, here)
 
 
 def put_new(path: UPath, data: bytes) -> bool:
     """Write ``data`` unless ``path`` exists; among concurrent writers, exactly one gets ``True``.
 
-    Remote stores need a conditional put (S3, Google Cloud Storage, Azure, memory). ``data`` must differ between writers
-    and must not be empty: it shows whether a put whose response was lost has succeeded, and s3fs puts empty files
-    without the condition.
+    Remote stores need a conditional put (S3, Google Cloud Storage, Azure, memory). ``data`` must differ between
+    writers, so that a writer recognises its own put after a lost response. It must not be empty, because s3fs writes
+    empty files unconditionally.
     """
     here = local(path)
     if here is None:
@@ -58,15 +58,15 @@ def put_new(path: UPath, data: bytes) -> bool:
             with path.open("xb") as file:
                 file.write(data)
         except Exception as error:
-            if read(path) == data:  # stored, but the response was lost: a repeated request finds the file
+            if read(path) == data:  # the put succeeded, but its response was lost
                 return True
             if isinstance(error, FileExistsError):
                 return False
             raise
         return True
-    written = _write_beside(here, data)
+    temporary = _write_temporary(here, data)
     try:
-        os.link(written, here)
+        os.link(temporary, here)
     except FileExistsError:
         return False
     except OSError as error:
@@ -78,7 +78,7 @@ def put_new(path: UPath, data: bytes) -> bool:
         except FileExistsError:
             return False
     finally:
-        written.unlink()
+        temporary.unlink()
     return True
 
 
@@ -91,7 +91,7 @@ def read(path: UPath) -> bytes | None:
 
 
 def numbered(folder: UPath, suffix: str = "") -> list[int]:
-    """Return the sorted numbers of all entries in ``folder`` whose name is a number and ``suffix``."""
+    """Return the sorted numbers of the entries in ``folder`` that are named by a number and ``suffix``."""
     forget_listings(folder)
     try:
         names = [entry.name for entry in folder.iterdir()]
@@ -102,7 +102,7 @@ def numbered(folder: UPath, suffix: str = "") -> list[int]:
 
 
 def files_below(folder: UPath, field: str) -> Iterator[tuple[str, UPath]]:
-    """Yield (relative path, path) of every file below ``folder``, sorted; links and devices raise InvalidInputError."""
+    """Yield (relative path, path) of the files below ``folder``, sorted. Reject links and devices."""
     for entry in sorted(folder.iterdir(), key=lambda item: item.name):
         on_disk = local(entry)
         if on_disk is not None and on_disk.is_symlink():
@@ -117,7 +117,7 @@ def files_below(folder: UPath, field: str) -> Iterator[tuple[str, UPath]]:
 
 
 def copy(source: UPath, target: UPath) -> tuple[int, str]:
-    """Copy one file, creating the folder of ``target`` if necessary; return its size in bytes and its SHA-256."""
+    """Copy one file, and create the folder of ``target`` if necessary. Return the file's size in bytes and SHA-256."""
     target.parent.mkdir(parents=True, exist_ok=True)
     digest, size = hashlib.sha256(), 0
     with source.open("rb") as reader, target.open("wb") as writer:
@@ -126,38 +126,38 @@ def copy(source: UPath, target: UPath) -> tuple[int, str]:
             size += len(block)
             writer.write(block)
         if local(target) is not None:
-            _to_disk(writer)
+            _flush_to_disk(writer)
     return size, digest.hexdigest()
 
 
 def digest_of(folder: UPath, field: str) -> str:
-    """Return the SHA-256 of the names and contents of all files below ``folder``; equal folders have equal digests."""
+    """Return the SHA-256 of the names and contents of all files below ``folder``."""
     whole = hashlib.sha256()
     for name, path in files_below(folder, field):
-        one = hashlib.sha256()
+        digest = hashlib.sha256()
         with path.open("rb") as reader:
             while block := reader.read(_BLOCK):
-                one.update(block)
-        whole.update(f"{len(name)}:{name}:{one.hexdigest()}\n".encode())
+                digest.update(block)
+        whole.update(f"{len(name)}:{name}:{digest.hexdigest()}\n".encode())
     return whole.hexdigest()
 
 
 def remove_folder(folder: UPath) -> None:
-    """Remove ``folder``; ignore errors, because the registry does not use the folder."""
+    """Remove ``folder``. Ignore errors, because the registry no longer uses the folder."""
     with suppress(OSError):
         folder.fs.rm(folder.path, recursive=True)
 
 
-def _write_beside(path: Path, data: bytes) -> Path:
+def _write_temporary(path: Path, data: bytes) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    with beside.open("wb") as file:
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    with temporary.open("wb") as file:
         file.write(data)
-        _to_disk(file)
-    return beside
+        _flush_to_disk(file)
+    return temporary
 
 
-def _to_disk(file: IO[bytes]) -> None:
+def _flush_to_disk(file: IO[bytes]) -> None:
     # After a power failure, a manifest must not exist without the files that it names.
     file.flush()
     os.fsync(file.fileno())

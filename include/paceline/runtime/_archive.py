@@ -1,4 +1,4 @@
-"""Tar streams into and out of a container. Inputs are large, so they are streamed; output is untrusted and validated.
+"""Tar streams to and from a container. Large input files are streamed. Output is untrusted and therefore validated.
 
 Called by ``DockerRuntime`` (input files) and ``DockerJob`` (output).
 """
@@ -22,7 +22,7 @@ _BLOCK = 1 << 20
 
 @dataclass(frozen=True)
 class Entry:
-    """A file or folder of a tar: ``source`` is a local file, the file's content, or ``None`` for a folder."""
+    """A file or folder in a tar archive. ``source``: a local path, the content as bytes, or ``None`` for a folder."""
 
     path: str
     source: Path | bytes | None
@@ -32,7 +32,7 @@ class Entry:
 
 
 def tar_stream(entries: Iterable[Entry]) -> Iterator[bytes]:
-    """Yield a tar of ``entries``, at most 1 MiB of a file at a time."""
+    """Yield a tar archive of ``entries``, in chunks with at most 1 MiB of a file."""
     now = int(time.time())
     for entry in entries:
         header = tarfile.TarInfo(entry.path)
@@ -49,7 +49,7 @@ def tar_stream(entries: Iterable[Entry]) -> Iterator[bytes]:
 
 
 def _file_chunks(header: tarfile.TarInfo, source: Path) -> Iterator[bytes]:
-    # No OSError may leave this generator: the HTTP client that sends the chunks would report it as a connection error.
+    # This generator must not raise OSError: the HTTP client that sends the chunks would report a connection error.
     try:
         stream = source.open("rb")
     except OSError as error:
@@ -70,23 +70,23 @@ def _file_chunks(header: tarfile.TarInfo, source: Path) -> Iterator[bytes]:
 
 
 def extract_output(chunks: Iterable[bytes], destination: Path, *, root: str, max_bytes: int) -> list[str]:
-    """Unpack the tar in ``chunks`` into ``destination``; on an error, add nothing.
+    """Unpack the tar archive in ``chunks`` to ``destination``; on an error, leave ``destination`` unchanged.
 
     Parameters
     ----------
     chunks:
-        The tar from the engine.
+        The tar archive from the engine.
     destination:
         Folder, created if missing.
     root:
-        Name of the tar's top folder; an entry outside it is an error.
+        Name of the archive's top-level folder; an entry outside this folder is an error.
     max_bytes:
         Limit on the sum of all file sizes.
 
     Returns
     -------
     list of str
-        The names of the output's top-level entries in ``destination``.
+        The names of the top-level entries of the output.
 
     Raises
     ------
@@ -97,18 +97,18 @@ def extract_output(chunks: Iterable[bytes], destination: Path, *, root: str, max
     def unpack(collector: OutputCollector) -> None:
         with tarfile.open(fileobj=_ChunkReader(chunks), mode="r|") as archive:
             for member in archive:
-                path = _parts_below(member.name, root)
+                path = _relative_parts(member.name, root)
                 if path is None:
                     raise TrainingFailedError(f"output: {member.name!r} is outside the output folder")
                 if member.isdir():
                     collector.add_folder(path)
                 elif member.isreg():
                     content = archive.extractfile(member)
-                    assert content is not None  # a regular member has content
+                    assert content is not None  # not None for a regular file
                     collector.add_file(path, cast("BinaryIO", content), member.size)
                 elif member.issym():
                     collector.add_link(path, member.linkname)
-                elif member.islnk() and (target := _parts_below(member.linkname, root)) is not None:
+                elif member.islnk() and (target := _relative_parts(member.linkname, root)) is not None:
                     collector.add_hard_link(path, target)
                 else:
                     collector.skip(path)
@@ -116,8 +116,8 @@ def extract_output(chunks: Iterable[bytes], destination: Path, *, root: str, max
     return collect_output(destination, unpack, max_bytes=max_bytes)
 
 
-def _parts_below(name: str, root: str) -> tuple[str, ...] | None:
-    """Return the parts of a path below ``root``; ``None`` for a path outside ``root``."""
+def _relative_parts(name: str, root: str) -> tuple[str, ...] | None:
+    """Return the path components of ``name`` below ``root``; ``None`` if ``name`` is outside ``root``."""
     path = PurePosixPath(name)
     parts = path.parts
     if path.is_absolute() or ".." in parts or not parts or parts[0] != root:
@@ -130,7 +130,7 @@ def _padding(size: int) -> bytes:
 
 
 class _ChunkReader(io.RawIOBase):
-    """A readable file over an iterator of chunks, for tarfile."""
+    """A readable file object over an iterator of chunks, for ``tarfile``."""
 
     def __init__(self, chunks: Iterable[bytes]) -> None:
         self._chunks = iter(chunks)

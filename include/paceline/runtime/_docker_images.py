@@ -1,4 +1,4 @@
-"""Lookups and pulls of container images before a start. Used by ``DockerRuntime``."""
+"""Looks up and pulls container images before a job starts. Used by ``DockerRuntime``."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Permanent refusals of a registry. Engines report some of them as server errors (HTTP 500) or in the middle of a pull;
-# all other failures of a pull come from the network or the registry, and a retry may succeed.
-_PERMANENT = re.compile(
+# Messages of permanent pull errors. Engines report some of these errors as server errors (HTTP 500) or during the pull.
+# After any other pull error, a retry may succeed.
+_PERMANENT_ERROR = re.compile(
     r"not found|does not exist|manifest unknown|no matching manifest|denied|unauthorized|authentication required",
     re.IGNORECASE,
 )
-# For each client, images that a check has pulled and no start has used yet. Check and start may use different objects:
-# an operator that chooses between runtimes checks with one object and starts with another.
+# Per client, the images that ``check`` has pulled and ``start`` has not used yet. An operator that chooses between
+# runtimes calls ``check`` and ``start`` on different runtime objects.
 _just_pulled: WeakKeyDictionary[APIClient, set[str]] = WeakKeyDictionary()
 
 
 class Images:
-    """Looks up images and pulls each of them before its first start.
+    """Looks up container images, and pulls each image before its first use.
 
     Parameters
     ----------
     pull:
-        Whether to pull images, even images that the engine has. Otherwise, a missing image is an error.
+        Whether to pull images, even if the engine already has them. Otherwise, a missing image is an error.
     """
 
     def __init__(self, *, pull: bool) -> None:
         self._pull = pull
         self._pulled: set[str] = set()
-        self._lock = threading.Lock()  # several threads may start jobs, but pull an image once
+        self._lock = threading.Lock()  # several threads may start jobs; only one pulls the image
 
-    def fetch_missing(self, client: APIClient, image: str) -> None:
-        """Pull a missing image, because only a pull shows whether the image is available; without ``pull``, raise."""
+    def pull_missing(self, client: APIClient, image: str) -> None:
+        """Pull an image that the engine lacks, to check that the registry has it; raise if pulls are disabled."""
         if not self._pull:
             commands = f"run `docker pull {image}` or `docker build -t {image} .`"
             accepted = f"an image that the engine has ({commands}), or force_pull=True"
@@ -52,8 +52,8 @@ class Images:
                 pull(client, image)
                 _just_pulled.setdefault(client, set()).add(image)
 
-    def prepare(self, client: APIClient, image: str) -> None:
-        """With ``pull``, pull the image once per object, so that all containers of a runtime use the same image."""
+    def pull_once(self, client: APIClient, image: str) -> None:
+        """Pull the image on its first use if pulls are enabled; all containers of a runtime then use the same image."""
         if not self._pull:
             return
         with self._lock:
@@ -67,7 +67,7 @@ class Images:
 
 
 def has_image(client: APIClient, image: str) -> bool:
-    """Return whether the engine has an image of that name."""
+    """Return whether the engine has an image with this name."""
     try:
         with engine_call("look up the image"):
             client.inspect_image(image)  # type: ignore[no-untyped-call]
@@ -93,6 +93,6 @@ def pull(client: APIClient, image: str) -> None:
                 if "error" in event:
                     raise RuntimeUnavailableError(f"could not pull {image}: {event['error']}")
     except PacelineError as error:
-        if isinstance(error, RuntimeUnavailableError) and not _PERMANENT.search(str(error)):
+        if isinstance(error, RuntimeUnavailableError) and not _PERMANENT_ERROR.search(str(error)):
             raise
         raise InvalidInputError("image", image, f"an image that can be pulled ({error})") from error

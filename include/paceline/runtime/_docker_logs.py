@@ -1,4 +1,4 @@
-"""The reader of a running container's output, which loses no line in an engine outage.
+"""Reader for a running container's output. It loses no lines during an engine outage.
 
 ``DockerJob`` has one ``LogFollower``, which starts a background thread for each run of the container.
 """
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_HEADER = 8  # a frame is a stream number, three zeros, a big-endian length, then the payload
-_OVERLAP_S = 2  # overlap of two connections: the log may have stdout and stderr out of order by some ms
-_QUIET_S = 60.0  # a silent connection may be dead: replace it after this time
-_CONNECT_S = 10.0
-_QUEUE_BYTES = 64 * 1024**2  # if more is queued, the thread stops reading; unread output stays in the engine's log file
+_HEADER_BYTES = 8  # the header of a frame: stream number, three zero bytes, big-endian length of the payload
+_OVERLAP_S = 2  # a new connection repeats these seconds: stdout and stderr may be some ms out of order
+_READ_S = 60.0  # reconnect after this time without output, because the connection may be dead
+_CONNECT_S = 10.0  # connection timeout
+_QUEUE_BYTES = 64 * 1024**2  # the thread stops reading above this limit; unread output remains in the engine's log
 _BACKOFF_S = (0.1, 0.2, 0.5, 1.0, 2.0)
 
 
 class FrameParser:
-    """Splits the engine's multiplexed stream into ``(stream, payload)``, in whatever chunks the bytes arrive.
+    """Splits the engine's multiplexed stream into ``(stream, payload)`` frames. Chunks may have any size.
 
     >>> FrameParser().feed(bytes([1, 0, 0, 0, 0, 0, 0, 2]) + b"hi" + bytes([2, 0]))
     [(1, b'hi')]
@@ -43,25 +43,25 @@ class FrameParser:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[tuple[int, bytes]]:
-        """Process the next bytes; return the frames that they complete."""
+        """Process the next bytes and return all frames that are now complete."""
         self._buffer += data
         frames = []
         start = 0
-        while len(self._buffer) - start >= _HEADER:
-            end = start + _HEADER + int.from_bytes(self._buffer[start + 4 : start + _HEADER], "big")
+        while len(self._buffer) - start >= _HEADER_BYTES:
+            end = start + _HEADER_BYTES + int.from_bytes(self._buffer[start + 4 : start + _HEADER_BYTES], "big")
             if len(self._buffer) < end:
                 break
-            frames.append((self._buffer[start], bytes(self._buffer[start + _HEADER : end])))
+            frames.append((self._buffer[start], bytes(self._buffer[start + _HEADER_BYTES : end])))
             start = end
         del self._buffer[:start]
         return frames
 
 
 class ReadPosition:
-    """The read position in each stream. A new connection repeats the end of the previous connection.
+    """The read position in each stream, to detect the entries that a new connection repeats.
 
-    Engines also repeat a few entries when they rotate the log file. Such repetitions are not
-    filtered here: progress lines are numbered, so their reader ignores repetitions.
+    Engines also repeat a few entries when they rotate the log file. This class does not detect
+    those, because the reader of the numbered progress lines ignores repeated lines.
 
     >>> position = ReadPosition()
     >>> position.is_new(1, "2030-01-01T12:00:05.000000000Z"), position.since()
@@ -72,24 +72,24 @@ class ReadPosition:
     """
 
     def __init__(self) -> None:
-        self._last = ""  # timestamps are RFC 3339 with nine decimals, all UTC: they sort as text
+        self._last = ""  # RFC 3339 timestamp in UTC with nine decimals; these timestamps sort as text
         # Per stream: the newest timestamp and the number of entries with this timestamp (pieces of one long line).
         self._newest: dict[int, tuple[str, int]] = {}
-        self._read: dict[int, tuple[str, int]] = {}
+        self._before: dict[int, tuple[str, int]] = {}  # _newest at the last reconnect
 
     def reconnect(self) -> None:
-        """Prepare for a new connection."""
-        self._read = dict(self._newest)
+        """Prepare for a new connection, which repeats the end of the previous one."""
+        self._before = dict(self._newest)
 
     def is_new(self, stream: int, stamp: str) -> bool:
         """Return whether no earlier connection delivered this entry."""
-        read, pieces = self._read.get(stream, ("", 0))
+        read, pieces = self._before.get(stream, ("", 0))
         if stamp < read:
             return False
         if stamp == read and pieces > 0:
-            self._read[stream] = (read, pieces - 1)
+            self._before[stream] = (read, pieces - 1)
             return False
-        self._read.pop(stream, None)  # all later entries are new, even if the engine's clock is set back
+        self._before.pop(stream, None)  # all later entries are new, even if the engine's clock is set back
         if stamp < self._last and _epoch_seconds(stamp) < _epoch_seconds(self._last) - _OVERLAP_S:
             self._newest.clear()  # the clock was set back
         newest, pieces = self._newest.get(stream, ("", 0))
@@ -112,13 +112,13 @@ class LogFollower:
     Parameters
     ----------
     client:
-        An ``APIClient`` that may be used from another thread.
+        The ``APIClient`` for the thread.
     container:
-        Id of the container.
+        The container's id.
     has_ended:
-        Returns whether the container has ended or no longer exists.
+        Function that returns whether the container has ended or no longer exists.
     tail:
-        Number of existing entries to read first; ``None`` for all.
+        Number of existing log entries to read before new output; ``None`` for all.
     """
 
     def __init__(
@@ -154,15 +154,15 @@ class LogFollower:
         return lines
 
     def close(self) -> None:
-        """End the thread; the container continues."""
+        """Stop reading and end the thread; the container continues."""
         self._closed.set()
         with self._queue_changed:
             self._queue_changed.notify_all()
         thread, response = self._thread, self._response
         if response is not None:
-            _shut_down(response)
+            _shut_down_socket(response)
         if thread is not None and thread is not threading.current_thread():
-            thread.join(0.5)  # before a job's first output there is no response to shut down: the thread ends later
+            thread.join(0.5)  # before the job's first output, there is no response to shut down: the thread ends later
 
     def _run(self) -> None:
         try:
@@ -181,29 +181,29 @@ class LogFollower:
             try:
                 self._read_connection(follow=True)
                 if self._has_ended():
-                    # The stream may break just before its end: read the missing lines.
+                    # The stream may have broken just before its end: read any missing lines.
                     self._read_connection(follow=False)
                     return
                 if failures:
-                    log.info("The Docker engine answers again; continuing to read the job's output")
+                    log.info("The Docker engine is responding again; resuming the job's output")
                 failures = 0
             except RuntimeUnavailableError as error:
                 if failures == 0 and not self._closed.is_set():
-                    log.warning("The Docker engine does not answer; the job's output stays in its log. %s", error)
+                    log.warning("The Docker engine is not responding; it keeps the job's output in its log. %s", error)
                 failures += 1
             except JobLostError:
-                return  # the container was removed, as status() reports
+                return  # the container was removed; status() reports this
             self._closed.wait(_BACKOFF_S[min(failures, len(_BACKOFF_S) - 1)])
 
     def _wait_for_end(self) -> None:
-        """Wait for the container's end by status checks after a failure to read its output."""
+        """Poll the container's status until the container ends, after its output could not be read."""
         while not self._closed.wait(1.0):
             with contextlib.suppress(PacelineError):
                 if self._has_ended():
                     return
 
     def _read_connection(self, *, follow: bool) -> None:
-        """Read one connection to its end. A timeout or ``close`` ends the connection without an error."""
+        """Read output from one connection until the connection ends. A timeout or ``close`` is not an error."""
         import requests.exceptions
         import urllib3.exceptions
 
@@ -222,12 +222,12 @@ class LogFollower:
                 if self._closed.is_set():
                     return
         except (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, OSError, ValueError) as error:
-            quiet = "timed out" in str(error).lower()
-            if not quiet and not self._closed.is_set():
+            timed_out = "timed out" in str(error).lower()
+            if not timed_out and not self._closed.is_set():
                 raise RuntimeUnavailableError(f"reading the output was interrupted: {error}") from error
 
     def _check_engine_clock(self) -> None:
-        """Start again at the first line if the engine's clock was set back, because new entries then look old."""
+        """Restart at the first line if the engine's clock was set back, because new entries would look old."""
         with engine_call("read the engine's clock"):
             engine_time = str(self._client.info().get("SystemTime", ""))
         if self._position.is_after(engine_time):
@@ -244,7 +244,7 @@ class LogFollower:
         with engine_call("read the job's output"):
             # Do not use client.logs(): it mixes stdout and stderr, and never times out on a dead connection.
             response = self._client.get(
-                address, params=parameters, stream=True, timeout=(_CONNECT_S, _QUIET_S if follow else _CONNECT_S)
+                address, params=parameters, stream=True, timeout=(_CONNECT_S, _READ_S if follow else _CONNECT_S)
             )
             if response.status_code in (404, 409):  # 409: the container is being removed
                 response.close()
@@ -270,9 +270,9 @@ class LogFollower:
                 self._queue_changed.wait(1.0)
 
 
-def _shut_down(response: object) -> None:
-    """Wake the thread that reads this response: closing alone does not interrupt a blocking read."""
-    # The connection object has already released its socket; only the response's reader still refers to the socket.
+def _shut_down_socket(response: object) -> None:
+    """Shut down the response's socket, because closing the response does not interrupt a blocking read."""
+    # The connection object has already released the socket; only the response's reader still refers to it.
     sock: object = response
     for name in ("raw", "_fp", "fp", "raw", "_sock"):
         sock = getattr(sock, name, None)

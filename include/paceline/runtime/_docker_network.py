@@ -1,6 +1,6 @@
-"""The private network of a team of containers: the network exists as long as it has containers.
+"""The private network of a team's containers, which exists as long as any container uses it.
 
-``docker`` creates it, ``docker_job`` removes it.
+The module ``docker`` creates the network, and ``docker_job`` removes it.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ LABEL = "paceline.network"
 
 
 def create(client: APIClient, name: str, *, external_access: bool = False) -> None:
-    """Create the network if it does not exist. Without external access, its containers reach only each other.
+    """Create the network if it does not exist. Without external access, its containers can only reach each other.
 
-    Only one process may call this: concurrent calls can create two networks with the same name.
+    Do not call this function concurrently: two calls could create two networks with the same name.
     """
     if not exists(client, name):
         with engine_call(f"create the network {name}"):
@@ -38,7 +38,7 @@ def remove_if_empty(client: APIClient, name: str) -> None:
 
 
 def exists(client: APIClient, name: str) -> bool:
-    """Return whether the engine has a network of that name."""
+    """Return whether the engine has a network with this name."""
     try:
         with engine_call("look up the network"):
             client.inspect_network(name)

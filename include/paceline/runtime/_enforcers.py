@@ -22,7 +22,7 @@ from paceline.runtime.processes import cpu_seconds, descendants, newest_pid, rea
 _CHECK_S = 0.05  # interval of checks for a changed allocation
 _MAX_AGE_S = 0.5  # maximum age of the list of processes
 # Limits on scans for new processes while many processes start on this machine: the minimum interval between scans, and
-# its minimum ratio to the CPU time of a scan. Scans use at most one percent of a core.
+# the minimum ratio of the interval to the CPU time of a scan. The ratio limits scans to one percent of a core.
 _SCAN_INTERVAL_S = 0.05
 _SCAN_COST_RATIO = 100
 
@@ -40,7 +40,7 @@ class Enforcer(Protocol):
         """Return the CPU time of the whole job."""
 
     def memory_bytes(self) -> int:
-        """Return the current memory of the whole job."""
+        """Return the memory that the whole job uses now."""
 
     def members(self) -> list[psutil.Process]:
         """Return the job's processes."""
@@ -60,7 +60,7 @@ class ProcessTree:
     def __init__(self, root: int, excluded: Set[int]) -> None:
         self.root = root
         self._excluded = excluded
-        self._members: dict[psutil.Process, float] = {}  # the value is the CPU time of reaped children
+        self._members: dict[psutil.Process, float] = {}  # CPU time of the children that each process reaped
         self._newest = b""
         self._scan_due = self._next_scan = 0.0
         self._used_s = 0.0
@@ -76,7 +76,7 @@ class ProcessTree:
         return list(self._members)
 
     def used_s(self, now_s: float) -> float:
-        """Return the CPU time of live processes, from their clocks, and of ended processes, from their parents."""
+        """Return the CPU time of all live and ended processes; parents report the CPU time of ended processes."""
         reaped = resource.getrusage(resource.RUSAGE_CHILDREN)  # children that this process reaped
         total = reaped.ru_utime + reaped.ru_stime
         for process in self.members(now_s):
@@ -89,7 +89,7 @@ class ProcessTree:
         return self._used_s
 
     def memory_bytes(self, now_s: float) -> int:
-        """Return the resident memory; shared pages count once for each process."""
+        """Return the sum of the resident memory of all processes, which counts a shared page once per process."""
         return sum(map(resident_bytes, self.members(now_s)))
 
 

@@ -20,13 +20,13 @@ from paceline.train.job import ENV_OUTPUT
 
 @dataclass(frozen=True)
 class Guardian:
-    """The launcher's handle on its guardian."""
+    """The launcher's handle to its guardian process."""
 
     pid: int
     _pipe: int
 
     def dismiss(self) -> None:
-        """End the guardian without action after the job's end, and wait for its exit."""
+        """Make the guardian exit without killing any process, and wait for its exit. Call this after the job's end."""
         with contextlib.suppress(OSError):
             os.write(self._pipe, b".")
         os.close(self._pipe)

@@ -1,4 +1,4 @@
-"""The assembly of a job's output into lines of text. Used by the jobs of every runtime."""
+"""Assembles a job's output into lines of text. Used by the jobs of every runtime."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class LineAssembler:
     """Assembles lines from pieces of output.
 
     Invalid UTF-8 becomes the replacement character. Lines are cut after 64 KiB. A carriage return discards the text
-    before it, which it would overwrite on a terminal (a progress bar).
+    before it, because a terminal overwrites that text (for example, in a progress bar).
 
     >>> lines = LineAssembler()
     >>> lines.feed(b"epoch 1\\nepo")
@@ -26,7 +26,7 @@ class LineAssembler:
         self._cut = False
 
     def feed(self, data: bytes) -> list[str]:
-        """Process the next piece; return the lines that it completes."""
+        """Process the next piece and return all lines that are now complete."""
         complete, newline, rest = data.rpartition(b"\n")
         lines: list[str] = []
         if newline:
@@ -40,11 +40,11 @@ class LineAssembler:
         return lines
 
     def flush(self) -> list[str]:
-        """Return the last line if it has no line end. Call this after the job's end."""
+        """Return the last, unterminated line, if any. Call this after the job's end."""
         return [self._finish_line()] if self._pending else []
 
     def _append_piece(self, piece: bytes) -> None:
-        # The last bare carriage return (not part of "\r\n") restarts the line.
+        # Keep only the text after the last carriage return that is not part of "\r\n".
         start = piece.rfind(b"\r", 0, len(piece) - 1) + 1
         if self._pending.endswith(b"\r") and piece:
             self._pending.clear()

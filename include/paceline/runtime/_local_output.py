@@ -1,4 +1,4 @@
-"""The reader of a local job's output folder. A running job may change the folder, so no link is followed.
+"""Reader for a local job's output folder. It follows no links, because a running job may change the folder.
 
 Used by ``ProcessJob.collect``.
 """
@@ -51,7 +51,7 @@ def collect_folder(source: Path, collector: OutputCollector) -> None:
 
 
 def _collect_entry(folder: int, path: Parts, collector: OutputCollector) -> bool:
-    """Add one entry of an open folder; return whether it is a folder itself."""
+    """Add one entry of an open folder to the collector; return whether the entry is a folder."""
     name = path[-1]
     handle = None
     try:
@@ -85,16 +85,16 @@ def _collect_entry(folder: int, path: Parts, collector: OutputCollector) -> bool
 
 
 def _open_folder(root: int, path: Parts) -> int | None:
-    """Open a folder name by name, so that no link in its path is followed; ``None`` if it no longer exists."""
+    """Open a folder without following links in its path; return ``None`` if the folder no longer exists."""
     handle = os.dup(root)
     for name in path:
         try:
-            deeper = os.open(name, _FOLDER, dir_fd=handle)
+            child = os.open(name, _FOLDER, dir_fd=handle)
         except OSError as error:
             if error.errno in _CHANGED:
                 return None
             raise
         finally:
             os.close(handle)
-        handle = deeper
+        handle = child
     return handle

@@ -1,6 +1,6 @@
-"""The collection of a job's output folder: files, folders, and a copy in place of each link within the folder.
+"""Copies a job's output folder. A copy of its target replaces each link within the folder.
 
-``_archive`` (containers) and ``_local_output`` (processes) add entries. Entries are untrusted, as user code wrote them.
+``_archive`` (containers) and ``_local_output`` (processes) add entries, which are untrusted output of user code.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ MAX_ENTRIES = 200_000
 MAX_DEPTH = 200  # nested folders; Python's recursive removal of a tree handles at most a thousand levels
 _BLOCK = 1 << 20
 _MAX_NAMED = 5  # number of skipped entries that the warning names
-_MAX_LINKS = 40  # links to follow in the resolution of one link, as in the kernel
-_MAX_STEPS = 4096  # path components in the resolution of one link
+_MAX_LINKS = 40  # limit on links followed to resolve one link, as in the kernel
+_MAX_STEPS = 4096  # limit on path components followed to resolve one link
 
-Parts = tuple[str, ...]  # a path below the output folder; empty for the folder itself
+Parts = tuple[str, ...]  # path components below the output folder; empty for the output folder
 
 
 @dataclass(eq=False)
@@ -44,15 +44,15 @@ class _File:
 class _Link:
     path: Parts
     target: str
-    hard: bool  # the target is relative to the output folder, not to the link's own folder
+    hard: bool  # a hard link's target is relative to the output folder, not to the link's folder
     resolved: _Folder | _File | None = None
 
 
 class OutputCollector:
-    """Writes entries of a job's output into an empty folder, and never creates a link there.
+    """Writes the entries of a job's output to an empty folder, without creating links.
 
-    Files and folders are written immediately. Links are recorded, and ``finish`` resolves them in a tree of names in
-    memory. The file system never follows a link, so nothing outside the folder is read or written.
+    Files and folders are written immediately. Links are recorded, and ``finish`` resolves them in an in-memory tree of
+    names. The file system never follows a link, so nothing outside the folder is read or written.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ class OutputCollector:
     Raises
     ------
     TrainingFailedError
-        From every method: a limit is exceeded, two entries have the same path, or the parent of an entry is not a
+        Raised by all methods: a limit is exceeded, two entries have the same path, or an entry's parent is not a
         folder.
     """
 
@@ -78,11 +78,11 @@ class OutputCollector:
         self._skipped: list[Parts] = []
 
     def add_folder(self, path: Parts) -> None:
-        """Create a folder and its parents; keep existing folders."""
+        """Create a folder and its missing parents."""
         self._make_folder(path)
 
     def add_file(self, path: Parts, content: BinaryIO, size: int) -> None:
-        """Write a regular file: at most ``size`` bytes of ``content``."""
+        """Write at most ``size`` bytes of ``content`` to a new file."""
         parent = self._parent_folder(path)
         self._count_entry(path, size)
         parent.entries[path[-1]] = _File(path)
@@ -102,12 +102,12 @@ class OutputCollector:
         self._record_link(_Link(path, "/".join(target), hard=True))
 
     def skip(self, path: Parts) -> None:
-        """Count an entry that cannot be collected, such as a pipe; the warning of ``finish`` names the entry."""
+        """Record an entry that cannot be collected, such as a pipe, for the warning that ``finish`` logs."""
         self._parent_folder(path)
         self._record_skipped(path)
 
     def finish(self) -> None:
-        """Replace links by copies, and log one warning that names the skipped entries."""
+        """Replace links with copies, and log one warning about skipped entries."""
         for link in self._links:
             link.resolved = self._resolve(link)
         for link in self._links:
@@ -116,7 +116,7 @@ class OutputCollector:
             names = ", ".join(repr("/".join(path)[:200]) for path in self._skipped[:_MAX_NAMED])
             more = len(self._skipped) - _MAX_NAMED
             log.warning(
-                "Skipped %d entries of the job's output that are not files, folders or links within it: %s%s",
+                "Skipped %d entries of the job's output that are not files, folders, or links within the output: %s%s",
                 len(self._skipped),
                 names,
                 f" and {more} more" if more > 0 else "",
@@ -146,14 +146,14 @@ class OutputCollector:
                 entry = folder.entries[name] = _Folder(path[:depth])
                 self._folder.joinpath(*entry.path).mkdir()
             if not isinstance(entry, _Folder):
-                raise TrainingFailedError(f"output: {'/'.join(entry.path)!r} is not a folder, but has an entry")
+                raise TrainingFailedError(f"output: {'/'.join(entry.path)!r} is not a folder, but contains an entry")
             folder = entry
         return folder
 
     def _parent_folder(self, path: Parts) -> _Folder:
-        """Return the folder for a new entry. Raises for a duplicate, which could replace a checked entry."""
+        """Return a new entry's parent folder. Reject a duplicate, because it could replace a checked entry."""
         if not path:
-            raise TrainingFailedError("output: the job replaced its output folder with another kind of entry")
+            raise TrainingFailedError("output: the job replaced its output folder with something else")
         parent = self._make_folder(path[:-1])
         if path[-1] in parent.entries:
             raise TrainingFailedError(f"output: two entries have the path {'/'.join(path)!r}")
@@ -166,7 +166,7 @@ class OutputCollector:
         self._links.append(link)
 
     def _resolve(self, link: _Link) -> _Folder | _File | None:
-        """Return the file or folder that a link refers to; ``None`` if the target is outside, missing or a cycle."""
+        """Return a link's target; ``None`` if the target is missing or outside the output, or if links form a cycle."""
         resolved_path: list[_Folder | _File] = [self._root]
         remaining = list(reversed(link.path))
         links = 0
@@ -198,9 +198,9 @@ class OutputCollector:
         return None
 
     def _copy_target(self, link: _Link) -> None:
-        """Copy a link's target, and replace the links in the target by copies.
+        """Copy a link's target, and replace links inside the target with copies.
 
-        Skip a link if its target folder would be copied into its own copy.
+        Skip a link if the copy of its target folder would have to contain itself.
         """
         pending: list[tuple[_Folder | _File | _Link, Parts, frozenset[Parts]]] = [(link, link.path, frozenset())]
         while pending:
@@ -208,10 +208,10 @@ class OutputCollector:
             if isinstance(entry, _Link):
                 parent, target = entry.path[:-1], entry.resolved
                 if isinstance(target, _Folder):
-                    above = {parent[:depth] for depth in range(len(parent) + 1)}
-                    if target.path in above | visited:
+                    ancestors = {parent[:depth] for depth in range(len(parent) + 1)}
+                    if target.path in ancestors | visited:
                         target = None
-                    visited = visited | above
+                    visited = visited | ancestors
                 if target is None:
                     self._record_skipped(path)
                     continue
@@ -228,21 +228,21 @@ class OutputCollector:
 
 
 def collect_output(destination: Path, add_entries: Callable[[OutputCollector], None], *, max_bytes: int) -> list[str]:
-    """Move the output that ``add_entries`` collects to ``destination``; on an error, move nothing.
+    """Collect the output, then move it to ``destination``; on an error, leave ``destination`` unchanged.
 
     Parameters
     ----------
     destination:
-        Folder, created if missing. Existing entries of the same names are replaced.
+        Folder, created if missing. Existing entries with the same names are replaced.
     add_entries:
-        Adds every entry of the output to the collector.
+        Function that adds every entry of the output to the collector.
     max_bytes:
         Limit on the sum of all file sizes.
 
     Returns
     -------
     list of str
-        The names of the output's top-level entries in ``destination``.
+        The names of the top-level entries of the output.
 
     Raises
     ------
@@ -256,7 +256,7 @@ def collect_output(destination: Path, add_entries: Callable[[OutputCollector], N
             add_entries(collector)
             collector.finish()
         except OSError as error:
-            if error.errno == errno.ENAMETOOLONG:  # the destination's path may be longer than the job's path
+            if error.errno == errno.ENAMETOOLONG:  # ``destination`` may have a longer path than the job's folder
                 raise TrainingFailedError("output: a path is longer than this machine allows") from error
             raise
         names = sorted(child.name for child in Path(folder).iterdir())

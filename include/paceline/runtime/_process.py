@@ -1,6 +1,6 @@
-"""The runtime for training jobs as local processes, on a Linux machine without a container engine.
+"""Runtime that runs training jobs as local processes, on a Linux machine without a container engine.
 
-``DeadlineTrainingOperator`` uses it in place of ``DockerRuntime``; the control loop works the same with both runtimes.
+``DeadlineTrainingOperator`` can use it instead of ``DockerRuntime``. The control loop is the same for both runtimes.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ _FOLDERS = ("sdk", "work", "input", "output", "checkpoint", "tmp")
 
 
 class ProcessRuntime:
-    """Runs training jobs as processes of this machine.
+    """Runs training jobs as processes on this machine.
 
     Parameters
     ----------
     root:
-        Folder for the jobs' scratch folders; by default a folder of this user in the system's temporary folder. A job
-        is found by its scratch folder, so a retry must use the same root.
+        Parent folder of the jobs' scratch folders; by default, a per-user folder in the system's temporary folder. A
+        retry must use the same root, because it finds the job by its scratch folder.
     mechanism:
         How the CPU allocation is enforced. ``"cgroup"``: the kernel's quota on the job's own cgroup, if this user may
         create one. ``"signal"``: stop and continue the job according to its CPU time. ``"auto"``: the cgroup if
         possible, else signals.
     period_s:
-        Length of one stop-and-continue cycle.
+        Length of one stop-and-continue cycle, in seconds.
     max_output_bytes:
-        Limit on the size of the output that ``collect`` accepts.
+        Maximum size of the output that ``collect`` accepts.
 
     Notes
     -----
-    A job runs as this user with access to this machine, which isolates far less than a container. Its environment is
-    new and contains no secrets of Airflow. ``image``, ``user`` and ``network`` of a spec are ignored.
-    ``max_processes`` is enforced in a cgroup only. The scratch folder keeps a job's complete output until ``remove``.
+    A job runs as this user with access to this machine, so it is far less isolated than in a container. The job's new
+    environment contains no Airflow secrets. ``image``, ``user`` and ``network`` of a spec are ignored.
+    ``max_processes`` is enforced only in a cgroup. The scratch folder keeps a job's complete output until ``remove``.
     """
 
     name = "process"
@@ -88,7 +88,7 @@ class ProcessRuntime:
         program = spec.command[0]
         in_files = "/" in program and program.removeprefix("./") in spec.files
         if program != "python" and not in_files and not shutil.which(program, path=_search_path(spec)):
-            raise InvalidInputError("command", program, "'python', a program on PATH, or './' and a name in files")
+            raise InvalidInputError("command", program, "'python', a program on PATH, or './' plus a name in files")
         self._make_root()
         if self.mechanism == "cgroup":
             probe = cgroups.create(f"paceline-probe-{os.getpid()}")
@@ -97,7 +97,7 @@ class ProcessRuntime:
             probe.remove()
 
     def start(self, spec: JobSpec) -> ProcessJob:
-        """Start ``spec``, or reattach to its job if a process died between starting it and storing its id."""
+        """Start ``spec``; reattach to its job if an earlier process started the job but died before storing its id."""
         self.check(spec)
         digest = spec_digest(spec)
         scratch = Scratch(self.root / _folder_name(spec.name))
@@ -116,7 +116,7 @@ class ProcessRuntime:
         return ProcessJob(scratch, max_output_bytes=self._max_output_bytes, from_start=True)
 
     def reattach(self, job_id: str, labels: Mapping[str, str] | None = None) -> ProcessJob:
-        """Return the job in a scratch folder, which any process of this user on this machine may have started."""
+        """Return the job in the scratch folder ``job_id``. Any process of this user on this machine can reattach."""
         scratch = Scratch(Path(job_id))
         stored = read_json(scratch.job)
         if stored is None or not scratch.state.exists():
@@ -142,7 +142,7 @@ class ProcessRuntime:
             raise InvalidInputError("root", str(self.root), "a writable folder owned by this user")
 
     def _reattach_or_remove(self, scratch: Scratch, spec: JobSpec, digest: str) -> ProcessJob | None:
-        """Return the folder's job if it is the same job; otherwise remove the folder and return ``None``."""
+        """Return the job in ``scratch`` if it has this digest; otherwise remove the folder and return ``None``."""
         stored = read_json(scratch.job)
         if stored is not None and scratch.state.exists():
             job = self.reattach(str(scratch.path))
@@ -150,10 +150,10 @@ class ProcessRuntime:
                 log.info("%s already contains the same job: reattaching to it", scratch.path)
                 return job
             if job.status().state == "running":
-                accepted = f"a name that no running job uses; {scratch.path} runs another job of this name"
+                accepted = f"a name that no running job uses; {scratch.path} is running another job"
                 raise InvalidInputError("name", spec.name, accepted)
             job.remove()
-        else:  # the process that prepared the folder died before the start
+        else:  # the process that prepared the folder died before it started the job
             shutil.rmtree(scratch.path)
         return None
 

@@ -1,19 +1,19 @@
-"""The small package that every job receives, so that any Python with torch can run training code.
+"""The small ``paceline`` package that every job receives, so that any Python with torch can run training code.
 
-``DockerRuntime`` copies it into the container, ``ProcessRuntime`` into the scratch folder; both put it first on
-``PYTHONPATH``.
+``DockerRuntime`` copies the package to the container, ``ProcessRuntime`` to the scratch folder. It comes first on
+ ``PYTHONPATH``.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-# A job receives only ``paceline.train``: the rest of Paceline needs libraries that an image may lack.
+# A job receives only ``paceline.train``, because other modules need libraries that an image may lack.
 _STUB = b'"""Paceline inside a training job: only ``paceline.train`` is available."""\n'
 
 
 def sdk_files() -> dict[str, bytes]:
-    """Return the files of the package: path relative to the ``sdk`` folder, and content.
+    """Return the contents of the package's files by their path relative to the ``sdk`` folder.
 
     >>> sorted(sdk_files())[0]
     'paceline/__init__.py'

@@ -21,9 +21,9 @@ class DutyCycle:
     devices:
         The allocation, in cores.
     period_s:
-        Length of one run-and-stop cycle. Short cycles are smooth, long cycles are cheap.
+        Length of one run-and-stop cycle, in seconds. Shorter cycles are smoother but cost more CPU time.
     min_s:
-        The shortest run or stop.
+        Minimum length of a run or a stop, in seconds.
 
     Examples
     --------
@@ -66,7 +66,7 @@ class DutyCycle:
         return self._seconds_until_update()
 
     def _run_tokens(self) -> float:
-        """Return the tokens for a run, so that run and stop together last one period."""
+        """Return the number of tokens that ends a stop, so that a run and a stop together last one period."""
         surplus = max(0.0, 1.0 - self.devices / self._rate)
         return self.devices * max(self._period_s * surplus, self._min_s)
 
@@ -77,7 +77,7 @@ class DutyCycle:
         assert self._tokens is not None
         if self.stopped:
             return max(self._min_s, (self._run_tokens() - self._tokens) / self.devices)
-        # A sleeping group may become busy at any time: update at least once a period.
+        # A sleeping group may become busy at any time, so update at least once per period.
         net_rate = self._rate - self.devices
         until_empty = self._tokens / net_rate if net_rate > 0 else self._period_s
         return min(max(until_empty, self._min_s), self._period_s)

@@ -1,4 +1,4 @@
-"""The protocol that every runtime implements and the control loop calls.
+"""The protocols that every runtime implements, for the control loop.
 
 A *runtime* (``DockerRuntime``, ``ProcessRuntime``) starts jobs. A *job* runs training code: the control loop reads
 its output, resizes its allocation, and collects its output files when the job has ended.
@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
-# Defaults for a job's environment. malloc keeps freed memory for the next batch: memory from the kernel costs a page
-# fault per 4 KiB, half a million faults in 40 batches of a large model. Waiting OpenMP threads sleep: a busy loop would
-# use up CPU time that the thread they wait for needs, within the quota or beside a neighbour. Sleeping costs little on
+# Default environment variables of a job. malloc keeps freed memory for the next batch, because memory from the kernel
+# costs a page fault per 4 KiB: half a million faults in 40 batches of a large model. Idle OpenMP threads sleep, because
+# busy waiting would use CPU time that other threads need under a quota or beside a neighbour. Sleeping costs little on
 # an idle machine.
 JOB_ENVIRONMENT = {
     "MALLOC_MMAP_THRESHOLD_": str(2**30),
@@ -31,16 +31,16 @@ class JobSpec:
     name:
         Unique among running jobs; lower-case letters, digits, ``-``, ``_`` and ``.`` only.
     command:
-        Program and arguments, run in the folder that holds ``files``. ``"python"`` as the first word means
-        the interpreter of the image, or of this environment in the process runtime.
+        Program and arguments; the working folder contains ``files``. ``"python"`` as the first word means the
+        interpreter of the image or, in the process runtime, the interpreter of this process.
     devices:
         Allocation at the start, in cores; fractions are allowed.
     image:
         Container image; ``None`` for runtimes without images.
     files:
-        Small files, such as the script, for the working folder: relative path to local path.
+        Small files to copy to the working folder, such as the script: a map of relative path to local path.
     inputs:
-        Files or folders placed under ``$PACELINE_INPUT``: relative path to local path.
+        Files or folders to copy to ``$PACELINE_INPUT``: a map of relative path to local path.
     environment:
         Environment variables for the job. Values are not logged.
     gpus:
@@ -56,16 +56,16 @@ class JobSpec:
     network:
         Network to join; ``None`` for no network.
     own_network:
-        Private network for the jobs of one team, used in place of ``network``. The job with an ``alias`` creates the
-        network, the other jobs require it, and removing the last job removes the network.
+        Private network for the jobs of one team, used instead of ``network``. The job with an ``alias`` creates the
+        network; the other jobs require the network; removing the last job removes the network.
     alias:
         The job's host name in ``own_network``.
     external_access:
         Whether the network that the job creates is connected to other machines; ``published`` ports need this.
     published:
-        Map of a port of the job to the ``(IP, port)`` on the engine's machine where other machines reach the job.
+        Map of container port to the ``(IP, port)`` on the engine's machine at which other machines reach that port.
     cgroup_parent:
-        Parent control group of the container, which represents a device that is a part of a machine.
+        Parent control group of the container, for a device that is only part of a machine.
     labels:
         Extra labels, for people and tools that list containers.
     """
@@ -126,13 +126,13 @@ class Job(Protocol):
 
     @property
     def id(self) -> str:
-        """The identifier with which ``Runtime.reattach`` finds this job from any process."""
+        """The identifier that any process can pass to ``Runtime.reattach`` to find this job."""
 
     def read_lines(self) -> list[str]:
         """Return the lines written since the last call, without waiting.
 
         Once ``wait`` has returned True, return all remaining lines. After ``reattach``, start near the end of the
-        earlier output. During an engine outage, return nothing; the lines follow after the outage.
+        earlier output. During an engine outage, return no lines; a later call returns the missing lines.
         """
 
     def wait(self, timeout_s: float) -> bool:
@@ -148,10 +148,10 @@ class Job(Protocol):
         """Return the job's resource usage. Raises RuntimeUnavailableError during an engine outage."""
 
     def restart(self) -> None:
-        """Restart an exited job in place, with the same files and checkpoint folder. ``read_lines`` continues."""
+        """Restart an exited job in place, with the same files and checkpoints. ``read_lines`` returns the new output, too."""
 
     def collect(self, destination: Path) -> list[str]:
-        """Copy the job's output folder into ``destination``, created if missing; return the top-level names."""
+        """Copy the job's output to ``destination``, created if missing; return the names of the top-level entries."""
 
     def stop(self, grace_s: float = 5.0) -> None:
         """Send SIGTERM, then SIGKILL after ``grace_s``. Idempotent."""
@@ -172,13 +172,13 @@ class Runtime(Protocol):
         """Return the number of cores available to jobs. Raises RuntimeUnavailableError during an engine outage."""
 
     def check(self, spec: JobSpec) -> None:
-        """Raise if ``spec`` cannot run (missing image, engine outage, invalid value). Starts nothing."""
+        """Raise if ``spec`` cannot run (missing image, engine outage, invalid value). Do not start a job."""
 
     def start(self, spec: JobSpec) -> Job:
-        """Start a job. On an error, nothing of the job remains."""
+        """Start a job. If the start fails, remove everything that belongs to the job."""
 
     def jobs(self) -> Iterator[tuple[str, dict[str, str]]]:
-        """Yield the id and labels of every job, running or not, from any process."""
+        """Yield the id and labels of every running or ended job, whichever process started it."""
 
     def reattach(self, job_id: str, labels: Mapping[str, str] | None = None) -> Job:
         """Return the job with this id. Raises JobLostError if it does not exist or lacks one of the ``labels``."""

@@ -1,4 +1,4 @@
-"""A cgroup for one local job, where this machine permits it: CPU quota, memory limit, exact CPU time.
+"""A cgroup for one local job, if this machine permits it, for a CPU quota, a memory limit and exact CPU times.
 
 Used by the process launcher, with cgroups v1, v2 or both. Containers use the engine's cgroups.
 """
@@ -29,12 +29,12 @@ class Group:
 
     @property
     def folders(self) -> list[Path]:
-        """The folders without duplicates."""
+        """All folders of the cgroup, without duplicates."""
         paths = (self.cpu, self.memory, self.account, self.processes)
         return list(dict.fromkeys(path for path in paths if path is not None))
 
     def set_devices(self, devices: float, period_us: int = PERIOD_US) -> None:
-        """Set the CFS quota to ``devices`` cores per period."""
+        """Set the CFS quota to ``devices`` cores."""
         quota = max(_QUOTA_MIN_US, round(devices * period_us))
         if self.unified:
             _write(self.cpu / "cpu.max", f"{quota} {period_us}")
@@ -43,7 +43,7 @@ class Group:
             _write(self.cpu / "cpu.cfs_quota_us", str(quota))
 
     def set_memory(self, limit: int) -> bool:
-        """Set the memory limit; return whether this cgroup supports the limit."""
+        """Set the memory limit; return whether this cgroup supports a memory limit."""
         if self.memory is None:
             return False
         try:
@@ -59,7 +59,7 @@ class Group:
         return True
 
     def set_processes(self, limit: int) -> None:
-        """Limit processes and threads, if this cgroup supports the limit."""
+        """Limit the number of processes and threads, if this cgroup supports this limit."""
         if self.processes is not None:
             with contextlib.suppress(OSError):
                 _write(self.processes / "pids.max", str(limit))
@@ -78,7 +78,7 @@ class Group:
         return sorted(pids)
 
     def cpu_seconds(self) -> float | None:
-        """Return the CPU time of all processes that have run in the cgroup; ``None`` without accounting."""
+        """Return the CPU time of all processes that have run in the cgroup; ``None`` without CPU accounting."""
         with contextlib.suppress(OSError, ValueError, KeyError):
             if self.unified:
                 return int(_read_table(self.cpu / "cpu.stat")["usage_usec"]) / 1e6
@@ -98,7 +98,7 @@ class Group:
         return None
 
     def killed_for_memory(self) -> bool:
-        """Return whether the kernel has killed a process of the cgroup for memory."""
+        """Return whether the kernel has killed a process of the cgroup to enforce the memory limit."""
         if self.memory is None:
             return False
         with contextlib.suppress(OSError, ValueError):
@@ -134,24 +134,24 @@ class Group:
 
     @classmethod
     def from_json(cls, data: dict[str, str | bool | None]) -> Group:
-        """Return the group that ``to_json`` described."""
+        """Return the group from the result of ``to_json``."""
         optional = {key: Path(str(data[key])) if data[key] else None for key in ("memory", "account", "processes")}
         return cls(cpu=Path(str(data["cpu"])), unified=bool(data["unified"]), **optional)
 
 
-def create(name: str, mounts: str | None = None, own: str | None = None) -> Group | None:
+def create(name: str, mounts: str | None = None, own_cgroups: str | None = None) -> Group | None:
     """Create a cgroup with a CPU controller; return ``None`` if this process may not create one.
 
     Parameters
     ----------
     name:
         Name of the new folder.
-    mounts, own:
+    mounts, own_cgroups:
         Contents of ``/proc/self/mountinfo`` and ``/proc/self/cgroup``; read from these files by default.
     """
     mounts = Path("/proc/self/mountinfo").read_text() if mounts is None else mounts
-    own = Path("/proc/self/cgroup").read_text() if own is None else own
-    folders = own_folders(mounts, own)
+    own_cgroups = Path("/proc/self/cgroup").read_text() if own_cgroups is None else own_cgroups
+    folders = own_folders(mounts, own_cgroups)
     if "cpu" in folders:
         cpu = _create_folder(folders["cpu"] / name, "cpu.cfs_quota_us")
         if cpu is None:
@@ -177,7 +177,7 @@ def pin(group: Group, processor: int) -> bool:
             folder = group.cpu
             with contextlib.suppress(OSError):
                 _write(folder.parent / "cgroup.subtree_control", "+cpuset")
-        else:  # cpuset is a separate v1 hierarchy
+        else:  # on v1, cpuset is a separate hierarchy
             mount = Path("/sys/fs/cgroup/cpuset")
             folder = mount / group.cpu.name
             folder.mkdir(exist_ok=True)
@@ -188,15 +188,15 @@ def pin(group: Group, processor: int) -> bool:
     return True
 
 
-def own_quota(mounts: str | None = None, own: str | None = None) -> float | None:
-    """Return the CPU limit of this process's cgroups in cores, or ``None`` without a limit.
+def own_quota(mounts: str | None = None, own_cgroups: str | None = None) -> float | None:
+    """Return the CPU limit of this process's cgroups in cores; ``None`` without a limit.
 
     The result is the tightest limit of all ancestors in every mount of the hierarchy.
     """
     mounts = Path("/proc/self/mountinfo").read_text() if mounts is None else mounts
-    own = Path("/proc/self/cgroup").read_text() if own is None else own
+    own_cgroups = Path("/proc/self/cgroup").read_text() if own_cgroups is None else own_cgroups
     quotas: list[float] = []
-    for controller, folder in _own_locations(mounts, own):
+    for controller, folder in _own_locations(mounts, own_cgroups):
         if controller not in ("", "cpu"):
             continue
         for ancestor in (folder, *folder.parents):
@@ -211,7 +211,7 @@ def own_quota(mounts: str | None = None, own: str | None = None) -> float | None
     return min(quotas, default=None)
 
 
-def own_folders(mounts: str, own: str) -> dict[str, Path]:
+def own_folders(mounts: str, own_cgroups: str) -> dict[str, Path]:
     """Return this process's cgroup folder for each v1 controller; the key ``""`` is the v2 hierarchy.
 
     >>> mounts = "30 24 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw"
@@ -219,19 +219,19 @@ def own_folders(mounts: str, own: str) -> dict[str, Path]:
     '/sys/fs/cgroup/user.slice/me'
     """
     folders: dict[str, Path] = {}
-    for controller, folder in _own_locations(mounts, own):
+    for controller, folder in _own_locations(mounts, own_cgroups):
         folders.setdefault(controller, folder)
     return folders
 
 
-def _own_locations(mounts: str, own: str) -> list[tuple[str, Path]]:
+def _own_locations(mounts: str, own_cgroups: str) -> list[tuple[str, Path]]:
     """Return the mounted controllers, each with the folder of this process's cgroup below its mount.
 
     If no mount of a controller contains this process's cgroup, use the top of another mount: in a container,
     ``/proc/self/cgroup`` may show the host's path while the mount shows only the container's subtree.
     """
     paths = {}
-    for line in own.splitlines():
+    for line in own_cgroups.splitlines():
         _, controllers, path = line.split(":", 2)
         for controller in controllers.split(","):  # v2 lists no controllers
             paths[controller] = path
@@ -242,7 +242,7 @@ def _own_locations(mounts: str, own: str) -> list[tuple[str, Path]]:
         fields, kind = before.split(), after.split()
         if len(fields) < 5 or len(kind) < 3 or kind[0] not in ("cgroup", "cgroup2"):
             continue
-        root, mount_point = map(_unescaped, fields[3:5])
+        root, mount_point = map(_unescape, fields[3:5])
         top = root.rstrip("/")
         for controller in [""] if kind[0] == "cgroup2" else kind[2].split(","):
             own_path = paths.get(controller)
@@ -256,21 +256,21 @@ def _own_locations(mounts: str, own: str) -> list[tuple[str, Path]]:
     return ours + [location for location in others if location[0] not in located]
 
 
-def _unescaped(field: str) -> str:
-    """Decode the octal escapes of ``mountinfo``, for example of spaces."""
+def _unescape(field: str) -> str:
+    """Decode the octal escape sequences that replace spaces and other characters in ``mountinfo``."""
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), field)
 
 
-def _create_unified(own: Path, name: str) -> Group | None:
+def _create_unified(own_folder: Path, name: str) -> Group | None:
     """Create a v2 cgroup below the nearest writable ancestor that delegates the CPU controller.
 
     A cgroup with processes in it cannot delegate controllers, so the new cgroup is usually a sibling of this process's
-    cgroup. The delegation settings of ancestors belong to their owners and stay unchanged.
+    cgroup. The delegation settings of ancestors belong to their owners and remain unchanged.
     """
     for controller in ("+cpu", "+memory", "+pids"):
         with contextlib.suppress(OSError):
-            _write(own / "cgroup.subtree_control", controller)
-    for parent in (own, *own.parents):
+            _write(own_folder / "cgroup.subtree_control", controller)
+    for parent in (own_folder, *own_folder.parents):
         if not (parent / "cgroup.controllers").exists():
             return None
         folder = _create_folder(parent / name, "cpu.max")
@@ -281,12 +281,12 @@ def _create_unified(own: Path, name: str) -> Group | None:
     return None
 
 
-def _create_folder(folder: Path, needed: str) -> Path | None:
+def _create_folder(folder: Path, required_file: str) -> Path | None:
     try:
         folder.mkdir()
     except OSError:
         return None
-    if os.access(folder / needed, os.R_OK) and os.access(folder / "cgroup.procs", os.W_OK):
+    if os.access(folder / required_file, os.R_OK) and os.access(folder / "cgroup.procs", os.W_OK):
         return folder
     with contextlib.suppress(OSError):
         folder.rmdir()

@@ -19,7 +19,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,199}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _USER = re.compile(r"([0-9]{1,10})(?::([0-9]{1,10}))?")
 _ID_MAX = 2**31 - 1  # the limit of Docker engines
-_MEMORY_MIN = 16 * 1024**2  # the interpreter does not start with less; engines reject less than 6 MiB
+_MEMORY_MIN = 16 * 1024**2  # Python does not start with less memory; engines reject less than 6 MiB
 
 
 def check_spec(spec: JobSpec) -> None:
@@ -27,15 +27,15 @@ def check_spec(spec: JobSpec) -> None:
 
     >>> check_spec(JobSpec(name="Big Job", command=["python"], devices=1))
     Traceback (most recent call last):
-    paceline.errors.InvalidInputError: name: got 'Big Job', expected lower-case letters, digits, '-', '_' and '.', \
-starting with a letter or digit, at most 200
+    paceline.errors.InvalidInputError: name: got 'Big Job', expected at most 200 lower-case letters, digits, '-', \
+'_' and '.', starting with a letter or digit
     """
     if not isinstance(spec.name, str) or not _NAME.fullmatch(spec.name):
-        accepted = "lower-case letters, digits, '-', '_' and '.', starting with a letter or digit, at most 200"
+        accepted = "at most 200 lower-case letters, digits, '-', '_' and '.', starting with a letter or digit"
         raise InvalidInputError("name", spec.name, accepted)
     command = spec.command
     if isinstance(command, str) or not command or not all(isinstance(word, str) and word for word in command):
-        raise InvalidInputError("command", command, "a program and its arguments, a list of non-empty strings")
+        raise InvalidInputError("command", command, "a list of non-empty strings: a program and its arguments")
     check_devices(spec.devices)
     if spec.memory_bytes is not None and not _is_integer(spec.memory_bytes, _MEMORY_MIN):
         raise InvalidInputError("memory_bytes", spec.memory_bytes, f"None or at least {_MEMORY_MIN} (16 MiB)")
@@ -44,7 +44,7 @@ starting with a letter or digit, at most 200
     _check_user(spec.user, spec.allow_root)
     for variable in spec.environment:
         if not _VARIABLE.fullmatch(variable):
-            raise InvalidInputError("environment", variable, "names of letters, digits and '_'")
+            raise InvalidInputError("environment", variable, "letters, digits and '_', not starting with a digit")
         if not isinstance(spec.environment[variable], str) or "\0" in spec.environment[variable]:
             # The value may be a secret: keep it out of the message.
             raise InvalidInputError(
@@ -71,13 +71,13 @@ def check_devices(devices: float, field: str = "devices") -> None:
 def check_capacity(devices: float, capacity: float) -> None:
     """Raise ``InvalidInputError`` if a job would start with more cores than the runtime has."""
     if devices > capacity:
-        raise InvalidInputError("devices", devices, f"at most {capacity:g}, the number of cores of the runtime")
+        raise InvalidInputError("devices", devices, f"at most {capacity:g}, the number of cores that the runtime has")
 
 
 def placed_files(spec: JobSpec) -> Iterator[tuple[str, Path]]:
-    """Yield the path below the job's home and the local path of every file of ``spec``, also in subfolders.
+    """Yield the path below the job's home and the local path of every file of ``spec``, including subfolders.
 
-    For a link in an input folder, yield the target file, because the job could not follow the link.
+    Yield the target file for a link in an input folder, because the job could not follow the link.
     """
     for target, local in sorted(spec.files.items()):
         yield f"work/{PurePosixPath(target)}", Path(local)
@@ -126,7 +126,7 @@ def _check_user(user: str, allow_root: bool) -> None:
     match = _USER.fullmatch(user) if isinstance(user, str) else None
     numbers = [int(number) for number in match.groups() if number is not None] if match else []
     if not numbers or max(numbers) > _ID_MAX:
-        raise InvalidInputError("user", user, f"'uid' or 'uid:gid', numbers of at most {_ID_MAX}")
+        raise InvalidInputError("user", user, f"'uid' or 'uid:gid', each a number of at most {_ID_MAX}")
     if numbers[0] == 0 and allow_root is not True:
         raise InvalidInputError("user", user, "an unprivileged user, for example '65532:65532', or allow_root=True")
 

@@ -1,4 +1,4 @@
-"""The runtime for training jobs in hardened containers of a local or remote Docker engine.
+"""Runtime that runs training jobs in hardened containers on a local or remote Docker engine.
 
 ``DeadlineTrainingOperator`` creates one ``DockerRuntime`` per task and passes it to the control loop.
 """
@@ -31,10 +31,10 @@ HOME = "/paceline"
 LABEL_JOB = "paceline.job"
 LABEL_SPEC = "paceline.spec"
 _SHM_BYTES = 1024**3
-# Limits on a job's output on the engine's disk. The engine keeps the newest log files, so the newest progress survives
-# any pause in reading: at 5 lines a second, dropped lines are more than a day old.
+# Size limits of a job's log on the engine's disk. The engine keeps the newest log files, so recent progress lines
+# survive an interruption of reading: at 5 lines per second, deleted lines are more than a day old.
 _LOG_OPTIONS = {"max-size": "50m", "max-file": "4"}
-# Debian's images have only python3. Commands other than python run unchanged.
+# Debian images have only ``python3``. Commands other than ``python`` are not changed.
 _PYTHON = ["/bin/sh", "-c", 'exec "$(command -v python || command -v python3 || echo python)" "$@"', "python"]
 
 
@@ -46,10 +46,10 @@ class DockerRuntime:
     client:
         A ``docker.APIClient``, or a function that creates one. A background thread also uses the client.
     pull:
-        Pull the image before the first start, even if the engine has it, so that all containers of this object use
-        the same image. A failed pull is an error. By default nothing is pulled, and a missing image is an error.
+        Whether to pull the image before the first start, even if the engine has it, so that all containers of this
+        runtime use the same image. A failed pull is an error. Without ``pull``, a missing image is an error.
     max_output_bytes:
-        Limit on the size of the output that ``collect`` accepts.
+        Maximum size of the output that ``collect`` accepts.
 
     Notes
     -----
@@ -88,37 +88,37 @@ class DockerRuntime:
             return float(self._client.info()["NCPU"])
 
     def check(self, spec: JobSpec) -> None:
-        """Raise if ``spec`` cannot run on this engine. Starts nothing; with ``pull``, pulls a missing image."""
+        """Raise if ``spec`` cannot run on this engine. With ``pull``, pull a missing image."""
         check_spec(spec)
         check_capacity(spec.devices, self.capacity())
         if not spec.image:
             raise InvalidInputError("image", spec.image, "the name of a container image")
         if not docker_images.has_image(self._client, spec.image) and not self._can_reattach(spec):
-            self._images.fetch_missing(self._client, spec.image)
+            self._images.pull_missing(self._client, spec.image)
         if spec.network is not None:
             try:
                 with engine_call("look up the network"):
                     self._client.inspect_network(spec.network)
             except JobLostError:
-                accepted = "a network of the engine, or None for no network"
+                accepted = "an existing network of the engine, or None for no network"
                 raise InvalidInputError("network", spec.network, accepted) from None
 
     def has_network(self, name: str) -> bool:
-        """Return whether the engine has a network of that name."""
+        """Return whether the engine has a network with this name."""
         return docker_network.exists(self._client, name)
 
     def start(self, spec: JobSpec) -> DockerJob:
-        """Start ``spec``, or reattach to its container if a process died between starting it and storing its id."""
+        """Start ``spec``; reattach to its container if an earlier process started it but died before storing its id."""
         self.check(spec)
         digest = spec_digest(spec)
         existing = self._find_by_name(f"paceline-{spec.name}")
         if existing is not None and _is_started(existing, digest):
-            log.info("Container %s already runs the same job: reattaching to it", existing["Id"][:12])
+            log.info("Container %s already contains the same job: reattaching to it", existing["Id"][:12])
             return self.reattach(existing["Id"])
         if existing is not None:
             self._check_replaceable(existing, spec)
         assert spec.image is not None  # ``check`` requires an image
-        self._images.prepare(self._client, spec.image)
+        self._images.pull_once(self._client, spec.image)
         if existing is not None:
             log.info("Removing container %s: it has this job's name and is not running", existing["Id"][:12])
             self._remove_container(existing["Id"])
@@ -163,7 +163,7 @@ class DockerRuntime:
     def find(self, labels: Mapping[str, str], cgroup_parent: str | None) -> DockerJob | None:
         """Return a running container with these labels and this parent control group; ``None`` if none matches.
 
-        Any process may have started the container. The job reads only output written from now on.
+        Any process may have started the container. The returned job reads only the container's new output.
         """
         wanted = [f"{name}={value}" for name, value in labels.items()]
         with engine_call("find a running container"):
@@ -216,17 +216,17 @@ class DockerRuntime:
             return None
 
     def _can_reattach(self, spec: JobSpec) -> bool:
-        """Return whether ``start`` would reattach to the container of ``spec``, which does not need the image."""
+        """Return whether ``start`` would reattach to an existing container of ``spec`` and not need the image."""
         existing = self._find_by_name(f"paceline-{spec.name}")
         return existing is not None and _is_started(existing, spec_digest(spec))
 
     def _check_replaceable(self, existing: Mapping[str, Any], spec: JobSpec) -> None:
-        """Raise unless an existing container of this name may be removed."""
+        """Raise unless ``start`` may remove the existing container with this name."""
         container, state = existing["Id"], existing["State"]["Status"]
         if LABEL_JOB not in (existing["Config"]["Labels"] or {}):
-            raise InvalidInputError("name", spec.name, "a name that no container outside Paceline uses")
+            raise InvalidInputError("name", spec.name, "a name that is not in use by a container from outside Paceline")
         if state in ("running", "paused", "restarting"):
-            accepted = f"a name that no running job uses; container {container[:12]} runs another job of this name"
+            accepted = f"a name that no running job uses; container {container[:12]} is running another job"
             raise InvalidInputError("name", spec.name, accepted)
 
     def _create(self, spec: JobSpec, digest: str) -> str:
@@ -254,7 +254,7 @@ class DockerRuntime:
             port_bindings={port: (host, host_port) for port, (host, host_port) in spec.published.items()} or None,
             init=True,
             privileged=False,
-            # PyTorch's data loaders pass batches through /dev/shm and die with the engine's default of 64 MiB.
+            # PyTorch's data loaders pass batches through /dev/shm and fail with the engine's default of 64 MiB.
             shm_size=min(memory, _SHM_BYTES) if memory is not None else _SHM_BYTES,
             log_config=LogConfig(type=LogConfig.types.JSON, config=_LOG_OPTIONS),
             **limits,
@@ -294,14 +294,14 @@ class DockerRuntime:
 
 
 def _is_started(details: Mapping[str, Any], digest: str) -> bool:
-    """Return whether a container was started for the spec with this digest. A created container may lack its files."""
+    """Return whether a container was started for the spec with this digest. A created container may lack files."""
     labels = details["Config"]["Labels"] or {}
     return LABEL_JOB in labels and labels.get(LABEL_SPEC) == digest and details["State"]["Status"] != "created"
 
 
 @contextlib.contextmanager
 def _report_missing_gpus(gpus: int) -> Iterator[None]:
-    """Report missing GPUs as invalid input; the engine detects them only at the start and reports a server error."""
+    """Report missing GPUs as invalid input. The engine reports them only at the start, as a server error."""
     try:
         yield
     except RuntimeUnavailableError as error:
@@ -314,7 +314,11 @@ def _report_missing_gpus(gpus: int) -> Iterator[None]:
 def _environment(spec: JobSpec) -> dict[str, str]:
     environment = dict(spec.environment)
     path = f"{HOME}/sdk" + (f":{environment['PYTHONPATH']}" if environment.get("PYTHONPATH") else "")
-    home = {"HOME": f"{HOME}/work", "USER": "paceline", "LANG": "C.UTF-8"}  # the user is not in the image's passwd
+    home = {
+        "HOME": f"{HOME}/work",
+        "USER": "paceline",
+        "LANG": "C.UTF-8",
+    }  # /etc/passwd does not have the user
     return (
         JOB_ENVIRONMENT
         | home
@@ -330,7 +334,7 @@ def _environment(spec: JobSpec) -> dict[str, str]:
 
 
 def _file_entries(spec: JobSpec) -> Iterator[Entry]:
-    """Yield the files for the container. The job's user owns the folders it writes to and cannot change other files."""
+    """Yield the container's files and folders. The job's user can change only the folders that it writes to."""
     uid, _, group = spec.user.partition(":")
     owner = {"uid": int(uid), "gid": int(group or 0)}
     root = HOME.lstrip("/")

@@ -1,4 +1,4 @@
-"""Translation of Docker client errors into Paceline's errors, around every call of an engine."""
+"""Translates the Docker client's errors into Paceline's errors. Used for every call to an engine."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ def engine_call(request: str) -> Iterator[None]:
     Parameters
     ----------
     request:
-        The request, as a phrase for error messages: "start the container".
+        Phrase that names the request in error messages, such as "start the container".
 
     Raises
     ------
     RuntimeUnavailableError
         No connection, no answer in time, or a server error (5xx). A retry may succeed.
     JobLostError
-        The container or other object does not exist (404).
+        The container, or another object of the engine, does not exist (404).
     PacelineError
         The engine rejected the request.
     """
@@ -48,8 +48,8 @@ def engine_call(request: str) -> Iterator[None]:
         ConnectionError,
         TimeoutError,
     ) as error:  # other OSErrors come from this machine, for example from a full disk
-        raise RuntimeUnavailableError(f"could not {request}: the Docker engine does not answer: {error}") from error
-    except docker.errors.DockerException as error:  # the client cannot be created: no engine at its address
+        raise RuntimeUnavailableError(f"could not {request}: the Docker engine is not responding: {error}") from error
+    except docker.errors.DockerException as error:  # the client could not connect: there is no engine at its address
         raise RuntimeUnavailableError(f"could not {request}: {error}") from error
 
 

@@ -31,12 +31,12 @@ PERIOD_US = 100_000  # the kernel's default CFS period
 _QUOTA_MIN_US = 1_000  # the kernel's minimum quota
 _OUTPUT = "/paceline/output"
 _POLL_S = 5.0  # interval of status checks, in case the output stream does not show the end
-_DRAIN_S = 30.0
+_DRAIN_S = 30.0  # time for the remaining output to arrive after the container's end
 _PAUSE_ATTEMPTS = 5
 
 
 def quota_us(devices: float) -> int:
-    """Return the CFS quota for ``devices`` cores, in microseconds of a 100 ms period. Equation (6) of DECOR-NN.
+    """Return the CFS quota for ``devices`` cores, in microseconds per 100 ms period. Equation (6) of DECOR-NN.
 
     >>> quota_us(1.5), quota_us(0.001)
     (150000, 1000)
@@ -63,7 +63,7 @@ class DockerJob:
         return self._container
 
     def read_lines(self) -> list[str]:
-        """Return the lines written since the last call; all remaining lines once ``wait`` has returned True."""
+        """Return the lines written since the last call. Once ``wait`` has returned True, return all remaining lines."""
         return self._follower.take_lines()
 
     def wait(self, timeout_s: float) -> bool:
@@ -110,7 +110,7 @@ class DockerJob:
         return JobStatus(state="gone", reason="the container was removed") if details is None else _status_of(details)
 
     def usage(self) -> Usage:
-        """Return the resource usage, at most about a second old; after the container's end, the last reading."""
+        """Return the resource usage, at most about a second old; after the container's end, the last measurement."""
         return self._stats.newest()
 
     def restart(self) -> None:

@@ -1,4 +1,4 @@
-"""A container's resource usage without waiting: engines measure once a second, and a query waits for a measurement.
+"""Reads a container's resource usage without delay. Engines measure once a second, and a query waits until then.
 
 ``DockerJob.usage`` reads the newest measurement in every control period.
 """
@@ -23,9 +23,9 @@ _STALE_S = 5.0  # a stream that is silent for longer may be dead
 
 
 class StatsFollower:
-    """Keeps the newest measurement of one container, from the engine's stats stream.
+    """Stores the newest measurement of one container, from the engine's stats stream.
 
-    The first call of ``newest`` opens the stream, and a later call reopens a stream that has ended. Without a stream,
+    The first call to ``newest`` opens the stream, and a later call reopens a stream that has ended. Without a stream,
     ``newest`` queries the engine.
     """
 
@@ -38,7 +38,7 @@ class StatsFollower:
         self._closed = False
 
     def newest(self) -> Usage:
-        """Return the newest measurement, at most about a second old; after the container's end, the last."""
+        """Return the newest measurement, about a second old; after the container's end, the last measurement."""
         streaming = self._thread is not None and self._thread.is_alive()
         if not streaming or time.monotonic() - self._received_s > _STALE_S:
             self._record(stats_now(self._client, self._container))
@@ -48,7 +48,7 @@ class StatsFollower:
         return self._newest
 
     def close(self) -> None:
-        """End the thread with the next measurement."""
+        """End the thread when the next measurement arrives."""
         self._closed = True
 
     def _read_stream(self) -> None:
@@ -79,12 +79,12 @@ def stats_now(client: APIClient, container: str) -> Mapping[str, Any]:
         except requests.exceptions.JSONDecodeError as error:
             if error.doc.strip():
                 raise
-            return {}  # the container was removed while the engine answered
+            return {}  # the container was removed during the request
     return stats
 
 
 def usage_of(stats: Mapping[str, Any]) -> Usage | None:
-    """Return the usage in a measurement; ``None`` if the measurement is zero or empty after the end.
+    """Return the usage in a measurement; ``None`` for a zero or empty measurement of an ended container.
 
     >>> usage_of({}) is None
     True

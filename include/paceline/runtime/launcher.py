@@ -1,7 +1,7 @@
 """The process that supervises one local job: it starts the job, enforces the limits, and records the job's end.
 
 ``ProcessRuntime`` starts the launcher as ``python -m paceline.runtime.launcher SCRATCH``. The launcher outlives the
-process that starts it. It wakes some twenty times a second, so it imports few modules.
+process that starts it. It imports few modules, because it wakes about twenty times a second.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NOT_FOUND = 127  # the exit code of a shell for an unknown command
 
 
 def main(folder: str) -> int:
-    """Detach and run the job in ``folder`` to its end. The calling process returns 0 once the job has started."""
+    """Detach and run the job in ``folder`` to its end. Return 0 in the calling process once the job has started."""
     ready_read, ready_write = os.pipe()
     if os.fork():
         # The caller waits only for this process, whose child, the launcher, becomes an orphan.
@@ -132,7 +132,7 @@ class _Launch:
                 if self._kill_at is None:
                     request = read_json(self._scratch.stop) or {}
                     self._kill_at = time.monotonic() + float(request.get("grace_s", _GRACE_S))
-                    # As in a container, signal only the first process, which saves, then ends its own workers.
+                    # As in a container, signal only the first process, which saves a checkpoint and ends its workers.
                     send(self._child, signal.SIGTERM)
                     enforcer.lift()
 
@@ -170,7 +170,7 @@ class _Launch:
             signal.set_wakeup_fd(-1)
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, signal.SIG_DFL)
-            signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores SIGPIPE, and exec keeps ignored signals
+            signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores SIGPIPE, and exec keeps this setting
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             _redirect(0, Path(os.devnull), os.O_RDONLY)
             _redirect(1, self._scratch.stdout, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -200,7 +200,7 @@ class _Launch:
         write_json(self._scratch.state, state)
 
     def _read_control(self) -> float:
-        """Return the allocation in the control file; if the file is not readable, the previous allocation."""
+        """Return the allocation in the control file, or the previous allocation if the file is not readable."""
         with contextlib.suppress(OSError):
             changed = os.stat(self._control).st_mtime_ns
             if changed != self._control_changed:

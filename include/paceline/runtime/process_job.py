@@ -36,7 +36,7 @@ _START_S = 30.0
 
 
 def launch(scratch: Scratch) -> None:
-    """Start the launcher for ``scratch``; return once the job runs."""
+    """Start the launcher for ``scratch``; return once the job is running."""
     path = [str(Path(module).resolve().parents[depth]) for module, depth in ((__file__, 2), (psutil.__file__, 1))]
     # The launcher outlives this process and must not inherit its environment, which may contain secrets.
     environment = {"PATH": os.environ.get("PATH", os.defpath), "PYTHONPATH": os.pathsep.join(path), "LANG": "C.UTF-8"}
@@ -62,7 +62,7 @@ def launch(scratch: Scratch) -> None:
 
 
 class _TailReader:
-    """Reads new lines of a growing file."""
+    """Reads the new lines of a growing file."""
 
     def __init__(self, path: Path, max_bytes: int | None) -> None:
         self._path = path
@@ -111,7 +111,7 @@ class ProcessJob:
 
     def read_lines(self) -> list[str]:
         """Return the lines written since the last call: from standard output, then from standard error."""
-        ended = self.status().state != "running"  # read the status before the files, which are complete after the end
+        ended = self.status().state != "running"  # read the status first: after the job's end, the files are complete
         return [line for tail in self._tails for line in tail.take_lines(ended)]
 
     def wait(self, timeout_s: float) -> bool:
@@ -134,7 +134,7 @@ class ProcessJob:
         write_json(self._scratch.control, {"devices": devices})
 
     def status(self) -> JobStatus:
-        """Return the job's state, from the scratch folder and the processes of launcher and guardian."""
+        """Return the job's state, from the scratch folder, the launcher process and the guardian process."""
         state = read_json(self._scratch.state)
         helpers = map(self._helper_identity, ("launcher", "guardian"))
         running = any(helper is not None and helper.is_alive() for helper in helpers)
@@ -151,7 +151,7 @@ class ProcessJob:
         started = state.get("started_s") if state else None
         if running:
             return JobStatus(state="running", started_s=started)
-        return JobStatus(state="gone", started_s=started, reason="its processes no longer exist (a reboot?)")
+        return JobStatus(state="gone", started_s=started, reason="its processes no longer exist (after a reboot?)")
 
     def usage(self) -> Usage:
         """Return the resource usage, at most 0.1 s old; after the end, the total CPU time."""
@@ -198,20 +198,20 @@ class ProcessJob:
         shutil.rmtree(self._scratch.path, ignore_errors=True)
 
     def close(self) -> None:
-        """Do nothing: the object keeps nothing open between calls."""
+        """Do nothing: this object has no open files or threads between calls."""
 
     def _helper_identity(self, role: str) -> Identity | None:
         return Identity.read((read_json(self._scratch.state) or {}).get(role))
 
     def _wait_for_helpers(self, timeout_s: float = 5.0) -> None:
-        """Wait for the end of launcher and guardian, some milliseconds after they record the job's end."""
+        """Wait until the launcher and the guardian exit, some milliseconds after they record the job's end."""
         limit = time.monotonic() + timeout_s
         for helper in map(self._helper_identity, ("launcher", "guardian")):
             if helper is not None:
                 helper.wait(max(limit - time.monotonic(), 0.0))
 
     def _kill_remaining(self) -> None:
-        """Kill the job's remaining processes; processes remain only if launcher and guardian were killed."""
+        """Kill the job's remaining processes, which exist only if the launcher and the guardian were killed."""
         kill_by_environment(*guardian.job_variable(self._scratch))
         group = (read_json(self._scratch.state) or {}).get("cgroup")
         if isinstance(group, dict):

@@ -1,6 +1,6 @@
 """Access to a job's processes through psutil on Linux: identity, process tree, CPU time, memory.
 
-The launcher uses it for its job's processes, and ``ProcessJob`` to find a launcher again from another process.
+The launcher uses this module for its job's processes. ``ProcessJob`` uses it to find the launcher from another process.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import psutil
 class Identity:
     """The identity of a process: its PID, which the kernel reuses, and its start in seconds after boot.
 
-    A change of the clock does not change seconds after boot.
+    Setting the clock does not change the seconds after boot.
     """
 
     pid: int
@@ -35,7 +35,7 @@ class Identity:
             return None
 
     def is_alive(self) -> bool:
-        """Return whether this process runs. A zombie process does not run."""
+        """Return whether this process is running; a zombie process is not."""
         with contextlib.suppress(psutil.NoSuchProcess):
             return identify(self.pid) == self and psutil.Process(self.pid).status() != psutil.STATUS_ZOMBIE
         return False
@@ -43,7 +43,7 @@ class Identity:
     def wait(self, timeout_s: float) -> bool:
         """Wait at most ``timeout_s`` for the process's end; return whether it was alive at the start.
 
-        ``psutil.Process.wait`` also waits for the parent to reap it, which in many containers never happens.
+        ``psutil.Process.wait`` also waits for the parent to reap the process, which never happens in many containers.
         """
         try:
             handle = os.pidfd_open(self.pid)
@@ -108,7 +108,7 @@ def find_by_environment(name: str, value: str) -> list[psutil.Process]:
 
 
 def kill_by_environment(name: str, value: str, timeout_s: float = 2.0) -> bool:
-    """Kill all processes that ``find_by_environment`` returns, repeatedly; return whether none remains."""
+    """Repeatedly kill all processes that ``find_by_environment`` returns; return whether none remains."""
     limit = time.monotonic() + timeout_s
     while remaining := find_by_environment(name, value):
         if time.monotonic() > limit:
@@ -150,13 +150,13 @@ def resident_bytes(process: psutil.Process) -> int:
 
 
 def proportional_bytes(process: psutil.Process) -> int:
-    """Return the proportional set size, whose sum over processes is exact, at high cost."""
+    """Return the proportional set size, which is slow to read but has an exact sum over processes."""
     with contextlib.suppress(psutil.Error):
         return int(process.memory_full_info().pss)
     return resident_bytes(process)
 
 
 def send(pid: int, number: signal.Signals) -> None:
-    """Send a signal, if the process exists and permits it."""
+    """Send a signal; do nothing if the process does not exist or does not permit the signal."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, number)

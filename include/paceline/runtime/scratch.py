@@ -1,6 +1,6 @@
-"""The scratch folder of one local job: its layout, and how the processes that share it read and write its files.
+"""The scratch folder of one local job: its layout, and functions to read and write its JSON files.
 
-``ProcessRuntime`` creates it, the launcher runs the job in it, and any later process finds the job by its path.
+``ProcessRuntime`` creates the folder, the launcher runs the job in it, and any later process finds the job by its path.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Scratch:
 
     @property
     def state(self) -> Path:
-        """Process identities of launcher and guardian, PID of the job, and the enforcement mechanism."""
+        """Identities of the launcher and the guardian, PID of the job, and the enforcement mechanism."""
         return self.path / "state.json"
 
     @property
@@ -47,7 +47,7 @@ class Scratch:
 
     @property
     def stop(self) -> Path:
-        """Grace period of a request to stop."""
+        """Grace period of a stop request."""
         return self.path / "stop.json"
 
     @property

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from paceline.schedule._problem import Candidate, Estimates, Floats, Problem
-from paceline.schedule.plan import NoFeasibleWorkerError, Plan, infeasible, make_plan, total_sample_s
+from paceline.schedule.plan import NoFeasibleWorkerError, Plan, infeasible_candidates, make_plan, total_sample_s
 
 
 def deep_edge(problem: Problem, estimates: Estimates, *, epsilon: float = 1.0, max_iterations: int = 1000) -> Plan:
@@ -23,14 +23,14 @@ def deep_edge(problem: Problem, estimates: Estimates, *, epsilon: float = 1.0, m
     epsilon:
         Shards have converged when they change by at most this many samples (L2 norm).
     max_iterations:
-        ``tau``: number of iterations after which the search for converged shards ends.
+        ``tau``: maximum number of iterations in the search for converged shards.
 
     Raises
     ------
     NoFeasibleWorkerError
         If no worker can train.
     """
-    unfit = infeasible(problem, estimates)
+    unfit = infeasible_candidates(problem, estimates)
     excluded: dict[str, str] = {}
     workers = list(problem.candidates)
     previous: dict[str, float] = {one.name: math.inf for one in workers}  # lines 2 and 3

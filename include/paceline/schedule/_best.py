@@ -1,4 +1,4 @@
-"""Paceline's own scheduler: tries all numbers of workers, and does not stop at the first without improvement."""
+"""Paceline's own scheduler: searches all numbers of workers; Algorithm 1 stops at the first without improvement."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.schedule._problem import Candidate, Estimates, Floats, Problem
-from paceline.schedule.plan import NoFeasibleWorkerError, Plan, infeasible, make_plan, total_sample_s
+from paceline.schedule.plan import NoFeasibleWorkerError, Plan, infeasible_candidates, make_plan, total_sample_s
 
-# How many numbers of workers the coarse search tries before the fine search around the best number. Each number takes
-# a model evaluation of about 1 ms.
+# Number of worker counts in the coarse search, before the fine search around the best count. Each count takes a model
+# evaluation of about 1 ms.
 _COARSE_COUNTS = 12
 _REFINEMENTS = 2  # refinements of batch sizes and shards
 
@@ -19,9 +19,9 @@ _REFINEMENTS = 2  # refinements of batch sizes and shards
 def schedule(problem: Problem, estimates: Estimates) -> Plan:
     """Return the plan in which the slowest worker finishes all epochs earliest.
 
-    An update takes longer with more workers, so each number of workers has its own ranking by speed, and the fastest
-    workers of that ranking train. Shards are sized so that all workers finish at the same time, including data
-    transfer and initialisation. Algorithm 1 ignores these two costs, removes only the slowest worker of its present
+    An update takes longer with more workers, so the scheduler ranks the workers by speed for each number of workers,
+    and selects the fastest. Shards are sized so that all workers finish at the same time, including data transfer and
+    initialisation. Algorithm 1 ignores these two costs, removes only the slowest worker of its present
     ranking, and stops at the first number of workers that brings no improvement.
 
     Parameters
@@ -34,7 +34,7 @@ def schedule(problem: Problem, estimates: Estimates) -> Plan:
     NoFeasibleWorkerError
         If no worker can train.
     """
-    excluded = infeasible(problem, estimates)
+    excluded = infeasible_candidates(problem, estimates)
     fit = [candidate for candidate in problem.candidates if candidate.name not in excluded]
     if not fit:
         raise NoFeasibleWorkerError(excluded)
@@ -69,7 +69,7 @@ def _counts_to_try(limit: int, results: dict[int, tuple[float, list[Candidate], 
 def _fastest_workers(
     count: int, fit: list[Candidate], room: NDArray[np.int64], problem: Problem, estimates: Estimates
 ) -> tuple[float, list[Candidate], Floats]:
-    """Return the duration of the training on the fastest ``count`` workers, these workers, and their shards."""
+    """Return the duration of training on the fastest ``count`` workers, these workers, and their shards."""
     chosen, shards = fit, np.full(len(fit), problem.samples / count)
     finish_s, before = np.inf, np.empty(0)
     for _ in range(1 + _REFINEMENTS):
@@ -98,7 +98,7 @@ def _sample_s_among(
     if len(candidates) <= count:
         return total_sample_s(problem, estimates, candidates, batch)
     compute_s = estimates.compute_s(candidates, batch)
-    # Estimate updates for the group with the shortest computing times; all other candidates get its longest update.
+    # Estimate updates for the group with the shortest computing times; all other candidates get its longest time.
     group = np.argsort(compute_s, kind="stable")[:count]
     update_s = np.empty(len(candidates))
     update_s[group] = estimates.update_s([candidates[index] for index in group], batch[group], problem.server)
@@ -122,7 +122,7 @@ def finish_together(each_s: Floats, start_s: Floats, samples: float) -> tuple[fl
     Returns
     -------
     tuple
-        The end in seconds, and the shards in samples, shape (workers,).
+        The end time in seconds, and the shards in samples, shape (workers,).
 
     Examples
     --------

@@ -35,7 +35,7 @@ class Assignment:
 
     @property
     def epoch_s(self) -> float:
-        """Seconds in which the worker processes its shard once."""
+        """Seconds that the worker takes to process its shard once."""
         return self.samples * self.sample_s
 
 
@@ -59,7 +59,7 @@ class Plan:
 
     @property
     def epoch_s(self) -> float:
-        """Seconds for an epoch, until the slowest worker finishes its shard."""
+        """Seconds from the start of an epoch until the slowest worker finishes its shard."""
         return max(assignment.epoch_s for assignment in self.assignments)
 
     def to_dict(self) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def make_plan(
     shards: Floats,
     excluded: Mapping[str, str],
 ) -> Plan:
-    """Return the plan for the chosen workers, with shards rounded to whole samples and new estimates.
+    """Return the plan for the chosen workers, with shards rounded to whole samples and updated estimates.
 
     Workers whose shards round to zero samples are excluded.
     """
@@ -119,7 +119,7 @@ def total_sample_s(problem: Problem, estimates: Estimates, candidates: Sequence[
 
 
 def round_shards(shards: Floats, samples: int) -> NDArray[np.int64]:
-    """Round shards to integers with the sum ``samples``, by the largest remainders.
+    """Round shards to integers that add up to ``samples``, by the largest-remainder method.
 
     >>> round_shards(np.array([1.4, 1.3, 0.3]), 3).tolist()
     [2, 1, 0]
@@ -131,7 +131,7 @@ def round_shards(shards: Floats, samples: int) -> NDArray[np.int64]:
     return whole
 
 
-def infeasible(problem: Problem, estimates: Estimates) -> dict[str, str]:
+def infeasible_candidates(problem: Problem, estimates: Estimates) -> dict[str, str]:
     """Return the candidates that cannot train, with reasons: too little memory, or an application that is too slow."""
     reasons: dict[str, str] = {}
     room = estimates.max_batch(problem.candidates)

@@ -22,7 +22,7 @@ _SYNTHETIC = ("modelarts", "modelarts-all", "andreas-small", "andreas-large")
 
 
 def add_command(commands: Any) -> None:
-    """Add the command to the subparsers of a parser."""
+    """Add the ``simulate`` command to the subparsers of ``paceline``."""
     simulate = commands.add_parser(
         "simulate",
         help="simulate a workload on a cluster under several policies",
@@ -40,7 +40,9 @@ def add_command(commands: Any) -> None:
         metavar="NAME",
         help=f"policy to compare, repeatable: {', '.join(_policies())} (edf, on_time)",
     )
-    simulate.add_argument("--throughputs", type=Path, metavar="FOLDER", help="folder with MODEL.csv per model")
+    simulate.add_argument(
+        "--throughputs", type=Path, metavar="FOLDER", help="folder with a file MODEL.csv for each model"
+    )
     simulate.add_argument("--jobs", type=int, default=None, help="number of jobs to read or generate")
     simulate.add_argument("--seed", type=int, default=0, help="random seed (%(default)s)")
     simulate.add_argument(
@@ -53,7 +55,11 @@ def add_command(commands: Any) -> None:
         "--delay", type=float, default=0.0, metavar="S", help="seconds until added devices take effect (%(default)s)"
     )
     simulate.add_argument(
-        "--snapshot", type=float, default=None, metavar="S", help="seconds between snapshots (none: saved on each stop)"
+        "--snapshot",
+        type=float,
+        default=None,
+        metavar="S",
+        help="seconds between snapshots (default: one at each stop)",
     )
     simulate.add_argument("--json", type=Path, default=None, metavar="FILE", help="write the results as JSON")
     simulate.add_argument(
@@ -129,29 +135,29 @@ def _simulate(args: argparse.Namespace) -> int:
 def _workload(args: argparse.Namespace) -> _Workload:
     """Return the jobs and the nodes that the arguments select."""
     from paceline.allocate import Node
-    from paceline.simulate.cluster.generate import modelarts
-    from paceline.simulate.cluster.heterogeneous import PUE, heterogeneous
+    from paceline.simulate.cluster.generate import modelarts_workload
+    from paceline.simulate.cluster.heterogeneous import PUE, heterogeneous_workload
 
     for name, value in (("--nodes", args.nodes), ("--jobs", args.jobs)):
         if value is not None and value < 1:
             raise InvalidInputError(name, value, "1 or more")
     if args.trace in ("andreas-small", "andreas-large"):
         jobs = args.jobs or 10 * args.nodes
-        arrivals, nodes = heterogeneous(
+        arrivals, nodes = heterogeneous_workload(
             nodes=args.nodes, jobs=jobs, mix=args.trace.removeprefix("andreas-"), seed=args.seed
         )
         return _Workload(list(arrivals), list(nodes), PUE)
     pool = [Node("pool", args.nodes)]
     if args.trace in ("modelarts", "modelarts-all"):
-        return _Workload(list(modelarts(args.seed, all_jobs=args.trace.endswith("all")))[: args.jobs], pool)
-    from paceline.simulate.cluster.traces import read, throughputs
+        return _Workload(list(modelarts_workload(args.seed, all_jobs=args.trace.endswith("all")))[: args.jobs], pool)
+    from paceline.simulate.cluster.traces import read_throughputs, read_trace
 
     file = Path(args.trace)
     if not file.is_file():
         raise InvalidInputError("TRACE", args.trace, f"a file, or one of {', '.join(_SYNTHETIC)}")
     if args.throughputs is None:
         raise InvalidInputError("--throughputs", None, "a folder with the throughputs of the models in the trace")
-    return _Workload(list(read(file, throughputs(args.throughputs), jobs=args.jobs)), pool)
+    return _Workload(list(read_trace(file, read_throughputs(args.throughputs), jobs=args.jobs)), pool)
 
 
 def table(results: Sequence[SimulationResult], devices: int, durations_s: Sequence[float]) -> str:

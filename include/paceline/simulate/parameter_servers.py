@@ -49,11 +49,11 @@ class Workload:
         return (self.compute_core_s - self.serial_s) / min(cores, self.worker_cores) + self.serial_s
 
     def min_step_s(self, cores: float) -> float:
-        """Return the minimum duration of a step: the worker uses all its cores all the time."""
+        """Return the minimum duration of a step, with all cores of the worker in use throughout."""
         return self.compute_core_s / min(cores, self.worker_cores)
 
     def update_s(self, cores: float, servers: int) -> float:
-        """Return the seconds for which one of ``servers`` parameter servers works on one step."""
+        """Return the seconds that each of ``servers`` parameter servers spends on one step."""
         return _burst_s(self.update_core_s / servers, min(cores, self.server_cores))
 
 
@@ -99,10 +99,10 @@ def steady_state(workload: Workload, configuration: TeamConfiguration, link_byte
 def _steady_state(workload: Workload, configuration: TeamConfiguration, link_bytes_s: float) -> TeamSample:
     servers = len(configuration.servers)
     update_s = workload.update_core_s / servers
-    carried_s = workload.state_bytes / servers / link_bytes_s
+    transfer_s = workload.state_bytes / servers / link_bytes_s
     # A step waits for the slowest server, as the worker sends its update to all servers at the same time.
-    demands_s = [max(workload.update_s(cores, servers) for cores in configuration.servers), carried_s, carried_s]
-    own_link_s = 2 * (servers - 1) * carried_s  # shards of all other servers on the worker's link
+    demands_s = [max(workload.update_s(cores, servers) for cores in configuration.servers), transfer_s, transfer_s]
+    own_link_s = 2 * (servers - 1) * transfer_s  # shards of all other servers on the worker's link
     workers = [
         _Worker(workload.step_s(cores) + own_link_s, workload.min_step_s(cores)) for cores in configuration.workers
     ]
@@ -114,7 +114,7 @@ def _steady_state(workload: Workload, configuration: TeamConfiguration, link_byt
     return TeamSample(
         speed,
         used,
-        {f"ps-{number}": link_busy_share(speed * carried_s, speed * carried_s) for number in range(servers)},
+        {f"ps-{number}": link_busy_share(speed * transfer_s, speed * transfer_s) for number in range(servers)},
     )
 
 

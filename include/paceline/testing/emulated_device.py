@@ -1,4 +1,4 @@
-"""Emulates a machine by a control group of this machine; containers compete for its real cores and memory.
+"""Emulates a machine with a control group on this computer. Containers share the group's cores and memory.
 
 Used by tests, benchmarks and the fleet demo.
 """
@@ -19,12 +19,13 @@ from paceline.fleet import Fleet, Machine
 from paceline.runtime import Usage, cgroups
 
 _PREFIX = "/paceline-device-"
-# The kernel distributes a period's quota among containers at its ticks (about every 4 ms) and does not carry a deficit
-# into the next period: with less than a tick each, one of three busy containers got a tenth of the others' share.
-# A quota of a few ticks avoids this; with a larger quota, a slow device would alternate between full speed and idle.
+# The kernel distributes a period's quota among containers at its ticks (about every 4 ms), and carries no deficit into
+# the next period. With less than a tick per container, one of three busy containers got a tenth of the others'
+# share. With a quota of a few ticks, the shares are equal. A larger quota would make a slow device alternate between
+# full speed and idle.
 _QUOTA_MS = 16
 _MIN_PERIOD_MS, _MAX_PERIOD_MS = 20, 1000  # 1000 ms is the kernel's maximum
-# Devices with equal periods stay in phase: a device that runs while its neighbour is throttled remains 10 % faster
+# Devices with equal periods remain in phase: a device that runs while its neighbour is throttled remains 10 % faster
 # than its neighbour. Five consecutive devices therefore have different periods.
 _PERIOD_FACTORS = itertools.cycle((1.0, 1.15, 1.05, 1.2, 1.1))
 _CGROUP_PATH = re.compile(r"^(\d+:[^:]*:).*$", re.MULTILINE)
@@ -33,8 +34,8 @@ _CGROUP_PATH = re.compile(r"^(\d+:[^:]*:).*$", re.MULTILINE)
 class EmulatedDevice:
     """A control group with limited cores and memory, as the parent of containers.
 
-    Containers with its ``cgroup_parent`` share the limits. The class needs root, and an engine on this machine that
-    manages control groups itself (driver ``cgroupfs``).
+    Containers whose parent group is ``cgroup_parent`` share the limits. The class needs root, and an engine on this
+    machine that manages control groups itself (driver ``cgroupfs``).
 
     Parameters
     ----------
@@ -43,8 +44,8 @@ class EmulatedDevice:
     cores, memory_bytes:
         Limits of the device.
     processor:
-        Processor of this machine on which the containers run; by default, they run on all processors. On one
-        processor only the scheduler decides the containers' shares; otherwise also their random placement.
+        Processor of this machine on which the containers run; by default, all processors. On a single processor, only
+        the scheduler determines the containers' shares. On several, the shares also depend on random placement.
 
     Raises
     ------
@@ -63,7 +64,7 @@ class EmulatedDevice:
         self.cgroup_parent = _PREFIX + name
         # Engines resolve the path from the root of the hierarchy, not from this process's group.
         top = _CGROUP_PATH.sub(r"\1/", Path("/proc/self/cgroup").read_text())
-        group = cgroups.create(self.cgroup_parent.lstrip("/"), own=top)
+        group = cgroups.create(self.cgroup_parent.lstrip("/"), own_cgroups=top)
         if group is None:
             raise PacelineError(
                 f"cannot create the control group of device {name}: the name exists, or this process is not root"
@@ -80,7 +81,7 @@ class EmulatedDevice:
             raise
 
     def read(self) -> Usage:
-        """Return the usage of all containers of the device until now."""
+        """Return the CPU time and memory that all containers of the device use, up to now."""
         cpu_s, memory_bytes = self._group.cpu_seconds() or 0.0, self._group.memory_bytes() or 0
         return Usage(cpu_s, memory_bytes, measured_s=time.monotonic())
 
@@ -100,8 +101,8 @@ class EmulatedDevice:
 def emulate_devices(fleet: Fleet) -> Iterator[dict[str, EmulatedDevice]]:
     """Create a device for each machine of a fleet whose ``cgroup_parent`` is ``/paceline-device-NAME``.
 
-    Each device is on one processor with enough free capacity. Old control groups of the same devices are
-    removed first, unless they contain containers.
+    Assign each device to one processor with enough free capacity. First remove old control groups of the same devices
+    that contain no container.
 
     Raises
     ------
@@ -109,7 +110,7 @@ def emulate_devices(fleet: Fleet) -> Iterator[dict[str, EmulatedDevice]]:
         If a machine needs more cores than are free on every processor.
     """
     machines = {machine.name: machine for machine in (*fleet.machines, fleet.parameter_server)}
-    emulated = [one for one in machines.values() if (one.cgroup_parent or "").startswith(_PREFIX)]
+    emulated = [machine for machine in machines.values() if (machine.cgroup_parent or "").startswith(_PREFIX)]
     with ExitStack() as stack:
         devices = {}
         for machine, processor in _assign_processors(emulated):
@@ -121,7 +122,7 @@ def emulate_devices(fleet: Fleet) -> Iterator[dict[str, EmulatedDevice]]:
 
 
 def _period_us(cores: float) -> int:
-    """Return a quota period in whole milliseconds, so that 0.001 cores are a whole number of microseconds of quota."""
+    """Return a period in whole milliseconds, so that the quota of 0.001 cores is a whole number of microseconds."""
     period_ms = next(_PERIOD_FACTORS) * max(_QUOTA_MS / cores, _MIN_PERIOD_MS)
     return 1000 * min(round(period_ms), _MAX_PERIOD_MS)
 
@@ -131,17 +132,17 @@ def _assign_processors(machines: list[Machine]) -> Iterator[tuple[Machine, int]]
     for machine in sorted(machines, key=lambda one: -one.cores):
         processor = max(free, key=lambda one: free[one])
         if machine.cores > free[processor]:
-            accepted = f"at most {free[processor]:.2g} cores: {len(free)} processors are too few for the whole fleet"
+            accepted = f"at most {free[processor]:.2g} cores; {len(free)} processors are too few for the whole fleet"
             raise InvalidInputError(f"fleet.{machine.name}.cores", machine.cores, accepted)
         free[processor] -= machine.cores
         yield machine, processor
 
 
 def remove_old_groups(name: str) -> None:
-    """Remove a device's control groups of all controllers (v1), with their children, unless a container is in them."""
+    """Remove a device's control groups of all controllers (v1), and their children. Skip groups with containers."""
     for top in (Path("/sys/fs/cgroup"), *Path("/sys/fs/cgroup").glob("*/")):
         folder = top / (_PREFIX + name).lstrip("/")
         if folder.is_dir():
-            for found in sorted(folder.glob("**/"), key=lambda one: -len(one.parts)):
+            for group in sorted(folder.glob("**/"), key=lambda one: -len(one.parts)):
                 with contextlib.suppress(OSError):
-                    found.rmdir()
+                    group.rmdir()

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from docker import APIClient
 
 _POLL_S = 0.2
-_TRIES = 5  # a container may not have a network yet, or never
-# A burst is several full Ethernet frames. Packets that wait longer than the latency are dropped and sent again.
+_TRIES = 5  # a new container may not have a network yet; other containers never have one
+# A burst is several full Ethernet frames. The kernel drops packets that wait longer than the latency.
 _BURST, _LATENCY = "64kb", "200ms"
 
 
@@ -30,8 +30,8 @@ _BURST, _LATENCY = "64kb", "200ms"
 def emulate_links(client: APIClient, fleet: Fleet) -> Iterator[None]:
     """Limit the bandwidth of containers on the machines of a fleet that have a slow link.
 
-    The control group of a container shows its machine (see ``emulated_device``). The limit applies within a
-    fraction of a second after the start of a container.
+    The control group of a container identifies the machine (see ``emulated_device``). The limit applies less than a
+    second after the container has started.
     """
     machines = (*fleet.machines, fleet.parameter_server)
     links = {one.cgroup_parent: one.link for one in machines if one.cgroup_parent and one.link != Link()}
@@ -65,8 +65,8 @@ def _limit_bandwidths(client: APIClient, links: Mapping[str | None, Link], stop:
 def limit_bandwidth(client: APIClient, container: str, link: Link) -> None:
     """Limit a running container's network to a link's bandwidth, in both directions, until the container ends.
 
-    A token bucket of the kernel's traffic control is set at both ends of the container's virtual Ethernet pair.
-    The link's delay is ignored: few kernels have ``netem``.
+    Set a token bucket of the kernel's traffic control at both ends of the container's virtual Ethernet pair. Ignore the
+    link's delay, because few kernels have ``netem``.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ def limit_bandwidth(client: APIClient, container: str, link: Link) -> None:
     with engine_call("inspect a container"):
         pid = int(client.inspect_container(container)["State"]["Pid"])
     if not pid:
-        raise PacelineError(f"container {container[:12]} is not running: it has no network to limit")
+        raise PacelineError(f"container {container[:12]} is not running, so it has no network to limit")
     inside = ["nsenter", "-t", str(pid), "-n"]
     host_interfaces = {}
     for path in Path("/sys/class/net").iterdir():
@@ -97,7 +97,7 @@ def limit_bandwidth(client: APIClient, container: str, link: Link) -> None:
             host_interfaces[path.joinpath("ifindex").read_text().strip()] = path.name
     interfaces = 0
     for line in _run([*inside, "ip", "-o", "link"]).splitlines():
-        # "7: eth0@if8: <...>": number 8 is the other end, outside the container.
+        # In "7: eth0@if8: <...>", interface 8 is the other end of the pair, outside the container.
         name, _, other = line.split(": ")[1].partition("@if")
         if other in host_interfaces:
             _set_bandwidth([*inside, "tc"], name, link)

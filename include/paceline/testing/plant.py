@@ -1,6 +1,6 @@
-"""A simulated training job: the duration of its batches depends on the devices and on disturbances.
+"""A simulated training job, whose batch durations depend on the devices and on disturbances.
 
-No real time passes. Tests and benchmarks control it with the same controllers as real jobs.
+The simulation takes no real time. Tests and benchmarks control the job with the same controllers as real jobs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 
 def amdahl(serial: float) -> Callable[[float], float]:
-    """Return the speed-up of work with a serial fraction as a function of the devices; linear below one device.
+    """Return Amdahl's speed-up for a serial fraction, as a function of the devices. Below one device, it is linear.
 
     >>> [round(amdahl(0.1)(devices), 2) for devices in (0.5, 1.0, 2.0, 8.0)]
     [0.5, 1.0, 1.82, 4.71]
@@ -48,7 +48,7 @@ class Plant:
     startup_s, tail_s:
         Seconds before the first batch and after the last batch, on any number of devices.
     save_s:
-        Reported duration of a checkpoint, which is a part of ``tail_s``; ``None`` if the job does not report it.
+        Duration of a checkpoint that the job reports; included in ``tail_s``. ``None`` if the job reports none.
     epochs, pause_s:
         Each epoch ends with a pause of ``pause_s`` seconds, for example a validation.
     forecast_pause_s:
@@ -56,15 +56,15 @@ class Plant:
     noise:
         Relative standard deviation of a batch's duration.
     neighbours:
-        Other applications and their times.
+        Other applications that slow the job for a time.
     throttling:
-        Fraction of the speed lost if the devices are more than one and not a whole number: threads wait for each other.
+        Fraction of the speed lost on a fractional allocation above one device, because threads wait for each other.
     resize_s:
         Seconds until a new allocation takes effect.
     resize_pause_s:
-        Seconds without training at each resize (a job on GPUs saves, resizes and resumes).
+        Seconds without training at each resize, as a job on GPUs writes a checkpoint, resizes and resumes.
     stops_at:
-        Batch after which the job stops early; the controller does not know it in advance.
+        Batch after which the job stops early, unknown to the controller in advance.
     usable_devices:
         Maximum number of devices that the job can use, because its threads wait for each other.
     """
@@ -141,13 +141,13 @@ class Run:
         self.now_s = 0.0
         self.done = 0
         self.used_s = 0.0  # device-seconds used
-        self.trained_s: float | None = None  # time of the last batch
+        self.trained_s: float | None = None  # time at the end of the last batch
         self.finished_s: float | None = None
         self._random = random.Random(seed)  # noqa: S311 - a simulation, no secret
         self._pending_devices = devices
         self._pending_from_s = 0.0
         self._idle_until_s = plant.startup_s
-        self._batch_work_left = self._draw_batch_work()  # remaining work of the current batch, in batches
+        self._batch_work_left = self._draw_batch_work()  # fraction of the current batch
         self._pause_until_s = self._resized_s = 0.0
         self.reported: tuple[int, float] | None = None  # batches done and time of the last report
         self._last = plant.batches if plant.stops_at is None else min(plant.stops_at, plant.batches)
@@ -156,12 +156,12 @@ class Run:
 
     @property
     def total(self) -> int:
-        """Known total of batches; it decreases when the job stops early."""
+        """Total number of batches known to the controller; decreases when the job stops early."""
         return self.plant.batches if self.trained_s is None else self._last
 
     @property
     def busy(self) -> float:
-        """Fraction of the allocation that the job uses."""
+        """Fraction of the allocation that the job keeps busy."""
         return min(1.0, self.plant.usable_devices / self.devices) if self.devices > 0 else 0.0
 
     @property
@@ -175,7 +175,7 @@ class Run:
         return self._pending_devices != self.devices or self.now_s < self._resized_s
 
     def pauses_left_s(self, *, known: bool) -> float:
-        """Return the remaining seconds of pauses; unless ``known``, estimate them from past pauses or the forecast."""
+        """Return the seconds of pauses to come. Unless ``known``, estimate them from past pauses or the forecast."""
         epochs_done = self.done // self._epoch
         if self.trained_s is not None:
             return 0.0

@@ -1,4 +1,4 @@
-"""Random simulated jobs to evaluate controllers. Used by tests and benchmarks."""
+"""Generates random simulated jobs to evaluate controllers. Used by tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from paceline.testing.plant import Neighbour, Plant, Run, amdahl
 
 @dataclass(frozen=True)
 class Case:
-    """A job, its maximum allocation, its deadline, and its deadline changes (from time of change to new deadline)."""
+    """A job with its maximum allocation, its deadline, and its deadline changes (time of change to new deadline)."""
 
     plant: Plant
     max_devices: float
@@ -22,7 +22,7 @@ class Case:
     seed: int
 
     def with_reports(self, *, validation: bool) -> Case:
-        """Return the case with noisy trainer reports: checkpoint durations, optionally a forecast of validations."""
+        """Add noisy trainer reports: the checkpoint duration, and with ``validation`` a forecast of pauses."""
         reported = random.Random(self.seed + 1)  # noqa: S311 - a simulation, no secret
         plant = self.plant
         if plant.save_s is not None:
@@ -31,9 +31,9 @@ class Case:
         return replace(self, plant=replace(plant, forecast_pause_s=forecast_pause_s))
 
     def past_run(self, *, speed_sd: float) -> PastRun:
-        """Return the measurements of an earlier run whose speed differs by a standard deviation of ``speed_sd``.
+        """Return the measurements of an earlier run, whose speed differs randomly (log-normal, ``speed_sd``).
 
-        Use 0 for an earlier run of the same task, and more for another task, whose data and machine may differ.
+        Use 0 for an earlier run of the same task, and more for a run of another task with other data or machines.
         """
         other = random.Random(self.seed + 2)  # noqa: S311 - a simulation, no secret
         plant, devices = self.plant, self.max_devices
@@ -74,8 +74,8 @@ def random_case(seed: int) -> Case:
     """Return a job of 30 s to 10 h on 1 to 16 devices, with a deadline of 1.1 to 3 times its shortest time.
 
     Of all jobs, 20 % write no checkpoints, 20 % compute after the last batch, 50 % validate for up to 10 % of the
-    training time, 50 % have neighbours, and 40 % have a deadline change. As measured with real jobs, the model file
-    follows the final checkpoint, and 0.2 to 0.6 s later the process exits.
+    training time, 50 % have neighbours, and 40 % have a deadline change. As measured with real jobs, the job writes
+    the model file after the final checkpoint and exits 0.2 to 0.6 s later.
 
     >>> case = random_case(1)
     >>> case.deadline_s >= 1.1 * case.plant.shortest_s(case.max_devices)

@@ -56,14 +56,14 @@ class SimulatedJob:
         self._run.resize(devices)
 
     def status(self) -> JobStatus:
-        """Return the status "running", or "exited" with code 0."""
+        """Return "running", or "exited" with exit code 0."""
         finished_s = self._advance().finished_s
         if finished_s is None:
             return JobStatus("running", started_s=self._started_s)
         return JobStatus("exited", 0, self._started_s, self._started_s + finished_s)
 
     def usage(self) -> Usage:
-        """Return the CPU time used."""
+        """Return the CPU time that the job has used so far."""
         run = self._advance()
         return Usage(run.used_s, 0, run.now_s)
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from paceline.control import Controller, Observation
 from paceline.testing.plant import Plant, Run
 
-_MAX_DEADLINES = 200  # end the simulation after this multiple of the deadline
+_MAX_DEADLINES = 200  # simulate at most this multiple of the deadline
 
 
 @dataclass(frozen=True)
 class PacedRun:
-    """Result of a simulated run. ``samples`` has (time, progress in percent, devices) of each control step."""
+    """Result of a simulated run. ``samples`` contains (time, progress in percent, devices) for each control step."""
 
     finished_s: float
     deadline_s: float
@@ -25,7 +25,7 @@ class PacedRun:
 
     @property
     def error_pct(self) -> float:
-        """Deviation from the deadline in percent, equation (7) of DECOR-NN."""
+        """Deviation from the deadline in percent of the deadline, equation (7) of DECOR-NN."""
         return 100.0 * (self.finished_s - self.deadline_s) / self.deadline_s
 
 
@@ -38,12 +38,12 @@ def simulate_run(
     ceilings: Mapping[float, float | None] | None = None,
     pauses_known: bool = False,
 ) -> PacedRun:
-    """Run ``plant`` to its end under ``controller``.
+    """Simulate a job from start to end under ``controller``.
 
     Parameters
     ----------
     plant, controller:
-        The job and its controller.
+        Properties of the job, and the controller.
     seed:
         Seed of the plant's noise.
     new_deadlines:

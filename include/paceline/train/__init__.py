@@ -1,6 +1,6 @@
-"""The API for training code: a loop whose progress a deadline controller can read, and exact resume.
+"""The API for training code: a loop that reports its progress to a deadline controller, and exact resume.
 
-Runs inside the job. Needs only the standard library, and torch only if the training code has imported it.
+It runs inside the job and needs only the standard library. It uses torch if the training code has imported torch.
 
 >>> batches = [[1, 2], [3, 4]]
 >>> sum(len(batch) for batch in track(batches, epochs=3))

@@ -1,4 +1,4 @@
-"""Writes and restores checkpoints. Training code registers their content with ``checkpoint()``; ``_loop`` saves it."""
+"""Writes and restores checkpoints. ``checkpoint()`` registers the objects to save; ``_loop`` saves them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ._store import Store, check_loadable
 from ._values import bad_value, log
 from .job import ENV_CHECKPOINT
 
-# Saving takes at most this fraction of the time, within the bounds on the interval below.
-_COST_SHARE = 0.02
+# Maximum fraction of the training time spent on saving, as far as the bounds on the interval allow.
+_MAX_SAVE_FRACTION = 0.02
 _SHORTEST_INTERVAL_S = 5.0
 _LONGEST_INTERVAL_S = 60.0
 
@@ -35,8 +35,8 @@ class Position:
     """The position of a job in its training data.
 
     ``loop`` counts the script's ``track`` loops from 0, ``batch`` the batches done in ``epoch``. ``epoch_length`` is
-    ``None`` for a loader without a length. ``ended``: whether the loop is over; ``stopped``: whether ``stop_early``
-    ended it. ``curve``: pairs of epochs done and the monitored metric.
+    ``None`` for a loader without a length. ``ended`` is true when the loop is over, ``stopped`` if ``stop_early`` ended
+    the loop. ``curve`` lists pairs of the epochs done and the value of the monitored metric.
     """
 
     loop: int
@@ -52,7 +52,7 @@ class Position:
 
 @dataclass(frozen=True)
 class Resume:
-    """A point to resume from: the position, and the generator states at the epoch's start and at the position."""
+    """A point to resume from: a position, and the random states at the start of its epoch and at the position."""
 
     position: Position
     epoch_start: dict[str, Any]
@@ -61,19 +61,19 @@ class Resume:
 
 
 class Checkpoint:
-    """The registered parts of a training job and their checkpoint files.
+    """The registered objects of a training job and their checkpoint files.
 
     Parameters
     ----------
     parts:
         The objects by name, as passed to ``checkpoint()``.
     folder:
-        Folder of the files.
+        Folder of the checkpoint files.
     every_s:
-        Seconds between two checkpoints. ``None`` derives them from the duration of a checkpoint: at most 2 % of the
-        time, 5 to 60 s apart.
+        Seconds between two checkpoints. ``None`` chooses 5 to 60 s, so that saving takes at most 2 % of the time if
+        possible.
     clock:
-        Returns monotonic seconds.
+        Function that returns monotonic seconds.
     """
 
     def __init__(
@@ -97,13 +97,13 @@ class Checkpoint:
         self.next_save_s = clock() + self.interval_s
 
     def load_newest(self) -> tuple[dict[str, Any], Path] | None:
-        """Return the content and the file of the newest usable checkpoint."""
+        """Return the content and the path of the newest usable checkpoint; ``None`` if there is none."""
         return self._store.load()
 
     def restore(self) -> bool:
-        """Restore the parts from the newest usable checkpoint; return whether there is one.
+        """Restore the objects from the newest usable checkpoint; return whether there is a usable checkpoint.
 
-        Raises ``ValueError`` if its parts differ in name or shape.
+        Raises ``ValueError`` if the names or shapes in the checkpoint differ.
         """
         newest = self.load_newest()
         if newest is None:
@@ -131,7 +131,7 @@ class Checkpoint:
         began_s = self._clock()
         states = {name: part.state_dict() for name, part in self.parts.items()}
         if not self._verified:
-            # An optimizer has its complete state only after the first step.
+            # The check in the constructor is not enough: an optimizer's state is complete only after the first step.
             for name, state in states.items():
                 check_loadable(name, state)
             self._verified = True
@@ -152,26 +152,26 @@ class Checkpoint:
         ended_s = self._clock()
         self.save_s = round(ended_s - began_s, 3)
         if self._every_s is None:
-            self.interval_s = min(_LONGEST_INTERVAL_S, max(_SHORTEST_INTERVAL_S, self.save_s / _COST_SHARE))
+            self.interval_s = min(_LONGEST_INTERVAL_S, max(_SHORTEST_INTERVAL_S, self.save_s / _MAX_SAVE_FRACTION))
         self.next_save_s = ended_s + self.interval_s
         return saved
 
 
 def restore_parts(parts: dict[str, Stateful], stored: dict[str, Any], source: object) -> None:
-    """Load the ``stored`` states into ``parts``; errors name their ``source``."""
+    """Load the ``stored`` states into ``parts``; error messages name the ``source`` of the states."""
     if set(stored) != set(parts):
         raise bad_value("checkpoint", sorted(parts), f"{sorted(stored)} as in {source}, or another folder")
     for name, part in parts.items():
         try:
             part.load_state_dict(stored[name])
         except (RuntimeError, ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{name}: the state in {source} does not fit: {error}") from error
+            raise ValueError(f"{name}: cannot load the state in {source}: {error}") from error
 
 
 def check_parts(parts: dict[str, Any]) -> dict[str, Stateful]:
-    """Return ``parts`` if each can be saved and restored, else raise ``ValueError``."""
+    """Return ``parts`` if each object can be saved and restored, else raise ``ValueError``."""
     if not parts:
-        raise bad_value("checkpoint", "nothing", "at least one part, such as model=model, optimizer=optimizer")
+        raise bad_value("checkpoint", "nothing", "at least one object, such as model=model, optimizer=optimizer")
     for name, part in parts.items():
         if not callable(getattr(part, "state_dict", None)) or not callable(getattr(part, "load_state_dict", None)):
             accepted = "an object with state_dict() and load_state_dict()"
@@ -190,6 +190,6 @@ def check_every_s(every_s: float | None) -> float | None:
 
 
 def checkpoint_folder(path: str | os.PathLike[str] | None) -> Path | None:
-    """Return ``path``, else the job's checkpoint folder, else ``None`` (the job writes no checkpoints)."""
+    """Return ``path`` if given, else the job's checkpoint folder; ``None`` if the job writes no checkpoints."""
     chosen = path if path is not None else os.environ.get(ENV_CHECKPOINT)
     return Path(chosen) if chosen else None

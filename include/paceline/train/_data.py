@@ -1,6 +1,6 @@
-"""Opens an epoch of a loader at any batch, with the order of the data restored. Called by ``_loop``.
+"""Starts an epoch of a loader at any batch and restores the order of the data. Called by ``_loop``.
 
-Invariant: an epoch reopened at batch *k* yields the same batches from *k* on as an uninterrupted epoch.
+Invariant: an epoch resumed at batch *k* yields the same batches from *k* on as an uninterrupted epoch.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def epoch_length(loader: Iterable[Any]) -> int | None:
 
 
 def validation_batches(validation: Sized | None, loader: Iterable[Any]) -> float:
-    """Return the cost of a validation, in training batches; 0 without a validation.
+    """Return the number of training batches that take as long as a validation; 0 without a validation.
 
     >>> validation_batches(range(30), range(100)), validation_batches(None, range(100))
     (12.0, 0.0)
@@ -37,7 +37,7 @@ def validation_batches(validation: Sized | None, loader: Iterable[Any]) -> float
     try:
         batches = len(validation)
     except (TypeError, NotImplementedError):
-        raise bad_value("validation", type(validation).__name__, "a loader that has a length") from None
+        raise bad_value("validation", type(validation).__name__, "a loader with a length") from None
     size, training_size = getattr(validation, "batch_size", None), getattr(loader, "batch_size", None)
     return float(batches * _FORWARD_ONLY_COST * (size / training_size if size and training_size else 1.0))
 
@@ -60,8 +60,8 @@ def rewind(loader: Iterable[Any], state: dict[str, Any]) -> None:
         generator.set_state(own)
 
 
-def open_epoch(loader: Iterable[T], epoch: int) -> Iterator[T]:
-    """Open an epoch at its first batch."""
+def start_epoch(loader: Iterable[T], epoch: int) -> Iterator[T]:
+    """Start an epoch at its first batch."""
     for sampler in _samplers(loader):
         set_epoch = getattr(sampler, "set_epoch", None)
         if callable(set_epoch):  # DistributedSampler and similar samplers seed their shuffle with the epoch
@@ -69,15 +69,15 @@ def open_epoch(loader: Iterable[T], epoch: int) -> Iterator[T]:
     return iter(loader)
 
 
-def reopen_epoch(
+def resume_epoch(
     loader: Iterable[T], epoch: int, skip: int, before: dict[str, Any], now: dict[str, Any]
 ) -> Iterator[T]:
-    """Open an epoch with the generator states ``before`` it, skip batches, then set the generators to ``now``."""
+    """Start an epoch with the random states from ``before`` it, skip ``skip`` batches, then restore ``now``."""
     if epoch > 0 and getattr(loader, "persistent_workers", False):
-        # Persistent loader workers draw their seed only when the loader is first opened: draw it before the rewind.
+        # Persistent loader workers draw their seed in the first iteration only: draw it before the rewind.
         iter(loader)
     rewind(loader, before)
-    iterator = open_epoch(loader, epoch)
+    iterator = start_epoch(loader, epoch)
     source = _index_iterator(iterator) or iterator
     for k in range(skip):
         try:
@@ -85,15 +85,15 @@ def reopen_epoch(
         except StopIteration:
             accepted = f"at least {skip}, as when the checkpoint was written"
             raise bad_value("batches in an epoch", k, accepted) from None
-    if skip:  # without skipped batches, a rewind to ``now`` would undo the draws of opening the epoch
+    if skip:  # without skipped batches, a rewind to ``now`` would undo the random draws of the epoch's start
         rewind(loader, now)
     return iterator
 
 
 def _index_iterator(iterator: Iterator[Any]) -> Iterator[Any] | None:
-    """Return the index iterator of an in-process loader, which skips batches without reading them, else ``None``.
+    """Return an in-process loader's iterator over indices, to skip batches without reading them, else ``None``.
 
-    The iterator is private to torch. If a check fails, the caller reads and discards the batches instead.
+    The iterator is a private attribute in torch. Without it, the caller reads and discards the batches.
     """
     dataloader = sys.modules.get("torch.utils.data.dataloader")
     in_process = getattr(dataloader, "_SingleProcessDataLoaderIter", None)
@@ -117,6 +117,6 @@ def _samplers(loader: Iterable[Any]) -> Iterator[Any]:
 
 
 def _loader_generators(loader: Iterable[Any]) -> list[Any]:
-    found = (getattr(holder, "generator", None) for holder in (loader, *_samplers(loader)))
-    usable = (g for g in found if hasattr(g, "get_state") and hasattr(g, "set_state"))
+    generators = (getattr(owner, "generator", None) for owner in (loader, *_samplers(loader)))
+    usable = (g for g in generators if hasattr(g, "get_state") and hasattr(g, "set_state"))
     return list({id(g): g for g in usable}.values())  # a loader and its sampler usually share a generator

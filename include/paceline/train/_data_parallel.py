@@ -15,31 +15,31 @@ if TYPE_CHECKING:
 
 
 def data_parallel(model: nn.Module, *, max_processes: int | None = None, find_unused_parameters: bool = False) -> Any:
-    """Train ``model`` with one process for each device of the job's allocation, also while the allocation changes.
+    """Train ``model`` with one process per device; add and end processes when the job's allocation changes.
 
-    Call it once, before the optimizer, ``checkpoint`` and the ``track`` loop. The batches keep their size: each process
-    trains its shard and the gradients are summed, so the result does not depend on the number of devices. An added
-    device's process runs this script up to the loop while the others train, then joins between two batches with the
-    state of the parts passed to ``checkpoint``. The process of a removed device leaves between two batches. Only the
-    first process prints, and only the first process runs the code after the loop.
+    Call this function once, before the optimizer, ``checkpoint`` and the ``track`` loop. The batches keep their size:
+    each process trains on its shard and the gradients are summed, so the result does not depend on the number of
+    devices. The process of an added device runs this script up to the loop while the other processes train. It then
+    loads the state of the objects passed to ``checkpoint`` and joins between two batches. The process of a removed
+    device leaves between two batches. Only the first process prints and runs the code after the loop.
 
-    The devices are GPUs if there are any, else CPU cores with one thread each. Outside a Paceline job, all GPUs are
-    used.
+    The devices are GPUs if there are any, else CPU cores with one thread each. Outside a Paceline job, the devices are
+    all GPUs.
 
     Parameters
     ----------
     model:
-        The model, on ``device()``. Its loss must be a mean over the samples of a batch. Batch normalisation sees only
-        the shard of its process (on GPUs, ``torch.nn.SyncBatchNorm`` avoids that).
+        The model, moved to ``device()``. The loss must be a mean over the samples of a batch. Batch normalisation uses
+        only the shard of the process (on GPUs, ``torch.nn.SyncBatchNorm`` avoids this).
     max_processes:
         The largest number of processes.
     find_unused_parameters:
-        For models that do not use every parameter in every batch, as in ``torch.nn.parallel.DistributedDataParallel``.
+        Set it for a model that does not use every parameter in every batch, as in ``DistributedDataParallel``.
 
     Returns
     -------
     torch.nn.Module
-        The module to call in place of ``model``, with the same state.
+        The module to call instead of ``model``. Its ``state_dict()`` is that of ``model``.
 
     Raises
     ------

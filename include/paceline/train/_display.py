@@ -1,6 +1,6 @@
 """Shows progress: inside a job as lines for the control loop, elsewhere as a bar or as text.
 
-Called by ``_loop`` and ``_session``, which limit the rate.
+Called by ``_loop`` and ``_session``, which limit the rate of updates.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .progress import Progress
 _LONGEST_LINE = 4000
 
 
-_numbers = itertools.count(1)
+_event_numbers = itertools.count(1)
 
 
 @functools.cache
@@ -43,7 +43,7 @@ class Display(Protocol):
         """Show the progress. Never raise: a broken output must not end the job."""
 
     def close(self) -> None:
-        """End the output after the loop."""
+        """Finish the output after the loop."""
 
 
 def choose_display() -> Display:
@@ -58,7 +58,7 @@ def choose_display() -> Display:
 
 
 class Lines:
-    """Writes one ``paceline.train.progress`` line per event, intact whatever else the training code prints."""
+    """Writes one ``paceline.train.progress`` line per event, never on the same line as the training code's output."""
 
     interval_s = 0.2
 
@@ -68,17 +68,17 @@ class Lines:
         self._warned = False
 
     def show(self, progress: Progress) -> None:
-        """Write the progress in one piece, on a new line."""
+        """Write the progress on a new line, in a single write."""
         if self._stream is None:
             return
-        progress = replace(progress, source=_unique_process_id(), number=next(_numbers))
+        progress = replace(progress, source=_unique_process_id(), number=next(_event_numbers))
         line = progress.to_line()
         if len(line) > _LONGEST_LINE:
             line = replace(progress, metrics={}).to_line()
             if not self._warned:
                 log(f"metrics omitted: the progress line would exceed {_LONGEST_LINE} characters")
                 self._warned = True
-        prefix = "\n" if self._end is not None and self._end.open else ""
+        prefix = "\n" if self._end is not None and self._end.unfinished else ""
         try:
             self._stream.write(f"{prefix}{line}\n")
             self._stream.flush()
@@ -90,15 +90,15 @@ class Lines:
 
 
 class _LineEnd:
-    """Replaces a stream's ``write`` and remembers whether the last line is unfinished."""
+    """Replaces a stream's ``write`` and records whether the last line is unfinished."""
 
     def __init__(self, write: Callable[[str], int]) -> None:
         self._write = write
-        self.open = False
+        self.unfinished = False
 
     def __call__(self, text: str) -> int:
         if text:
-            self.open = not text.endswith("\n")
+            self.unfinished = not text.endswith("\n")
         return self._write(text)
 
     @classmethod
@@ -114,7 +114,7 @@ class _LineEnd:
 
 
 class Text:
-    """Writes occasional lines of text: for a log file, or a shell without a terminal."""
+    """Writes a line of text every 10 s, for a log file or a shell without a terminal."""
 
     interval_s = 10.0
 
@@ -122,7 +122,7 @@ class Text:
         self._stream = stream
 
     def show(self, progress: Progress) -> None:
-        """Print one line, except for a checkpoint."""
+        """Print one line; ignore checkpoint events."""
         if self._stream is not None and progress.event != "checkpoint":
             self._write(describe(progress) + "\n")
 
@@ -139,7 +139,7 @@ class Text:
 
 
 class Bar(Text):
-    """A progress bar on a terminal: tqdm's if it is installed, else one line that is overwritten."""
+    """A progress bar on a terminal: a tqdm bar if tqdm is installed, else one line that is overwritten."""
 
     interval_s = 0.2
 
@@ -172,7 +172,7 @@ class Bar(Text):
         self._width = len(text)
 
     def close(self) -> None:
-        """Leave the bar in place and start a new line."""
+        """Start a new line below the bar."""
         if self._tqdm is not None:
             with contextlib.suppress(OSError, ValueError):
                 self._tqdm.close()

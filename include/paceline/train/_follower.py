@@ -1,4 +1,7 @@
-"""A follower process trains its shard of each batch when the lead orders it. Started by ``_lead``, run by ``_loop``."""
+"""A follower process of data-parallel training: trains its shard of each batch on the lead's orders.
+
+Started by ``_lead``, run by ``_loop``.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +23,13 @@ if TYPE_CHECKING:
     from ._protocols import BatchLoop, LoopSession
     from ._replica import Replica
 
-# The lead sets these variables: the descriptor of its socket, and the index of this process's device.
+# Environment variables that the lead sets: the descriptor of the socket to the lead, the index of the process's device.
 ENV_SOCKET = "PACELINE_LEAD_SOCKET"
 ENV_DEVICE = "PACELINE_DEVICE_INDEX"
 
 
 class Follower:
-    """This process's connection to the lead.
+    """Follows the orders of the lead in this process.
 
     Parameters
     ----------
@@ -42,7 +45,7 @@ class Follower:
         self._inbox: deque[Any] = deque()  # "go" or orders, oldest first
         self._assigned: deque[BatchShare] = deque()
         self._shares: deque[float] = deque()
-        self._epochs = 0  # number of epochs opened
+        self._epochs = 0  # number of epochs started
 
     @classmethod
     def from_environment(cls, replica: Replica, environ: Mapping[str, str] = os.environ) -> Follower | None:
@@ -65,8 +68,8 @@ class Follower:
         """
         check_divisible(loader)
         use_one_thread_on_cpu()
-        number = session.loops_begun
-        session.loops_begun += 1
+        number = session.loops_started
+        session.loops_started += 1
         session.loop = loop
         own_batches: Iterator[Any] = iter(())
         own_loader = with_batch_sampler(loader, _AssignedBatches(self, loader.batch_sampler))
@@ -91,14 +94,14 @@ class Follower:
         except (EOFError, ConnectionError):
             raise SystemExit(0) from None  # the lead has ended and logged the reason
         except GeneratorExit:
-            # Exit at once: the code after the loop must not run here, and Python would drop an exception.
+            # Exit at once: the code after the loop must not run here, and Python would ignore an exception.
             log("a data-parallel process left the loop before the lead dismissed it: the process ends")
             os._exit(0)
         finally:
             session.loop = None
 
     def assignments(self) -> Iterator[Sequence[int]]:
-        """Yield the sample indices of the open epoch as they arrive."""
+        """Yield the sample indices of each batch of the current epoch as they arrive."""
         epoch = self._epochs
         while True:
             while not self._assigned and self._epochs == epoch:
@@ -124,7 +127,7 @@ class Follower:
         self._inbox.append(message)
 
     def _join_group(self, order: dict[str, Any], session: LoopSession) -> None:
-        """Load the states and join the group that the order contains."""
+        """Load the states in ``order`` and join the process group that it describes."""
         self._shares.clear()
         if "parts" in order:
             restore_parts(session.parts, order["parts"], "the first process")
@@ -135,7 +138,7 @@ class Follower:
 
 
 class _AssignedBatches:
-    """A batch sampler over the lead's assignments."""
+    """A batch sampler that yields the batches assigned by the lead."""
 
     def __init__(self, follower: Follower, sampler: Any) -> None:
         self._follower = follower

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from ._checkpoint import Position, Resume, Stateful
     from ._replica import Replica
 
-# A ready process waits this long for other starting processes, because each join interrupts the training.
-_GATHER_S = 5.0
-_LEAVE_S = 10.0
+# A ready process waits this long for processes that are still starting, because each join interrupts training.
+_MAX_JOIN_WAIT_S = 5.0
+_EXIT_TIMEOUT_S = 10.0
 
 
 class Lead:
@@ -68,8 +68,8 @@ class Lead:
         """The number of processes, including this one."""
         return 1 + len(self._active)
 
-    def begin_loop(self, number: int, loader: Any, parts: dict[str, Stateful]) -> None:
-        """Begin the script's loop ``number``. Processes that join it get the state of ``parts``."""
+    def start_loop(self, number: int, loader: Any, parts: dict[str, Stateful]) -> None:
+        """Start loop ``number`` of the script. Processes that join receive the state of ``parts``."""
         check_divisible(loader)
         if not parts:
             accepted = "checkpoint(model=model, optimizer=optimizer) before the loop, for data_parallel()"
@@ -78,8 +78,8 @@ class Lead:
         self._loop_number, self._parts = number, parts
         self._loader = self._own_loader = loader
 
-    def whole_devices(self, share: float | None) -> int:
-        """Return the number of whole devices in a share; without a share, all GPUs."""
+    def target_processes(self, share: float | None) -> int:
+        """Return the number of processes for a share of the devices, rounded up; without a share, one per GPU."""
         import torch
 
         gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -87,10 +87,10 @@ class Lead:
         return min(target, gpus or target, self._max_processes or target)
 
     def adjust_processes(self, target: int) -> bool:
-        """Start missing processes, end surplus starting ones; return whether to form a new group now."""
+        """Start missing processes, end surplus processes that are starting; return whether to form a new group now."""
         if target != self._target:
             self._target, self._failed = target, 0
-        self._receive_ready()
+        self._update_starting()
         for surplus in self._starting[max(0, target - self.world_size) :]:
             self._starting.remove(surplus)
             surplus.end()
@@ -103,10 +103,10 @@ class Lead:
         now_s = time.monotonic()
         if self._ready_since_s is None:
             self._ready_since_s = now_s
-        return len(ready) == len(self._starting) or now_s - self._ready_since_s > _GATHER_S
+        return len(ready) == len(self._starting) or now_s - self._ready_since_s > _MAX_JOIN_WAIT_S
 
     def form_group(self, resume: Resume) -> None:
-        """Form a group of the ready processes, up to the target number, to continue at ``resume``."""
+        """Add ready processes to the group and remove surplus processes; the new group continues at ``resume``."""
         for leaving in self._active[max(0, self._target - 1) :]:
             self._active.remove(leaving)
             self._dismiss_process(leaving)
@@ -121,29 +121,32 @@ class Lead:
             group = {"file": rendezvous, "rank": rank, "world": self.world_size}
             new = {"parts": states} if process in joining else {}
             with process.connection() as wire:
-                wire.send({**_open_order(resume.position), **group, **new})
+                wire.send({**_start_order(resume.position), **group, **new})
         self._replica.join(rendezvous, 0, self.world_size)
 
-    def open_epoch(self, position: Position) -> Iterator[Any]:
+    def start_epoch(self, position: Position) -> Iterator[Any]:
         """Start an epoch in all processes; return this process's shard of it."""
         for process in self._active:
             with process.connection() as wire:
-                wire.send(_open_order(position))
-        return _data.open_epoch(self._own_loader, position.epoch)
+                wire.send(_start_order(position))
+        return _data.start_epoch(self._own_loader, position.epoch)
 
-    def reopen_epoch(self, resume: Resume) -> Iterator[Any]:
-        """Return this process's shard of the rest of an epoch. ``form_group`` has sent the others their orders."""
+    def resume_epoch(self, resume: Resume) -> Iterator[Any]:
+        """Return this process's shard of the remaining batches of an epoch.
+
+        ``form_group`` has sent the orders to the other processes.
+        """
         position, loader = resume.position, self._loader
         self._own_loader, self._sharding = loader, None
         if self._active:
-            # With persistent loader workers, `_data` opens every epoch but the first twice.
-            opened_twice = position.epoch > 0 and loader.persistent_workers
+            # With persistent loader workers, `_data` iterates over the loader twice in every epoch except the first.
+            iterated_twice = position.epoch > 0 and loader.persistent_workers
             senders = [process.assign for process in self._active]
             self._sharding = ShardingSampler(
-                loader.batch_sampler, senders, position.batch, dry_passes=int(opened_twice)
+                loader.batch_sampler, senders, position.batch, dry_passes=int(iterated_twice)
             )
             self._own_loader = with_batch_sampler(loader, self._sharding)
-        return _data.reopen_epoch(self._own_loader, position.epoch, position.batch, resume.epoch_start, resume.now)
+        return _data.resume_epoch(self._own_loader, position.epoch, position.batch, resume.epoch_start, resume.now)
 
     def start_batch(self) -> None:
         """Start the next batch in all processes."""
@@ -162,7 +165,7 @@ class Lead:
             self._replica.leave()
 
     def close(self) -> None:
-        """End the loop: wait for the end of all processes and remove the temporary folder."""
+        """End the loop: wait until all processes have ended and remove the temporary folder."""
         self.dismiss()
         for process in (*self._starting, *self._dismissed):
             process.end()
@@ -172,7 +175,7 @@ class Lead:
             self._folder = None
 
     def _dismiss_process(self, process: _Process) -> None:
-        """Dismiss a process without waiting for its end."""
+        """Dismiss a process without waiting until it has ended."""
         with contextlib.suppress(OSError):
             process.wire.send({"order": "leave"})
         process.wire.close()
@@ -184,7 +187,7 @@ class Lead:
         device = next(index for index in range(1, len(taken) + 2) if index not in taken)
         return _Process(device, self._scratch_folder())
 
-    def _receive_ready(self) -> None:
+    def _update_starting(self) -> None:
         """Mark the processes that are ready, and remove those that ended before the loop."""
         for process in list(self._starting):
             try:
@@ -206,7 +209,7 @@ class Lead:
         return self._folder
 
 
-def _open_order(position: Position) -> dict[str, Any]:
+def _start_order(position: Position) -> dict[str, Any]:
     return {"order": "open", "epoch": position.epoch, "batch": position.batch, "done": position.done}
 
 
@@ -238,8 +241,9 @@ class _Process:
             yield self.wire
         except OSError:
             raise RuntimeError(
-                f"data_parallel: the process of device {self.device} has left the training (exit code {self.end()}). "
-                "Leave the loop or call stop_early() in all processes at once: decide by a value that is equal in all"
+                f"data_parallel: the process of device {self.device} has left the loop (exit code {self.end()}). "
+                "All processes must leave the loop or call stop_early() at the same batch: "
+                "decide by a value that is equal in all processes"
             ) from None
 
     def assign(self, assignment: BatchShare) -> None:
@@ -257,6 +261,6 @@ class _Process:
         self.wire.close()
         if self.ready:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                return self._process.wait(_LEAVE_S)
+                return self._process.wait(_EXIT_TIMEOUT_S)
         self._process.kill()
         return self._process.wait()

@@ -1,4 +1,4 @@
-"""The loop over batches: counts them, shows progress, adapts to the CPU share, saves, resumes and stops early.
+"""The loop over batches: counts batches, shows progress, adapts to the CPU share, saves, resumes, stops early.
 
 Created by ``track``.
 """
@@ -26,24 +26,24 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Seconds between two readings of the CPU share, rounded up to a whole batch.
+# Minimum seconds between two readings of the CPU share. The share is read between two batches.
 _SHARE_INTERVAL_S = 0.5
-# Do not report the ends of epochs that are shorter than this.
+# Do not report the end of an epoch that is shorter than this.
 _SHORTEST_REPORTED_EPOCH_S = 1.0
-# Skip a save if the final save follows within this fraction of the time between two saves.
-_FINAL_STRETCH = 0.2
+# Skip a checkpoint if the final checkpoint is expected within this fraction of the checkpoint interval.
+_SKIP_FRACTION = 0.2
 _NOW = float("-inf")
 
 
 class Loop(Generic[T]):
-    """A ``track`` loop, which ``track`` returns. Iterate over it only once.
+    """The loop that ``track`` returns. Iterate over it only once.
 
     Parameters
     ----------
     loader, epochs, total, device, threads, until, validation:
         As for ``track``.
     display:
-        Output for progress; ``None`` chooses it by the environment.
+        Output for progress; ``None`` chooses an output for the environment.
     """
 
     def __init__(
@@ -85,14 +85,14 @@ class Loop(Generic[T]):
         self._epoch_batches = self._length or 0
         self._epoch_began_s = _NOW
         self._epoch_end_shown = self._reports_epoch_ends = False
-        self._last_of_epoch = -1  # ``done`` before the epoch's last batch, -1 if not known
+        self._last_of_epoch = -1  # value of ``done`` before the epoch's last batch; -1 if unknown
         self._stopped = self._iterated = self._regroup = False
-        self._last_by_server: bool | None = None  # whether the server says that this batch is the epoch's last
+        self._last_by_server: bool | None = None  # whether this batch is the epoch's last, from the parameter server
         self._lead: Lead | None = None
         self._worker: TrainingWorker | None = None
         self._next_check_s = _NOW
         self._next_show_s = self._next_share_s = _NOW
-        self._began = (0, 0.0)  # batches done and time at which this process began the loop
+        self._start_point = (0, 0.0)  # batches done and clock time when this process started the loop
         self._epoch_start: dict[str, Any] = {}
         self._number = 0
         self._reports = 0  # number of reports of the monitored metric
@@ -108,7 +108,7 @@ class Loop(Generic[T]):
 
     @property
     def epoch_end(self) -> bool:
-        """Whether this batch is the epoch's last. Never true for a loader without a length."""
+        """Whether this batch is the epoch's last. Always false for a loader without a length."""
         if self._last_by_server is not None:
             return self._last_by_server
         return self._length is not None and self.batch + 1 >= self._length
@@ -121,7 +121,7 @@ class Loop(Generic[T]):
         self._next_check_s = _NOW
 
     def check_now(self) -> None:
-        """Check for saves, progress and signals right after this batch."""
+        """Check right after this batch whether to save, to show progress or to end on a signal."""
         self._next_check_s = _NOW
 
     def __iter__(self) -> Iterator[T]:
@@ -137,7 +137,7 @@ class Loop(Generic[T]):
         return self._run(session)
 
     def set_position(self, epoch: int, batch: int, done: int) -> None:
-        """Set the position to that of the lead."""
+        """Set the position that the lead has sent."""
         self.epoch, self.done, self._epoch_done = epoch, done, done - batch
 
     def set_server_progress(self, epoch: int, done: int, total: int, epochs: int, *, last: bool) -> None:
@@ -168,14 +168,14 @@ class Loop(Generic[T]):
         worker = self._worker = session.join_distributed() if lead is None and self._number == 0 else None
         try:
             if lead is not None:
-                lead.begin_loop(self._number, self._loader, session.parts)
-            self._began = (self.done, clock())
+                lead.start_loop(self._number, self._loader, session.parts)
+            self._start_point = (self.done, clock())
             self._adapt_to_share(clock())
             self._show_progress(session, "start")
             while not self._is_over():
                 self._epoch_began_s = clock()
                 self._last_of_epoch = self._epoch_done + self._length - 1 if self._length and not worker else -1
-                for batch in self._open_epoch(resume):
+                for batch in self._start_epoch(resume):
                     if self.done == self._last_of_epoch:
                         self._report_epoch_end(session, clock())
                     if lead is not None:
@@ -195,7 +195,7 @@ class Loop(Generic[T]):
                     self._end_epoch()
             self._finish(session, save=not was_over)
         except GeneratorExit:
-            if self._stopped:  # the training code breaks after stop_early(): count the batch as done
+            if self._stopped:  # the training code left the loop after stop_early(): count the batch as done
                 self.done += 1
                 if worker is not None:
                     worker.stop()
@@ -216,10 +216,10 @@ class Loop(Generic[T]):
             raise SystemExit(EXIT_TERMINATED)
 
     def _restore_position(self, session: _session.Session) -> Resume | None:
-        self._number = session.loops_begun
-        session.loops_begun += 1
+        self._number = session.loops_started
+        session.loops_started += 1
         if self._number == 1 and run_by_paceline():
-            log("a second track() loop restarts progress at 0 %: use one loop to meet a deadline, track(..., epochs=n)")
+            log("a second track() loop restarts progress at 0 %: to meet a deadline, use one track(..., epochs=n)")
         resume = session.checkpoint.resume if session.checkpoint is not None else None
         if resume is None or resume.position.loop < self._number:
             return None
@@ -238,22 +238,22 @@ class Loop(Generic[T]):
         self._epoch_done = position.done - position.batch
         self.total = self.done if self._stopped else self._planned_total()
         if position.ended and self._is_over():
-            log(f"the training in the checkpoint had ended ({self.done} batches done): nothing left to do")
+            log(f"training had ended before the checkpoint was written ({self.done} batches done): nothing left to do")
             _data.rewind(self._loader, resume.now)
         return resume
 
-    def _open_epoch(self, resume: Resume | None) -> Iterator[T]:
+    def _start_epoch(self, resume: Resume | None) -> Iterator[T]:
         if self._worker is not None:
             return self._worker.batches(self, self._loader, _session.current)
         if resume is None:
             self._epoch_start = _data.snapshot(self._loader)
             if self._lead is not None:
-                return self._lead.open_epoch(self._position())
-            return _data.open_epoch(self._loader, self.epoch)
+                return self._lead.start_epoch(self._position())
+            return _data.start_epoch(self._loader, self.epoch)
         self._epoch_start = resume.epoch_start
         if self._lead is not None:
-            return self._lead.reopen_epoch(resume)
-        return _data.reopen_epoch(self._loader, self.epoch, resume.position.batch, resume.epoch_start, resume.now)
+            return self._lead.resume_epoch(resume)
+        return _data.resume_epoch(self._loader, self.epoch, resume.position.batch, resume.epoch_start, resume.now)
 
     def _report_epoch_end(self, session: _session.Session, now_s: float) -> None:
         """Report that a validation may follow, so that the controller does not mistake it for a slow batch."""
@@ -266,7 +266,7 @@ class Loop(Generic[T]):
             raise bad_value("loader", f"0 batches in epoch {self.epoch}", "at least 1 batch")
         if self._length is not None:
             self._epoch_batches = self.batch  # the loader's length may be an estimate
-        if self._epoch_end_shown:  # show the next batch at once: it ends the pause, in which the loader is opened
+        if self._epoch_end_shown:  # the next batch ends the pause, which includes the loader's start: show it at once
             self._epoch_end_shown = False
             self._next_check_s = self._next_show_s = _NOW
         self.epoch += 1
@@ -288,7 +288,7 @@ class Loop(Generic[T]):
         monitor.add(self.epoch, value)
         self.epochs = max(monitor.epochs, self.epoch)
         if monitor.end_reason is not None:
-            log(f"the training ends after {self.epoch} epochs: {monitor.end_reason}")
+            log(f"training ends after {self.epoch} epochs: {monitor.end_reason}")
         elif self.epochs != before:
             log(f"forecast from {metric}: {self.epochs} epochs")
 
@@ -297,13 +297,13 @@ class Loop(Generic[T]):
 
     def _planned_total(self) -> int:
         if self._given_total is not None or self._length is None:
-            # The given total is that of ``max_epochs`` epochs.
-            share = self.epochs / self.monitor.max_epochs if self.monitor is not None else 1
-            return max(round((self._given_total or 1) * share), self.done, 1)
+            # The given total refers to ``max_epochs`` epochs.
+            fraction = self.epochs / self.monitor.max_epochs if self.monitor is not None else 1
+            return max(round((self._given_total or 1) * fraction), self.done, 1)
         return max(self._epoch_done + max(self.epochs - self.epoch, 0) * self._epoch_batches, self.done)
 
     def _run_due_checks(self, session: _session.Session, now_s: float) -> bool:
-        """Save, show progress and adapt to the CPU share when due; return whether to leave the epoch."""
+        """Save, show progress and adapt to the CPU share if due; return whether to interrupt or end the epoch."""
         if self._stopped:
             return True
         self.total = max(self.total, self.done)
@@ -325,12 +325,12 @@ class Loop(Generic[T]):
         return False
 
     def _nearly_done(self, now_s: float, interval_s: float) -> bool:
-        """Return whether the final save is so close that a save now would only delay the last batches."""
-        done, passed_s = self.done - self._began[0], now_s - self._began[1]
-        return passed_s > 0 and (self.total - self.done) * passed_s < _FINAL_STRETCH * interval_s * done
+        """Return whether the final checkpoint is so close that a checkpoint now would only delay the last batches."""
+        done, elapsed_s = self.done - self._start_point[0], now_s - self._start_point[1]
+        return elapsed_s > 0 and (self.total - self.done) * elapsed_s < _SKIP_FRACTION * interval_s * done
 
     def _finish(self, session: _session.Session, *, save: bool = True) -> None:
-        self.total = max(self.done, 1)  # a worker that joins at the end may get no batch
+        self.total = max(self.done, 1)  # a worker that joins near the end may receive no batch
         if self._lead is not None:
             self._lead.dismiss()
         if save and session.checkpoint is not None:
@@ -343,7 +343,7 @@ class Loop(Generic[T]):
             return False
         position = self._position(ended=ended)
         now = _data.snapshot(self._loader)
-        # After the last epoch there is no epoch to reopen: an epoch that is added later starts with these states.
+        # Between two epochs there is no epoch to resume: the next epoch starts with the present states.
         start = self._epoch_start if self.batch else now
         return session.checkpoint.save(position, start, now, session.reported_values())
 
@@ -361,7 +361,7 @@ class Loop(Generic[T]):
         )
 
     def _form_group(self, session: _session.Session, lead: Lead) -> Resume:
-        """Let processes join and leave; return the point at which training continues."""
+        """Let processes join and leave; return the point from which training continues."""
         self._regroup = False
         self._next_check_s = _NOW
         resume = Resume(self._position(), self._epoch_start, _data.snapshot(self._loader), {})
@@ -371,7 +371,7 @@ class Loop(Generic[T]):
 
     def _adapt_to_share(self, now_s: float) -> None:
         if self._lead is not None:
-            self._regroup = self._lead.adjust_processes(self._lead.whole_devices(self._share.read()))
+            self._regroup = self._lead.adjust_processes(self._lead.target_processes(self._share.read()))
         else:
             self._threads.adapt(self.done, now_s)
         self._next_share_s = now_s + _SHARE_INTERVAL_S
@@ -401,14 +401,14 @@ class Loop(Generic[T]):
             self._next_show_s = now_s + self._display.interval_s
 
     def _validation_s(self, now_s: float) -> float | None:
-        """Return the forecast duration of a validation in seconds, from the speed so far, else ``None``.
+        """Return the seconds that a validation should take at the speed so far; ``None`` if unknown.
 
-        If the first epoch is too short for its end to be reported, the measured speed includes the validations.
+        If the epochs are too short for reports of their ends, the measured speed includes the validations.
         """
         if self.epoch and not self._reports_epoch_ends:
             return None
-        done, passed_s = self.done - self._began[0], now_s - self._began[1]
-        return round(self._validation * passed_s / done, 3) if self._validation and done else None
+        done, elapsed_s = self.done - self._start_point[0], now_s - self._start_point[1]
+        return round(self._validation * elapsed_s / done, 3) if self._validation and done else None
 
 
 def _default_device() -> str:

@@ -1,6 +1,6 @@
-"""The accuracy monitor: fits a curve to a metric and predicts how many epochs the training still needs.
+"""The accuracy monitor: fits a curve to a metric and predicts how many epochs training still needs.
 
-Training code passes ``Converged``; ``_loop`` and the parameter server use ``Monitor``. Does not use torch.
+Training code passes ``Converged`` to ``track``; ``_loop`` and the parameter server use ``Monitor``. Does not use torch.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any
 
 from ._values import bad_value, deferred_number, whole_number
 
-# The curve has three parameters and needs more points than that.
+# The curve has three parameters, so a fit needs at least four points.
 _MIN_POINTS = 4
-# Search range of the ceiling: the best value plus 10**exponent times the gain so far. The exponent first changes in
-# coarse steps, then in finer steps around the best exponent.
+# Candidates for the ceiling of the curve: the best value plus 10**exponent times the gain so far. The search tries
+# exponents in coarse steps, then in finer steps around the best exponent.
 _MIN_EXPONENT, _MAX_EXPONENT, _EXPONENT_STEPS = -3.0, 2.0, (0.25, 0.05, 0.01, 0.002)
 _FLAT = 1e-12
 
@@ -25,8 +25,8 @@ class Converged:
     """A condition that ends training, for ``track(until=...)``: the metric levels off or reaches a target.
 
     This is the accuracy monitor of Deep-Edge with the curve of Optimus. After each epoch, it fits ``c - 1 / (a k + b)``
-    to the metric after ``k`` epochs and predicts when another epoch gains less than ``gain``. This number of epochs
-    becomes the total of the progress, so a deadline controller releases devices while the job runs.
+    to the metric after ``k`` epochs and predicts the epoch after which the gain per epoch is below ``gain``. Progress
+    then refers to the predicted number of epochs, so a deadline controller can release devices while the job runs.
 
     Parameters
     ----------
@@ -35,12 +35,12 @@ class Converged:
     gain:
         The smallest expected gain that justifies another epoch.
     target:
-        A value at which the training ends.
+        The value of the metric at which training ends; ``None`` for no target.
     better:
         Whether ``"higher"`` or ``"lower"`` is better.
     patience:
-        Number of epochs whose average gain must be below ``gain`` to confirm the curve. Whatever the curve predicts,
-        training ends after three times as many epochs with a total gain below ``gain``.
+        Number of epochs whose average gain must be below ``gain`` to confirm the prediction. Training also ends,
+        whatever the curve predicts, when the last ``3 * patience`` epochs together gain less than ``gain``.
 
     Examples
     --------
@@ -80,12 +80,12 @@ class Converged:
 
 
 class Monitor:
-    """Follows a metric and forecasts the number of epochs.
+    """Predicts the number of epochs from the values of a metric.
 
     Parameters
     ----------
     until:
-        The end condition.
+        The condition that ends training.
     max_epochs:
         The largest number of epochs.
 
@@ -103,11 +103,11 @@ class Monitor:
     def __init__(self, until: Converged, max_epochs: int) -> None:
         self.until = until
         self.max_epochs = max_epochs
-        self.points: list[tuple[float, float]] = []  # epochs done, value
+        self.points: list[tuple[float, float]] = []  # pairs of the epochs done and the value
         self.epochs = max_epochs
-        """The forecast number of epochs."""
+        """The predicted number of epochs."""
         self.end_reason: str | None = None
-        """The reason for the end of training, as a clause for a log line; ``None`` until then."""
+        """Why training ends, as a clause for a log line; ``None`` while training continues."""
 
     def add(self, epochs_done: float, value: float) -> None:
         """Add the metric's value after ``epochs_done`` epochs. Ignore a value that is not finite."""
@@ -117,7 +117,7 @@ class Monitor:
         self._update_forecast()
 
     def restore(self, points: Sequence[Sequence[float]]) -> None:
-        """Add the points of an earlier process."""
+        """Add the points that an earlier process has recorded."""
         for epochs, value in points:
             self.add(float(epochs), float(value))
 
@@ -129,9 +129,9 @@ class Monitor:
         needed = curve.epochs_until_gain(until.gain) if curve is not None else math.inf
         if until.target is not None and sign * (value - until.target) >= 0:
             self.end_reason = f"{until.metric} is {value:.4g}, which reaches the target of {until.target:.4g}"
-        elif now >= needed and self._gained(sign, until.patience) < until.patience * until.gain:
+        elif now >= needed and self._recent_gain(sign, until.patience) < until.patience * until.gain:
             self.end_reason = f"{until.metric} now gains less than {until.gain:g} per epoch"
-        elif self._gained(sign, 3 * until.patience) < until.gain:
+        elif self._recent_gain(sign, 3 * until.patience) < until.gain:
             self.end_reason = f"{until.metric} has not gained {until.gain:g} in {3 * until.patience} epochs"
         if self.end_reason is not None:
             self.epochs = min(math.ceil(now), self.max_epochs)
@@ -140,8 +140,8 @@ class Monitor:
             needed = min(needed, curve.epochs_until(sign * until.target))
         self.epochs = self.max_epochs if needed >= self.max_epochs else max(math.ceil(needed), next_epoch)
 
-    def _gained(self, sign: int, last_epochs: int) -> float:
-        """Return by how much the best value has grown in the last epochs; infinity if there are fewer epochs."""
+    def _recent_gain(self, sign: int, last_epochs: int) -> float:
+        """Return the growth of the best value over the last ``last_epochs`` epochs; infinity if there are fewer."""
         now = self.points[-1][0]
         before = [sign * value for epochs, value in self.points if epochs <= now - last_epochs]
         since = [sign * value for epochs, value in self.points if epochs > now - last_epochs]
@@ -172,10 +172,10 @@ class LossCurve:
 
 
 def fit_curve(points: Sequence[tuple[float, float]]) -> LossCurve | None:
-    """Fit a curve to growing values; ``None`` if there are too few points or the values do not grow.
+    """Fit a curve to growing values; return ``None`` if there are too few points or the values do not grow.
 
-    For each candidate ceiling, fit a straight line to ``1 / (ceiling - value)``, with weights that turn errors of the
-    line into errors of the values. Return the curve with the smallest error.
+    For each candidate ceiling, fit a straight line to ``1 / (ceiling - value)``. Its weights make the fit minimise the
+    errors of the values instead of those of the line. Return the curve with the smallest error.
 
     >>> points = [(k, 0.9 - 1 / (2 * k + 1)) for k in range(1, 7)]
     >>> curve = fit_curve(points)

@@ -1,6 +1,6 @@
-"""The interfaces of the loop and the session for sources of batches, which must not import either.
+"""The interfaces of the loop and the session for ``_follower`` and ``asynchronous.worker``.
 
-Implemented by ``_loop.Loop`` and ``_session.Session``; used by ``_follower`` and ``asynchronous.worker``.
+``_loop.Loop`` and ``_session.Session`` implement them. A direct import would be circular.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class LoopSession(Protocol):
     """The training state of this process."""
 
     loop: BatchLoop | None
-    loops_begun: int
+    loops_started: int
     parts: dict[str, Stateful]
 
     def reported_values(self) -> dict[str, float]: ...

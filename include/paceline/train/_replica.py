@@ -22,9 +22,9 @@ _JOIN_TIMEOUT = timedelta(seconds=60)
 class Replica(nn.Module):
     """A process's copy of the model.
 
-    Without a group, calls go directly to the model. In a group, gradients are summed over the processes, weighted by
-    each process's share of the batch, so the optimizer gets the gradient of the mean over the whole batch. The state is
-    the model's own state, so a checkpoint fits any number of processes.
+    Without a process group, a call runs the model directly. In a group, gradients are summed over the processes,
+    weighted by each process's share of the batch, so the optimizer receives the gradient of the mean loss over the
+    whole batch. The state is that of the model, so any number of processes can load a checkpoint.
 
     Parameters
     ----------
@@ -43,9 +43,9 @@ class Replica(nn.Module):
         self._ddp: list[DistributedDataParallel] = []
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the model. Gradients are exchanged only while training, so a single process may run a validation."""
-        exchanging = self._ddp and self.training and torch.is_grad_enabled()
-        return (self._ddp[0] if exchanging else self.module)(*args, **kwargs)
+        """Run the model. Processes exchange gradients only in training mode, so one process can validate alone."""
+        exchanges_gradients = self._ddp and self.training and torch.is_grad_enabled()
+        return (self._ddp[0] if exchanges_gradients else self.module)(*args, **kwargs)
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """Return the model's own state."""
@@ -97,7 +97,7 @@ class Replica(nn.Module):
             yield
 
 
-# torch evaluates these annotations, so this file lacks ``from __future__ import annotations``.
+# torch evaluates these annotations, so this file does not use ``from __future__ import annotations``.
 def _weighted_sum(replica: Replica, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:  # type: ignore[name-defined]
     gradients = bucket.buffer().mul_(replica.share)
     summed: torch.futures.Future[list[torch.Tensor]] = dist.all_reduce(gradients, async_op=True).get_future()

@@ -1,4 +1,4 @@
-"""Captures and restores random number generators as plain values, which load without unpickling objects.
+"""Captures and restores the states of random number generators as plain values, which load without unpickling.
 
 Called by ``_data`` at the start of an epoch and for checkpoints.
 """
@@ -13,7 +13,7 @@ from ._values import log
 
 
 def capture() -> dict[str, Any]:
-    """Return the states of Python's global generator and of those of torch, CUDA and numpy if they are imported."""
+    """Return the states of the global generators of Python and, if imported, of torch, CUDA and numpy."""
     version, internal, gauss_next = random.getstate()
     state: dict[str, Any] = {"python": [version, list(internal), gauss_next]}
     torch = sys.modules.get("torch")
@@ -49,7 +49,7 @@ def restore(state: dict[str, Any]) -> None:
 
 
 def reseed(rank: int, done: int) -> None:
-    """Seed the generators so that no other process of the training draws the same numbers."""
+    """Seed the generators so that each process of the job draws different numbers."""
     import torch
 
     seed = (torch.initial_seed() + 1_000_003 * rank + done) % 2**63

@@ -38,7 +38,7 @@ class Session:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
         self.loop: BatchLoop | None = None
-        self.loops_begun = 0  # number of loops since the last checkpoint() outside a loop
+        self.loops_started = 0  # number of loops since the last checkpoint() outside a loop
         self.last: Progress | None = None  # the last progress shown; reports outside a loop repeat it
         self.checkpoint: Checkpoint | None = None
         self.parts: dict[str, Stateful] = {}  # as passed to checkpoint()
@@ -58,7 +58,7 @@ class Session:
         return {name: value() for name, value in self._values.items()}
 
     def newest_report(self, name: str) -> tuple[int, float]:
-        """Return how often a name was reported in this process, and its newest value; NaN if never."""
+        """Return the number of reports of ``name`` in this process and the newest value; NaN without a value."""
         value = self._values.get(name)
         return self._report_counts[name], math.nan if value is None else value()
 
@@ -67,7 +67,7 @@ class Session:
         self._values = {name: deferred_number(name, value) for name, value in values.items()} | self._values
 
     def report(self, values: dict[str, Any]) -> None:
-        """Store values for the next line; outside a loop, write a line now, or at exit if the rate limit delays it."""
+        """Store values for the next line. Outside a loop, write a line now, or at exit if the rate limit delays it."""
         for name, value in values.items():
             self._values[name] = deferred_number(name, value)
             self._report_counts[name] += 1
@@ -117,9 +117,9 @@ class Session:
         return self.worker
 
     def skip_exit_gc(self) -> None:
-        """Skip garbage collection when a job exits: with torch loaded, it takes most of a second."""
+        """Skip garbage collection when a job exits: with torch loaded, it takes almost a second."""
         if run_by_paceline():
-            atexit.register(_freeze_garbage)
+            atexit.register(_exempt_from_gc)
 
     def handle_sigterm(self) -> None:
         """Handle SIGTERM from now on, unless the training code has its own handler."""
@@ -142,7 +142,7 @@ class Session:
         timer.start()
 
     def _on_sigterm(self, signum: int, frame: FrameType | None) -> None:
-        if os.getpid() != self._handler_pid:  # a forked child: take the default action
+        if os.getpid() != self._handler_pid:  # in a forked child process: apply the default action
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGTERM)
         elif self.loop is not None and (self.checkpoint is not None or self.worker is not None):
@@ -163,12 +163,12 @@ def _in_loop(frame: FrameType | None) -> bool:
     return False
 
 
-def _freeze_garbage() -> None:
+def _exempt_from_gc() -> None:
     """Exempt all objects from garbage collection, and flush open files as garbage collection would."""
-    for found in gc.get_objects():
-        if issubclass(type(found), io.IOBase):
+    for item in gc.get_objects():
+        if issubclass(type(item), io.IOBase):
             with contextlib.suppress(Exception):
-                found.flush()
+                item.flush()
     gc.freeze()
 
 
@@ -176,22 +176,22 @@ current = Session()
 
 
 def report(**values: Any) -> None:
-    """Report the loss and any metrics for the progress display and for the pages of the run.
+    """Report the loss and any metrics for the progress display and for the run's web pages.
 
-    Inside a ``track`` loop, the next progress line contains the values. A call for every batch is cheap: there are at
-    most five lines a second, and a tensor is read only for a line. Outside a loop, as in an evaluation script, the call
-    writes a separate line. The newest value of each name stays in all later lines.
-    Metrics that are NaN or infinite are omitted; a NaN or infinite loss is written as ``null``.
+    Inside a ``track`` loop, the next progress line contains the values. A call in every batch is cheap: the loop writes
+    at most five lines per second and reads a tensor only when it writes a line. Outside a loop, for example in an
+    evaluation script, the call writes a separate line. All later lines contain the newest value of each name.
+    A metric that is NaN or infinite is omitted; a NaN or infinite loss is written as ``null``.
 
     Parameters
     ----------
     **values:
-        Numbers, or tensors with one element. ``loss`` is the training loss; all others are metrics.
+        Numbers, or tensors with one element. ``loss`` is the training loss; all other names are metrics.
 
     Raises
     ------
     ValueError
-        If a value is not one number.
+        If a value is not a single number.
 
     Examples
     --------
@@ -203,9 +203,9 @@ def report(**values: Any) -> None:
 
 
 def stop_early() -> None:
-    """End the ``track`` loop after this batch: the total becomes the batches done, so the last line says 100 %.
+    """End the ``track`` loop after this batch. The last progress line reports 100 %.
 
-    The rest of the loop's body still runs; a ``break`` right after the call is fine.
+    The loop's body still runs to its end for this batch, unless a ``break`` follows the call.
 
     Raises
     ------
@@ -229,24 +229,24 @@ def stop_early() -> None:
 
 
 def checkpoint(*, path: str | os.PathLike[str] | None = None, every_s: float | None = None, **parts: Any) -> bool:
-    """Save and resume the training: call it once, right before the ``track`` loop.
+    """Save the state of training and resume from it. Call this function once, right before the ``track`` loop.
 
-    If there is a checkpoint, this call restores the parts; the loop restores the generators and the position in the
-    data. ``track`` then saves between batches when a checkpoint is due, at the end, and on SIGTERM
-    (then the process exits with code 143).
+    If there is a checkpoint, this call restores the objects; the loop restores the random number generators and the
+    position in the data. ``track`` saves between two batches when a checkpoint is due, after the last batch, and on
+    SIGTERM (then the process exits with code 143).
 
-    After a call inside the loop, ``track`` also saves, but cannot restore.
+    If this function is called inside the loop, ``track`` saves checkpoints but cannot restore them.
 
     Parameters
     ----------
     path:
         Folder for the checkpoint files. Default: the environment variable ``PACELINE_CHECKPOINT``, which Paceline sets
-        in its jobs; without it nothing is saved.
+        in its jobs; without a folder, ``track`` saves no checkpoints.
     every_s:
         Seconds between two checkpoints, 0 for every batch. By default, saving takes at most 2 % of the time, with 5 to
         60 s between two checkpoints.
     **parts:
-        The parts to save, by name: objects with ``state_dict()`` and ``load_state_dict()``, such as the model, the
+        The objects to save, by name. Each has ``state_dict()`` and ``load_state_dict()``, such as the model, the
         optimizer, a learning rate scheduler, a gradient scaler.
 
     Returns
@@ -257,9 +257,9 @@ def checkpoint(*, path: str | os.PathLike[str] | None = None, every_s: float | N
     Raises
     ------
     ValueError
-        If a part cannot be saved or restored or does not fit the checkpoint, or if the folder is not writable.
+        If an object cannot be saved or restored or differs from the checkpoint, or if the folder is not writable.
     RuntimeError
-        If there is a checkpoint to restore but the loop has begun.
+        If there is a checkpoint to restore but the loop has already started.
     """
     checked = check_parts(parts)
     interval_s = check_every_s(every_s)
@@ -272,25 +272,25 @@ def checkpoint(*, path: str | os.PathLike[str] | None = None, every_s: float | N
         same = registered is not None and registered.folder == folder and _same_parts(registered, checked)
         if same:
             return False
-        made = Checkpoint(checked, folder, interval_s, current.clock)
-        if (newest := made.load_newest()) is not None:
+        created = Checkpoint(checked, folder, interval_s, current.clock)
+        if (newest := created.load_newest()) is not None:
             raise RuntimeError(
                 f"checkpoint() is too late to restore {newest[1]}: call it before the `for ... in track(...)` loop"
             )
         log("checkpoint() inside the loop saves but cannot restore: call it before the loop")
-        current.checkpoint = made
+        current.checkpoint = created
         loop.check_now()
         return False
-    made = Checkpoint(checked, folder, interval_s, current.clock)
-    restored = made.restore()
-    current.checkpoint = made
-    current.loops_begun = 0
-    if made.resume is not None:
-        current.restore_reported(made.resume.reported)
+    created = Checkpoint(checked, folder, interval_s, current.clock)
+    restored = created.restore()
+    current.checkpoint = created
+    current.loops_started = 0
+    if created.resume is not None:
+        current.restore_reported(created.resume.reported)
     current.handle_sigterm()
     return restored
 
 
 def _same_parts(registered: Checkpoint, parts: dict[str, Any]) -> bool:
-    known = registered.parts
-    return known.keys() == parts.keys() and all(known[name] is part for name, part in parts.items())
+    before = registered.parts
+    return before.keys() == parts.keys() and all(before[name] is part for name, part in parts.items())

@@ -10,27 +10,27 @@ from typing import Any
 from ._values import bad_value
 from ._wire import BatchShare
 
-# Tells processes that read ahead that the epoch has no further batch.
+# Informs followers that read batches in advance that the epoch has no more batches.
 END_OF_EPOCH = BatchShare([], share=0.0)
 
 
 class ShardingSampler:
-    """A batch sampler that yields the first process's shard of each batch and sends the other shards.
+    """A batch sampler that yields the first process's shard of each batch and sends the other processes their shards.
 
-    The batches keep their size; each process gets an even shard. If a batch has fewer samples than there are processes,
-    a process without a sample reads the batch's first sample with a share of 0. All processes get their samples from
-    this sampler, so none is repeated or omitted, whatever random numbers the processes draw.
+    The batches keep their size and are divided evenly. If a batch has fewer samples than there are processes, a process
+    without a sample reads the batch's first sample with a share of 0. All processes receive their samples from this
+    sampler, so no sample is repeated or omitted, whatever random numbers the processes draw.
 
     Parameters
     ----------
     sampler:
-        The batch sampler of the whole training.
+        The batch sampler of the training code's loader.
     senders:
-        Functions that send each of the other processes its shard of a batch.
+        One function for each other process, which sends the process its shard of a batch.
     skip:
-        Number of batches of the first epoch that are already done: they are not sent.
+        Number of batches of the first epoch that are already done and are not sent.
     dry_passes:
-        Number of passes before the first epoch in which nothing is sent.
+        Number of iterations before the first epoch that send no batches.
 
     Examples
     --------
@@ -118,7 +118,7 @@ def check_divisible(loader: object, purpose: str = "data_parallel()") -> None:
     """Raise ``ValueError`` unless batches of ``loader`` can be divided before they are read."""
     from torch.utils.data import DataLoader, IterableDataset
 
-    accepted = f"a torch DataLoader with a batch size, over a data set with indices, for {purpose}"
+    accepted = f"a torch DataLoader with a batch size, over a map-style data set, for {purpose}"
     if not isinstance(loader, DataLoader):
         raise bad_value("loader", type(loader).__name__, accepted)
     if loader.batch_sampler is None or isinstance(loader.dataset, IterableDataset):

@@ -32,7 +32,7 @@ class CpuShare:
         self._groups = [] if control else list(_groups_of_process(root))
 
     def read(self) -> float | None:
-        """Return the share in cores, ``None`` if nothing limits it or it cannot be read."""
+        """Return the share in cores; ``None`` if there is no limit or the limit cannot be read."""
         if self._control is not None:
             return _read_control(self._control)
         quotas = [quota for group in self._groups if (quota := _read_quota(group)) is not None]
@@ -49,7 +49,7 @@ def _read_control(path: Path) -> float | None:
 
 
 def _read_quota(group: Path) -> float | None:
-    """Return the cores by ``cpu.max`` (version 2) or by ``cpu.cfs_quota_us`` and ``cpu.cfs_period_us`` (version 1)."""
+    """Return the quota in cores from ``cpu.max`` (version 2) or ``cpu.cfs_quota_us`` and its period (version 1)."""
     try:
         if (group / "cpu.max").exists():
             quota, period = (group / "cpu.max").read_text().split()
@@ -63,7 +63,7 @@ def _read_quota(group: Path) -> float | None:
 
 
 def _groups_of_process(root: Path) -> Iterator[Path]:
-    """Yield the control groups that can have a CPU quota, from the process's own up to the root of the mount."""
+    """Yield the control groups that can have a CPU quota, from the process's group up to the root of the mount."""
     try:
         memberships = (root / "proc/self/cgroup").read_text().splitlines()
         mounts = (root / "proc/self/mountinfo").read_text().splitlines()
@@ -76,8 +76,8 @@ def _groups_of_process(root: Path) -> Iterator[Path]:
             own[2] = path
         elif "cpu" in controllers.split(","):
             own[1] = path
-    # by whether the mount contains the process's group
-    seen: dict[bool, list[tuple[int, Path, PurePosixPath]]] = {True: [], False: []}
+    # keyed by whether the mount contains the process's group
+    candidates: dict[bool, list[tuple[int, Path, PurePosixPath]]] = {True: [], False: []}
     for line in mounts:
         fields, _, after = line.partition(" - ")
         kind, _, options = after.split(" ", 2)
@@ -87,13 +87,13 @@ def _groups_of_process(root: Path) -> Iterator[Path]:
         mounted, mount_point = (_unescape(field) for field in fields.split(" ")[3:5])
         top = root / mount_point.lstrip("/")
         try:
-            seen[True].append((version, top, PurePosixPath(own[version]).relative_to(mounted)))
+            candidates[True].append((version, top, PurePosixPath(own[version]).relative_to(mounted)))
         except ValueError:
-            seen[False].append((version, top, PurePosixPath()))
-    # In a container the path may be the host's, while the mount shows only the container's subtree. If a mount contains
-    # the process's path, the version's other mounts belong to other groups.
-    ours = {version for version, _, _ in seen[True]}
-    for _, top, below in seen[True] + [mount for mount in seen[False] if mount[0] not in ours]:
+            candidates[False].append((version, top, PurePosixPath()))
+    # In a container, the group's path may be the path on the host, while the mount shows only the container's subtree.
+    # If one mount contains the process's group, ignore the other mounts of that version.
+    matched = {version for version, _, _ in candidates[True]}
+    for _, top, below in candidates[True] + [mount for mount in candidates[False] if mount[0] not in matched]:
         for depth in range(len(below.parts), -1, -1):
             group = top.joinpath(*below.parts[:depth])
             if (group / "cpu.max").exists() or (group / "cpu.cfs_quota_us").exists():

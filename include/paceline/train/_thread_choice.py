@@ -5,19 +5,19 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-# Minimum seconds and batches of a measurement, without the slow first batch after a change of the thread count.
+# Minimum duration and batches of a measurement. The slow first batch after a change of the thread count is excluded.
 _MEASURE_S = 1.0
 _MEASURE_BATCHES = 4
-# Trials take at most this fraction of the time.
-_TRIAL_SHARE = 0.1
-# Repeat a measurement older than this if its speed was at least this fraction of the best speed.
+# Trials may take at most this fraction of the training time.
+_MAX_TRIAL_FRACTION = 0.1
+# Repeat a measurement that is older than ``_STALE_S`` if its speed was above ``_NEAR_BEST`` times the best speed.
 _STALE_S = 120.0
 _NEAR_BEST = 0.8
 # End a trial early if its speed is below this fraction of the best speed.
 _ABORT_BELOW = 0.75
-# Change the thread count only for a speed-up by this factor: speeds vary by this much from second to second.
+# Change the thread count only for a speed-up above this factor: the speed varies by up to 4 % from second to second.
 _MIN_IMPROVEMENT = 1.04
-# A process that uses more than this fraction of its share is throttled: the scheduler loses up to a tenth of a quota.
+# A process that uses more than this fraction of its share is throttled: the scheduler wastes up to a tenth of a quota.
 _THROTTLED = 0.85
 _NEWEST_WEIGHT = 0.4  # weight of the newest measurement
 
@@ -35,15 +35,15 @@ class _Measurement:
 
 
 class ThreadChoice:
-    """Chooses the thread count with the most batches per second on a share.
+    """Chooses the thread count with the most batches per second for a share of the processor.
 
     The first count is the share rounded up to whole cores. This is not always the best count: threads wait for each
-    other, so an additional thread may use idle CPU time, and a second thread may slow a small model down. So counts
-    next to the best known count are tried for a second each.
+    other, so an additional thread may use idle CPU time, and a second thread may slow a small model down. Therefore,
+    each count near the best known count is tried for one second.
 
-    With ``t`` threads on a share ``q``, a job trains ``e(t) * min(q, u(t))`` batches per second, where ``e`` is batches
-    per CPU second and ``u`` the cores that ``t`` threads keep busy. Both are measured, so a measurement on one share
-    also predicts the speed on other shares.
+    With ``t`` threads on a share ``q``, a job trains ``e(t) * min(q, u(t))`` batches per second, where ``e(t)`` is the
+    batches per CPU second and ``u(t)`` the cores that ``t`` threads keep busy. Measurements of ``e`` and ``u`` on one
+    share also predict the speed on other shares.
 
     Parameters
     ----------
@@ -54,14 +54,14 @@ class ThreadChoice:
     def __init__(self, cores: int) -> None:
         self._cores = cores
         self._measurements: dict[int, _Measurement] = {}
-        self._threads = self._anchor = 0
+        self._threads = self._share_cores = 0
         self._trial: int | None = None
         self._trials_s = 0.0
         self._began_s = 0.0
         # Batches, CPU seconds and time at the start of the measurement; ``None`` until the first batch after a change.
         self._start: tuple[int, float, float] | None = None
         self._changed_at = -1
-        self._share_s = self._last_s = 0.0  # core-seconds available since the start, time of the last update
+        self._share_s = self._last_s = 0.0  # core-seconds available since ``_start``; time of the last update
 
     def choose(self, share: float, done: int, cpu_s: float, now_s: float) -> int:
         """Return the thread count to use now.
@@ -73,23 +73,23 @@ class ThreadChoice:
         done, cpu_s, now_s:
             Batches done, CPU seconds used by the process, and the time in seconds.
         """
-        anchor = min(whole_cores(share), self._cores)
-        if anchor != self._anchor:
-            self._change_anchor(anchor, share, done, now_s)
+        share_cores = min(whole_cores(share), self._cores)
+        if share_cores != self._share_cores:
+            self._change_share_cores(share_cores, share, done, now_s)
         if self._start is None:
             if done > self._changed_at:
                 self._start, self._share_s, self._last_s = (done, cpu_s, now_s), 0.0, now_s
             return self._threads
         self._share_s, self._last_s = self._share_s + share * (now_s - self._last_s), now_s
         start_done, start_cpu_s, start_s = self._start
-        passed_s, batches, used_s = now_s - start_s, done - start_done, cpu_s - start_cpu_s
-        enough = passed_s >= _MEASURE_S and batches >= _MEASURE_BATCHES
-        if used_s <= 0 or not (enough or self._should_abort(batches / passed_s, batches, share)):
+        elapsed_s, batches, used_s = now_s - start_s, done - start_done, cpu_s - start_cpu_s
+        is_complete = elapsed_s >= _MEASURE_S and batches >= _MEASURE_BATCHES
+        if used_s <= 0 or not (is_complete or self._should_abort(batches / elapsed_s, batches, share)):
             return self._threads
-        self._record_measurement(batches / used_s, used_s / passed_s, self._share_s / passed_s, now_s)
+        self._record_measurement(batches / used_s, used_s / elapsed_s, self._share_s / elapsed_s, now_s)
         self._start, self._share_s = (done, cpu_s, now_s), 0.0
         if self._trial is not None:
-            self._trials_s += passed_s
+            self._trials_s += elapsed_s
         best = self._best_count(share)
         self._trial = self._next_trial(best, share, now_s)
         self._set_threads(self._trial or best, done)
@@ -100,15 +100,16 @@ class ThreadChoice:
         best = max((measured.speed(share) for measured in self._measurements.values()), default=0.0)
         return self._trial is not None and batches >= 2 and batches_per_s < _ABORT_BELOW * best
 
-    def _change_anchor(self, anchor: int, share: float, done: int, now_s: float) -> None:
-        """Set a new number of whole cores; change a thread count that is far from it at once."""
-        if not self._anchor:
+    def _change_share_cores(self, share_cores: int, share: float, done: int, now_s: float) -> None:
+        """Set the number of whole cores in the share. If the thread count is far from it, change the count at once."""
+        if not self._share_cores:
             self._began_s = now_s
-        self._anchor = anchor
-        if not anchor / 2 <= self._threads <= 2 * anchor:
-            near = [threads for threads in self._measurements if anchor / 2 <= threads <= 2 * anchor]
+        self._share_cores = share_cores
+        if not share_cores / 2 <= self._threads <= 2 * share_cores:
+            near = [threads for threads in self._measurements if share_cores / 2 <= threads <= 2 * share_cores]
             self._trial = None
-            self._set_threads(max(near, key=lambda count: self._measurements[count].speed(share), default=anchor), done)
+            best = max(near, key=lambda count: self._measurements[count].speed(share), default=share_cores)
+            self._set_threads(best, done)
 
     def _set_threads(self, threads: int, done: int) -> None:
         if threads != self._threads:
@@ -134,12 +135,12 @@ class ThreadChoice:
         return best if self._measurements[best].speed(share) > _MIN_IMPROVEMENT * now else self._threads
 
     def _next_trial(self, best: int, share: float, now_s: float) -> int | None:
-        """Return a thread count near ``best`` for a trial; ``None`` if no trial is needed or trials took too long."""
-        if self._trials_s > _TRIAL_SHARE * (now_s - self._began_s):
+        """Return a thread count near ``best`` for a trial; ``None`` if none is needed or trials took too much time."""
+        if self._trials_s > _MAX_TRIAL_FRACTION * (now_s - self._began_s):
             return None
         step = max(1, best // 4)
-        for threads in (self._anchor, best + step, best - step):
-            if not 1 <= threads <= min(self._cores, 2 * self._anchor):
+        for threads in (self._share_cores, best + step, best - step):
+            if not 1 <= threads <= min(self._cores, 2 * self._share_cores):
                 continue
             measured = self._measurements.get(threads)
             if measured is None:

@@ -18,7 +18,7 @@ class Threads:
     fixed:
         A constant thread count; ``None`` adapts the count to the share.
     share:
-        Reads the share.
+        The share of the processor, which ``adapt`` reads.
     """
 
     def __init__(self, fixed: int | None, share: CpuShare) -> None:

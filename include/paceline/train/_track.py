@@ -41,8 +41,8 @@ def track(
     until:
         Ends training when a metric that is reported after each epoch has levelled off; see :class:`Converged`.
     validation:
-        The loader that the loop's body iterates over at each ``epoch_end``. Its length and batch size give the forecast
-        duration of the first validation.
+        The loader that the loop's body iterates over at each ``epoch_end``. Its length and batch size determine the
+        forecast duration of the first validation.
 
     Returns
     -------

@@ -1,6 +1,6 @@
 """Checks of arguments from training code, and messages to the user. Used throughout this package.
 
-``paceline.errors`` is not available inside a job, so the errors are ``ValueError`` with the same message.
+``paceline.errors`` is not available inside a job, so the errors are ``ValueError`` with the same message format.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 
 def bad_value(field: str, value: object, accepted: str) -> ValueError:
-    """Return an error with the field, the value and what is accepted.
+    """Return an error that names the field, the value and the accepted values.
 
     >>> bad_value("epochs", 0, "a whole number of at least 1")
     ValueError('epochs: got 0, expected a whole number of at least 1')
@@ -22,7 +22,7 @@ def bad_value(field: str, value: object, accepted: str) -> ValueError:
 
 
 def whole_number(field: str, value: object, minimum: int = 1) -> int:
-    """Return ``value`` if it is a whole number of at least ``minimum``."""
+    """Return ``value`` if it is a whole number of at least ``minimum``, else raise ``ValueError``."""
     if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
         raise bad_value(field, value, f"a whole number of at least {minimum}")
     return value
@@ -31,7 +31,7 @@ def whole_number(field: str, value: object, minimum: int = 1) -> int:
 def deferred_number(field: str, value: Any) -> Callable[[], float]:
     """Check that ``value`` is one number, and return a function that converts it to ``float`` later.
 
-    Reading a tensor waits for the accelerator, so it is deferred until a line is written.
+    Reading a tensor waits for the accelerator, so the conversion is deferred until a progress line is written.
 
     >>> deferred_number("loss", 2)()
     2.0

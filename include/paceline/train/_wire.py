@@ -1,7 +1,7 @@
 """Messages between the lead and the followers of data-parallel training, over a socket pair.
 
-There are three kinds: an *assignment* has the samples of a coming batch, a *go* starts a batch in all processes, and an
-*order* is a dict that may contain tensors. Reading an order runs no code from it.
+There are three kinds: an *assignment* lists the samples of a later batch, a *go* starts a batch in all processes, and
+an *order* is a dict that may contain tensors. Reading an order does not execute code from it.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class Wire:
         self._connection = connection
 
     def start_batch(self) -> None:
-        """Start the next batch on the other side."""
+        """Start the next batch in the other process."""
         self._connection.sendall(_GO)
 
     def assign(self, assignment: BatchShare) -> None:
-        """Send the indices of the samples to read next."""
+        """Send a shard of a later batch, which the other process may read in advance."""
         packed = array("d", [assignment.share]).tobytes() + array("q", assignment.indices).tobytes()
         self._connection.sendall(_ASSIGNMENT + len(packed).to_bytes(_SIZE_BYTES, "big") + packed)
 

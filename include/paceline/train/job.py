@@ -20,7 +20,7 @@ ENV_SERVER_KEY = "PACELINE_SERVER_KEY"
 ENV_WORKER = "PACELINE_WORKER"
 # For a profiling run: the number of epochs, which overrides the script's number.
 ENV_EPOCHS = "PACELINE_EPOCHS"
-# ``lines``: print progress lines also in a process that Paceline has not started.
+# ``lines``: print progress lines even if Paceline did not start the process.
 ENV_PROGRESS = "PACELINE_PROGRESS"
 
 EXIT_NO_WORKERS = 4  # parameter server: no workers are left

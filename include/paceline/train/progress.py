@@ -11,8 +11,8 @@ import math
 from dataclasses import asdict, dataclass, field
 
 MARKER = "@paceline "
-_LONGEST_SOURCE = 40
-_LARGEST = 2**53  # whole numbers up to this limit are exact in every JSON reader and divide without overflow
+_MAX_SOURCE_LENGTH = 40
+_MAX_WHOLE_NUMBER = 2**53  # whole numbers up to this limit are exact in every JSON reader and divide without overflow
 
 
 @dataclass(frozen=True)
@@ -21,13 +21,13 @@ class Progress:
 
     ``done`` and ``total`` count batches of all epochs (equation (2) of DECOR-NN gives ``total``); ``total`` may change
     while the job runs, for example by an early stop. ``epoch`` counts from 0. ``loss`` and ``metrics`` are the newest
-    reported values. ``spent`` is the effort of a parameter server's worker since its start: ``samples`` and ``batches``
-    done, ``compute_s`` to train them, ``update_s`` to send the changes and receive the newest state; empty for other
-    jobs. ``devices`` is the number of whole devices that train now, for ``data_parallel`` jobs, else ``None``.
-    ``save_s`` is the duration of the last checkpoint, and ``validation_s`` the forecast duration of the validation
-    after an epoch; ``None`` while unknown. ``monotonic_s`` and ``wall_s`` are the job's clocks. ``source`` identifies
-    the process that wrote the line, and ``number`` counts its lines, so that a reader recognises repeated lines; 0 if
-    the program does not count.
+    reported values. ``spent`` describes the work of a parameter server's worker since its start: the ``samples`` and
+    ``batches`` done, the seconds ``compute_s`` to train them, and the seconds ``update_s`` to send changes and receive
+    the newest state. It is empty for other jobs. ``devices`` is the number of whole devices that a ``data_parallel``
+    job uses now, else ``None``. ``save_s`` is the duration of the last checkpoint, and ``validation_s`` the forecast
+    duration of the validation after an epoch; both are ``None`` while unknown. ``monotonic_s`` and ``wall_s`` are times
+    on the job's clocks. ``source`` identifies the process that wrote the line, and ``number`` counts the lines of this
+    process, so that a reader recognises repeated lines; it is 0 in a process that does not count its lines.
 
     ``event`` is one of
 
@@ -38,7 +38,7 @@ class Progress:
     - ``"checkpoint"``: the state after ``done`` batches is safe on disk,
     - ``"resized"``: the number of devices has changed,
     - ``"finish"``: the loop is over and its final state is safe on disk; ``done`` equals ``total``,
-    - ``"report"``: metrics from outside a loop, for example of an evaluation script. ``done`` and ``total`` repeat
+    - ``"report"``: metrics from outside a loop, for example from an evaluation script. ``done`` and ``total`` repeat
       those of the previous loop, or are 1 without a loop. Controllers ignore these lines.
     """
 
@@ -62,7 +62,7 @@ class Progress:
 
     @property
     def percent(self) -> float:
-        """Progress in percent, equation (1) of DECOR-NN; 100 at the finish, also of a worker that got no batch.
+        """Progress in percent, equation (1) of DECOR-NN; 100 at the finish, even for a worker without a batch.
 
         >>> Progress(done=30, total=120).percent
         25.0
@@ -84,9 +84,9 @@ class Progress:
 
 
 def parse_line(line: str) -> Progress | None:
-    """Parse a progress line; ``None`` if ``line`` is not one.
+    """Parse a progress line; return ``None`` if ``line`` has no marker.
 
-    Raises ``ValueError`` with the reason if a line has the marker but no valid progress.
+    Raises ``ValueError`` with the reason if the line has the marker but no valid progress.
 
     >>> parse_line("epoch 3 done") is None
     True
@@ -115,8 +115,8 @@ def parse_line(line: str) -> Progress | None:
         epochs=_whole_number(data, "epochs", minimum=1, default=1),
         event=str(data.get("event", "progress")),
         loss=_finite(data.get("loss")),
-        metrics=_numbers(data, "metrics"),
-        spent=_numbers(data, "spent"),
+        metrics=_finite_numbers(data, "metrics"),
+        spent=_finite_numbers(data, "spent"),
         device=str(data.get("device", "cpu")),
         threads=_whole_number(data, "threads", minimum=1, default=1),
         devices=_whole_number(data, "devices", minimum=1) if data.get("devices") is not None else None,
@@ -124,12 +124,12 @@ def parse_line(line: str) -> Progress | None:
         validation_s=_seconds(data, "validation_s"),
         monotonic_s=_finite(data.get("monotonic_s")) or 0.0,
         wall_s=_finite(data.get("wall_s")) or 0.0,
-        source=str(data.get("source", ""))[:_LONGEST_SOURCE],
+        source=str(data.get("source", ""))[:_MAX_SOURCE_LENGTH],
         number=_whole_number(data, "number", minimum=0, default=0),
     )
 
 
-def _numbers(data: dict[str, object], name: str) -> dict[str, float]:
+def _finite_numbers(data: dict[str, object], name: str) -> dict[str, float]:
     values = data.get(name) or {}
     if not isinstance(values, dict):
         raise ValueError(f"{name}: got {values!r}, expected an object")
@@ -147,7 +147,7 @@ def _whole_number(data: dict[str, object], name: str, *, minimum: int, default: 
     value = data.get(name, default)
     if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
         raise ValueError(f"{name}: got {value!r}, expected a whole number of at least {minimum}")
-    if value > _LARGEST:
+    if value > _MAX_WHOLE_NUMBER:
         raise ValueError(f"{name}: got a number of {value.bit_length()} bits, expected at most 2**53")
     return value
 

@@ -22,7 +22,7 @@ loop = track(DataLoader(TensorDataset(torch.arange(samples)), 4, shuffle=True), 
 for (indices,) in loop:
     with torch.no_grad():
         model.counts[indices] += 1
-    time.sleep(0.3)  # longer than the interval of progress lines, so each batch is reported
+    time.sleep(0.3)  # longer than the interval between progress lines, so every batch is reported
     while loop.done and not Path("go").exists():
         time.sleep(0.05)
 (output_dir() / "counts.json").write_text(json.dumps(model.counts.tolist()))

@@ -12,7 +12,9 @@ from paceline.train import checkpoint, data_parallel, output_dir, report, track
 
 arguments = argparse.ArgumentParser()
 arguments.add_argument("--batches", type=int, default=200)
-arguments.add_argument("--batch-size", type=int, default=32, help="from 64 on, a second core speeds up training")
+arguments.add_argument(
+    "--batch-size", type=int, default=32, help="a second core speeds up training if this is at least 64"
+)
 arguments.add_argument("--checkpoint-every-s", type=float, default=None)
 arguments.add_argument("--whole", action="store_true", help="train with one process per device")
 chosen = arguments.parse_args()

@@ -1,7 +1,7 @@
 """A training script without torch, in batches of 0.01 s of CPU time: ``python endless.py BATCHES``.
 
 The script ends early when the test opens the gate ``finish``, see ``gates.py``. Its checkpoint is the number of
-completed batches. The script uses its whole allocation, so its speed is soon known; a tenth of a core is enough.
+completed batches. The script uses its whole allocation, so its speed is soon known, even on a tenth of a core.
 """
 
 import os
@@ -30,7 +30,7 @@ while done < total:
         pass
     done += 1
     saved.with_suffix(".new").write_text(str(done))
-    saved.with_suffix(".new").replace(saved)  # an atomic step
+    saved.with_suffix(".new").replace(saved)  # replacing a file is atomic
     if Path("finish").exists():
         total = done
     report("progress")

@@ -1,7 +1,7 @@
 """A training script without torch that ends when the test opens a gate, so no test depends on the machine's speed.
 
-A gate is a file in FOLDER that the test creates, see ``gates.py``. Batches continue until ``go`` exists; ``begin`` and
-``end`` are gates before and after all batches.
+A gate is a file in FOLDER that the test creates, see ``gates.py``. The script trains until ``go`` exists. It can also
+wait at the gates ``begin`` and ``end``, before the first and after the last batch.
 """
 
 import argparse
@@ -12,13 +12,13 @@ from pathlib import Path
 from paceline.train import checkpoint, output_dir, report, stop_early, track
 
 arguments = argparse.ArgumentParser()
-arguments.add_argument("gates", nargs="*", help="gates besides go: begin, end")
+arguments.add_argument("gates", nargs="*", help="gates in addition to go: begin, end")
 arguments.add_argument("--folder", type=Path, default=Path())
-arguments.add_argument("--checkpoint", action="store_true", help="save after every batch; needs torch")
+arguments.add_argument("--checkpoint", action="store_true", help="save a checkpoint after every batch (needs torch)")
 chosen = arguments.parse_args()
 
 
-class Count:
+class BatchCounter:
     """A model that counts its training batches."""
 
     batches = 0
@@ -37,12 +37,12 @@ def wait_at_gate(gate):
 
 if "begin" in chosen.gates:
     wait_at_gate("begin")
-model = Count()
+model = BatchCounter()
 if chosen.checkpoint:
     checkpoint(model=model, every_s=0)
 loop = track(range(10_000))
 for _ in loop:
-    time.sleep(0.3)  # longer than the interval of progress lines, so each batch is reported
+    time.sleep(0.3)  # longer than the interval between progress lines, so every batch is reported
     model.batches += 1
     report(loss=1 / model.batches)
     if (chosen.folder / "go").exists():

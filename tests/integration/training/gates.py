@@ -1,4 +1,4 @@
-"""Helpers for training jobs that wait at gates: open gates, follow runs, and end runs."""
+"""Helpers for tests of jobs that wait at gates: add a DAG, wait for a task's state, and open gates."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from paceline.airflow.demo.airflow_process import AirflowProcess
 
 @contextlib.contextmanager
 def temporary_dag(airflow: AirflowProcess, dag_id: str, text: str) -> Iterator[str]:
-    """Add a DAG to this Airflow for the block; afterwards, remove its file and end its runs."""
+    """Add a DAG to Airflow for the duration of the block. At the end, remove the DAG's file and end its runs."""
     path = airflow.dags_folder / f"{dag_id}.py"
     path.write_text(text)
     try:
         yield dag_id
     finally:
         path.unlink()
-        with contextlib.suppress(AirflowApiError):  # the file was never parsed
+        with contextlib.suppress(AirflowApiError):  # Airflow has never parsed the file
             for run in airflow.api("GET", f"/dags/{dag_id}/dagRuns", state=["queued", "running"])["dag_runs"]:
                 airflow.api("PATCH", f"/dags/{dag_id}/dagRuns/{run['dag_run_id']}", {"state": "failed"})
 
 
 @dataclass(frozen=True)
 class TrainingTask:
-    """A training task of a run."""
+    """A training task in a DAG run."""
 
     airflow: AirflowProcess
     dag_id: str
@@ -38,7 +38,7 @@ class TrainingTask:
     task_id: str = "train"
 
     def stored_value(self, key: str) -> Any:
-        """Return a value of the task's state store."""
+        """Return the value of a key in the task's state store."""
         return self.airflow.task_state(self.dag_id, self.run_id, self.task_id, key)
 
     def instance(self) -> dict[str, Any]:
@@ -59,11 +59,11 @@ class TrainingTask:
         return self.airflow.xcom(self.dag_id, self.run_id, self.task_id)
 
     def wait_until(self, condition: Callable[[dict[str, Any]], object], key: str = "pace") -> dict[str, Any]:
-        """Wait until a value of the store, by default the newest sample, meets ``condition``; return the value."""
+        """Wait until a stored value, by default the newest pace sample, meets ``condition``. Return the value."""
         seen: dict[str, Any] = {"task": self.task_id}
 
         def read_value() -> Any:
-            # Read the state first, because the last value is written before the task ends.
+            # Read the task's state before the value, because a task writes its last value before it ends.
             seen["state"] = self.instance()["state"]
             seen[key] = self.stored_value(key)
             if seen[key] and condition(seen[key]):
@@ -75,12 +75,12 @@ class TrainingTask:
 
 
 def run_in_container(client: docker.APIClient, container: str, *command: str) -> str:
-    """Run a command in a container, with its user and working folder; return the output, or "" on failure."""
+    """Run a command in a container as its user, in its working folder. Return the output, or "" on failure."""
     execution = client.exec_create(container, list(command))["Id"]
     output = client.exec_start(execution).decode()
     return output if client.exec_inspect(execution)["ExitCode"] == 0 else ""
 
 
 def open_gates(client: docker.APIClient, container: str, *gates: str) -> None:
-    """Open gates of the training job in a container."""
+    """Open gates of the training job that runs in a container."""
     run_in_container(client, container, "touch", *gates)

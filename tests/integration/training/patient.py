@@ -1,8 +1,8 @@
 """A training script whose model counts how often each sample was trained on: ``patient.py SAMPLES EPOCHS [GATE...]``.
 
-Each batch takes 0.2 s until the test opens the gate ``go``, see ``gates.py``, and then as little as possible. So a
-test has enough time on a machine of any speed. Further gates are ``begin``, before all imports, and ``end``, after the
-last batch.
+Each batch takes 0.2 s until the test opens the gate ``go``, see ``gates.py``, so a test has enough time on a fast
+machine. After that, batches are as fast as possible. The script can also wait at the gates ``begin``, before all
+imports, and ``end``, after the last batch.
 """
 
 import sys

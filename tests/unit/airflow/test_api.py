@@ -1,4 +1,4 @@
-"""The client for Airflow's REST API, with error responses."""
+"""The client for Airflow's REST API retries or raises error responses."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(json.dumps(body).encode())
 
     def log_message(self, *_: object) -> None:
-        """Log nothing."""
+        """Do not log requests."""
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_persistent_database_error_is_raised(api, server):
 
 
 @pytest.mark.parametrize("status", [400, 404, 500, 503])
-def test_other_errors_are_raised_at_once(api, server, status):
+def test_errors_other_than_a_locked_database_are_raised_at_once(api, server, status):
     server.responses = [(status, {"detail": "no"})]
     with pytest.raises(AirflowApiError, match=str(status)):
         api.api("PATCH", "/dags/some", {})

@@ -1,4 +1,4 @@
-"""The output of the ``paceline`` command, without a real Airflow."""
+"""The output of the ``paceline`` command for a fake Airflow."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from paceline.airflow import cli
 
 
 class FakeAirflow:
-    """A fake REST API that lists many running tasks in pages."""
+    """A fake of the REST API that returns many running tasks, page by page."""
 
     def __init__(self, tasks: int) -> None:
         self._tasks = [

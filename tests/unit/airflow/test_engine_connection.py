@@ -28,11 +28,11 @@ def connection(extra="", **fields):
         ({"host": "gate", "port": 4000}, "tcp://gate:4000"),
     ],
 )
-def test_host_is_a_url_a_socket_or_a_name(fields, url):
+def test_host_may_be_a_url_a_socket_or_a_name(fields, url):
     assert engine_address("gate", connection(**fields)) == (url, None)
 
 
-def test_tls_comes_from_the_extras_and_is_verified_by_default():
+def test_tls_is_configured_by_extras_and_verified_by_default():
     found = engine_address("gate", connection(json.dumps(TLS), host="gate"))
     assert found == ("tcp://gate:2376", {**FILES, "verify": True})
     unverified = engine_address("gate", connection(json.dumps({**TLS, "tls_verify": False}), host="gate"))

@@ -1,4 +1,4 @@
-"""The greedy allocator follows exactly its four rules."""
+"""The greedy allocator follows its four published rules exactly."""
 
 import pytest
 from hypothesis import given, settings
@@ -32,7 +32,7 @@ def test_queued_jobs_get_idle_nodes_in_order(rescale):
 
 
 def test_jobs_with_shortest_training_times_get_idle_nodes_without_queue():
-    # Figure 4 of the paper, first example.
+    # first example in figure 4 of the paper
     jobs = [
         running_job("1", 8, 0.0),
         running_job("2", 4, 300.0),
@@ -47,7 +47,7 @@ def test_jobs_with_shortest_training_times_get_idle_nodes_without_queue():
 
 
 def test_full_pool_halves_longest_job_for_head_of_queue():
-    # Figure 4 of the paper, second example.
+    # second example in figure 4 of the paper
     jobs = [running_job("5", 4, 0.0), running_job("6", 8, 300.0), running_job("7", 4, 600.0), queued_job("8")]
     assert devices_by_job(jobs, 16) == {"5": 2, "6": 8, "7": 4, "8": 2}
 
@@ -67,7 +67,7 @@ def test_halving_repeats_until_queue_is_empty_or_no_job_can_be_halved():
     assert devices_by_job(jobs, 3) == {"a": 1, "b": 1, "x": 1}
 
 
-def test_halving_without_repeat_passes_unused_nodes_to_next_in_queue():
+def test_without_repeated_halving_the_next_job_in_queue_gets_unused_nodes():
     jobs = [running_job("long", 8, 0.0), queued_job("x"), queued_job("y")]
     assert devices_by_job(jobs, 8, repeat=False) == {"long": 4, "x": 4}
     single = {"device": Speeds.linear(1)}
@@ -82,13 +82,13 @@ def test_running_jobs_keep_their_devices_between_regular_times():
     assert devices_by_job(idle, 8, rescale=False) == {"a": 4}
 
 
-def test_training_time_option_left_compares_remaining_time():
+def test_option_left_compares_jobs_by_remaining_training_time():
     jobs = [running_job("old", 4, 0.0, work=3e3), running_job("new", 4, 900.0, work=9e5), queued_job("x")]
     assert devices_by_job(jobs, 8) == {"old": 2, "new": 4, "x": 2}
     assert devices_by_job(jobs, 8, training_time="left") == {"old": 4, "new": 2, "x": 2}
 
 
-def test_job_needing_several_halved_jobs_starts_with_all_or_waits():
+def test_job_that_needs_nodes_of_several_jobs_gets_all_of_them_or_waits():
     wide = {"device": Speeds((4, 8), (3.0, 5.0))}
     jobs = [running_job("a", 4, 0.0), running_job("b", 4, 500.0), queued_job("x", speeds=wide)]
     assert devices_by_job(jobs, 8) == {"a": 1, "b": 2, "x": 4}
@@ -96,7 +96,7 @@ def test_job_needing_several_halved_jobs_starts_with_all_or_waits():
     assert devices_by_job(narrow, 5) == {"a": 1, "b": 4}
 
 
-def test_job_gets_no_devices_that_slow_it_down():
+def test_job_gets_no_device_that_would_slow_it_down():
     peaked = {"device": Speeds((1, 2, 4), (1.0, 1.5, 1.2))}
     assert devices_by_job([queued_job("x", speeds=peaked)], 8) == {"x": 2}
 
@@ -114,7 +114,7 @@ def test_every_change_has_a_reason():
     assert set(allocation.reasons) == {"long", "x"}
 
 
-def test_several_pools_and_unknown_training_time_are_rejected():
+def test_several_pools_and_unknown_training_times_are_rejected():
     with pytest.raises(InvalidInputError, match="one node"):
         Greedy().allocate([], [Node("a", 1), Node("b", 1)], 0.0, rescale=True)
     with pytest.raises(InvalidInputError, match="so_far"):
@@ -146,6 +146,6 @@ def test_no_node_is_idle_while_jobs_wait_and_no_job_is_stopped(state, repeat, tr
         devices = devices_by_job(jobs, nodes, rescale=rescale, repeat=repeat, training_time=training_time)
         assert all(job.name in devices for job in jobs if job.held is not None)
         if any(job.name not in devices for job in jobs):
-            assert sum(devices.values()) == nodes  # every job can run on one node
+            assert sum(devices.values()) == nodes  # in this test, every job can run on one node
             if rescale and repeat:
                 assert all(devices[job.name] == 1 for job in jobs if job.held is not None), "all jobs are halved"

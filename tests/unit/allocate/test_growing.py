@@ -26,7 +26,7 @@ def devices_by_job(jobs: list[ClusterJob], *, rescale: bool = True) -> dict[str,
     return {name: placed.devices for name, placed in allocation.placements.items()}
 
 
-def test_job_starts_on_fraction_of_budget_and_grows_by_half_at_regular_times():
+def test_job_starts_on_quarter_of_budget_and_grows_by_half_at_regular_times():
     assert devices_by_job([job("a", 0.0)]) == {"a": 15}
     assert devices_by_job([job("a", 0.0, held=15)], rescale=False) == {"a": 15}
     for held, grown in ((15, 22), (50, 60), (60, 60)):

@@ -1,4 +1,4 @@
-"""The optimum minimises its objective, and Randomized Greedy with local search comes close to it."""
+"""The optimum minimises the objective. Randomized Greedy with local search is close to the optimum."""
 
 from itertools import product
 from random import Random
@@ -14,7 +14,7 @@ ONE = {"device": Speeds.linear(2)}
 
 
 def random_instance(seed, jobs, nodes, now_s=0.0, euro_per_s=1.0):
-    """Return a random instance; ``euro_per_s`` scales the weights relative to the costs of nodes."""
+    """Return random jobs and nodes. ``euro_per_s`` scales the jobs' weights relative to the costs of nodes."""
     rng = Random(seed)
     cluster = []
     for number in range(nodes):
@@ -35,7 +35,7 @@ def random_instance(seed, jobs, nodes, now_s=0.0, euro_per_s=1.0):
 
 
 def feasible_schedules(jobs, nodes):
-    """Yield all feasible schedules, with the devices in use on each node."""
+    """Yield each feasible schedule and its number of devices in use per node."""
     options = [
         [None, *(Placement(node.name, one.devices) for node in nodes for one in configurations(job, node, 0.0))]
         for job in jobs
@@ -53,13 +53,13 @@ def test_no_schedule_is_better_than_optimum(seed, every_node):
     jobs, nodes = random_instance(
         seed, jobs=2 + seed % 3, nodes=1 + seed % 2, now_s=now_s, euro_per_s=(1.0, 1 / 3600)[seed % 2]
     )
-    found = optimum(jobs, nodes, now_s, every_node=every_node)
-    check(found.allocation, jobs, nodes)
+    best = optimum(jobs, nodes, now_s, every_node=every_node)
+    check(best.allocation, jobs, nodes)
 
     def is_admissible(given, used):
         if every_node:
             return sum(map(bool, used.values())) == min(len(jobs), len(nodes))
-        # A job waits only if all nodes are full.
+        # A schedule is admissible if no job waits or all nodes are full.
         return len(given) == len(jobs) or all(used[node.name] == node.devices for node in nodes)
 
     smallest = min(
@@ -67,11 +67,11 @@ def test_no_schedule_is_better_than_optimum(seed, every_node):
         for given, used in feasible_schedules(jobs, nodes)
         if is_admissible(given, used)
     )
-    assert found.value == objective(found.allocation.placements, jobs, nodes, now_s)
-    assert found.value == pytest.approx(smallest, rel=1e-9)
+    assert best.value == objective(best.allocation.placements, jobs, nodes, now_s)
+    assert best.value == pytest.approx(smallest, rel=1e-9)
 
 
-def test_node_costs_as_much_as_its_job_that_ends_first():
+def test_node_is_charged_until_its_first_job_ends():
     jobs = [ClusterJob("first", 0.0, 60.0, ONE), ClusterJob("cheap", 0.0, 80.0, {"device": Speeds((1,), (1.0,))})]
     node = Node("n", 3, cost_per_s=(0.0, 1.0, 5.0, 6.0))
     both = {"first": Placement("n", 2), "cheap": Placement("n", 1)}
@@ -85,7 +85,7 @@ def test_costs_of_late_and_postponed_jobs_follow_the_paper():
     ]
     node = Node("n", 2, cost_per_s=(0.0, 1.0, 1.5))
     given = {"late": Placement("n", 1)}
-    # The late job costs 30 s times weight 2, its node 100 s. The other job is on time even if postponed by 60 s.
+    # The late job costs 30 s times weight 2, and its node 100 s. The other job is on time even if postponed by 60 s.
     assert objective(given, jobs, [node], 1000.0, rho=10.0, period_s=60.0) == 2.0 * 30.0 + 100.0
     assert postponement_cost(jobs[1], [node], 1000.0, rho=10.0, period_s=200.0) == 10.0 * 3.0 * (200.0 + 100.0 - 250.0)
 
@@ -101,7 +101,7 @@ def test_job_without_due_date_runs_and_job_without_usable_node_does_not():
     assert optimum([], [node], 0.0).value == 0.0
 
 
-def test_every_node_option_uses_slow_node_even_if_fast_node_has_room():
+def test_every_node_option_uses_slow_node_even_if_fast_node_has_idle_devices():
     speeds = {"fast": Speeds((1,), (1.0,)), "slow": Speeds((1,), (0.1,))}
     jobs = [ClusterJob(name, 0.0, 100.0, speeds, 200.0) for name in "ab"]
     nodes = [Node("f", 2, "fast", (0.0, 1.0, 2.0)), Node("s", 1, "slow", (0.0, 1.0))]
@@ -110,7 +110,7 @@ def test_every_node_option_uses_slow_node_even_if_fast_node_has_room():
     assert optimum(jobs, nodes, 0.0, every_node=True).value == 100.0 + 1000.0 + 800.0
 
 
-def test_every_node_option_is_infeasible_with_unusable_node():
+def test_every_node_option_is_infeasible_if_no_job_can_use_a_node():
     jobs = [ClusterJob(name, 0.0, 100.0, ONE, 200.0) for name in "ab"]
     nodes = [Node("n", 2), Node("other", 1, "other")]
     assert len(optimum(jobs, nodes, 0.0).allocation.placements) == 2
@@ -123,7 +123,7 @@ def test_randomized_greedy_with_local_search_is_within_3_percent_of_optimum():
     for seed in range(15):
         jobs, nodes = random_instance(100 + seed, jobs=3 + seed % 4, nodes=2 + seed % 2)
         best = optimum(jobs, nodes, 0.0).value
-        found = RandomizedGreedy(local_search=True).allocate(jobs, nodes, 0.0, rescale=True)
-        gaps.append(objective(found.placements, jobs, nodes, 0.0) / best - 1.0)
+        best = RandomizedGreedy(local_search=True).allocate(jobs, nodes, 0.0, rescale=True)
+        gaps.append(objective(best.placements, jobs, nodes, 0.0) / best - 1.0)
     assert min(gaps) > -1e-9
     assert mean(gaps) <= 0.03

@@ -8,7 +8,7 @@ from paceline.allocate import ClusterJob, Node, Placement, RandomizedGreedy, Spe
 from paceline.allocate.andreas.objective import objective
 from paceline.errors import InvalidInputError
 from paceline.simulate.cluster import Friction, Simulation
-from paceline.simulate.cluster.heterogeneous import heterogeneous
+from paceline.simulate.cluster.heterogeneous import heterogeneous_workload
 
 FAST, SLOW = Speeds((1, 2), (1.0, 1.8)), Speeds((1, 2), (0.4, 0.7))
 BOTH = {"fast": FAST, "slow": SLOW}
@@ -31,7 +31,7 @@ def decide(jobs, nodes, now_s=0.0, **options):
 
 @st.composite
 def cluster_states(draw, fresh=False):
-    """Draw jobs, some of them running, and nodes of two kinds."""
+    """Generate nodes of two kinds and jobs, some of which are running."""
     kinds = draw(st.lists(st.tuples(st.sampled_from(["fast", "slow"]), st.integers(1, 2)), min_size=1, max_size=5))
     nodes = [Node(f"n{n}", size, kind, COSTS[: size + 1]) for n, (kind, size) in enumerate(kinds)]
     free = {node.name: node.devices for node in nodes}
@@ -57,7 +57,7 @@ SETTINGS = [{}, {"local_search": True}, {"improve": False}]
 @pytest.mark.parametrize("options", SETTINGS)
 @settings(max_examples=50)
 @given(state=cluster_states())
-def test_decision_is_executable_explained_and_leaves_no_usable_device_idle(options, state):
+def test_decision_is_valid_has_reasons_and_leaves_no_usable_device_idle(options, state):
     jobs, nodes = state
     found = decide(jobs, nodes, iterations=30, **options)
     check(found, jobs, nodes)
@@ -79,7 +79,7 @@ def test_more_iterations_never_increase_the_objective(options, state):
 
 
 def test_decisions_are_deterministic():
-    arrivals, nodes = heterogeneous(6, 30, seed=1)
+    arrivals, nodes = heterogeneous_workload(6, 30, seed=1)
     jobs = [waiting_job(one.name, one.work, one.deadline_s, one.weight, one.speeds) for one in arrivals]
     policy = RandomizedGreedy(seed=3)
     first = policy.allocate(jobs, nodes, 0.0, rescale=True)
@@ -94,7 +94,7 @@ def test_job_gets_cheapest_placement_that_meets_its_due_date():
 
 
 def test_late_job_gets_fastest_placement_and_is_reported():
-    # A second of tardiness costs more here than the energy of any node; else f_OBJ may prefer the cheap node.
+    # A second of tardiness costs more than the energy of any node. Otherwise, f_OBJ may prefer the cheap node.
     nodes = [Node("cheap", 2, "slow", (0.0, 0.01, 0.015)), Node("costly", 2, "fast", (0.0, 0.05, 0.06))]
     found = decide([waiting_job("j", due_s=10.0)], nodes)
     assert found.placements["j"] == Placement("costly", 2)
@@ -158,9 +158,9 @@ def test_job_moves_only_if_gain_exceeds_lost_work():
     assert [given.node for given in moved] == ["slow", "fast"]
 
 
-def test_published_search_moves_jobs_more_often():
-    """As published, any decrease of f_OBJ justifies a move."""
-    arrivals, nodes = heterogeneous(8, 80, "large", seed=2)
+def test_published_search_moves_job_for_any_decrease_of_objective():
+    """The published search moves a job if f_OBJ decreases at all."""
+    arrivals, nodes = heterogeneous_workload(8, 80, "large", seed=2)
     changes = {}
     for improve in (True, False):
         policy = RandomizedGreedy(improve=improve, iterations=20)

@@ -1,4 +1,4 @@
-"""The rolling horizon solves formulation 4.4 within its stated gap and executes the first step."""
+"""The rolling horizon solves formulation 4.4 within the stated gap and executes the first step of the plan."""
 
 import itertools
 from dataclasses import replace
@@ -13,7 +13,7 @@ from paceline.allocate.modelarts.horizon import HorizonProblem
 from paceline.allocate.modelarts.solver import solve
 from paceline.errors import InvalidInputError
 from paceline.simulate.cluster import Simulation
-from paceline.simulate.cluster.generate import modelarts
+from paceline.simulate.cluster.generate import modelarts_workload
 
 PERIOD_S = 300.0
 CURVES = [
@@ -30,11 +30,11 @@ def job(name, work, speeds=CURVES[0], **more):
 
 
 def horizon_problem(jobs, nodes, steps=5):
-    return HorizonProblem.of(jobs, "device", nodes, 0.0, steps, PERIOD_S)
+    return HorizonProblem.for_jobs(jobs, "device", nodes, 0.0, steps, PERIOD_S)
 
 
 @st.composite
-def instances(draw, max_jobs=7, curves=CURVES):
+def random_jobs_and_nodes(draw, max_jobs=7, curves=CURVES):
     jobs = [
         job(f"j{number}", draw(st.floats(1.0, 20_000.0)), draw(st.sampled_from(curves)))
         for number in range(draw(st.integers(1, max_jobs)))
@@ -63,8 +63,8 @@ def assert_valid(jobs, nodes, plan):
 
 
 @settings(max_examples=25)
-@given(instances(max_jobs=3, curves=[CURVES[1], CURVES[3]]))
-def test_highs_finds_best_plan_and_prices_bound_is_above_it(instance):
+@given(random_jobs_and_nodes(max_jobs=3, curves=[CURVES[1], CURVES[3]]))
+def test_highs_finds_best_plan_and_bound_of_prices_solver_is_higher(instance):
     jobs, nodes = instance
     legal = [[count for count in one.speeds["device"].counts if count <= nodes] for one in jobs]
     steps = [step for step in itertools.product(*legal) if sum(step) <= nodes]
@@ -75,7 +75,7 @@ def test_highs_finds_best_plan_and_prices_bound_is_above_it(instance):
 
 
 @settings(max_examples=25)
-@given(instances())
+@given(random_jobs_and_nodes())
 def test_every_solver_returns_valid_plan_within_its_gap(instance):
     jobs, nodes = instance
     problem = horizon_problem(jobs, nodes)
@@ -108,14 +108,14 @@ def test_auto_solver_considers_every_allowed_device_count():
     assert both.gap <= 0.005
 
 
-def test_highs_without_time_falls_back_to_valid_plan():
+def test_highs_returns_valid_plan_when_it_runs_out_of_time():
     jobs = [job(f"j{number}", 400.0 * (number + 1)) for number in range(60)]
     plan = solve(horizon_problem(jobs, 150), "highs", gap=0.0, time_limit_s=1e-9)
     assert_valid(jobs, 150, plan)
 
 
 @settings(max_examples=25)
-@given(instances())
+@given(random_jobs_and_nodes())
 def test_first_step_of_plan_is_executed_at_regular_times(instance):
     jobs, nodes = instance
     policy, pool = RollingHorizon(), [Node("pool", nodes)]
@@ -145,7 +145,7 @@ def test_queued_jobs_get_idle_nodes_between_regular_times():
     assert policy.last is None  # no plan between regular times
 
 
-def test_job_past_its_estimated_end_gets_its_smallest_allocation():
+def test_job_that_exceeds_its_estimated_time_gets_its_smallest_allocation():
     overdue = job("overdue", 600.0, held=Placement("pool", 8), speed=4.0, started_s=0.0)
     jobs = [overdue, job("other", 90_000.0)]
     allocation = RollingHorizon().allocate(jobs, [Node("pool", 17)], 900.0, rescale=True)
@@ -164,7 +164,7 @@ def test_spare_devices_stay_idle_unless_running_jobs_need_them():
 
 
 def test_mean_completion_time_is_shorter_than_with_greedy():
-    jobs = [replace(one, arrives_s=one.arrives_s / 9, work=one.work / 9) for one in modelarts(seed=0, jobs=60)]
+    jobs = [replace(one, arrives_s=one.arrives_s / 9, work=one.work / 9) for one in modelarts_workload(seed=0, jobs=60)]
     greedy, milp = (
         Simulation(jobs, [Node("pool", 16)], policy, period_s=PERIOD_S).run() for policy in (Greedy(), RollingHorizon())
     )

@@ -1,4 +1,4 @@
-"""Admission promises feasible deadlines, and the earliest deadline that it returns is feasible."""
+"""Admission promises only feasible deadlines. The earliest deadline that admission returns is feasible."""
 
 import random
 
@@ -23,7 +23,7 @@ def test_job_alone_is_admitted_with_smallest_allocation():
     assert (without_deadline.fits, without_deadline.earliest_s) == (True, pytest.approx(6.0))
 
 
-def test_infeasible_promise_does_not_block_admission():
+def test_job_that_can_no_longer_meet_its_promised_deadline_does_not_block_admission():
     lost = [ClusterJob("a", 0.0, 4000.0, CURVE, deadline_s=10.0)]
     assert check_admission(ClusterJob("b", 0.0, 40.0, CURVE, deadline_s=10.0), lost, POOL, 0.0).fits
 
@@ -36,7 +36,7 @@ def test_admission_considers_progress_of_promised_job():
 
 @settings(max_examples=50)
 @given(seed=st.integers(0, 10_000), number=st.integers(0, 12), change_s=st.sampled_from([0.0, 2.0]))
-def test_earliest_deadline_is_admitted_and_earlier_deadlines_are_not(seed, number, change_s):
+def test_returned_earliest_deadline_is_admitted_and_earlier_deadlines_are_not(seed, number, change_s):
     draw = random.Random(seed)
     promised = [
         ClusterJob(f"j{n}", 0.0, draw.uniform(1, 60), CURVE, deadline_s=draw.uniform(2, 60)) for n in range(number)

@@ -1,4 +1,4 @@
-"""Jobs that share a pool under an arbiter, each with its own deadline controller, in simulated time."""
+"""Simulated jobs, each with a deadline controller, share a pool under an arbiter, in simulated time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ POOL = 2.0
 
 @dataclass
 class SimulatedJob:
-    """A simulated job: it waits for its first grant, trains within its ceiling, and sends a request every second."""
+    """A simulated job that waits for its first grant, trains within its ceiling, and sends a request every second."""
 
     name: str
     core_s: float
@@ -48,7 +48,7 @@ class SimulatedJob:
         self.applied_grant = self.ceiling.grant
         self.paused = self.ceiling.devices <= 0 and self.run is not None
         if self.ceiling.devices <= 0:
-            self.began_s += 1.0  # the clock of the run pauses
+            self.began_s += 1.0  # the time of the simulated run stops during a pause
             return
         if self.run is None:
             plant = Plant(batches=1000, batch_s=self.core_s / 1000, startup_s=1.0, tail_s=0.3, noise=self.noise)
@@ -81,7 +81,7 @@ class SimulatedJob:
 def run_on_pool(
     jobs: list[SimulatedJob], arbiter=None, *, seconds: int, at=None, restart_every: int | None = None
 ) -> None:
-    """Run the jobs on the pool; ``at`` maps seconds to actions, ``restart_every`` restarts the arbiter."""
+    """Run the jobs on the pool. ``at`` maps seconds to actions. The arbiter restarts every ``restart_every`` seconds."""
     arbiter = arbiter or Arbiter(POOL, every_s=20.0)
     for second in range(seconds):
         if at and second in at:
@@ -101,21 +101,21 @@ def run_on_pool(
             return
 
 
-def late_pct(job: SimulatedJob) -> float:
+def lateness_pct(job: SimulatedJob) -> float:
     assert job.ended_s is not None, f"{job.name} has not ended"
     return 100 * (job.ended_s - job.deadline_s) / job.deadline_s
 
 
 @pytest.mark.parametrize("restart_every", [None, 15], ids=["one arbiter", "restarted arbiter"])
-def test_four_jobs_and_urgent_fifth_are_all_on_time(restart_every: int | None) -> None:
+def test_four_jobs_and_an_urgent_fifth_job_meet_their_deadlines(restart_every: int | None) -> None:
     jobs = [SimulatedJob(name, core_s=60, deadline_s=200 + 10 * number) for number, name in enumerate("abcd")]
     jobs.append(SimulatedJob("urgent", core_s=40, deadline_s=90, arrives_s=50))
     run_on_pool(jobs, seconds=400, restart_every=restart_every)
-    assert [round(late_pct(one), 2) for one in jobs if late_pct(one) > 0.5] == []
+    assert [round(lateness_pct(one), 2) for one in jobs if lateness_pct(one) > 0.5] == []
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_two_jobs_that_exceed_pool_share_without_oscillation(known: bool) -> None:
+def test_two_jobs_that_need_more_than_the_pool_share_it_without_oscillation(known: bool) -> None:
     two = [
         SimulatedJob(name, core_s=170, deadline_s=due_s, known=known) for name, due_s in (("one", 120), ("two", 121))
     ]
@@ -136,11 +136,11 @@ def test_earlier_deadline_gets_devices_from_job_with_slack() -> None:
         near.controller.move_deadline(40.0, 100.0)
 
     run_on_pool([near, far], seconds=400, at={40: advance_deadline})
-    assert late_pct(near) < 0.5
-    assert late_pct(far) < 0.5
+    assert lateness_pct(near) < 0.5
+    assert lateness_pct(far) < 0.5
 
 
-def test_new_job_gets_admission_answer_and_earliest_deadline() -> None:
+def test_new_job_gets_admission_decision_and_earliest_deadline() -> None:
     arbiter = Arbiter(POOL)
     promised = SimulatedJob("promised", core_s=180, deadline_s=100)
     new = SimulatedJob("new", core_s=100, deadline_s=100)
@@ -156,7 +156,7 @@ def test_new_job_gets_admission_answer_and_earliest_deadline() -> None:
     assert "new" not in [grant.key for grant in later if grant.ceiling.devices == answer.devices], "sent only once"
 
 
-def test_job_too_large_for_pool_gets_reason() -> None:
+def test_job_too_large_for_pool_is_rejected_with_reason() -> None:
     request = DeviceRequest("large", "waiting", 0, 60, 0, 0, 4.0, 8.0, 1.0, 0.0, 0, None, None)
     (grant,) = Arbiter(POOL).step([request], 0.0)
     assert grant.ceiling.devices == 0
@@ -175,14 +175,14 @@ def test_invalid_pool_is_rejected(devices: float, quantum: float) -> None:
     [OnTime(change_s=2.0), RollingHorizon(period_s=20.0), Greedy(), edf(), fifo(), priority()],
     ids=lambda one: one.name,
 )
-def test_every_policy_for_one_pool_finishes_all_jobs(policy) -> None:
+def test_all_jobs_finish_under_every_policy_for_one_pool(policy) -> None:
     jobs = [SimulatedJob(name, core_s=60, deadline_s=100 + 10 * n) for n, name in enumerate("abc")]
     run_on_pool(jobs, Arbiter(POOL, policy=policy), seconds=600)
     assert [one.name for one in jobs if one.ended_s is None] == []
 
 
 def published_sample(t_s: float, **changed) -> dict:
-    """Return a sample as a control loop publishes it: with an exact timestamp and rounded seconds."""
+    """Return a sample as a control loop publishes it, with an exact timestamp and with rounded durations."""
     origin = datetime(2030, 1, 1, tzinfo=timezone.utc) + timedelta(seconds=0.123456)
     return {
         "state": "training", "t_s": round(t_s, 3), "updated_at": (origin + timedelta(seconds=t_s)).isoformat(),
@@ -192,7 +192,7 @@ def published_sample(t_s: float, **changed) -> dict:
     }  # fmt: skip
 
 
-def test_policy_decides_periodically_not_at_every_sample() -> None:
+def test_policy_decides_once_per_period_and_not_at_every_sample() -> None:
     arbiter, ceiling = Arbiter(POOL, every_s=60.0), Ceiling(0.5, 1).to_json()
     for second in range(180):
         request = DeviceRequest.read("a", published_sample(second * 1.0007), ceiling)
@@ -231,7 +231,7 @@ def test_invalid_remaining_work_is_unknown(remaining: dict) -> None:
 
 
 @pytest.mark.parametrize("ceiling", [None, "much", 1.9])
-def test_user_changes_of_ceiling_do_not_affect_shared_job(ceiling: object) -> None:
+def test_ceiling_set_by_user_does_not_affect_shared_job(ceiling: object) -> None:
     request = DeviceRequest.read("a", published_sample(5.0, ceiling=1.8, devices=0.3, grant=4), ceiling)
     assert (request.committed, request.granted) == (1.8, 1.8)
 
@@ -273,7 +273,7 @@ def test_job_without_devices_is_reconsidered_before_next_regular_decision() -> N
     assert {grant.key for grant in grants} >= {"large"}, "the large job is lowered for the waiting one"
 
 
-def test_job_in_warm_up_keeps_devices_and_delays_admission() -> None:
+def test_job_in_warm_up_keeps_its_devices_and_delays_admission_of_other_jobs() -> None:
     arbiter = Arbiter(1.2, every_s=1000.0)
     new = DeviceRequest("new", "starting", 0, 100, 0, 0, 0.1, 1.2, 0.05, 0.6, 1, Ceiling(0.6, 1), None)
     remaining = RemainingWork(50.0, 1.0, 0.0)

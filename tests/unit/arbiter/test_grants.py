@@ -1,4 +1,4 @@
-"""Grants never exceed the pool, despite crashes, and converge to the decision of the policy."""
+"""Even if processes crash, grants never exceed the pool, and they converge to the decision of the policy."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ POOL = 2.0
 
 @dataclass
 class SimulatedJob:
-    """A job that applies its stored ceiling and publishes its state later, and may crash in between."""
+    """A simulated job that applies its stored ceiling first and publishes its state later."""
 
     name: str
     state: str = "waiting"
     held: float = 0.0
     applied_grant: int = 0
-    stored: dict | None = None  # the ceiling in the store
+    stored: dict | None = None  # the ceiling as JSON
     published: dict = field(default_factory=lambda: {"state": "waiting", "held": 0.0, "applied_grant": 0})
 
     def apply_ceiling(self) -> None:
@@ -32,7 +32,7 @@ class SimulatedJob:
             return
         ceiling = Ceiling.read(self.stored)
         self.applied_grant = ceiling.grant
-        self.held = ceiling.devices  # the worst case: the job uses its whole ceiling
+        self.held = ceiling.devices  # in the worst case, the job uses its whole ceiling
         if ceiling.devices > 0:
             self.state = "training"
         elif self.state == "training":
@@ -50,7 +50,7 @@ _DEVICES = st.integers(0, 40).map(lambda units: units * 0.05)
 
 
 def _clip_to_pool(wanted: list[float]) -> list[float]:
-    """Clip allocations as a policy does: their sum fits the pool, and no running job gets less than its minimum."""
+    """Clip allocations as a policy does, so that their sum fits the pool and each is zero or at least the minimum."""
     left, given = POOL, []
     for devices in wanted:
         devices = 0.0 if devices < 0.1 else min(devices, round(left, 9))
@@ -83,7 +83,7 @@ def test_allocations_never_exceed_pool_and_converge_to_targets(history) -> None:
         for grant in next_grants([one.request() for one in jobs], wanted, POOL):
             if deliver:
                 next(one for one in jobs if one.name == grant.key).stored = grant.ceiling.to_json()
-            deliver = True  # a crash of the arbiter loses the first grant only
+            deliver = True  # the crash loses only the first grant
 
     for event, value in history:
         if event == "apply":
@@ -126,7 +126,7 @@ def test_safety_factor_applies_from_start_of_job() -> None:
 
 def test_devices_of_silent_job_stay_committed() -> None:
     ceiling = Ceiling(1.5, grant=3, max_devices=1.5)
-    silent = _device_request("silent", held=1.5, applied_grant=2, ceiling=ceiling)  # grant 3 is never confirmed
+    silent = _device_request("silent", held=1.5, applied_grant=2, ceiling=ceiling)  # the job never confirms grant 3
     waits = _device_request("waits", state="waiting")
     grants = next_grants([silent, waits], {"silent": DesiredCeiling(0.5), "waits": DesiredCeiling(1.5)}, POOL)
     assert {grant.key: grant.ceiling.devices for grant in grants} == {"silent": 0.5, "waits": 0.5}

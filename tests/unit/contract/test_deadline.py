@@ -1,4 +1,4 @@
-"""Parsing of deadlines: accepted forms, and the message for invalid ones."""
+"""Parsing of deadlines: accepted forms, and the message for an invalid deadline."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_invalid_deadline_is_rejected_with_the_accepted_forms(written):
 
 
 @given(st.text())
-def test_any_text_is_parsed_or_rejected(text):
+def test_any_text_is_parsed_or_rejected_with_a_message(text):
     try:
         deadline = Deadline.parse(text)
     except InvalidInputError:

@@ -1,4 +1,4 @@
-"""Values of the live state: readers tolerate any JSON, writers store only valid values."""
+"""Readers of a job's live state tolerate any JSON. Writers store only valid values."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_sample_without_a_required_field_is_none(field: str) -> None:
     assert PaceSample.read(stored) is None
 
 
-def test_sample_ignores_fields_of_a_newer_version() -> None:
+def test_unknown_fields_of_a_newer_version_are_ignored() -> None:
     newer = {
         **a_sample().to_json(),
         "version": 9,
@@ -53,7 +53,7 @@ def test_sample_ignores_fields_of_a_newer_version() -> None:
 
 
 def test_unusual_values_of_jobs_and_users_can_be_stored() -> None:
-    """An unusual metric name, reason or ceiling does not end the training."""
+    """An unusual metric name, reason or ceiling does not end the job."""
     odd = Ceiling.read({"devices": 1e12, "grant": 1e12, "reason": "\ud800"})
     report = parse_line('@paceline {"done": 1, "total": 2, "metrics": {"\\udfff": 0.5}}')
     sample = a_sample(ceiling=odd.devices, grant=odd.grant, metrics=report.metrics)

@@ -1,4 +1,4 @@
-"""Jobs without a deadline get the maximum, and jobs with a deadline the smallest sufficient allocation."""
+"""The budget controller allocates the maximum, or the smallest sufficient allocation if a user sets a deadline."""
 
 import json
 import math

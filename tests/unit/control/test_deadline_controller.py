@@ -1,4 +1,4 @@
-"""The default controller ends simulated jobs of any length at their deadline, with and without disturbances."""
+"""Simulated jobs of any length end at their deadline under the default controller, with and without disturbances."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ KINDS = {
 
 
 def make_plant(shortest_s: float, **kind: object) -> Plant:
-    """Return a job that takes ``shortest_s`` on two cores, with batches of 0.36 to 3 s."""
+    """Return a simulated job that takes ``shortest_s`` on two cores, in batches of 0.36 s to 3 s."""
     options = dict(kind)
     batch_s = min(max(shortest_s / 3000, 0.36), 3.0) * options.pop("batch", 1.0)
     epochs = options.setdefault("epochs", 1)
@@ -47,12 +47,12 @@ def make_plant(shortest_s: float, **kind: object) -> Plant:
 
 
 def make_past_run(plant: Plant) -> PastRun:
-    """Return the measurements of a run at full speed."""
+    """Return the measurements of a run with the maximum allocation."""
     return PastRun(plant.batches, STARTUP_S, TAIL_S, 2.0, plant.speed(2.0, 0.0), 0.85, plant.epochs * plant.pause_s)
 
 
 def make_controller(plant: Plant, deadline_s: float, **options: object) -> DeadlineController:
-    # At most 1000 steps for a long job keep the tests fast. The default is one step a second.
+    # The default is one step per second. For a long job, at most 1000 steps in total keep the test fast.
     return DeadlineController(
         LIMITS, deadline_s, period_s=max(1.0, deadline_s / 1000), past=make_past_run(plant), **options
     )
@@ -66,7 +66,7 @@ def test_jobs_of_all_kinds_and_lengths_end_at_their_deadline(length):
         shortest_s = plant.shortest_s(2.0)
         for d_c, changed_to in DEADLINES:
             if kind == "neighbours" and (changed_to or d_c) < 1.4:
-                continue  # not feasible with these neighbours
+                continue  # infeasible because of the neighbours
             deadline_s = d_c * shortest_s
             new_deadlines = {0.3 * deadline_s: changed_to * shortest_s} if changed_to else None
             run = simulate_run(
@@ -80,7 +80,7 @@ def test_jobs_of_all_kinds_and_lengths_end_at_their_deadline(length):
 @pytest.mark.parametrize("d_c", [1.2, 1.5, 1.8])
 @pytest.mark.parametrize("usable", [1.0, 1.37, 1.6])
 def test_allocation_does_not_exceed_what_the_job_can_use(usable, d_c):
-    """The job's threads wait for each other, so unusable cores would add cost but no speed."""
+    """The job's threads wait for each other, so cores above its usable maximum would add cost but no speed."""
     plant = Plant(300, 0.36, lambda cores: cores**0.95, startup_s=3.0, tail_s=1.0, noise=0.05, usable_devices=usable)
     deadline_s = d_c * plant.shortest_s(2.0)
     past = PastRun(300, 3.0, 1.0, 1.0, plant.speed(1.0, 0.0), exponent=0.85, pauses_s=0.0)
@@ -93,7 +93,7 @@ def test_allocation_does_not_exceed_what_the_job_can_use(usable, d_c):
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("usable", [1.2, 1.45, 1.7])
 def test_plan_expects_no_speed_from_cores_that_the_job_cannot_use(usable, seed):
-    """Unusable cores add no speed, even if the exponent predicts some."""
+    """Cores that the job cannot use add no speed, even if the speed-up exponent predicts more speed."""
     plant = Plant(340, 0.24, lambda cores: cores**0.9, startup_s=3.0, tail_s=1.0, noise=0.05, usable_devices=usable)
     first = DeadlineController(Limits(2.0, 2.0), deadline_s=1e4)
     simulate_run(plant, first, seed=seed)
@@ -105,7 +105,7 @@ def test_plan_expects_no_speed_from_cores_that_the_job_cannot_use(usable, seed):
 
 
 @pytest.mark.parametrize(("deadline_s", "devices"), [(200, 0.55), (101, 1.5), (90, 4.0)])
-def test_late_job_gets_the_maximum_and_nearly_late_job_150_percent_of_usable(deadline_s, devices):
+def test_late_job_gets_maximum_and_nearly_late_job_gets_150_percent_of_usable_cores(deadline_s, devices):
     past = PastRun(100, 0.0, 0.0, pauses_s=0.0, devices=1.0, batches_per_s=1.0, exponent=1.0, usable_devices=1.0)
     controller = DeadlineController(Limits(0.1, 4.0), deadline_s, past=past)
     controller.start(0.0)
@@ -113,7 +113,7 @@ def test_late_job_gets_the_maximum_and_nearly_late_job_150_percent_of_usable(dea
 
 
 def test_idle_whole_devices_do_not_prevent_more_devices():
-    """A process that waits for its GPU or its data is idle, but more devices may still make the job faster."""
+    """A process that waits for its GPU or its data uses little CPU, but more devices may still make the job faster."""
     controller = DeadlineController(Limits(1.0, 8.0, quantum=1.0), deadline_s=200.0, start_devices=1)
     devices, done, largest = controller.start(0.0), 0.0, 0.0
     for second in range(200):
@@ -135,7 +135,7 @@ def test_core_seconds_are_within_3_percent_of_the_best_constant_allocation(kind,
     assert run.device_seconds <= 1.03 * best * plant.shortest_s(best)
 
 
-def test_first_run_without_past_ends_within_one_percent_of_its_deadline():
+def test_first_run_without_measurements_ends_within_one_percent_of_its_deadline():
     for d_c in (1.2, 1.5, 1.8):
         plant = make_plant(120.0, noise=0.05)
         deadline_s = d_c * plant.shortest_s(2.0)
@@ -165,7 +165,7 @@ def test_job_that_stops_early_ends_early():
     assert run.finished_s < 450.0 * 0.7
 
 
-def test_ceiling_is_respected_and_lost_time_is_made_up():
+def test_job_catches_up_after_a_low_ceiling():
     plant = make_plant(200.0, noise=0.05)
     deadline_s = 1.5 * plant.shortest_s(2.0)
     run = simulate_run(plant, make_controller(plant, deadline_s), ceilings={40.0: 0.63, 100.0: None})
@@ -196,7 +196,7 @@ def test_slow_first_batches_do_not_affect_feasibility_or_remaining_work(known):
         for second, done in ((4, 1), (6, 4))
     ]
     assert known or slow[-1].remaining is None
-    # Then 6 batches/s on half a device: with linear speed-up, 1/12 s a batch on one device.
+    # After that, 6 batches/s on half a device, which is 1/12 s per batch on one device with linear speed-up.
     remaining = [
         controller.step(Observation(4 + n, 6 * n, 300, done_s=4 + n, held_devices=0.5)).remaining for n in (3, 4, 5)
     ][-1]
@@ -204,7 +204,7 @@ def test_slow_first_batches_do_not_affect_feasibility_or_remaining_work(known):
     assert known or remaining.work_s / (300 - 30) < 0.13
 
 
-def test_start_up_gets_one_core_and_more_after_a_tighter_deadline():
+def test_job_gets_one_core_at_start_up_and_more_after_an_earlier_deadline():
     plant = make_plant(200.0)
     controller = DeadlineController(LIMITS, 4000.0, past=make_past_run(plant))
     assert controller.start(0.0) == 1.0
@@ -254,7 +254,7 @@ def test_wrong_measurements_of_the_last_run_are_corrected():
     assert abs(run.error_pct) <= 0.5
 
 
-def test_whole_gpus_are_resized_rarely_for_a_fractional_demand():
+def test_job_that_needs_a_fraction_of_a_gpu_is_rarely_resized():
     limits = Limits(1, 4, quantum=1)
     plant = Plant(2000, 1.0, startup_s=10.0, tail_s=2.0, noise=0.05, resize_s=0.0, resize_pause_s=4.0)
     for d_c in (1.3, 1.5, 1.8):
@@ -319,7 +319,7 @@ def test_alpha_sets_the_target_end_and_is_validated():
             DeadlineController(LIMITS, 60, alpha=alpha)
 
 
-def test_restore_is_bumpless():
+def test_restored_controller_does_not_change_the_allocation():
     plant = make_plant(200.0)
     before = make_controller(plant, 300.0)
     for second in range(60):
@@ -331,7 +331,7 @@ def test_restore_is_bumpless():
     assert abs(decision.devices - last) <= 0.1
 
 
-def test_late_job_keeps_the_normal_control_period():
+def test_control_period_of_a_late_job_is_not_shortened():
     controller = DeadlineController(LIMITS, 60.0)
     devices = controller.start(0.0)
     steps = {}

@@ -1,4 +1,4 @@
-"""First runs end near their deadline, from what the trainer reports or from a related run."""
+"""First runs end near their deadline if the trainer reports estimates or there is a related task's run."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_first_runs_of_all_kinds_and_lengths_end_near_their_deadline():
             plant = replace(plant, forecast_pause_s=1.3 * plant.pause_s)
             for d_c, changed_to in DEADLINES:
                 if kind == "neighbours" and (changed_to or d_c) < 1.4:
-                    continue  # not feasible with these neighbours
+                    continue  # infeasible because of the neighbours
                 best_s = plant.shortest_s(2.0)
                 new_deadlines = {0.3 * d_c * best_s: changed_to * best_s} if changed_to else None
                 controller = DeadlineController(LIMITS, d_c * best_s, period_s=max(1.0, d_c * best_s / 1000))
@@ -61,20 +61,20 @@ def test_first_runs_of_all_kinds_and_lengths_end_near_their_deadline():
     assert sum(error > 1 for error in errors.values()) <= len(errors) / 20, errors
 
 
-def test_reserve_follows_from_the_last_checkpoint():
+def test_time_reserve_depends_on_the_duration_of_the_last_checkpoint():
     slow = Plant(batches=300, batch_s=1.0, startup_s=3.0, tail_s=20 + 0.4 * 20 + 0.35, save_s=20.0)
     assert run_case(Case(slow, 2.0, 1.5 * slow.shortest_s(2.0), {}, seed=0)).error_pct == pytest.approx(0.0, abs=0.2)
     unreported = replace(slow, save_s=None)
     assert run_case(Case(unreported, 2.0, 1.5 * slow.shortest_s(2.0), {}, seed=0)).error_pct > 5
 
 
-def test_reserve_without_measurements_is_bounded():
+def test_time_reserve_without_measurements_is_bounded():
     controllers = [DeadlineController(LIMITS, deadline_s) for deadline_s in (5.0, 40.0, 4000.0)]
     assert [round(0.9995 * one.deadline_s - one.target_s, 3) for one in controllers] == [0.5, 0.8, 1.0]
 
 
 def test_tolerances_and_alpha_are_relative_to_the_start():
-    """The controller ignores an hour in a queue before the start."""
+    """An hour in a queue before the start does not affect the controller."""
     waited_s, time_s = 3600.0, 300.0
     for began_s in (0.0, waited_s):
         controller = DeadlineController(LIMITS, began_s + time_s, alpha=0.9)
@@ -91,7 +91,7 @@ def test_tolerances_and_alpha_are_relative_to_the_start():
     assert not decision.feasible, "2 s late of 100 s, without the time in the queue"
 
 
-def test_wrong_past_speed_is_corrected():
+def test_wrong_speed_of_the_last_run_is_corrected():
     case = next(case for case in CASES if not case.plant.neighbours and not case.new_deadlines)
     past = replace(case.past_run(speed_sd=0.0), related=True)
     for factor in (0.2, 5.0):

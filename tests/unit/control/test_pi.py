@@ -17,7 +17,9 @@ percents = st.floats(0, 200)
 @given(st.lists(st.tuples(percents, percents), min_size=1, max_size=30), st.floats(0.01, 2), st.floats(0.01, 0.99))
 def test_output_within_limits_follows_equations_4_and_5(steps, gain, eta):
     limits = Limits(0.0, 1e6, 0.05)
-    controller = PIController(limits, Gains(gain, eta), integral=1e5)  # far from both limits: no anti-windup
+    controller = PIController(
+        limits, Gains(gain, eta), integral=1e5
+    )  # the output is far from both limits, so there is no anti-windup
     integral, error_before = 1e5, 0.0
     for setpoint, progress in steps:
         error = setpoint - progress
@@ -58,7 +60,7 @@ def test_integral_does_not_wind_up_at_a_limit():
     assert controller.step(50, 51) < 2.0  # progress beyond the setpoint leaves the limit
 
 
-def test_retune_is_bumpless():
+def test_new_gains_do_not_change_the_output_abruptly():
     controller = PIController(Limits(0.1, 8.0), Gains(0.5, 0.1))
     controller.set_output(3.0)
     assert controller.step(10, 10) == 3.0
@@ -85,7 +87,7 @@ def test_invalid_limits_and_gains_are_rejected(make, message):
         make()
 
 
-def test_paper_controller_follows_a_ramp_from_zero_and_jumps_to_a_new_one():
+def test_paper_controller_ramps_up_from_zero_and_jumps_to_a_new_deadlines_ramp():
     controller = PaperController(Limits(0.0, 8.0), 100.0, gains=Gains(0.5, 0.1))
     assert controller.start(0.0) == 0.0
     assert controller.step(Observation(10.0, 6, 100, held_devices=1.0)).devices == 2.0  # error: 10 % - 6 %

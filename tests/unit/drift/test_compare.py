@@ -1,4 +1,4 @@
-"""``compare``: few false alarms, no missed shifts, and clear errors for invalid data."""
+"""``compare`` raises few false alarms, detects shifts, and rejects invalid data with clear errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from paceline.drift import DriftReport, DriftSettings, FeatureDrift, compare
 from paceline.errors import InvalidInputError
 
-# The documentation's numbers come from this benchmark with more windows. The tests use its functions.
+# The numbers in the documentation come from this benchmark, with more windows than in these tests.
 BENCHMARK = runpy.run_path(str(Path(__file__).parents[3] / "benchmarks" / "drift.py"))
 detection_rate, false_alarm_rate, ten_features = (
     BENCHMARK[name] for name in ("detection_rate", "false_alarm_rate", "ten_features")
@@ -39,10 +39,10 @@ def feature(report: DriftReport, name: str) -> FeatureDrift:
     return next(item for item in report.features if item.name == name)
 
 
-# --- rates of false alarms and of detection --------------------------------------------------------------------
+# --- rates of false alarms and detection ------------------------------------------------------------------------
 
 
-def test_at_most_five_percent_of_drift_free_windows_raise_an_alarm() -> None:
+def test_at_most_five_percent_of_windows_without_drift_raise_an_alarm() -> None:
     assert false_alarm_rate(ten_features, windows=40, n=500) <= 0.05
 
 
@@ -57,7 +57,7 @@ def test_hundred_features_raise_no_more_false_alarms_than_one_feature() -> None:
     assert false_alarm_rate(hundred_features, windows=6, n=200) <= 0.05
 
 
-def test_tiny_difference_in_many_rows_is_no_drift() -> None:
+def test_tiny_difference_in_many_rows_is_not_drift() -> None:
     rng = np.random.default_rng(0)
     reference = pd.DataFrame({"temp": rng.normal(0, 1, 200_000)})
     current = pd.DataFrame({"temp": rng.normal(0.05, 1, 200_000)})
@@ -70,7 +70,7 @@ def test_tiny_difference_in_many_rows_is_no_drift() -> None:
 # --- detected drift --------------------------------------------------------------------------------------------
 
 
-def test_shifted_feature_is_first_with_its_statistics() -> None:
+def test_shifted_feature_is_listed_first_with_its_statistics() -> None:
     current = window(1)
     current["wind"] += 0.5
     report = compare(window(0), current)
@@ -84,7 +84,7 @@ def test_shifted_feature_is_first_with_its_statistics() -> None:
     assert "wind" in report.reason
 
 
-def test_wider_spread_and_moved_category_shares_are_drift() -> None:
+def test_wider_spread_and_changed_category_frequencies_are_drift() -> None:
     rng = np.random.default_rng(1)
     assert compare(window(0), window(1, wind=rng.normal(4, 2, 500))).drifted_features == ["wind"]
     report = compare(window(0), window(1, carrier=rng.choice(["AA", "UA", "DL"], 500, p=[0.3, 0.3, 0.4])))
@@ -92,7 +92,7 @@ def test_wider_spread_and_moved_category_shares_are_drift() -> None:
     assert feature(report, "carrier").test == "chi-squared"
 
 
-def test_new_category_is_named_and_few_rare_categories_are_no_drift() -> None:
+def test_new_category_is_named_and_few_rare_categories_are_not_drift() -> None:
     current = window(1)
     current.loc[:2, "carrier"] = ["X1", "X2", "X3"]
     assert compare(window(0), current).verdict == "no drift"
@@ -162,7 +162,7 @@ DUPLICATED = pd.concat([window(0), window(0)[["temp"]]], axis=1)
         (window(0), pd.DataFrame(), "current: got 'a table without columns'"),
         (window(0), [1, 2], "current: got 'list', expected a pandas DataFrame"),
         (window(0), DUPLICATED, "current: got 'temp', expected unique column names"),
-        (window(level=1.5), window(level=MIXED), "level: got 'n/a', expected only numbers, like most of the current"),
+        (window(level=1.5), window(level=MIXED), "level: got 'n/a', expected only numbers, like most values in the"),
         (window(0), window(1, temp="12.5"), "temp: got '12.5', expected numbers in the current window"),
         (
             window(0, tags=pd.Series([[1, 2]] * 500)),
@@ -184,7 +184,7 @@ def test_feature_with_too_few_values_is_skipped() -> None:
     report = compare(reference, current)
     assert report.verdict == "no drift"
     assert feature(report, "temp").verdict == "skipped"
-    assert feature(report, "temp").reason == "the windows have 50 and 50 values, but need at least 100 each"
+    assert feature(report, "temp").reason == "the windows have 50 and 50 values, but each needs at least 100"
     assert compare(reference[["temp"]], current[["temp"]]).verdict == "not enough data"
 
 
@@ -197,7 +197,7 @@ def test_renamed_column_is_rejected_with_the_closest_name() -> None:
         compare(window(0), current)
     assert str(caught.value) == (
         "columns: got 'temp', expected a column of the current window "
-        "(did you mean 'temp_c'? it has temp_c, wind, carrier)"
+        "(did you mean 'temp_c'? the columns are temp_c, wind, carrier)"
     )
 
 
@@ -221,7 +221,7 @@ def test_invalid_settings_are_rejected_by_name(options: dict[str, object], messa
         compare(window(0, day=DAY), window(1, day=DAY), **options)  # type: ignore[arg-type]
 
 
-def test_new_column_is_noted() -> None:
+def test_new_column_is_mentioned_in_the_report() -> None:
     report = compare(window(0), window(1, gust=1.0))
     assert report.verdict == "no drift"
     assert report.notes == ("The current window has columns that the reference lacks: gust.",)

@@ -1,4 +1,4 @@
-"""The drift report: unchanged by JSON, with a self-contained page and a small summary."""
+"""The drift report can be stored as JSON and has a self-contained page and a small summary."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def report() -> DriftReport:
 
 
 class Page(HTMLParser):
-    """A parser that collects a page's tags and text, and fails for unclosed tags."""
+    """A parser that collects a page's tags and text, and raises an error if a tag is not closed."""
 
     VOID = ("meta", "path", "line", "rect", "polyline")
 
@@ -65,7 +65,7 @@ class Page(HTMLParser):
             self.text += data
 
 
-def test_report_is_unchanged_by_json_and_ignores_unknown_keys(report: DriftReport) -> None:
+def test_report_round_trips_through_json_and_ignores_unknown_keys(report: DriftReport) -> None:
     data = json.loads(json.dumps(report.to_dict(), allow_nan=False))
     assert DriftReport.from_dict(data) == report
     data["later"] = 1
@@ -109,6 +109,6 @@ def test_page_shows_the_verdict_then_features_by_severity(report: DriftReport) -
         assert any(name in picture for picture in pictures)
 
 
-def test_page_is_rendered_without_enough_data() -> None:
+def test_page_is_rendered_even_if_there_is_not_enough_data() -> None:
     text = to_html(DriftReport("not enough data", "current: got 0 rows", 500, 0))
     assert "Not enough data for a verdict" in Page(text).text

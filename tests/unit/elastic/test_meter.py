@@ -15,7 +15,7 @@ def progress_report(done, second):
     return Progress(done=int(done), total=999, wall_s=float(second))
 
 
-def test_sample_covers_all_workers_and_both_directions_of_a_link():
+def test_sample_adds_up_all_workers_and_both_directions_of_a_link():
     meter, samples = Meter(link_mbit_s=0.008), {}
     for second in range(9):
         usages = {
@@ -24,7 +24,7 @@ def test_sample_covers_all_workers_and_both_directions_of_a_link():
             "worker-0": usage_at(second, second),
             "worker-1": usage_at(second, second),
         }
-        samples[second] = meter.take(
+        samples[second] = meter.take_sample(
             usages, {"worker-0": progress_report(1 * second, second), "worker-1": progress_report(3 * second, second)}
         )
     assert [second for second, sample in samples.items() if sample] == [3, 6]
@@ -32,17 +32,17 @@ def test_sample_covers_all_workers_and_both_directions_of_a_link():
     assert samples[3].network == {"ps-0": pytest.approx(0.95), "ps-1": pytest.approx(0.1)}
 
 
-def test_repeated_measurement_yields_no_sample():
+def test_unchanged_measurement_yields_no_sample():
     meter = Meter()
     for done in (0, 100):
-        sample = meter.take({"ps-0": usage_at(5.0)}, {"worker-0": progress_report(done, done)})
+        sample = meter.take_sample({"ps-0": usage_at(5.0)}, {"worker-0": progress_report(done, done)})
     assert sample is None, "the engine has no new measurement"
 
 
 def test_change_of_nodes_restarts_the_measurement():
     meter = Meter()
-    meter.take({"ps-0": usage_at(0.0)}, {"worker-0": progress_report(0, 0)})
+    meter.take_sample({"ps-0": usage_at(0.0)}, {"worker-0": progress_report(0, 0)})
     later = {"worker-0": progress_report(100, 9), "worker-1": progress_report(1, 9)}
-    assert meter.take({"ps-0": usage_at(9.0)}, later) is None
+    assert meter.take_sample({"ps-0": usage_at(9.0)}, later) is None
     meter.clear()
-    assert meter.take({"ps-0": usage_at(19.0)}, later) is None
+    assert meter.take_sample({"ps-0": usage_at(19.0)}, later) is None

@@ -17,7 +17,7 @@ from paceline.simulate.parameter_servers import Workload, steady_state
 
 LINK_BYTES_S = 125e6  # 1 Gbit/s
 HOUR_S = 3600
-# A batch takes some core-seconds on a worker, as with a ResNet, and far fewer on a server.
+# As for a ResNet, a batch takes some core-seconds on a worker and far fewer on a parameter server.
 COMPUTES = Workload(compute_core_s=10.0, update_core_s=0.05, server_cores=8, state_bytes=1e6)
 KINDS = {
     "computes": COMPUTES,
@@ -48,8 +48,8 @@ def simulate_steps(
             yield second, step
 
 
-def steps_at_equal_usage(scaling, used, *, speed=lambda configuration: 5.0, link=0.1, samples=400):
-    """Return the steps if all nodes use the same share of their cores and links."""
+def scaling_steps_at_equal_usage(scaling, used, *, speed=lambda configuration: 5.0, link=0.1, samples=400):
+    """Return the scaling steps if all nodes use the share ``used`` of their cores and ``link`` of their links."""
     steps = []
     for _ in range(samples):
         cores = {name: used * one for name, one in scaling.configuration.nodes.items()}
@@ -80,19 +80,19 @@ def test_search_settles_near_the_best_speed(kind):
 
 
 def test_team_that_uses_all_cores_grows_by_half_up_to_the_budget():
-    steps = steps_at_equal_usage(Scaling(budget=12.0), 0.98, speed=lambda now: 1.0)
+    steps = scaling_steps_at_equal_usage(Scaling(budget=12.0), 0.98, speed=lambda now: 1.0)
     taken = [(step.kind, round(step.configuration.cores, 3)) for step in steps]
     assert taken == [("up", 4.5), ("up", 6.75), ("up", 10.125), ("up", 12.0), ("settled", 12.0)]
 
 
-def first_step(workload: Workload, configuration: TeamConfiguration) -> Step:
+def first_step_kind(workload: Workload, configuration: TeamConfiguration) -> Step:
     options = Options(max_servers=8, max_workers=32)
     scaling = Scaling(configuration.cores, options, configuration=configuration)
     return next(step for _, step in simulate_steps(scaling, workload, noise=0.002))
 
 
 def test_workers_with_idle_cores_increase_in_number():
-    step = first_step(KINDS["more cores than threads"], TeamConfiguration((0.1,), (6.0, 6.0)))
+    step = first_step_kind(KINDS["more cores than threads"], TeamConfiguration((0.1,), (6.0, 6.0)))
     assert step.kind == "worker"
     assert len(step.configuration.workers) == 4, "as many workers as could use the idle cores"
     assert step.configuration.cores == pytest.approx(12.1)
@@ -100,14 +100,14 @@ def test_workers_with_idle_cores_increase_in_number():
 
 
 def test_saturated_link_adds_a_parameter_server():
-    step = first_step(KINDS["network"], TeamConfiguration((0.2,), (1.0,) * 16))
+    step = first_step_kind(KINDS["network"], TeamConfiguration((0.2,), (1.0,) * 16))
     assert (step.kind, len(step.configuration.servers)) == ("server", 2)
     assert step.reason.startswith("network of ps-0 at 9")
     assert step.reason.endswith("%: 1 more parameter server")
 
 
 def test_parameter_server_short_of_cores_gets_idle_cores_of_workers():
-    step = first_step(KINDS["server short of cores"], TeamConfiguration((0.5,), (1.5, 1.5, 1.5)))
+    step = first_step_kind(KINDS["server short of cores"], TeamConfiguration((0.5,), (1.5, 1.5, 1.5)))
     assert step.kind == "reassign"
     assert step.configuration.servers[0] > 0.6
     assert step.configuration.cores == pytest.approx(5.0)
@@ -115,7 +115,7 @@ def test_parameter_server_short_of_cores_gets_idle_cores_of_workers():
 
 def test_step_without_gain_is_reverted_and_not_repeated():
     scaling = Scaling(budget=3.0, configuration=TeamConfiguration((0.9,), (1.0, 1.0)))
-    kinds = [step.kind for step in steps_at_equal_usage(scaling, 0.85, link=0.2)]
+    kinds = [step.kind for step in scaling_steps_at_equal_usage(scaling, 0.85, link=0.2)]
     assert kinds == ["up", "back", "worker", "back", "server", "back", "settled"]
     assert scaling.configuration == TeamConfiguration((0.9,), (1.0, 1.0))
 
@@ -125,7 +125,7 @@ def test_busy_link_tries_nodes_of_both_kinds_together():
         return 6.0 if len(now.servers) > 1 and len(now.workers) > 2 else 5.0
 
     scaling = Scaling(budget=3.0, configuration=TeamConfiguration((1.0,), (1.0, 1.0)))
-    steps = steps_at_equal_usage(scaling, 0.85, speed=speed, link=0.75)
+    steps = scaling_steps_at_equal_usage(scaling, 0.85, speed=speed, link=0.75)
     kinds = [step.kind for step in steps]
     assert kinds[:5] == ["worker", "back", "server", "back", "nodes"]
     assert steps[4].reason == "85 % of 3 cores are used: 1 more parameter server and 1 more worker"
@@ -169,30 +169,30 @@ def test_search_continues_during_small_changes_of_the_budget():
 
 @pytest.fixture
 def scaling_on_trial() -> Scaling:
-    """Return a scaling that has added two workers and has yet to judge this step."""
+    """Return a scaling that has just added workers and has not yet measured the effect."""
     scaling = Scaling(3.0, Options(stable_samples=2), configuration=TeamConfiguration((1.0,), (1.0, 1.0)))
-    assert [step.kind for step in steps_at_equal_usage(scaling, 0.5, samples=2)] == ["worker"]
+    assert [step.kind for step in scaling_steps_at_equal_usage(scaling, 0.5, samples=2)] == ["worker"]
     return scaling
 
 
 @pytest.mark.parametrize(("percent", "judged"), [(1, True), (4, False), (30, False)])
-def test_step_is_not_judged_by_speed_under_another_budget(scaling_on_trial, percent, judged):
-    """The budget falls in small steps or at once."""
+def test_step_is_not_judged_by_speed_under_a_different_budget(scaling_on_trial, percent, judged):
+    """The budget shrinks in small steps or at once."""
     for _ in range(4):
         step = scaling_on_trial.set_budget(scaling_on_trial.budget * (1 - percent / 100))
         assert (step is None) == (percent < 10)
-    steps = steps_at_equal_usage(scaling_on_trial, 0.5, speed=lambda now: 4.0, samples=2)
+    steps = scaling_steps_at_equal_usage(scaling_on_trial, 0.5, speed=lambda now: 4.0, samples=2)
     assert ("back" in [step.kind for step in steps]) == judged
 
 
-def test_reject_reverts_the_step_within_a_changed_budget(scaling_on_trial):
+def test_rejected_step_is_reverted_within_the_new_budget(scaling_on_trial):
     assert scaling_on_trial.set_budget(2.0) is not None
     back = scaling_on_trial.reject("worker-3 keeps failing")
     assert back is not None
     assert (len(back.configuration.workers), back.configuration.cores) == (2, pytest.approx(2.0))
 
 
-def test_floor_of_servers_does_not_limit_workers():
+def test_minimum_cores_of_servers_do_not_limit_workers():
     floors = Floors()
     needed, too_few = TeamConfiguration((1.0, 1.0), (1.0, 1.0)), TeamConfiguration((0.8, 1.2), (1.0, 1.0))
     assert _raise_floors(floors, needed, too_few) == Floors(server=1.0, worker=0.0)
@@ -214,7 +214,7 @@ def test_server_below_one_core_keeps_cores_that_its_batches_need():
     assert server_cores_after(TeamConfiguration((0.1,), (0.7, 0.7)), 0.2, 60.0) > 0.3
 
 
-def test_team_without_a_bottleneck_takes_no_step():
+def test_team_without_a_bottleneck_is_not_scaled():
     scaling = Scaling(12.0, configuration=TeamConfiguration((0.1,), (5.95, 5.95)))
     healthy = Workload(compute_core_s=10.0, update_core_s=0.001, state_bytes=1e6)
     assert [step.kind for _, step in simulate_steps(scaling, healthy, noise=0.02)] == ["settled"]

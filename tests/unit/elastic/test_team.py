@@ -1,4 +1,4 @@
-"""A team tolerates failures of engines and nodes. The nodes are stub jobs that fail on demand."""
+"""A team tolerates failures of engines and nodes. In these tests, the nodes are stub jobs that fail on demand."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class StubJob:
 
 
 class StubTeam:
-    """A team of stub jobs: a parameter server and some workers, each on one core."""
+    """A team of stub jobs, with one parameter server and some workers on one core each."""
 
     def __init__(self, workers: int = 2, budget: float | None = None) -> None:
         configuration = TeamConfiguration((1.0,), (1.0,) * workers)
@@ -89,7 +89,7 @@ class StubTeam:
         self.removals += 1
 
     def step(self, used: float) -> None:
-        """Take a scaling step from samples in which all nodes use this share of their cores."""
+        """Let scaling decide from samples in which all nodes use the share ``used`` of their cores."""
         for _ in range(2):
             cores = self.scaling.configuration.nodes
             sample = TeamSample(5.0, {name: used * one for name, one in cores.items()}, {"ps-0": 0.1})
@@ -99,7 +99,7 @@ class StubTeam:
         self.job.usage()
 
     def recover(self, *names: str) -> None:
-        """End the failures of these nodes and wait for their removal."""
+        """End the failures of these nodes, and wait until the team has removed the nodes."""
         for name in names:
             self.jobs[name].error = None
         assert becomes_true(lambda: all(self.jobs[name].removed for name in names))
@@ -110,7 +110,7 @@ class StubTeam:
 
 
 def becomes_true(condition: Callable[[], bool]) -> bool:
-    """Wait up to 60 s for a condition that a thread of the team meets; return whether it is met."""
+    """Wait up to 60 s until the condition is true, and return the condition."""
     limit_s = time.monotonic() + 60
     while not condition() and time.monotonic() < limit_s:
         time.sleep(0.01)
@@ -155,7 +155,7 @@ def test_smaller_budget_also_shrinks_a_leaving_node(leaving_team: StubTeam) -> N
     leaving_team.recover("worker-3")
 
 
-def test_resumed_team_grows_by_steps_and_shrinks_at_once(team: StubTeam) -> None:
+def test_resumed_team_grows_in_steps_but_shrinks_at_once(team: StubTeam) -> None:
     team.job.resume(6.0)
     assert (team.job.take_steps(), team.cores, team.job.cores) == ([], 3.0, 3.0)
     team.step(used=0.99)
@@ -217,13 +217,13 @@ def test_late_parameter_server_does_not_block_the_end(team: StubTeam) -> None:
     assert late.exit_code is None, "it still tries to reach the first parameter server"
 
 
-def test_death_of_the_parameter_server_ends_the_training(team: StubTeam) -> None:
+def test_death_of_the_parameter_server_ends_the_job(team: StubTeam) -> None:
     team.jobs["ps-0"].exit_code = 137
     assert team.job.wait(0.0)
     assert team.job.status().exit_code == 137
 
 
-def test_resize_without_an_answer_may_have_taken_effect() -> None:
+def test_cores_of_a_resize_without_a_response_count_as_allocated() -> None:
     team = StubTeam(budget=4.5)
     team.jobs["worker-1"].answers = False
     with pytest.raises(RuntimeUnavailableError):
@@ -266,7 +266,7 @@ def test_resumed_team_has_all_nodes_within_the_current_budget(team: StubTeam) ->
     assert team.cores == pytest.approx(1.5)
 
 
-def test_node_leaving_at_a_preemption_is_removed_on_resume(leaving_team: StubTeam) -> None:
+def test_node_that_was_leaving_at_a_preemption_is_removed_on_resume(leaving_team: StubTeam) -> None:
     with pytest.raises(RuntimeUnavailableError):
         leaving_team.job.stop()
     leaving_team.jobs["worker-3"].error = None
@@ -278,7 +278,7 @@ def test_node_leaving_at_a_preemption_is_removed_on_resume(leaving_team: StubTea
     )
 
 
-def test_training_continues_without_a_node_that_cannot_start(team: StubTeam) -> None:
+def test_job_continues_without_a_node_that_cannot_start(team: StubTeam) -> None:
     team.start_error = InvalidInputError("inputs", "s3://gone", "a readable object")
     team.step(used=0.5)
     assert team.job.configuration == TeamConfiguration((1.0,), (1.0, 1.0))
@@ -287,8 +287,8 @@ def test_training_continues_without_a_node_that_cannot_start(team: StubTeam) -> 
     assert team.cores == pytest.approx(3.0)
 
 
-def test_training_continues_without_a_new_worker_that_keeps_failing(team: StubTeam) -> None:
-    """A machine may have too little memory for one more worker."""
+def test_job_continues_without_a_new_worker_that_keeps_failing(team: StubTeam) -> None:
+    """Too little memory for another worker must not end the job."""
     team.step(used=0.5)
     for _ in range(4):
         team.jobs["worker-3"].exit_code = 137
@@ -302,7 +302,7 @@ def test_training_continues_without_a_new_worker_that_keeps_failing(team: StubTe
 
 
 @pytest.mark.parametrize(("code", "starts"), [(1, 4), (EXIT_EXCLUDED, 1)])
-def test_first_worker_that_keeps_failing_ends_the_training(team: StubTeam, code: int, starts: int) -> None:
+def test_first_worker_that_keeps_failing_ends_the_job(team: StubTeam, code: int, starts: int) -> None:
     for _ in range(starts - 1):
         team.jobs["worker-1"].exit_code = code
         team.job.usage()

@@ -1,4 +1,4 @@
-"""The window tells when the samples of a configuration suffice for a decision."""
+"""The window of samples is complete when the samples suffice for a scaling decision."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ OPTIONS = Options()
 
 
 def samples_until_complete(loads: list[float]) -> int:
-    """Return the number of samples after which no network can be the bottleneck."""
+    """Return the number of samples after which the window is complete."""
     window = Window(OPTIONS)
     for number in range(1, 100):
         window.add(TeamSample(5.0, {"ps-0": 1.0}, {"ps-0": loads[number % len(loads)], "ps-1": 0.1}))

@@ -1,4 +1,4 @@
-"""Fleet files: parsing, validation errors with machine and field, and the check of engines."""
+"""Tests of fleet files: parsing, validation errors that name machine and field, and the check of engines."""
 
 import pytest
 
@@ -89,7 +89,7 @@ def test_validation_error_names_machine_and_field(content, message):
         read(content)
 
 
-def test_unreadable_file_is_rejected_with_its_name(write_fleet, tmp_path):
+def test_error_for_an_unreadable_file_names_the_file(write_fleet, tmp_path):
     with pytest.raises(InvalidInputError, match=r"nowhere.yaml', expected a readable file \(No such file"):
         load(tmp_path / "nowhere.yaml")
     with pytest.raises(InvalidInputError, match="expected YAML"):
@@ -99,7 +99,7 @@ def test_unreadable_file_is_rejected_with_its_name(write_fleet, tmp_path):
 
 
 class FakeEngine:
-    """A fake of docker's client for an engine."""
+    """A fake of the Docker client for one engine."""
 
     def __init__(self, cores=4, memory_gib=4.0, images=("trainer",), runtimes=("runc",)):
         self._info = {"NCPU": cores, "MemTotal": memory_gib * 2**30, "Runtimes": dict.fromkeys(runtimes)}

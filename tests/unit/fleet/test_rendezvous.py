@@ -1,4 +1,4 @@
-"""Networks, addresses and keys of the containers of one training job."""
+"""The rendezvous of a job's containers: networks, addresses and keys."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def make_open_rendezvous(**arguments):
 
 def test_one_engine_needs_no_open_port_and_no_key():
     closed = Rendezvous("net", HALL)
-    server, worker = closed.serve(SPEC), closed.join(SPEC, LOCAL)
+    server, worker = closed.server_spec(SPEC), closed.worker_spec(SPEC, LOCAL)
     assert (server.own_network, server.alias, server.external_access) == ("net", "parameter-server", False)
     assert server.published == {}
     assert (worker.own_network, worker.alias, worker.external_access) == ("net", None, False)
@@ -30,7 +30,11 @@ def test_one_engine_needs_no_open_port_and_no_key():
 
 def test_only_workers_on_other_engines_use_the_address():
     rendezvous = make_open_rendezvous()
-    server, remote, local = rendezvous.serve(SPEC), rendezvous.join(SPEC, GATE), rendezvous.join(SPEC, LOCAL)
+    server, remote, local = (
+        rendezvous.server_spec(SPEC),
+        rendezvous.worker_spec(SPEC, GATE),
+        rendezvous.worker_spec(SPEC, LOCAL),
+    )
     assert server.published == {29500: ("10.0.0.5", 7000)}
     assert remote.environment["PACELINE_SERVER"] == "10.0.0.5:7000"
     assert (remote.own_network, remote.external_access) == ("net-gate", True)
@@ -40,10 +44,10 @@ def test_only_workers_on_other_engines_use_the_address():
     assert len(keys) == 1
 
 
-def test_machines_have_own_control_groups_and_jobs_own_keys():
-    assert make_open_rendezvous().serve(SPEC).cgroup_parent == "/hall"
-    assert make_open_rendezvous().join(SPEC, GATE).cgroup_parent == "/gate"
-    specs = [make_open_rendezvous(network=name).serve(SPEC) for name in ("one", "other")]
+def test_each_machine_has_a_control_group_and_each_job_a_key():
+    assert make_open_rendezvous().server_spec(SPEC).cgroup_parent == "/hall"
+    assert make_open_rendezvous().worker_spec(SPEC, GATE).cgroup_parent == "/gate"
+    specs = [make_open_rendezvous(network=name).server_spec(SPEC) for name in ("one", "other")]
     one, other = (spec.environment["PACELINE_SERVER_KEY"] for spec in specs)
     assert one != other
     assert "secret" not in one

@@ -1,4 +1,4 @@
-"""``ArbiterOperator``: its arguments, and how it reads requests and sends grants."""
+"""``ArbiterOperator`` validates arguments, reads requests and sends grants."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_invalid_argument_is_rejected_by_name(field, value):
         ArbiterOperator(**{**VALID, field: value})
 
 
-def test_templates_are_not_checked_at_parsing():
+def test_templates_are_not_validated_when_the_dag_is_parsed():
     made = ArbiterOperator(**{**VALID, "devices": "{{ params.devices }}", "policy": "{{ params.policy }}"})
     assert made.pool == "default_pool", "the arbiter takes no slot of the pool that it shares"
     assert ArbiterOperator(**{**VALID, "every": timedelta(minutes=5)}).every == timedelta(minutes=5)
@@ -61,7 +61,7 @@ def test_mapped_tasks_have_different_keys():
     assert _task_key(job_row(map_index=3)) == "night r1 train[3]"
 
 
-def test_request_counts_reported_devices_or_the_whole_grant_of_a_lost_task():
+def test_lost_task_counts_with_its_whole_grant_and_other_tasks_with_reported_devices():
     assert _to_request("a", job_row(), "on_time") is None
     granted = Ceiling(0.5, 3, max_devices=1.0).to_json()
     unreported = _to_request("a", job_row(ceiling=granted), "on_time")
@@ -78,7 +78,7 @@ def test_request_counts_reported_devices_or_the_whole_grant_of_a_lost_task():
 
 
 class FakeApi:
-    """A fake Airflow API; the runs in ``deleted`` are deleted before they get a grant."""
+    """A fake Airflow API. The runs in ``deleted`` are deleted before the arbiter sends their grants."""
 
     def __init__(self, rows, deleted=()):
         self.rows, self.deleted, self.sent = rows, deleted, {}
@@ -103,7 +103,7 @@ def test_deleted_run_does_not_block_grants_of_other_runs(caplog):
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_only_the_priority_policy_uses_airflows_priority_weight(policy):
+def test_only_the_priority_policy_uses_priority_weight_of_airflow(policy):
     pace = waiting_sample(min_devices=1.5)
     early = job_row(run_id="early", pace=pace)
     important = job_row(run_id="important", pace=pace, started_at="2030-01-01T12:01:00Z", priority_weight=7)

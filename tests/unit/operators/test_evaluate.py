@@ -1,4 +1,4 @@
-"""``EvaluateOperator`` with a real registry, and real jobs of the process runtime where scoring matters."""
+"""``EvaluateOperator`` with a real registry. Tests of scoring run real jobs of the process runtime."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from paceline.registry import Registry
 from paceline.runtime import ProcessRuntime
 
 Task = Callable[..., Any]
-# A model is a file with its quality. The script also reads the data, so it needs a model and data.
+# A model is a file that contains the model's quality. The scoring script reads the model and the data.
 SCRIPT = """
 import json
 from paceline.train import input_dir, report
@@ -36,7 +36,7 @@ def registry(tmp_path: Path) -> Registry:
 
 @pytest.fixture
 def evaluate(tmp_path: Path, process_runtime_root: Path, monkeypatch: pytest.MonkeyPatch) -> Task:
-    """Return a function that runs the operator; a number as challenger means a model of that quality."""
+    """Return a function that runs the operator. If ``challenger`` is a number, the model has that quality."""
     monkeypatch.setattr(EvaluateOperator, "make_runtime", lambda self: ProcessRuntime(process_runtime_root))
     (tmp_path / "evaluate.py").write_text(SCRIPT)
     (tmp_path / "holdout.csv").write_text("1\n2\n3\n")
@@ -68,7 +68,7 @@ def evaluate(tmp_path: Path, process_runtime_root: Path, monkeypatch: pytest.Mon
 
 @pytest.fixture
 def evaluate_directly(evaluate: Task, monkeypatch: pytest.MonkeyPatch) -> Task:
-    """Return ``evaluate`` without a job: the score is the quality in the model's file."""
+    """Return ``evaluate`` with a scoring function instead of a job. The score is the quality in the model's file."""
 
     def score(self: EvaluateOperator, context: Any, runtime: Any, role: str, model: str, scratch: Path) -> Any:
         auc = json.loads((Path(model) / "model.json").read_text())["auc"]
@@ -78,7 +78,7 @@ def evaluate_directly(evaluate: Task, monkeypatch: pytest.MonkeyPatch) -> Task:
     return evaluate
 
 
-def test_first_challenger_is_scored_and_registered_as_better(
+def test_first_challenger_is_scored_and_registered_as_better_than_none(
     evaluate: Task, registry: Registry, process_runtime_root: Path
 ) -> None:
     result = evaluate(0.7, data_window={"windows": ["2013-07"]}, lineage={"drift_report": "s3://reports/1.json"})
@@ -126,7 +126,7 @@ def test_champion_and_challenger_are_scored_on_the_same_data(
         (0.7, "auc", True, False),
     ],
 )
-def test_challenger_is_better_in_the_direction_of_the_metric(
+def test_direction_of_the_metric_decides_which_model_is_better(
     evaluate_directly: Task, registry: Registry, challenger: float, metric: str, greater_is_better: bool, better: bool
 ) -> None:
     evaluate_directly(0.7)
@@ -154,7 +154,7 @@ def test_modified_champion_is_not_scored(evaluate_directly: Task, registry: Regi
     evaluate_directly(0.7)
     registry.promote("flights", 1, "first")
     (registry.location(registry.version("flights", 1)) / "model.json").write_text('{"auc": 0.1}')
-    with pytest.raises(AirflowFailException, match="as in the manifest: it was changed"):
+    with pytest.raises(AirflowFailException, match="as in the manifest; the file has changed"):
         evaluate_directly(0.75, run_id="tuesday")
     assert len(registry.versions("flights")) == 1
 
@@ -202,6 +202,8 @@ def test_missing_input_is_rejected_by_name_before_a_job_starts(
         ({"runtime": "podman"}, "runtime: got 'podman'"),
     ],
 )
-def test_invalid_arguments_are_rejected_at_parsing(evaluate: Task, arguments: dict[str, Any], message: str) -> None:
+def test_invalid_arguments_are_rejected_when_the_dag_is_parsed(
+    evaluate: Task, arguments: dict[str, Any], message: str
+) -> None:
     with pytest.raises(InvalidInputError, match=message):
         evaluate(**{"challenger": "/tmp", **arguments})

@@ -1,4 +1,4 @@
-"""``ProfileOperator`` and ``ScheduleOperator`` without an engine; ``tests/soak/test_edge.py`` uses engines."""
+"""``ProfileOperator`` and ``ScheduleOperator`` without an engine. ``tests/soak/test_edge.py`` tests both with engines."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def schedule_task(profiles, **arguments):
     return ScheduleOperator(task_id="schedule", fleet=FLEET, profiles=profiles, **arguments)
 
 
-def learned_line(function):
-    """Return a function learned as a straight line, which is fast to fit and store."""
+def fit_line(function):
+    """Return a learned function that is a straight line, because a line is fast to fit and to store."""
     low, high = (bound * np.ones(len(function.features)) for bound in (0.0, 64.0))
     line = LinearRegression().fit(np.stack([low, high]), [0.1, 0.2])
     return Learned(function, line, "line", 8, 1.0, 1.0, tuple(low), tuple(high))
@@ -61,11 +61,11 @@ def save_profile(profiles, task, *, days_old=1):
     measured_at = (datetime.now(timezone.utc) - timedelta(days=days_old)).isoformat()
     fingerprint = task._fingerprint(task._training_spec(Path(profiles).parent), "nano")
     origin = Origin(fingerprint, cores=1, memory_gib=1, gpus=0, measured_at=measured_at)
-    learned = {function.name: learned_line(function) for function in FUNCTIONS}
+    learned = {function.name: fit_line(function) for function in FUNCTIONS}
     ProfileStore(UPath(profiles)).save(DeviceProfile("nano", learned, [4, 8, 16, 32], origin))
 
 
-def test_valid_profile_is_kept_without_an_engine(profiles, script):
+def test_valid_profile_is_reused_without_an_engine(profiles, script):
     task = profile_task(profiles, script)
     save_profile(profiles, task)
     result = task.execute(CONTEXT)
@@ -92,7 +92,7 @@ def test_outdated_profile_is_measured_again(profiles, script, tmp_path, change, 
 
 
 def test_missing_engine_is_retried_and_missing_script_is_not(profiles, script, tmp_path):
-    with pytest.raises(AirflowException, match="no Docker engine answers") as raised:
+    with pytest.raises(AirflowException, match="no Docker engine responds") as raised:
         profile_task(profiles, script).execute(CONTEXT)
     assert not isinstance(raised.value, AirflowFailException)
     save_profile(profiles, profile_task(profiles, script))

@@ -1,4 +1,4 @@
-"""``TaskHost`` distinguishes an ended task from a drained worker; Airflow sends the same signal for both."""
+"""``TaskHost`` distinguishes an ended task from a drained worker, although Airflow sends the same signal."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def task_status(monkeypatch):
         (None, "active"),
     ],
 )
-def test_task_status_is_over_only_for_ended_tasks(task_status, state, expected):
+def test_task_is_over_only_if_it_has_ended(task_status, state, expected):
     assert task_status(lambda **what: {"run": {"train": state}}) == expected
 
 
@@ -47,7 +47,7 @@ def test_mapped_task_queries_its_own_state(task_status):
     assert queries == [{"dag_id": "dag", "map_index": 3, "task_ids": ["train"], "run_ids": ["run"]}]
 
 
-def test_task_status_without_an_answer_is_unknown(task_status, monkeypatch):
+def test_task_status_is_unknown_if_the_supervisor_does_not_respond(task_status, monkeypatch):
     monkeypatch.setattr(_host, "_QUERY_TIMEOUT_S", 0.01)
     never = threading.Event()
     assert task_status(lambda **what: never.wait() and {}) == "unknown"

@@ -16,7 +16,7 @@ def context(start=NOON, map_index=-1):
     return {"ti": ti, "dag_run": SimpleNamespace(start_date=start)}
 
 
-def test_job_name_is_stable_over_tries_and_unique():
+def test_job_name_is_unique_and_equal_for_all_tries():
     task = DeadlineTrainingOperator(task_id="train", script="train.py", deadline="1m")
     name = task.job_name(context())
     assert name == task.job_name(context())

@@ -1,4 +1,4 @@
-"""Links of operators: buttons on a task's page in Airflow."""
+"""Links of operators, which are buttons on a task's page in Airflow."""
 
 from __future__ import annotations
 

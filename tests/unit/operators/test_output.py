@@ -1,4 +1,4 @@
-"""A training job's output is copied to its destination, even repeatedly."""
+"""A training job's output is copied to the destination, and a repeated copy replaces the files."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from paceline.operators.values import storage_path
 
 @pytest.fixture(autouse=True, scope="module")
 def memory_storage() -> None:
-    """Attach an object storage in the memory of this process."""
+    """Register an object storage for Airflow in the memory of this process."""
     attach("memory", fs=MemoryFileSystem())
 
 
 def job_with_output(**files: str) -> Any:
-    """Return a job with text files as output, named by their paths with ``__`` for a slash."""
+    """Return a fake job with text files as output. In the argument names, ``__`` stands for a slash."""
 
     def write(destination: Path) -> list[str]:
         for name, text in files.items():

@@ -23,7 +23,7 @@ Task = Callable[..., Any]
 
 @pytest.fixture
 def registry(tmp_path: Path) -> Registry:
-    """A registry with three versions and no champion."""
+    """Return a registry with three versions and no champion."""
     registry = Registry(tmp_path / "registry")
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "weights").write_text("1")
@@ -51,7 +51,7 @@ def promote(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> Task:
 
 
 def _evaluation_result(version: int, challenger: float, champion_version: int | None = None) -> Any:
-    """Return the result of an evaluation in which the champion scored 0.7."""
+    """Return the result of an evaluation in which the champion's score is 0.7."""
     champion = None if champion_version is None else 0.7
     improvement = None if champion is None else challenger - champion
     return {
@@ -77,7 +77,7 @@ def test_first_version_is_promoted_from_a_dict_or_json_text(promote: Task, regis
     assert registry.champion("flights") == registry.version("flights", 1)
 
 
-def test_better_challenger_is_promoted_once_with_the_reason(promote: Task, registry: Registry) -> None:
+def test_better_challenger_is_promoted_only_once_and_the_reason_is_reported(promote: Task, registry: Registry) -> None:
     promote(_evaluation_result(1, 0.7))
     verdict = _evaluation_result(2, 0.75, champion_version=1)
     results = [promote(verdict), promote(verdict)]
@@ -97,7 +97,7 @@ def test_better_challenger_is_promoted_once_with_the_reason(promote: Task, regis
         (0.72, "0.05", "better by 0.02, less than the required 0.05"),
     ],
 )
-def test_insufficient_improvement_keeps_the_champion_with_the_reason(
+def test_insufficient_improvement_keeps_the_champion_and_the_reason_is_reported(
     promote: Task, registry: Registry, challenger: float, min_improvement: Any, reason: str
 ) -> None:
     promote(_evaluation_result(1, 0.7))
@@ -153,6 +153,6 @@ def test_invalid_evaluation_is_rejected_by_field(
 
 
 @pytest.mark.parametrize("value", [-0.1, "-1", "much", float("nan")])
-def test_invalid_min_improvement_is_rejected_at_parsing(value: Any) -> None:
+def test_invalid_min_improvement_is_rejected_when_the_dag_is_parsed(value: Any) -> None:
     with pytest.raises(InvalidInputError, match=r"min_improvement: got .*expected at least 0"):
         PromoteOperator(task_id="promote", evaluation={}, registry="/tmp", min_improvement=value)

@@ -16,7 +16,7 @@ LEARNED = {
 
 
 class FakeVariables(dict):
-    """Airflow's Variables: name to text."""
+    """A fake of Airflow's Variables that maps names to texts."""
 
     def get(self, key, default=None):
         return super().get(key, default)
@@ -32,7 +32,7 @@ def variables(monkeypatch):
     return made
 
 
-def test_code_digest_differs_for_different_code_only(tmp_path):
+def test_code_digest_changes_only_if_the_code_changes(tmp_path):
     script, other = tmp_path / "train.py", tmp_path / "other.py"
     script.write_text("print(1)")
     other.write_text("print(2)")
@@ -47,7 +47,7 @@ def test_code_digest_differs_for_different_code_only(tmp_path):
     assert len({digest, *others}) == 5
 
 
-def test_saved_run_is_loaded_with_less_certain_speed():
+def test_speed_of_a_loaded_run_is_less_certain_than_when_saved():
     assert load("a") is None
     save("a", LEARNED)
     found = load("a")

@@ -62,7 +62,7 @@ def test_every_sample_is_sent_to_statsd(statsd: socket.socket) -> None:
     assert receive_metrics(statsd, 6)[-1] == "airflow.paceline.resizes,dag_id=retrain,task_id=train:3|c"
 
 
-def test_callbacks_get_the_context_and_the_alert() -> None:
+def test_callbacks_receive_the_context_and_the_alert() -> None:
     calls: list[Any] = []
     reporter = reporter_for(calls.append)
     for _ in range(5):
@@ -78,13 +78,13 @@ def test_callbacks_get_the_context_and_the_alert() -> None:
 def test_hanging_or_failing_callback_does_not_block_the_reporter(caplog: pytest.LogCaptureFixture) -> None:
     release, calls = threading.Event(), []
 
-    def hang(context: Any) -> None:
+    def wait_for_release(context: Any) -> None:
         release.wait(10)
         raise RuntimeError("no such channel")
 
-    reporter = reporter_for(hang, calls.append)
+    reporter = reporter_for(wait_for_release, calls.append)
     for _ in range(3):
-        reporter.report(INFEASIBLE)  # does not wait for callbacks
+        reporter.report(INFEASIBLE)  # close() does not wait for callbacks
     assert not calls
     release.set()
     reporter.close()

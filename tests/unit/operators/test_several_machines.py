@@ -1,4 +1,4 @@
-"""Operators that train on several machines: arguments, placement, results and skipped workers."""
+"""Tests of the operators that train on several machines: arguments, placement, results and skipped workers."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_machine_outside_the_plan_is_skipped_and_invalid_plan_is_rejected():
 
 @pytest.fixture
 def count_removed_jobs(monkeypatch):
-    """Return a function that counts the removals of a worker's job."""
+    """Return a function that returns how often a worker's job has been removed."""
     training = Mock()
     monkeypatch.setattr(WorkerTrainingOperator, "new_training", lambda operator, context: training)
     return lambda: training.discard.call_count
@@ -113,7 +113,9 @@ def test_late_worker_is_skipped_and_its_earlier_job_is_removed(count_removed_job
         (1, AirflowException, 0),
     ],
 )
-def test_workers_exit_code_decides_the_tasks_state(monkeypatch, count_removed_jobs, code, expected, cleared):
+def test_exit_code_of_the_worker_decides_the_state_of_the_task(
+    monkeypatch, count_removed_jobs, code, expected, cleared
+):
     def fail_training(operator, context):
         raise AirflowException("ended") from TrainingFailedError("ended", code)
 

@@ -1,4 +1,4 @@
-"""Every template field accepts the same values as in Airflow's own operators, and is checked after rendering.
+"""Template fields accept the same values as in Airflow's standard operators, and are validated after rendering.
 
 The tests read the fields from the operators, so they cover a new field automatically.
 """
@@ -46,9 +46,9 @@ VALID = {
     ScheduleOperator: {"fleet": FLEET, "profiles": "/p", "samples": 10},
     WorkerTrainingOperator: {**TRAIN, "fleet": FLEET, "worker": "gate", "plan": PLAN, "server_task_id": "server"},
 }  # fmt: skip
-# Attributes named differently from their arguments, because BaseOperator uses the arguments' names.
+# Attributes whose names differ from the arguments, because BaseOperator already uses the names of the arguments.
 ARGUMENTS = {"output_path": "output", "pool_name": "pool"}
-# Template fields of the base class for which the operator has no argument.
+# Template fields that the operator inherits but that are not arguments of the operator.
 NO_ARGUMENTS = {
     ParameterServerOperator: {"script", "command", "min_devices", "max_devices"},
     ProfileOperator: {"command"},
@@ -77,7 +77,7 @@ TEMPLATES = {
     "a dict with an XComArg": lambda first, dag: {"a": {"b": first.output}},
     "a tuple with a DagParam": lambda first, dag: (dag.param("x"),),
 }
-INVALID = {1: 2}  # invalid in every field: no text, number or list, and no mapping of names
+INVALID = {1: 2}  # invalid in every field: neither a text, number or list nor a mapping of names
 CONTEXT = {
     "ti": SimpleNamespace(
         dag_id="dag",
@@ -91,7 +91,7 @@ CONTEXT = {
 
 
 def make_arguments(operator, field, value):
-    """Return valid arguments of an operator, except that ``field`` has ``value``."""
+    """Return arguments of an operator that are valid except for ``field``, which has the given value."""
     made = {**VALID[operator], ARGUMENTS.get(field, field): value}
     if field == "command":
         del made["script"]
@@ -99,7 +99,7 @@ def make_arguments(operator, field, value):
 
 
 def render_task(operator, field, value):
-    """Return a task whose ``field`` is a DAG parameter that the run renders to ``value``."""
+    """Return a task whose ``field`` is a template that renders to ``value``."""
     with DAG("dag", schedule=None) as dag:
         task = operator(task_id="task", **make_arguments(operator, field, dag.param("x")))
     task.render_template_fields({**CONTEXT, "dag_run": SimpleNamespace(conf={"x": value})})
@@ -108,7 +108,7 @@ def render_task(operator, field, value):
 
 @pytest.mark.parametrize("template", TEMPLATES)
 @pytest.mark.parametrize(("operator", "field"), FIELDS)
-def test_template_is_kept_at_parsing_and_sets_dependencies(operator, field, template):
+def test_template_is_not_validated_when_parsed_and_sets_dependencies(operator, field, template):
     with DAG("dag", schedule=None, params={"x": 1}) as dag:
         value = TEMPLATES[template](BaseOperator(task_id="first"), dag)
         task = operator(task_id="task", **make_arguments(operator, field, value))
@@ -132,7 +132,7 @@ def test_mapped_operator_accepts_templates(operator, field):
         mapped = operator.partial(task_id="task", **made).expand(doc_md=["a", "b"])
         others = {name: value for name, value in made.items() if value is not template}
         each = operator.partial(task_id="each", **others).expand(**{ARGUMENTS.get(field, field): template})
-    # Airflow finds a template field in ``partial`` only if the field is named like its argument.
+    # Airflow finds a template field in ``partial`` only if the field has the same name as the argument.
     assert mapped.upstream_task_ids == (set() if field in ARGUMENTS else {"first"})
     assert each.upstream_task_ids == {"first"}
     assert getattr(mapped.unmap({"doc_md": "a"}), field) is template
@@ -184,12 +184,12 @@ def test_list_is_read_from_an_xcom_or_a_template(tmp_path, changed, expected):
         ({"on_infeasible": "{{ params.braces }}"}, "on_infeasible: got '{{ x }}', expected one of best_effort"),
     ],
 )
-def test_rendered_values_are_checked_as_at_parsing(changed, message):
+def test_rendered_values_are_validated_like_parsed_values(changed, message):
     with pytest.raises(InvalidInputError, match=message):
         _arguments.read(render_training_task(**changed))
 
 
-def test_rendered_text_is_read_as_number_or_none():
+def test_rendered_text_is_converted_to_a_number_or_none():
     settings = _arguments.read(
         render_training_task(alpha="{{ 0.9 }}", min_devices="{{ 0.5 }}", max_devices="{{ params.none }}")
     )

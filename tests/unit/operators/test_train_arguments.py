@@ -1,4 +1,4 @@
-"""Invalid arguments are rejected when the DAG is parsed, with field, value and accepted values."""
+"""Invalid arguments are rejected when the DAG is parsed. The error names the field, the value and what is accepted."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ def test_invalid_argument_is_rejected_by_name(arguments, message):
         DeadlineTrainingOperator(**{**VALID, **arguments})
 
 
-def test_templates_are_not_checked_at_parsing():
+def test_templates_are_not_validated_when_the_dag_is_parsed():
     templated = ("deadline", "alpha", "min_devices", "max_devices", "on_infeasible", "runtime")
     DeadlineTrainingOperator(**VALID | {name: f"{{{{ params.{name} }}}}" for name in templated})
 
 
-def test_gpus_limit_the_devices_of_a_job_on_whole_devices():
+def test_number_of_gpus_limits_the_devices_of_a_job_on_whole_devices():
     def max_devices(**arguments):
         task = DeadlineTrainingOperator(**VALID, **arguments)
         return _arguments.read(task).limits(16.0, task.log).max_devices

@@ -1,4 +1,4 @@
-"""The bench sets loads on all machines in parallel. The machines are fakes that wait for each other."""
+"""The bench sets loads on all machines in parallel. In these tests, the machines are fakes that wait for each other."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAMES = ("here", "there", "server")
 
 
 class FakeNeighbours:
-    """The neighbours on a machine; ``set`` waits until every machine sets its load."""
+    """A fake of a machine's neighbours. ``set_load`` waits until every machine sets its load."""
 
     def __init__(self, together: threading.Barrier) -> None:
         self.together, self.closed = together, False

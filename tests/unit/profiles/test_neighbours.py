@@ -1,4 +1,4 @@
-"""The load of a device changes in the least disturbing order. A fake engine records its containers' calls."""
+"""Changes of a device's load are ordered to disturb the measurement least. A fake engine records the order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CORES = 0.2
 
 @dataclass
 class RecordingEngine:
-    """A fake engine that records the calls of its containers."""
+    """A fake engine that records the method calls of its containers."""
 
     notes: list[tuple[Any, ...]] = field(default_factory=list)
 
@@ -28,7 +28,7 @@ class RecordingEngine:
 
 @dataclass
 class RecordingContainer:
-    """A container whose memory is full immediately."""
+    """A fake container that fills its memory at once."""
 
     part: str
     notes: list[tuple[Any, ...]]
@@ -52,7 +52,7 @@ def test_loads_change_in_the_least_disturbing_order() -> None:
         neighbours.set_load(load)
         return list(engine.notes)
 
-    # The CPU load starts on all cores and is then resized.
+    # The container of the CPU load starts with all cores and is then resized.
     assert record_calls(Load(cpu=0.25)) == [("start", "cpu", CORES), ("resize", "cpu", 0.05)]
     # The CPU load is minimal while memory is filled.
     filled = [("resize", "cpu", 0.002), ("start", "memory", CORES), ("resize", "cpu", CORES)]

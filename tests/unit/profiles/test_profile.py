@@ -1,4 +1,4 @@
-"""Profiles: learning from few points, storage without pickle, staleness, and estimates for schedulers."""
+"""Tests of profiles: learning from few points, storage without pickle, staleness, and estimates for schedulers."""
 
 import json
 import pickle
@@ -61,7 +61,7 @@ def profile():
     return DeviceProfile.fit("nano", simulate_measurements(points), ORIGIN, apps=["sift"])
 
 
-def test_functions_are_learned_to_about_the_noise_level(profile):
+def test_error_of_learned_functions_is_about_the_noise_level(profile):
     rows = {row["function"]: row for row in profile.report()}
     assert list(rows) == [*(one.name for one in FUNCTIONS), "EstExecTime[sift]"]
     assert all(row["mape_pct"] < 6 for row in rows.values()), rows
@@ -107,7 +107,7 @@ def test_points_of_largest_variance_are_at_least_as_good_as_random_points():
     assert len({tuple(point.values()) for point in points}) == len(points)
 
 
-def test_exhausted_grid_has_no_more_points():
+def test_no_point_is_suggested_when_the_grid_is_exhausted():
     small = Axes({"cpu": (0.0, 0.5), "memory": (0.1,), "batch_size": (1, 4), "workers": (1,), "server_cpu": (0.0,)})
     assert len(first_points(small, 4)) == 4
     assert choose_more(small, simulate_measurements(small.grid), FUNCTIONS[:1], 3) == []
@@ -143,7 +143,7 @@ FOREIGN = {
 
 
 @pytest.mark.parametrize("data", FOREIGN.values(), ids=FOREIGN)
-def test_foreign_data_is_rejected_and_not_executed(data, capsys):
+def test_data_that_is_not_a_profile_is_rejected_and_not_executed(data, capsys):
     with pytest.raises(InvalidInputError, match=r"profile: got '\d+ bytes', expected a device profile of this version"):
         DeviceProfile.loads(data)
     assert capsys.readouterr().out == ""
@@ -215,5 +215,5 @@ def test_estimates_do_not_depend_on_the_number_of_candidates(profile):
     one_by_one = np.concatenate(
         [estimates.compute_s([one], size) for one, size in zip(many, batch[:, None], strict=True)]
     )
-    # Some regressions have steps between the table's points.
+    # Some regressions have discontinuities between the points of the table.
     assert np.mean(np.abs(estimates.compute_s(many, batch) / one_by_one - 1)) < 0.02

@@ -1,4 +1,4 @@
-"""The benchmark's survey resumes after an interruption and measures the same points as without one."""
+"""The benchmark's survey resumes after an interruption and measures the same points as an uninterrupted survey."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ POINTS, HELD_OUT, REPEATS = 24, 2, 2
 
 
 class CountingBench:
-    """A bench whose results depend only on the number of measurements."""
+    """A fake bench that returns the number of the measurement as the result."""
 
     def __init__(self, measured: int) -> None:
         self.measured = measured

@@ -1,4 +1,4 @@
-"""A survey selects the points to measure. Formulas replace the machines, so that the tests are fast."""
+"""A survey selects the points to measure. In these tests, formulas replace the machines."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MACHINES = [
 
 
 class FormulaBench:
-    """A bench whose measurements are formulas."""
+    """A fake bench that computes the measurements by formulas."""
 
     def __init__(self, noise=0.01):
         self._rnd = np.random.default_rng(7)
@@ -86,7 +86,7 @@ def test_survey_starts_a_job_for_each_batch_size_and_round(survey_result):
     assert measured.held_out.sum() == rows - (~measured.held_out).sum()
 
 
-def test_survey_measures_grid_points_and_rotates_the_leader(survey_result):
+def test_survey_measures_grid_points_and_each_machine_leads_in_turn(survey_result):
     bench, _ = survey_result
     values = default_axes(workers=3).values
     for loads, active, server in bench.measurements:

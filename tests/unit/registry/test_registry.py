@@ -176,7 +176,9 @@ def test_changed_or_removed_file_is_rejected_by_fetch(registry: Registry, model_
     version = registry.register(model_dir, name="flights")
     weights = registry.location(version) / "weights.pt"
     weights.write_bytes(b"swapped")
-    with pytest.raises(InvalidInputError, match=r"weights\.pt: got 'sha256 .* as in the manifest: it was changed"):
+    with pytest.raises(
+        InvalidInputError, match=r"weights\.pt: got 'sha256 .* as in the manifest; the file has changed"
+    ):
         registry.fetch(version, tmp_path / "fetched")
     weights.unlink()
     with pytest.raises(InvalidInputError, match=r"weights\.pt: got 'no file'"):

@@ -116,7 +116,7 @@ def test_entry_below_a_link_is_rejected(tmp_path: Path, target: str) -> None:
         link.type, link.linkname = tarfile.SYMTYPE, target
         archive.addfile(link)
         archive.addfile(tarfile.TarInfo("output/folder/x"))
-    with pytest.raises(TrainingFailedError, match="'folder' is not a folder, but has an entry"):
+    with pytest.raises(TrainingFailedError, match="'folder' is not a folder, but contains an entry"):
         extract_output([out.getvalue()], tmp_path / "out", root="output", max_bytes=2000)
     assert [p.relative_to(tmp_path).as_posix() for p in sorted(tmp_path.rglob("*"))] == ["out", "outside"]
 

@@ -47,10 +47,10 @@ def test_failed_pull_is_retryable_or_invalid_input(message: str, error: type[Exc
     engine: Any = FakeEngine([progress, {"error": message}, progress], [progress])
     images = Images(pull=True)
     with pytest.raises(error) as raised:
-        images.prepare(engine, "x")
+        images.pull_once(engine, "x")
     assert message in str(raised.value)
-    images.prepare(engine, "x")
-    images.prepare(engine, "x")
+    images.pull_once(engine, "x")
+    images.pull_once(engine, "x")
     assert engine.answers == []
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from paceline.errors import InvalidInputError
 from paceline.schedule import Candidate, NoFeasibleWorkerError, Problem, State, deep_edge, fair, schedule
-from paceline.schedule.plan import infeasible
+from paceline.schedule.plan import infeasible_candidates
 
 SAMPLE_S = {"nano": 0.040, "tx2": 0.015, "pi": 0.120}  # seconds for a sample on an idle machine
 
@@ -96,7 +96,7 @@ ALL = [deep_edge, fair, schedule]
 @given(seed=st.integers(0, 10_000), workers=st.integers(1, 12))
 def test_every_sample_is_assigned_once_in_batches_that_fit(scheduler, seed, workers):
     estimates, problem = FormulaEstimates(), random_problem(seed, workers)
-    unfit = infeasible(problem, estimates)
+    unfit = infeasible_candidates(problem, estimates)
     fits = [one.name not in unfit for one in problem.candidates]
     if not any(estimates.max_batch(problem.candidates) if scheduler is fair else fits):
         with pytest.raises(NoFeasibleWorkerError) as raised:
@@ -122,7 +122,7 @@ def test_every_sample_is_assigned_once_in_batches_that_fit(scheduler, seed, work
 @given(seed=st.integers(0, 100_000), costs=st.booleans(), epochs=st.integers(1, 5))
 def test_schedule_is_not_slower_than_algorithm_1_and_near_optimal(seed, costs, epochs):
     estimates, problem = FormulaEstimates(), random_problem(seed, workers=5, costs=costs, epochs=epochs)
-    unfit = infeasible(problem, estimates)
+    unfit = infeasible_candidates(problem, estimates)
     feasible = [one for one in problem.candidates if one.name not in unfit]
     if not feasible:
         return

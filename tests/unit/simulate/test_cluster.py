@@ -268,7 +268,7 @@ def test_memory_does_not_grow_with_departed_jobs():
 
 @pytest.mark.parametrize(
     ("step", "message"),
-    [({"a": 4, "b": 8}, "12 of 8 devices"), ({"a": 3}, "devices: got 3"), ({}, "no job runs")],
+    [({"a": 4, "b": 8}, "12 of 8 devices"), ({"a": 3}, "devices: got 3"), ({}, "no job is running")],
 )
 def test_impossible_allocation_is_rejected(step, message):
     arrivals = [Arrival("a", 0.0, 10.0, CURVE), Arrival("b", 0.0, 10.0, CURVE)]

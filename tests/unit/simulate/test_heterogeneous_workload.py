@@ -5,12 +5,12 @@ from statistics import mean
 import pytest
 
 from paceline.errors import InvalidInputError
-from paceline.simulate.cluster.heterogeneous import EUR_PER_KWH, T4, V100, heterogeneous
+from paceline.simulate.cluster.heterogeneous import EUR_PER_KWH, T4, V100, heterogeneous_workload
 
 
 @pytest.mark.parametrize(("mix", "gpus"), [("small", {V100: 2, T4: 1}), ("large", {V100: 4, T4: 2})])
 def test_half_of_nodes_have_each_gpu_kind_and_each_node_has_ten_jobs(mix, gpus):
-    arrivals, nodes = heterogeneous(12, mix=mix)
+    arrivals, nodes = heterogeneous_workload(12, mix=mix)
     assert [node.kind for node in nodes] == [V100] * 6 + [T4] * 6
     assert all(node.devices == gpus[node.kind] for node in nodes)
     assert len(arrivals) == 120
@@ -20,7 +20,7 @@ def test_half_of_nodes_have_each_gpu_kind_and_each_node_has_ten_jobs(mix, gpus):
 
 @pytest.mark.parametrize("mix", ["small", "large"])
 def test_node_cost_is_zero_while_idle_and_linear_in_gpus(mix):
-    _, nodes = heterogeneous(2, mix=mix)
+    _, nodes = heterogeneous_workload(2, mix=mix)
     for node in nodes:
         assert node.cost(0) == 0.0
         steps = [node.cost(used + 1) - node.cost(used) for used in range(1, node.devices)]
@@ -29,7 +29,7 @@ def test_node_cost_is_zero_while_idle_and_linear_in_gpus(mix):
 
 
 def test_job_durations_and_due_dates_are_in_range():
-    arrivals, _ = heterogeneous(100, mix="large", seed=1)
+    arrivals, _ = heterogeneous_workload(100, mix="large", seed=1)
     for one in arrivals:
         v100, t4 = one.speeds[V100], one.speeds[T4]
         assert 540.0 <= one.work / v100.at(1) <= 14400.0
@@ -46,7 +46,7 @@ def test_job_durations_and_due_dates_are_in_range():
 def test_mean_load_equals_capacity_of_cluster(mix):
     loads = []
     for seed in range(10):
-        arrivals, nodes = heterogeneous(40, mix=mix, seed=seed)
+        arrivals, nodes = heterogeneous_workload(40, mix=mix, seed=seed)
         work = sum(one.work for one in arrivals)
         power = sum(mean(one.speeds[node.kind].at(1) for one in arrivals) * node.devices for node in nodes)
         loads.append(work / power / arrivals[-1].arrives_s)
@@ -54,18 +54,18 @@ def test_mean_load_equals_capacity_of_cluster(mix):
 
 
 def test_busy_and_calm_phases_alternate():
-    arrivals, _ = heterogeneous(200, seed=3)
+    arrivals, _ = heterogeneous_workload(200, seed=3)
     phases = [sum(7200.0 * n <= one.arrives_s < 7200.0 * (n + 1) for one in arrivals) for n in range(4)]
     busy, calm = sorted((phases[0] + phases[2], phases[1] + phases[3]), reverse=True)
     assert 2.5 < busy / calm < 3.5
 
 
 def test_workload_is_ordered_and_reproducible_and_invalid_options_are_rejected():
-    arrivals, _ = heterogeneous(10, 50, seed=5)
+    arrivals, _ = heterogeneous_workload(10, 50, seed=5)
     assert [one.arrives_s for one in arrivals] == sorted(one.arrives_s for one in arrivals)
-    assert heterogeneous(10, 50, seed=5)[0] == arrivals
-    assert heterogeneous(10, 50, seed=6)[0] != arrivals
+    assert heterogeneous_workload(10, 50, seed=5)[0] == arrivals
+    assert heterogeneous_workload(10, 50, seed=6)[0] != arrivals
     with pytest.raises(InvalidInputError, match="nodes"):
-        heterogeneous(1)
+        heterogeneous_workload(1)
     with pytest.raises(InvalidInputError, match="mix"):
-        heterogeneous(10, mix="medium")
+        heterogeneous_workload(10, mix="medium")

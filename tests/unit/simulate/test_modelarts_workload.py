@@ -6,7 +6,7 @@ from math import exp, inf
 import pytest
 
 from paceline.errors import InvalidInputError
-from paceline.simulate.cluster.generate import SPAN_S, modelarts
+from paceline.simulate.cluster.generate import SPAN_S, modelarts_workload
 
 SEEDS = [0, 1, 2]
 
@@ -17,12 +17,12 @@ def durations_min(jobs):
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_jobs_have_published_number_mean_and_share_of_short_jobs(seed):
-    times = durations_min(modelarts(seed))
+    times = durations_min(modelarts_workload(seed))
     assert len(times) == 447
     assert times[0] >= 5
     assert sum(times) / len(times) == pytest.approx(232.6, abs=0.05)
     assert sum(times[-len(times) // 5 :]) > 0.6 * sum(times), "few jobs have most of the work"
-    times = durations_min(modelarts(seed, all_jobs=True))
+    times = durations_min(modelarts_workload(seed, all_jobs=True))
     assert len(times) == 1252
     assert sum(time < 5 for time in times) / len(times) == pytest.approx(0.64, abs=0.005)
     assert sum(times) / len(times) == pytest.approx(84.3, abs=0.05)
@@ -30,7 +30,7 @@ def test_jobs_have_published_number_mean_and_share_of_short_jobs(seed):
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_arrivals_are_ordered_within_two_days_and_denser_by_day(seed):
-    jobs = modelarts(seed, jobs=4000)
+    jobs = modelarts_workload(seed, jobs=4000)
     times = [job.arrives_s for job in jobs]
     assert times == sorted(times)
     assert times[0] == 0
@@ -41,20 +41,20 @@ def test_arrivals_are_ordered_within_two_days_and_denser_by_day(seed):
 
 
 def test_arrivals_are_bursty():
-    times = [job.arrives_s for job in modelarts(0)]
+    times = [job.arrives_s for job in modelarts_workload(0)]
     close = sum(later - time < 60 for time, later in pairwise(times))
     assert close > 2 * len(times) * (1 - exp(-60 * len(times) / SPAN_S))  # twice as many as with independent arrivals
 
 
 def test_workload_is_reproducible_and_independent_of_disturbances():
-    plain, disturbed = modelarts(3), modelarts(3, eta_error=0.1, bugs=0.15, cancelled=0.10)
-    assert modelarts(4) != plain == modelarts(3)
+    plain, disturbed = modelarts_workload(3), modelarts_workload(3, eta_error=0.1, bugs=0.15, cancelled=0.10)
+    assert modelarts_workload(4) != plain == modelarts_workload(3)
     assert all((job.estimated, job.breaks_after_s, job.cancelled_after_s) == (1.0, inf, inf) for job in plain)
     assert [(job.arrives_s, job.work) for job in plain] == [(job.arrives_s, job.work) for job in disturbed]
 
 
 def test_bugs_cancellations_and_estimation_errors_occur_as_requested():
-    jobs = modelarts(0, jobs=4000, eta_error=0.1, bugs=0.15, cancelled=0.10)
+    jobs = modelarts_workload(0, jobs=4000, eta_error=0.1, bugs=0.15, cancelled=0.10)
     broken = [job for job in jobs if job.breaks_after_s < inf]
     cancelled = [job for job in jobs if job.cancelled_after_s < inf]
     misjudged = [job.estimated for job in jobs if job.estimated != 1.0]
@@ -73,5 +73,5 @@ def test_bugs_cancellations_and_estimation_errors_occur_as_requested():
 )
 def test_invalid_option_error_names_field(options):
     with pytest.raises(InvalidInputError) as caught:
-        modelarts(0, **options)
+        modelarts_workload(0, **options)
     assert caught.value.field == [*options][-1]

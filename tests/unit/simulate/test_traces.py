@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from paceline.errors import InvalidInputError
-from paceline.simulate.cluster.traces import read, resampled, throughputs
+from paceline.simulate.cluster.traces import read_throughputs, read_trace, resample
 
 TABLE = "global_batch_size,1,2,4,8\n64,10,18,30,\n128,6,11,20,28\n"
 ELASTICFLOW = (
@@ -23,7 +23,7 @@ POLLUX = "name,time,application,num_replicas,batch_size\ncifar10-0,107,cifar10,6
 def tables(tmp_path):
     (tmp_path / "resnet50.csv").write_text(TABLE)
     (tmp_path / "cifar10.csv").write_text(TABLE)
-    return throughputs(tmp_path)
+    return read_throughputs(tmp_path)
 
 
 def write_trace(tmp_path, text):
@@ -38,23 +38,23 @@ def test_throughputs_have_model_and_batch_size_and_no_empty_cells(tables):
 
 
 def test_arrivals_and_deadlines_are_ordered_and_relative_to_first_job(tmp_path, tables):
-    first, second = read(write_trace(tmp_path, ELASTICFLOW), tables)
+    first, second = read_trace(write_trace(tmp_path, ELASTICFLOW), tables)
     assert (first.arrives_s, first.deadline_s, first.work, first.requested) == (0.0, 50.0, 50.0, 2)
     assert (second.arrives_s, second.deadline_s) == (100.0, 160.0)
     assert second.speeds["device"] is tables["resnet50", 128]
 
 
 def test_philly_columns_and_pollux_applications_are_read(tmp_path, tables):
-    (only,) = read(write_trace(tmp_path, PHILLY), tables)
+    (only,) = read_trace(write_trace(tmp_path, PHILLY), tables)
     assert (only.work, only.deadline_s) == (1200.0, 83.0)
-    (only,) = read(write_trace(tmp_path, POLLUX), tables)
+    (only,) = read_trace(write_trace(tmp_path, POLLUX), tables)
     assert (only.work, only.deadline_s) == (pytest.approx(0.5 * 3600 * 10), None)
 
 
 def test_resampled_trace_has_any_length_and_is_reproducible(tmp_path, tables):
-    original = list(read(write_trace(tmp_path, ELASTICFLOW), tables))
-    many = list(resampled(original, 50, seed=3))
-    assert many == list(resampled(original, 50, seed=3)) != list(resampled(original, 50, seed=4))
+    original = list(read_trace(write_trace(tmp_path, ELASTICFLOW), tables))
+    many = list(resample(original, 50, seed=3))
+    assert many == list(resample(original, 50, seed=3)) != list(resample(original, 50, seed=4))
     assert [one.name for one in many] == [str(number) for number in range(50)]
     assert {one.deadline_s - one.arrives_s for one in many} == {50.0, 60.0}
     assert all(later.arrives_s - one.arrives_s == 100.0 for one, later in pairwise(many))
@@ -73,7 +73,7 @@ def test_resampled_trace_has_any_length_and_is_reproducible(tmp_path, tables):
 )
 def test_invalid_trace_error_names_value(tmp_path, tables, text, message):
     with pytest.raises(InvalidInputError, match=message):
-        list(read(write_trace(tmp_path, text), tables))
+        list(read_trace(write_trace(tmp_path, text), tables))
 
 
 @pytest.mark.parametrize("tables", [{}, {"x.csv": "batch,1\n64,2\n"}])
@@ -81,4 +81,4 @@ def test_folder_without_tables_is_rejected(tmp_path, tables):
     for name, text in tables.items():
         (tmp_path / name).write_text(text)
     with pytest.raises(InvalidInputError):
-        throughputs(tmp_path)
+        read_throughputs(tmp_path)

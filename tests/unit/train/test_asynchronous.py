@@ -88,10 +88,10 @@ def test_worker_is_left_out_after_three_failures(start_training):
         worker.wait_until_held(failure)
         worker.kill()
         training.server.wait_until_logged(f"failure {failure}")
-    assert "left out for the rest of the training" in training.server.log
+    assert "excluded from the rest of the job" in training.server.log
     worker = training.start_worker("b")
     assert worker.wait_for_end() == 5
-    assert "b has failed 3 times and is left out" in worker.log
+    assert "b has failed 3 times and is excluded" in worker.log
     training.finish_and_check([other])
 
 
@@ -166,15 +166,15 @@ def test_order_request_to_hanging_worker_is_reassigned(server_clock):
     server_clock.now_s += 61.0
     training.reassign_stuck()
     assert training.next_message("b", 1)["kind"] == "order"
-    training.begin_epoch("a", 0, [0, 1])  # this order is too late
-    training.begin_epoch("b", 1, [3, 2])
+    training.start_epoch("a", 0, [0, 1])  # this order is too late
+    training.start_epoch("b", 1, [3, 2])
     assert sorted(training.next_message("b", 1)["indices"]) == [2, 3]
 
 
 def test_batch_of_slow_worker_counts_after_a_reassignment(server_clock):
     training = joined_training("a", batch_size=4)
     assert training.next_message("a", 0)["kind"] == "order"
-    training.begin_epoch("a", 0, [0, 1, 2, 3])
+    training.start_epoch("a", 0, [0, 1, 2, 3])
     for counts in (False, True):
         number = training.next_message("a", 0)["number"]
         server_clock.now_s += 100.0
@@ -223,7 +223,7 @@ def test_non_finite_change_is_rejected(start_training):
     spoiling = training.start_worker("b", {"step": float("nan")})
     assert spoiling.wait_for_end() == 5
     assert "b is lost (its change is not finite" in training.server.log
-    assert "b has failed 3 times and is left out" in spoiling.log
+    assert "b has failed 3 times and is excluded" in spoiling.log
     training.finish_and_check([other])
 
 
@@ -299,7 +299,7 @@ def test_asynchronous_updates_reach_the_accuracy_of_one_worker():
             for connection_id, name in enumerate(names):
                 lease = training.next_message(name, connection_id)
                 if lease["kind"] == "order":
-                    training.begin_epoch(name, connection_id, torch.randperm(500, generator=random).tolist())
+                    training.start_epoch(name, connection_id, torch.randperm(500, generator=random).tolist())
                 if lease["kind"] != "lease":
                     continue
                 vector.write(seen[name])
@@ -331,7 +331,7 @@ def test_server_ends_a_levelled_off_training_even_after_a_restart(start_training
     counts = worker.model["counts"].tolist()
     assert set(counts) == {counts[0]}  # all epochs are complete
     assert 9 <= counts[0] <= 16  # after 10 epochs, one epoch gains 0.005
-    assert "the training ends after" in training.server.log
+    assert "training ends after" in training.server.log
     first, last = training.server.progress[0], training.server.newest_progress
     assert first.epochs < 200
     assert (last.epochs, last.percent) == (counts[0], 100)

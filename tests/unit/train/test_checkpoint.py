@@ -187,7 +187,7 @@ def test_checkpoints_are_five_seconds_or_every_s_apart(clock, monkeypatch, tmp_p
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
-        ({}, "checkpoint: got 'nothing', expected at least one part"),
+        ({}, "checkpoint: got 'nothing', expected at least one object"),
         ({"model": object()}, r"model: got 'object', expected an object with state_dict\(\) and load_state_dict\(\)"),
         ({"model": None}, "model: got 'NoneType'"),
         ({"c": Counter(), "every_s": -1}, "every_s: got -1, expected a number of seconds, 0 or more"),
@@ -215,7 +215,7 @@ def test_parts_that_differ_from_the_checkpoint_are_rejected(tmp_path, restart):
     list(track("a"))
     with pytest.raises(ValueError, match=r"checkpoint: got \['counter', 'model'\], expected \['model'\] as in"):
         restart(counter=Counter(), model=torch.nn.Linear(2, 2))
-    with pytest.raises(ValueError, match=r"(?s)model: the state in .* does not fit: .*size mismatch"):
+    with pytest.raises(ValueError, match=r"(?s)model: cannot load the state in .*: .*size mismatch"):
         restart(model=torch.nn.Linear(3, 2))
 
 

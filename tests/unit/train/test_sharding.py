@@ -86,7 +86,7 @@ def test_holder_without_a_server_ends_on_leave():
 def test_change_of_wrong_length_or_version_is_not_applied():
     training = joined_training("a", batch_size=4)
     assert training.next_message("a", 0)["kind"] == "order"
-    training.begin_epoch("a", 0, [0, 1, 2])
+    training.start_epoch("a", 0, [0, 1, 2])
     number, version = training.next_message("a", 0)["number"], training.own_range()[0]["version"]
     with pytest.raises(ValueError, match="change: got 1 numbers, expected 3"):
         training.apply_change("a", 0, number, version, torch.ones(1), {})

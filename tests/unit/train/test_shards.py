@@ -40,7 +40,7 @@ def test_no_sample_is_lost_or_done_twice(samples, epochs, weights, sizes, moves)
         nonlocal shards, saved, saved_done, done
         name = NAMES[which % 3]
         if shards.needs_order and shards.present:
-            shards.begin_epoch(list(range(samples)))
+            shards.start_epoch(list(range(samples)))
         if kind == "join" and name not in shards.present:
             shards.join(name)
         elif kind == "lose" and name in shards.present:
@@ -52,7 +52,7 @@ def test_no_sample_is_lost_or_done_twice(samples, epochs, weights, sizes, moves)
         elif kind == "finish" and held[name]:
             finish_lease(name, held[name][which % len(held[name])])
         elif kind == "hang" and held[name]:
-            shards.take_back(held[name][0].number)
+            shards.revoke_lease(held[name][0].number)
             lease = held[name].pop(0)
             assert not shards.finish(name, lease.number)
         elif kind == "restart" and which % 2:
@@ -87,7 +87,7 @@ def start_first_epoch(shares: dict[str, SampleShare], samples: int, epochs: int,
     shards = Shards(shares, epochs, fixed=fixed)
     for name in shares:
         shards.join(name)
-    shards.begin_epoch(range(samples))
+    shards.start_epoch(range(samples))
     return shards
 
 
@@ -104,7 +104,7 @@ def test_fast_worker_takes_over_and_straggler_gets_fewer_samples_next():
         assert shards.finish("quick", lease.number)
     assert shards.finish("slow", held.number)
     before = shards.forecast_batches("slow") - shards.done["slow"]
-    shards.begin_epoch(range(100))
+    shards.start_epoch(range(100))
     after = shards.forecast_batches("slow") - shards.done["slow"]
     assert before == 50
     assert after == pytest.approx(25, abs=1)
@@ -141,7 +141,7 @@ def test_only_the_next_epoch_begins_before_an_epoch_is_done():
     shards = start_first_epoch({"a": SampleShare(1, 2)}, samples=2, epochs=3)
     first = shards.lease("a")
     assert shards.needs_order
-    shards.begin_epoch([1, 0])
+    shards.start_epoch([1, 0])
     assert list(shards.lease("a").indices) == [1, 0]
     assert not shards.needs_order
     shards.finish("a", first.number)
@@ -153,7 +153,7 @@ def test_cancelled_epoch_does_not_begin():
     lease = shards.lease("a")
     assert shards.needs_order  # a worker draws the next order
     shards.set_epochs(1)
-    shards.begin_epoch([1, 0])
+    shards.start_epoch([1, 0])
     assert shards.finish("a", lease.number)
     assert shards.ended
     assert (shards.samples_done, shards.samples) == (2, 2)

@@ -90,7 +90,7 @@ def test_validations_of_unreported_epoch_ends_are_not_forecast(job, clock):
 
 
 def test_validation_without_a_length_is_rejected(job):
-    with pytest.raises(ValueError, match="validation: got 'generator', expected a loader that has a length"):
+    with pytest.raises(ValueError, match="validation: got 'generator', expected a loader with a length"):
         track(range(3), validation=(n for n in range(3)))
 
 

@@ -53,7 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _run(demo: Demo, screen: Screen) -> int:
     screen.title(
         "Paceline: retrain a drifted model by a deadline",
-        "A real Airflow, real flights of 2013, one run of the DAG retrain_on_drift.",
+        "A real Airflow, real flights from 2013, one run of the DAG retrain_on_drift.",
     )
     summary = run(demo, screen)
     _print_files(demo, screen, summary, "`make up` opens this run in Airflow; trigger it with another deadline")
@@ -65,7 +65,7 @@ def _run_on_fleet(demo: Demo, screen: Screen) -> int:
 
     screen.title(
         "Paceline: retrain a model on edge machines, beside their normal workload",
-        f"A real Airflow, real containers on parts of this machine, one run of the DAG {edge.DAG}.",
+        f"A real Airflow, real containers on emulated machines, one run of the DAG {edge.DAG}.",
     )
     demo = replace(demo, dag=edge.DAG, tasks=EDGE_TASKS, training=edge.TRAINING)
     summary = edge.run_edge(demo, screen)
@@ -142,7 +142,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--epochs", type=int, help="passes over the training data (default: as in the DAG)")
     parser.add_argument("--folder", type=Path, help="folder for all files (default build/demo, or build/demo-edge)")
     parser.add_argument("--dags", type=Path, default=_REPOSITORY / "dags", help=argparse.SUPPRESS)
-    parser.add_argument("--port", type=int, help="port of Airflow with `up` (default: 8080 or another free port)")
+    parser.add_argument("--port", type=int, help="port of Airflow for `up` (default: 8080 or another free port)")
     return parser
 
 

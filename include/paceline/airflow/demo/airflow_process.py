@@ -27,7 +27,7 @@ from paceline.airflow.api import AirflowApi
 from paceline.airflow.demo.signals import end_on_sigterm, signals_deferred
 from paceline.errors import PacelineError
 
-# Airflow's log server would listen on all interfaces. It is not needed: all processes read the same log folder.
+# Airflow's log server would listen on all interfaces. All processes read the same log folder, so none needs the server.
 _COMPONENTS: Mapping[str, Sequence[str]] = {
     "api-server": ("api-server",),
     "scheduler": ("scheduler", "--skip-serve-logs"),
@@ -38,15 +38,16 @@ _COMPONENTS: Mapping[str, Sequence[str]] = {
 _AIRFLOW_COMMAND = (sys.executable, str(Path(sysconfig.get_path("scripts")) / "airflow"))
 _USERS = {"admin": "admin", "viewer": "viewer"}
 _DATABASE = "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"
-# Seconds that a component waits for SQLite's lock. Airflow's API server commits its audit log on its event loop. If
-# another request holds the lock, that request needs the event loop to commit, so both wait until the first times out.
-# So the API server has a short timeout and its clients retry. The scheduler exits on a timeout, so it waits longer.
+# Seconds that a component waits for SQLite's lock. Airflow's API server commits its audit log on its event loop. A
+# request that holds the lock needs the event loop for its commit. The audit log then blocks the request until the audit
+# log's timeout. So the API server has a short timeout, and its clients retry. The scheduler exits on a timeout, so its
+# timeout is long.
 _LOCK_TIMEOUT = "timeout=60"
 _API_SERVER_LOCK_TIMEOUT = "timeout=2"
 
 
 class AirflowStartError(PacelineError):
-    """Airflow did not start. The message ends with the last log lines of the failed component."""
+    """Raised when Airflow does not start. The message ends with the last log lines of the failed component."""
 
 
 class AirflowProcess(AirflowApi):
@@ -55,7 +56,7 @@ class AirflowProcess(AirflowApi):
     Parameters
     ----------
     home:
-        Folder for all files, made if missing: database, logs, passwords, and ``dags/`` without ``dags_folder``.
+        Folder for the database, logs and passwords, and by default the DAG files in ``dags/``. Created if missing.
     dags_folder:
         Folder with the DAG files.
     config:
@@ -70,9 +71,9 @@ class AirflowProcess(AirflowApi):
     Attributes
     ----------
     env:
-        The environment of every component, and of an ``airflow`` command that uses the same database.
+        The environment variables of every component and every ``airflow`` command.
     passwords:
-        Mapping of user names to passwords. Also in ``home/passwords.json``, readable only by its owner.
+        Mapping of user names to passwords, also stored in ``home/passwords.json``, which only its owner can read.
     processes:
         Mapping of component names to running processes.
 
@@ -107,8 +108,8 @@ class AirflowProcess(AirflowApi):
     def start(self, timeout_s: float = 600.0) -> AirflowProcess:
         """Migrate the database, start every component and wait until all are healthy.
 
-        Stops all components and raises ``AirflowStartError`` after ``timeout_s``, or at once if a component exits. The
-        default is long because the start can take minutes on a busy machine.
+        Stops all components and raises ``AirflowStartError`` on a timeout, or at once if a component exits. The default
+        timeout is long because startup can take minutes on a busy machine.
         """
         (self.home / "logs").mkdir(exist_ok=True)
         atexit.register(self.stop)
@@ -128,15 +129,15 @@ class AirflowProcess(AirflowApi):
     def start_component(
         self, name: str, arguments: Sequence[str] | None = None, environment: Mapping[str, str] | None = None
     ) -> None:
-        """Start a component: one of the standard ones, for example after a test has killed it, or an additional one.
+        """Start a standard or an additional component. A test may call this after it has killed a component.
 
-        An additional component, such as an edge worker, needs ``arguments`` and may have its own ``environment``.
+        An additional component, such as an edge worker, needs ``arguments``. ``environment`` adds variables.
         """
         own_environment = {}
         if name == "api-server":
             own_environment[_DATABASE] = self.env[_DATABASE].replace(_LOCK_TIMEOUT, _API_SERVER_LOCK_TIMEOUT)
         with self.log_path(name).open("ab") as log, signals_deferred():
-            # In its own session a component gets no SIGINT from Ctrl-C; this process stops the components in order.
+            # In its own session, a component receives no SIGINT from Ctrl-C; this process stops the components instead.
             self.processes[name] = subprocess.Popen(
                 [*_AIRFLOW_COMMAND, *(arguments or _COMPONENTS[name])],
                 env={**self.env, **own_environment, **(environment or {})},
@@ -148,7 +149,7 @@ class AirflowProcess(AirflowApi):
             )
 
     def stop(self, grace_s: float = 5.0) -> None:
-        """Stop every component with SIGTERM; after ``grace_s`` seconds, kill its process group. Idempotent."""
+        """Send SIGTERM to every component, and kill its process group after ``grace_s`` seconds. Idempotent."""
         atexit.unregister(self.stop)
         running = [process for process in self.processes.values() if process.poll() is None]
         for process in running:
@@ -158,7 +159,7 @@ class AirflowProcess(AirflowApi):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.0, end - time.monotonic()))
         for process in self.processes.values():
-            # An executor's child processes may outlive it, so always kill the process group.
+            # Child processes may outlive their executor, so always kill the process group.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
@@ -171,7 +172,7 @@ class AirflowProcess(AirflowApi):
                 os.kill(pid, signal.SIGKILL)
 
     def _task_pids(self) -> Iterator[int]:
-        """Yield the task processes. Each leads its own process group, so signals to the components do not reach it."""
+        """Yield the ids of task processes, which signals to the components do not reach: each leads a process group."""
         for process in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 is_ours = (process / "cwd").readlink().is_relative_to(self.home.resolve())
@@ -212,7 +213,7 @@ class AirflowProcess(AirflowApi):
         return passwords
 
     def _secret(self, name: str, make: Callable[[], str]) -> str:
-        """Return a secret from its file. The database needs the same secret at every start."""
+        """Read a secret from its file, or create the file. The database needs the same secret at every start."""
         path = self.home / f"{name}.secret"
         if not path.exists():
             _write_private(path, make())
@@ -239,7 +240,7 @@ class AirflowProcess(AirflowApi):
             "api.workers": 1,
             "api.secret_key": self._secret("secret_key", lambda: secrets.token_urlsafe(64)),
             "api_auth.jwt_secret": self._secret("jwt_secret", lambda: secrets.token_urlsafe(64)),
-            # Poll often: with one machine and one user, the defaults of a large installation only add latency.
+            # Poll often: Airflow's defaults suit large installations and only add latency on a single machine.
             "scheduler.scheduler_idle_sleep_time": 0.5,
             "scheduler.job_heartbeat_sec": 2,
             "scheduler.scheduler_heartbeat_sec": 1,
@@ -270,13 +271,13 @@ class AirflowProcess(AirflowApi):
                 if process.poll() is not None:
                     raise AirflowStartError(f"{name} exited with code {process.returncode}:\n{self._log_tail(name)}")
             if time.monotonic() > end:
-                # A failed component may hang while it exits; then only its log shows the failure.
+                # A failed component may hang instead of exiting; then only its log shows the failure.
                 logs = dict.fromkeys([*(name.replace("_", "-") for name in unhealthy), "api-server"])
                 tails = "\n".join(self._log_tail(name) for name in logs if name in self.processes)
                 raise AirflowStartError(f"not healthy after {timeout_s:g} s: {', '.join(unhealthy)}\n{tails}")
             time.sleep(0.2)
-        # Airflow builds its execution API at the first call, which takes longer than a task's request timeout. This
-        # call saves the first task a timeout and a retry.
+        # Airflow builds its execution API on the first call, which takes longer than a task's request timeout. Make
+        # that call here, so that the first task's request does not time out.
         httpx.get(f"{self.url}/execution/health", timeout=timeout_s, trust_env=False)
 
     def _log_tail(self, component: str, lines: int = 30) -> str:

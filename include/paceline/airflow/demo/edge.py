@@ -33,9 +33,9 @@ def run_edge(demo: Demo, screen: Screen) -> dict[str, Any]:
     """Run the demo, write ``summary.json`` and return the summary. Always stops everything that it started."""
     check_machine(demo)
     _check_engine()
-    end_on_sigterm()  # SIGTERM must also remove the following containers and control groups
+    end_on_sigterm()  # SIGTERM must also remove the containers and control groups created below
     fleet = load(demo.dags / "edge" / "fleet.yaml")
-    for labels in ({LABEL: "edge"}, {"paceline.dag": DAG}):  # leftovers of a killed demo
+    for labels in ({LABEL: "edge"}, {"paceline.dag": DAG}):  # containers that a killed demo has left
         _remove_containers(labels)
     with emulate_devices(fleet), emulate_links(_docker_client(), fleet), _run_cameras(fleet, demo) as number:
         machines = ", ".join(f"{one.name} ({one.cores:g} of a core)" for one in fleet.machines)
@@ -43,7 +43,7 @@ def run_edge(demo: Demo, screen: Screen) -> dict[str, Any]:
         try:
             return run_dag(demo, screen, {})
         finally:
-            _remove_containers({"paceline.dag": DAG})  # leftovers of tasks that were killed with Airflow
+            _remove_containers({"paceline.dag": DAG})  # jobs of tasks that were killed with Airflow
 
 
 def _check_engine() -> None:
@@ -52,22 +52,22 @@ def _check_engine() -> None:
         try:
             runtime.check(JobSpec(name="check", command=["python"], devices=0.1, image=image))
         except RuntimeUnavailableError:
-            accepted = "a reachable engine; `docker/engine start DIR` starts a private one"
+            accepted = "a reachable engine; start a private one with `docker/engine start DIR`"
             raise InvalidInputError("DOCKER_HOST", default_engine(), accepted) from None
         except InvalidInputError:
-            raise PacelineError(f"the engine has no image {image}: `make {target}` builds it") from None
+            raise PacelineError(f"the engine has no image {image}; build it with `make {target}`") from None
     with engine_call("query the engine"):
         driver = _docker_client().info()["CgroupDriver"]
     if os.geteuid() != 0 or driver != "cgroupfs":
         raise PacelineError(
             "the demo emulates machines with control groups, which needs root and an engine with the driver cgroupfs "
-            f"(this is user {os.geteuid()}, driver {driver}); as root, `docker/engine start DIR` starts this engine"
+            f"(this is user {os.geteuid()}, driver {driver}); as root, start one with `docker/engine start DIR`"
         )
 
 
 @contextlib.contextmanager
 def _run_cameras(fleet: Fleet, demo: Demo) -> Iterator[int]:
-    """Run the machines' normal workload until the block ends; yield the number of containers."""
+    """Run the machines' camera applications until the block ends; yield the number of containers."""
     runtime = DockerRuntime(_docker_client)
     started: list[DockerJob] = []
     try:

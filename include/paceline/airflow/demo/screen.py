@@ -1,4 +1,4 @@
-"""Console output of the demo: one line per step with its time, and a live line during training.
+"""Console output of the demo: one line per step with the elapsed time, and a live line during training.
 
 Used by the demo only. Without a terminal, the live line is printed as a normal line every few seconds.
 """
@@ -19,13 +19,13 @@ from rich.table import Table
 from rich.text import Text
 
 _BAR = 28
-_NARROW = 110  # columns; on a narrower terminal, the live line has a short bar and no time
+_NARROW = 110  # on a terminal with fewer columns, the live line has a short bar and no time
 _PLAIN_EVERY_S = 5.0
 _INDENT = 12
 
 
 class Screen:
-    """Prints steps with times, a spinner for the current activity, and a progress line for training."""
+    """Prints finished steps with their times, a spinner for the current activity, and a progress line for training."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(highlight=False)

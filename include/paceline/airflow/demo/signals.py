@@ -1,4 +1,4 @@
-"""Handling of Ctrl-C and SIGTERM, so that a program stops the processes and containers that it started.
+"""Handles Ctrl-C and SIGTERM, so that a program stops the processes and containers that it started.
 
 Used by ``airflow_process``, the demos and the benchmarks.
 """
@@ -13,7 +13,7 @@ from types import FrameType
 
 
 def end_on_sigterm() -> None:
-    """Turn SIGTERM into ``SystemExit``, so that ``finally`` and ``atexit`` run and stop the children.
+    """Turn SIGTERM into ``SystemExit``, so that ``finally`` and ``atexit`` run and stop child processes.
 
     Has no effect if another handler is set, or outside the main thread, where Python does not allow handlers.
     """
@@ -30,8 +30,8 @@ def end_on_sigterm() -> None:
 def signals_deferred() -> Iterator[None]:
     """Defer Ctrl-C and SIGTERM to the end of the block.
 
-    Otherwise the signal could raise its exception after a child has started but before it is recorded, and nothing
-    would stop that child. The signals are not blocked, because children inherit blocked signals.
+    Otherwise a signal could raise its exception after a child process has started but before the program has recorded
+    the child; nothing would stop the child. Does not block the signals, because children inherit blocked signals.
     """
     received: list[int] = []
     handlers: dict[int, Callable[[int, FrameType | None], object]] = {}

@@ -18,7 +18,7 @@ from paceline.errors import InvalidInputError, PacelineError
 if TYPE_CHECKING:
     import pandas as pd
 
-# The model's features, all known before departure: airports, time, carrier, distance, and the weather at that hour.
+# The model's features, all known before departure: airports, time, carrier, distance, and weather.
 NUMERIC = ("dep_hour", "distance", "temp", "dewp", "humid", "wind_speed", "precip", "pressure", "visib")
 CATEGORICAL = ("carrier", "origin", "dest", "weekday")
 LATE_AFTER_MIN = 15
@@ -62,7 +62,7 @@ def read_flights(months: Sequence[int] = tuple(range(1, 8))) -> pd.DataFrame:
     weather = pd.read_csv(
         data / "weather.csv", usecols=[*keys, "temp", "dewp", "humid", "wind_speed", "precip", "pressure", "visib"]
     )
-    # The weather data has a few hours twice, at the end of daylight saving time.
+    # The weather data contains a few hours twice, because daylight saving time ends.
     joined = flights.merge(weather.drop_duplicates(keys), on=keys, how="left")
     joined = joined.sort_values(["month", "day", "hour", "minute"], kind="stable", ignore_index=True)
     day = pd.to_datetime({"year": 2013, "month": joined["month"], "day": joined["day"]})

@@ -29,7 +29,7 @@ from paceline.runtime import JobSpec, Runtime
 
 DAG = "retrain_on_drift"
 IMAGE = "paceline-trainer:latest"
-_OVERLOAD_ERROR_PCT = 3.0  # after a larger error, check whether the machine is overloaded
+_OVERLOAD_ERROR_PCT = 3.0  # if the job ends later than this, check whether the machine is overloaded
 
 
 @dataclass(frozen=True)
@@ -69,12 +69,12 @@ class Demo:
         return Registry(self.storage / "registry")
 
     def airflow(self, port: int | None = None) -> AirflowProcess:
-        """Return an Airflow with the store and the example DAGs; the caller has to start it."""
+        """Return an Airflow with the store and the example DAGs. The caller starts it."""
         store = {"conn_type": "sqlite", "host": str(self.store)}
         environment = {
             "AIRFLOW_CONN_PACELINE_STORE": json.dumps(store),
             "PACELINE_STORAGE": f"file://{self.storage}",
-            "PACELINE_FLEET": "",  # ignore the user's own fleet
+            "PACELINE_FLEET": "",  # ignore the fleet file of the user's environment
         }
         airflow = AirflowProcess(self.home, dags_folder=self.dags, environment=environment, port=port)
         login = {"host": "127.0.0.1", "port": airflow.port, "login": "admin", "password": airflow.passwords["admin"]}
@@ -101,23 +101,23 @@ def check_machine(demo: Demo) -> None:
 
 
 def choose_runtime(wanted: str) -> tuple[str, str]:
-    """Return the name of the runtime to use, and a description with the reason for it."""
+    """Return the name of the runtime to use, and a description that explains the choice."""
     if wanted == "process":
         return wanted, "a local process, as set by --runtime"
     try:
         docker_runtime().check(JobSpec(name="check", command=["python"], devices=0.1, image=IMAGE))
     except (RuntimeUnavailableError, InvalidInputError) as error:
         missing = isinstance(error, InvalidInputError)
-        reason = f"the engine has no image {IMAGE}" if missing else f"no Docker engine answers at {default_engine()}"
+        reason = f"the engine has no image {IMAGE}" if missing else f"no Docker engine responds at {default_engine()}"
         if wanted == "docker":
-            accepted = f"'process', or a Docker engine with the image: {reason}; `make image` builds it"
+            accepted = f"'process', or a Docker engine with the image ({reason}; build the image with `make image`)"
             raise InvalidInputError("--runtime", wanted, accepted) from error
         return "process", f"a local process, because {reason}"
     return "docker", f"a container of the image {IMAGE}"
 
 
 def docker_runtime() -> Runtime:
-    """Return a runtime on the engine of ``DOCKER_HOST``, or on the local one."""
+    """Return a runtime for the engine at ``DOCKER_HOST``, or for the local engine."""
     from docker import APIClient
 
     from paceline.runtime import DockerRuntime
@@ -154,7 +154,7 @@ def run(demo: Demo, screen: Screen) -> dict[str, Any]:
 
 
 def run_dag(demo: Demo, screen: Screen, params: Mapping[str, object]) -> dict[str, Any]:
-    """Run the demo's DAG from a clean folder, with ``params`` besides the demo's own. Call ``check_machine`` first."""
+    """Run the demo's DAG in a clean folder, with additional ``params``. Call ``check_machine`` first."""
     remove_files(demo)
     seeding = demo.start_seeding()
     airflow = demo.airflow()
@@ -167,7 +167,7 @@ def run_dag(demo: Demo, screen: Screen, params: Mapping[str, object]) -> dict[st
             _show_seed(screen, seeding.result())
             run_id = airflow.run_dag(demo.dag, {"deadline": demo.deadline, **params, **(demo.params or {})})
             origin = "now" if demo.training == "train" else "the start of training"
-            screen.step("Run", f"{demo.dag} is triggered with the deadline {demo.deadline}, counted from {origin}")
+            screen.step("Run", f"{demo.dag} has started with the deadline {demo.deadline}, counted from {origin}")
             RunDisplay(airflow, demo.dag, run_id, screen, demo.tasks).follow()
             return _write_summary(demo, airflow, run_id, screen)
         except BaseException:
@@ -240,12 +240,12 @@ def abort_runs(airflow: AirflowProcess, dag: str = DAG) -> None:
     """Mark the running DAG runs as failed and remove their training jobs, which outlive Airflow by design."""
     from paceline.runtime import ProcessRuntime
 
-    # Best effort: the cleanup follows a failure, perhaps of Airflow itself.
+    # Ignore errors: this cleanup follows a failure, perhaps of Airflow itself.
     with contextlib.suppress(Exception):
         for run in airflow.api("GET", f"/dags/{dag}/dagRuns", state="running")["dag_runs"]:
             tasks = airflow.task_states(dag, run["dag_run_id"])
-            training = [task for task in tasks if task.split(".")[0] == "train"]
-            jobs = [airflow.task_state(dag, run["dag_run_id"], task, "container") for task in training]
+            training_tasks = [task for task in tasks if task.split(".")[0] == "train"]
+            jobs = [airflow.task_state(dag, run["dag_run_id"], task, "container") for task in training_tasks]
             airflow.api("PATCH", f"/dags/{dag}/dagRuns/{quote(run['dag_run_id'])}", {"state": "failed"})
             for job in filter(None, jobs):
                 runtime: Runtime = docker_runtime() if job["runtime"] == "docker" else ProcessRuntime()

@@ -15,9 +15,10 @@ from paceline.airflow.demo.screen import Screen
 
 @dataclass(frozen=True)
 class TaskText:
-    """Texts for a task: ``activity`` is shown during the task; ``describe`` returns a title and text for its result.
+    """Texts that the demo shows for a task.
 
-    ``pace`` is the task whose progress is shown in the live line.
+    The live line shows ``activity`` while the task runs, or the progress of the task named by ``pace``. ``describe``
+    returns a title and a text for the task's result.
     """
 
     activity: str
@@ -36,7 +37,7 @@ class RunDisplay:
         self._reported: set[str] = set()
 
     def follow(self) -> None:
-        """Show the run's progress until it ends, and then the errors of failed tasks."""
+        """Show progress until the run ends, and then the errors of failed tasks."""
         state = self._airflow.wait(self._dag, self._run_id, timeout_s=3600, before_poll=self._update)
         self._update()
         if state != "success":
@@ -125,11 +126,11 @@ def _describe_profile(result: Mapping[str, Any]) -> tuple[str, str]:
 
 def _describe_schedule(plan: Mapping[str, Any]) -> tuple[str, str]:
     shards = [f"{name} {one['samples']:,} flights" for name, one in plan["workers"].items()]
-    excluded = [f"{name} is left out, {why}" for name, why in plan["excluded"].items()]
+    excluded = [f"{name} is excluded, {reason}" for name, reason in plan["excluded"].items()]
     return "Schedule", "; ".join([", ".join(shards), *excluded])
 
 
-def _describe_team(result: Mapping[str, Any]) -> tuple[str, str]:
+def _describe_distributed_training(result: Mapping[str, Any]) -> tuple[str, str]:
     title, text = _describe_training(result)
     names = ", ".join(f"{name} {one['error_pct']:+.2f} %" for name, one in result["workers"].items())
     return title, f"{text}; {names}"
@@ -144,7 +145,7 @@ _PROMOTION = TaskText("deciding on the promotion", _describe_promotion)
 TASKS = {
     "drift": _DRIFT,
     "prepare": _DATA,
-    "train": TaskText("starting the training", _describe_training, pace="train"),
+    "train": TaskText("starting training", _describe_training, pace="train"),
     "evaluate": _EVALUATION,
     "promote": _PROMOTION,
 }
@@ -153,7 +154,7 @@ EDGE_TASKS = {
     "prepare": _DATA,
     "profile": TaskText("profiling new machines while their cameras run", _describe_profile),
     "schedule": TaskText("measuring the load of each machine", _describe_schedule),
-    "train.result": TaskText("starting the training", _describe_team, pace="train.ewr"),
+    "train.result": TaskText("starting training", _describe_distributed_training, pace="train.ewr"),
     "evaluate": _EVALUATION,
     "promote": _PROMOTION,
 }

@@ -1,7 +1,7 @@
 """Greedy construction of one schedule: each job in turn gets the best configuration that is still free.
 
 This is the inner step of :mod:`~paceline.allocate.andreas._randomized_greedy`: lines 5 to 17 of algorithm 1 of ANDREAS.
-The bits of one integer represent equal nodes, so a search among a thousand nodes is as fast as among ten.
+Each bit of an integer represents one of several equal nodes, so searching a thousand nodes is as fast as searching ten.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Choice(NamedTuple):
     group: int
     devices: int
     seconds: float  # until the job ends, including time to repeat the work that a move loses
-    cost: float  # of the node until the job ends
+    cost: float  # cost of the node until the job ends
     late: bool
     tardiness: float  # omega · tau
     stays: bool  # whether the job stays on its present node
@@ -30,7 +30,7 @@ class PendingJob(NamedTuple):
 
     number: int
     job: ClusterJob
-    choices: tuple[Choice, ...]  # first those that meet the due date, by cost; then the late ones, by duration
+    choices: tuple[Choice, ...]  # choices that meet the due date, by cost; then late choices, by duration
     in_time: int  # number of choices that meet the due date
     due_in_s: float
     fastest_s: float
@@ -52,24 +52,24 @@ class Placed(NamedTuple):
 
 
 class Schedule(NamedTuple):
-    """Placements by job number, in the order in which the jobs chose, and the value of f_OBJ."""
+    """Placements by job number, in the order in which the jobs were placed, and the resulting f_OBJ."""
 
     value: float
     placed: dict[int, Placed]
 
 
 class Construction:
-    """The jobs and nodes of one decision, prepared for many constructions.
+    """The jobs and nodes of one decision, in a form from which many schedules can be built quickly.
 
     Parameters
     ----------
     jobs, nodes, now_s, rho, period_s:
         As in :func:`paceline.allocate.andreas.objective.objective`.
     move_s:
-        Seconds of training that a job loses if it leaves its node.
+        Seconds of training that a job loses when it moves to another node.
     protect_running:
-        Whether to protect the devices of a running job until its turn: other jobs get them only as a last resort, and
-        never if they can wait for ``period_s`` and still meet their due dates.
+        Whether to protect the devices of a running job until this job chooses. Another job then gets these devices only
+        as a last resort, and never if it can wait for ``period_s`` and still meet its due date.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Construction:
         held, node, lost = 0, -1, 0.0
         if job.held is not None:
             held, node = job.held.devices, self._numbers[job.held.node]
-            lost = move_s * job.speeds[self.nodes[node].kind].at(held)  # work that a move loses
+            lost = move_s * job.speeds[self.nodes[node].kind].at(held)  # work that the job has to repeat after a move
         drafts: list[tuple[int, int, float, float, bool]] = []
         slowest_s = 0.0
         for group, members in enumerate(self.groups):
@@ -137,7 +137,7 @@ class Construction:
         return PendingJob(number, job, tuple(choices), in_time, due_s, fastest_s, postponed, node, held)
 
     def build(self, order: Sequence[PendingJob], preferences: Mapping[int, Placed] | None = None) -> Schedule:
-        """Build a schedule in which the jobs choose one after the other.
+        """Build a schedule in which the jobs choose their configurations one after the other.
 
         Parameters
         ----------
@@ -148,10 +148,10 @@ class Construction:
         """
         value = self._unplaceable_cost
         free = [node.devices for node in self.nodes]
-        held = self._held.copy()  # devices on each node of running jobs that have not yet chosen
+        held = self._held.copy()  # by node: devices of running jobs that have not yet chosen
         left = sum(free)
         all_free = self._free_nodes(free)
-        unheld = self._free_nodes([max(0, devices - kept) for devices, kept in zip(free, held, strict=True)])
+        unprotected = self._free_nodes([max(0, devices - kept) for devices, kept in zip(free, held, strict=True)])
         first: dict[int, tuple[float, float]] = {}
         placed: dict[int, Placed] = {}
         queue = list(order)
@@ -163,27 +163,29 @@ class Construction:
                 node = pending.node
                 before = max(0, free[node] - held[node])
                 held[node] -= pending.held
-                unheld[self.group_of[node]].change_count(node, before, max(0, free[node] - held[node]))
+                unprotected[self.group_of[node]].change_count(node, before, max(0, free[node] - held[node]))
             placement = None
             if preferences:
                 hint = preferences.get(pending.number)
                 if hint is not None and (hint.node < 0 or free[hint.node] >= hint.choice.devices):
-                    placement = hint if hint.node >= 0 else self._place((hint.choice,), unheld, all_free, pending.node)
+                    placement = (
+                        hint if hint.node >= 0 else self._place((hint.choice,), unprotected, all_free, pending.node)
+                    )
             if placement is None and self._protect_running and not deferred and pending.pressure_s < -self._period_s:
-                placement = _first_fit(pending.choices[: pending.in_time], unheld, pending.node)
+                placement = _first_fit(pending.choices[: pending.in_time], unprotected, pending.node)
                 if placement is None:
                     queue.append(pending)
                     continue
             if placement is None:
-                placement = self._place(pending.choices[: pending.in_time], unheld, all_free, pending.node)
+                placement = self._place(pending.choices[: pending.in_time], unprotected, all_free, pending.node)
             if placement is None:
-                placement = self._place(pending.choices[pending.in_time :], unheld, all_free, pending.node)
+                placement = self._place(pending.choices[pending.in_time :], unprotected, all_free, pending.node)
             if placement is None:
                 continue
             (group, devices, seconds, cost, _, tardiness, _), node = placement
             now_free = free[node] - devices
             all_free[group].change_count(node, free[node], now_free)
-            unheld[group].change_count(node, max(0, free[node] - held[node]), max(0, now_free - held[node]))
+            unprotected[group].change_count(node, max(0, free[node] - held[node]), max(0, now_free - held[node]))
             free[node] = now_free
             left -= devices
             value += tardiness
@@ -199,11 +201,11 @@ class Construction:
         return Schedule(value, placed)
 
     def _place(
-        self, choices: Sequence[Choice], unheld: Sequence[_FreeNodes], all_free: Sequence[_FreeNodes], current: int
+        self, choices: Sequence[Choice], unprotected: Sequence[_FreeNodes], all_free: Sequence[_FreeNodes], current: int
     ) -> Placed | None:
-        """Return the first choice that fits, if possible on devices that no running job uses."""
+        """Return a placement with the first choice that fits, if possible on devices that no running job uses."""
         if self._protect_running:
-            placement = _first_fit(choices, unheld, current)
+            placement = _first_fit(choices, unprotected, current)
             if placement is not None:
                 return placement
         return _first_fit(choices, all_free, current)
@@ -217,7 +219,7 @@ class Construction:
 
 
 class _FreeNodes:
-    """Equal nodes, indexed by free devices: a bit set of nodes for each number, and a bit set of the numbers."""
+    """Equal nodes by number of free devices: for each number the bit set of its nodes, and a bit set of the numbers."""
 
     __slots__ = ("nodes", "numbers")
 
@@ -244,7 +246,7 @@ def _preference_key(choice: Choice) -> tuple[bool, float, float, bool]:
 
 
 def _first_fit(choices: Sequence[Choice], free: Sequence[_FreeNodes], current: int) -> Placed | None:
-    """Return the first choice that fits, on the node with the fewest free devices that are enough."""
+    """Return a placement with the first choice that fits, on the node where it leaves the fewest devices free."""
     for choice in choices:
         of_group = free[choice.group]
         numbers = of_group.numbers >> choice.devices

@@ -1,8 +1,8 @@
 """Neighbours of a schedule for the local search of :mod:`~paceline.allocate.andreas._randomized_greedy`.
 
 A neighbour consists of an order of the jobs and preferred placements.
-:class:`~paceline.allocate.andreas._construction.Construction` builds a schedule from these: displaced jobs get other
-placements, and no job waits while usable devices are free.
+:class:`~paceline.allocate.andreas._construction.Construction` builds a schedule from it: displaced jobs get other
+placements, and no job waits while devices that it can use are free.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 from paceline.allocate.andreas._construction import Choice, Construction, PendingJob, Placed, Schedule
 
 
-class SearchStart(NamedTuple):
+class ConstructionInput(NamedTuple):
     """Input of a construction: the jobs in order of choice, and the placements that they try first, by job number."""
 
     order: list[PendingJob]
@@ -23,8 +23,8 @@ class SearchStart(NamedTuple):
 
 def neighbour(
     schedule: Schedule, problem: Construction, order: Sequence[PendingJob], pinned: Mapping[int, Placed], rng: Random
-) -> SearchStart:
-    """Return a variation of a schedule: refill some nodes, or reconfigure some jobs.
+) -> ConstructionInput:
+    """Return a neighbour of a schedule, in which some nodes are refilled or some jobs are reconfigured.
 
     Parameters
     ----------
@@ -33,9 +33,9 @@ def neighbour(
     problem:
         Jobs and nodes of the decision.
     order:
-        The order in which jobs without a placement in ``schedule`` choose.
+        Order in which the jobs without a placement in ``schedule`` choose configurations.
     pinned:
-        Placements of running jobs in the first schedule, by job number; these jobs keep their node and lose no device.
+        Placements of running jobs in the first schedule, by job number; these jobs keep their nodes and devices.
     rng:
         Random number generator.
     """
@@ -49,14 +49,16 @@ def neighbour(
         job for job in order if not (job.number in chosen or job.number in postponed or job.number in schedule.placed)
     ]
     last = [problem.jobs[number] for number in sorted(postponed)]
-    return SearchStart(first + keep + rest + last, {job.number: schedule.placed[job.number] for job in keep} | chosen)
+    return ConstructionInput(
+        first + keep + rest + last, {job.number: schedule.placed[job.number] for job in keep} | chosen
+    )
 
 
-_REFILL_SHARE = 0.7  # share of neighbours with refilled nodes; all other neighbours have reconfigured jobs
+_REFILL_SHARE = 0.7  # probability of refilling nodes instead of reconfiguring jobs
 
 
 def _draw_geometric(limit: int, probability: float, rng: Random) -> int:
-    """Draw a number from 1 to ``limit``; each increment happens with ``probability``."""
+    """Draw a geometrically distributed number from 1 to ``limit``; each increment has the given ``probability``."""
     number = 1
     while number < limit and rng.random() < probability:
         number += 1
@@ -64,9 +66,9 @@ def _draw_geometric(limit: int, probability: float, rng: Random) -> int:
 
 
 def _refill_nodes(problem: Construction, pinned: Mapping[int, Placed], rng: Random) -> dict[int, Placed]:
-    """Fill one or more random nodes with random jobs; in half of the cases, fit as many jobs as possible.
+    """Fill one or more random nodes with random jobs; in half of the cases, each job gets as few devices as possible.
 
-    Changes of single jobs cannot gather jobs from several nodes on one node with few devices each, because all
+    Changing one job at a time cannot gather jobs from several nodes on one node, with few devices per job, because all
     intermediate schedules cost more.
     """
     chosen: dict[int, Placed] = {}
@@ -92,7 +94,7 @@ def _refill_nodes(problem: Construction, pinned: Mapping[int, Placed], rng: Rand
 def _reconfigure_jobs(
     problem: Construction, pinned: Mapping[int, Placed], rng: Random
 ) -> tuple[dict[int, Placed], set[int]]:
-    """Draw a random configuration for one or more random jobs, or postpone them."""
+    """Draw one or more random jobs, and a random configuration for each; postpone some of them instead."""
     chosen: dict[int, Placed] = {}
     postponed: set[int] = set()
     for number in rng.sample(range(len(problem.jobs)), _draw_geometric(len(problem.jobs), 0.5, rng)):

@@ -12,17 +12,17 @@ from random import Random
 
 from paceline.allocate._model import Allocation, ClusterJob, Node, Placement
 from paceline.allocate.andreas._construction import Construction, PendingJob, Placed, Schedule
-from paceline.allocate.andreas._neighbourhood import SearchStart, neighbour
+from paceline.allocate.andreas._neighbourhood import ConstructionInput, neighbour
 from paceline.allocate.andreas.objective import PERIOD_S, RHO
 from paceline.errors import InvalidInputError
 
-_MAX_PLACEMENTS = 3000  # over all schedules of one decision; they take about ten milliseconds
-_PATIENCE = 40  # neighbours without improvement before the search builds a schedule from scratch
-_LOOKAHEAD = 0.3  # time scale of the urgency, in mean durations of jobs
+_MAX_PLACEMENTS = 3000  # placed jobs in all schedules of one decision, about ten milliseconds of work
+_PATIENCE = 40  # failed neighbours in a row after which the search builds a schedule from scratch
+_LOOKAHEAD = 0.3  # time scale of the urgency, as a multiple of the mean job duration
 
 
 class RandomizedGreedy:
-    """Policy that places all jobs anew at each decision: the best of many schedules according to f_OBJ.
+    """Policy that builds many schedules at each decision, and applies the schedule with the lowest f_OBJ.
 
     In each schedule, jobs choose in order of urgency. A job chooses the cheapest free configuration that meets its due
     date, else the fastest. The first schedule follows these rules exactly; in all other schedules, some jobs swap
@@ -33,7 +33,7 @@ class RandomizedGreedy:
     resume from their last snapshot, moves repeat much work. Therefore, by default,
 
     - other jobs get the devices of a running job before its turn only as a last resort,
-    - configurations on other nodes include the time that a move loses,
+    - the duration of a configuration on another node includes the work that a job has to repeat after a move,
     - a job that stays on its node in the first schedule also stays on this node in the selected schedule,
     - jobs choose by their *urgency*, omega / t · exp(-slack / (0.3 · mean t)), the rule of apparent tardiness costs:
       among late jobs, short and important jobs come first.
@@ -42,7 +42,7 @@ class RandomizedGreedy:
     ----------
     iterations:
         Number of schedules. All schedules together place at most 3,000 jobs, so that a decision in a large cluster
-        takes about as long as in a small one.
+        takes about as long as a decision in a small cluster.
     period_s:
         The scheduling interval H: the longest time until a postponed job starts, in seconds.
     rho:
@@ -56,7 +56,7 @@ class RandomizedGreedy:
         search nearly always finds the smallest f_OBJ. Over many decisions, however, jobs cost more: f_OBJ ignores the
         slack that jobs lose, and prefers long jobs to short jobs that would soon release their devices.
     move_s:
-        Seconds of training that a job loses if it leaves its node: half of the snapshot interval.
+        Seconds of training that a job loses when it moves to another node: half of the snapshot interval.
 
     References
     ----------
@@ -93,7 +93,7 @@ class RandomizedGreedy:
             raise InvalidInputError("iterations", iterations, "1 or more")
         for field, value in (("period_s", period_s), ("rho", rho), ("move_s", move_s)):
             if not 0 <= value < inf:
-                raise InvalidInputError(field, value, "a number from 0")
+                raise InvalidInputError(field, value, "a finite number, 0 or more")
         self._iterations = iterations
         self._period_s = period_s
         self._rho = rho
@@ -173,7 +173,7 @@ def _pressure(pending: PendingJob) -> float:
 
 
 def _urgency(pending_jobs: Sequence[PendingJob]) -> Callable[[PendingJob], tuple[float, float]]:
-    """Return a sort key by which jobs with the highest apparent tardiness cost for their duration come first."""
+    """Return a sort key that puts the jobs with the highest apparent tardiness cost per second of duration first."""
     mean_s = sum(pending.fastest_s for pending in pending_jobs) / max(1, len(pending_jobs)) or 1.0
 
     def urgency_key(pending: PendingJob) -> tuple[float, float]:
@@ -188,17 +188,19 @@ def _urgency(pending_jobs: Sequence[PendingJob]) -> Callable[[PendingJob], tuple
 def _cumulative_weights(pending: PendingJob) -> list[float]:
     """Return cumulative weights for a random choice among the configurations of a job that meet its due date.
 
-    The weights are the inverse of the costs. If no configuration meets the due date, the choice is among all, with
-    the inverse of their durations as weights.
+    The weights are the inverse of the costs. If no configuration meets the due date, the choice is among all
+    configurations, with the inverse of their durations as weights.
     """
     considered = pending.choices[: pending.in_time] or pending.choices
     return list(accumulate(1.0 / max(one.cost if pending.in_time else one.seconds, 1e-12) for one in considered))
 
 
-def _randomize(order: Sequence[PendingJob], cumulative_weights: Sequence[Sequence[float]], rng: Random) -> SearchStart:
-    """Swap some adjacent jobs in the order, and prefer random configurations for some jobs; their share is random.
+def _randomize(
+    order: Sequence[PendingJob], cumulative_weights: Sequence[Sequence[float]], rng: Random
+) -> ConstructionInput:
+    """Swap a random fraction of adjacent jobs, and prefer random configurations for the same fraction of jobs.
 
-    The paper does not specify the share. In a large cluster, schedules with many changes are never the best; in a
+    The paper does not specify the fraction. In a large cluster, schedules with many changes are never the best; in a
     small cluster, the search soon exhausts the schedules with few changes.
     """
     share = max(1, len(order)) ** -rng.random()
@@ -216,7 +218,7 @@ def _randomize(order: Sequence[PendingJob], cumulative_weights: Sequence[Sequenc
             preferences[pending.number] = Placed(
                 pending.choices[next(n for n, each in enumerate(sums) if each >= point)], -1
             )
-    return SearchStart(swapped, preferences)
+    return ConstructionInput(swapped, preferences)
 
 
 def _reason(pending: PendingJob, placed: Placed | None) -> str:
@@ -227,7 +229,7 @@ def _reason(pending: PendingJob, placed: Placed | None) -> str:
     choice = placed.choice
     if choice.late:
         late_s = choice.seconds - pending.due_in_s
-        missed = "no node is fast enough" if not pending.in_time else "other jobs have the nodes that are fast enough"
+        missed = "no node is fast enough" if not pending.in_time else "other jobs use the nodes that are fast enough"
         return f"will be {late_s:.0f} s late: {missed}"
     cheapest = "cheapest placement" if choice == pending.choices[0] else "cheapest free placement"
     if pending.due_in_s == inf:

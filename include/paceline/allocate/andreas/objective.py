@@ -17,7 +17,7 @@ PERIOD_S = 300.0  # scheduling interval H, appendix B
 
 
 class JobConfiguration(NamedTuple):
-    """A number of devices for a job on one kind of node, with the duration and cost that result."""
+    """A number of devices for a job on one kind of node, with the resulting duration and cost."""
 
     devices: int
     seconds: float  # t_jng: time for the remaining work
@@ -25,7 +25,7 @@ class JobConfiguration(NamedTuple):
 
 
 def configurations(job: ClusterJob, node: Node, now_s: float) -> list[JobConfiguration]:
-    """Return the configurations of a job on an empty node, without those whose added devices bring no speed.
+    """Return the configurations of a job on an empty node, except those that are no faster than a smaller one.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ def configurations(job: ClusterJob, node: Node, now_s: float) -> list[JobConfigu
 
 
 def due_in_s(job: ClusterJob, now_s: float) -> float:
-    """Return the seconds until the due date of a job: negative after it, infinite if the job has none."""
+    """Return the seconds until the due date of a job: negative if overdue, infinite without a due date."""
     return inf if job.deadline_s is None else job.deadline_s - now_s
 
 
@@ -99,7 +99,7 @@ def objective(
     """Return f_OBJ of ANDREAS: tardiness, postponements, and the cost of each node until its first job ends.
 
     Jobs without a deadline add only the cost of the nodes on which they end first. Among jobs that end at the same
-    time, the cheapest counts as the first.
+    time, the cheapest job counts as the first.
 
     Parameters
     ----------
@@ -117,7 +117,7 @@ def objective(
     Returns
     -------
     float
-        Cost, in the common unit of ``Node.cost_per_s`` and ``ClusterJob.weight`` times seconds.
+        Total cost; ``Node.cost_per_s`` and ``ClusterJob.weight`` are costs per second in the same currency.
 
     References
     ----------

@@ -1,6 +1,6 @@
 """The optimal schedule at one time: appendix A of ANDREAS as a mixed-integer linear program.
 
-It serves as a reference for the randomized greedy search on a few jobs and nodes, and needs SciPy (HiGHS).
+The optimum is a reference for the randomized greedy search on a few jobs and nodes. This module needs SciPy (HiGHS).
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ def optimum(
     """Return the schedule with the smallest f_OBJ.
 
     The model has two binary variables for each job, node and number of devices: x of the paper, and alpha, which is 1
-    if the job is the first to end on the node. Each alpha has the cost of its own configuration, so the product
+    if the job is the first to end on the node. Each alpha incurs the cost of its configuration, so the product
     alpha · pi of the objective is linear. The paper requires only that each node in use has exactly one first-ending
-    job, (4l); this alone would select the cheapest job. The model also requires that no other job on the node ends
+    job, (4l); (4l) alone would select the cheapest job. The model also requires that no other job on the node ends
     before the first-ending job. The paper's w, y, z, tau and tau_hat follow from x and are omitted.
 
     To run jobs as soon as devices are free, the paper requires that min(N, J) nodes are in use, (4n). With few jobs
@@ -72,7 +72,7 @@ def optimum(
     period_s:
         The scheduling interval H.
     every_node:
-        Whether to require (4n), as published.
+        Whether to require (4n), as in the paper.
 
     Raises
     ------
@@ -120,7 +120,7 @@ def _solve_program(
         tardiness_cost(jobs[one.job], one.configuration.seconds, now_s) - postponed[one.job] for one in options
     ]  # relative to the cost of postponing the job, which changes the objective by a constant
     first = [one.configuration.cost for one in options]
-    rows = _Rows(2 * len(options))
+    rows = _ConstraintBuilder(2 * len(options))
     _add_capacity_constraints(rows, options, jobs, nodes)
     _add_first_ending_constraints(rows, options, len(nodes))
     if every_node:
@@ -140,8 +140,8 @@ def _solve_program(
     return [one for one, chosen in zip(options, result.x, strict=False) if chosen > 0.5]
 
 
-class _Rows:
-    """Linear constraints, added row by row."""
+class _ConstraintBuilder:
+    """Builder of a matrix of linear constraints, row by row."""
 
     def __init__(self, columns: int) -> None:
         self.lower: list[float] = []
@@ -164,7 +164,7 @@ class _Rows:
 
 
 def _add_capacity_constraints(
-    rows: _Rows, options: Sequence[_Option], jobs: Sequence[ClusterJob], nodes: Sequence[Node]
+    rows: _ConstraintBuilder, options: Sequence[_Option], jobs: Sequence[ClusterJob], nodes: Sequence[Node]
 ) -> None:
     """Allow at most one configuration for each job, (4a)-(4e), and limit each node to its capacity, (4f)-(4h)."""
     for j in range(len(jobs)):
@@ -175,7 +175,7 @@ def _add_capacity_constraints(
         )
 
 
-def _add_first_ending_constraints(rows: _Rows, options: Sequence[_Option], nodes: int) -> None:
+def _add_first_ending_constraints(rows: _ConstraintBuilder, options: Sequence[_Option], nodes: int) -> None:
     """Require one first-ending job on each node in use, (4l) and (4m); no other job on the node may end earlier."""
     inf, alpha = float("inf"), len(options)
     for n in range(nodes):
@@ -196,7 +196,7 @@ def _add_first_ending_constraints(rows: _Rows, options: Sequence[_Option], nodes
 
 
 def _forbid_needless_waiting(
-    rows: _Rows, options: Sequence[_Option], jobs: Sequence[ClusterJob], nodes: Sequence[Node]
+    rows: _ConstraintBuilder, options: Sequence[_Option], jobs: Sequence[ClusterJob], nodes: Sequence[Node]
 ) -> None:
     """Require that no node has enough free devices to run a postponed job."""
     inf = float("inf")
@@ -208,6 +208,6 @@ def _forbid_needless_waiting(
                 needed = node.devices - smallest + 1
                 row = dict(devices_here)
                 for o, one in enumerate(options):
-                    if one.job == j:  # the constraint does not apply if the job runs, on any node
+                    if one.job == j:  # the constraint does not apply if the job runs on any node
                         row[o] = row.get(o, 0.0) + needed
                 rows.add_row(row, needed, inf)

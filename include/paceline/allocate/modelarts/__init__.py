@@ -1,4 +1,4 @@
-"""The two elastic allocators of ModelArts: a greedy one with four rules, and one with a rolling-horizon plan."""
+"""The two elastic allocators of ModelArts: a greedy allocator, and an optimal allocator with a rolling horizon."""
 
 from paceline.allocate.modelarts._rolling_horizon import RollingHorizon
 from paceline.allocate.modelarts.greedy import Greedy

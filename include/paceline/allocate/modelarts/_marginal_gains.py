@@ -1,4 +1,4 @@
-"""Repair of a plan that exceeds the capacity of the pool, and improvement by the marginal gain of each device."""
+"""Repair of plans that exceed the capacity of the pool, and improvement of plans by marginal gains per device."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class MarginalGains:
         jobs, steps, widest = len(problem.sizes), problem.steps, problem.counts.shape[1]
         self.gain: Floats = np.empty((jobs, steps, widest))
         self.need: Ints = np.empty((jobs, steps, widest), dtype=np.int64)
-        self._later = np.triu(np.ones((steps, steps)))  # a change affects its step and all later steps
+        self._later = np.triu(np.ones((steps, steps)))  # a change in one step affects this and all later steps
         self._update_gains(np.arange(jobs))
 
     def _update_gains(self, rows: Ints) -> None:
@@ -46,7 +46,7 @@ class MarginalGains:
         self._update_gains(np.array([job]))
 
     def fit(self) -> MarginalGains:
-        """Remove devices from steps that exceed the capacity, with the smallest loss per device; return ``self``."""
+        """Remove devices from steps that exceed the capacity, at the smallest loss per device; return ``self``."""
         while (self.free < 0).any():
             over = -self.free[None, :, None]
             possible = (self.need < 0) & (over > 0)
@@ -56,7 +56,7 @@ class MarginalGains:
         return self
 
     def fill(self) -> MarginalGains:
-        """Add free devices with the largest gain per device; return ``self``."""
+        """Add free devices where the gain per device is largest; return ``self``."""
         while True:
             possible = (self.need > 0) & (self.need <= self.free[None, :, None]) & (self.gain > _MIN_GAIN)
             rate = np.where(possible, self.gain / np.where(possible, self.need, 1), 0.0)

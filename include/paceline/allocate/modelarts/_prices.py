@@ -1,7 +1,7 @@
 """Rolling-horizon plans by Lagrangian relaxation, with a price per device in each step.
 
-At given prices, every job chooses its plan independently; their gains yield an upper bound on the value of every plan.
-At prices with a small bound, the chosen plans nearly fit the capacity; ``_marginal_gains`` repairs them.
+At given prices, every job chooses its plan independently; these choices yield an upper bound on the value of any plan.
+At prices with a small bound, the chosen plans nearly fit the capacity; ``_marginal_gains`` repairs the excess.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import numpy as np
 from paceline.allocate.modelarts._marginal_gains import MarginalGains
 from paceline.allocate.modelarts.horizon import Floats, HorizonProblem, Ints
 
-_MAX_PLANS = 20_000  # plans of one job, enough for seven legal numbers in five steps
-_HALVINGS, _ROUNDS = 14, 100
+_MAX_PLANS = 20_000  # maximum per job; enough for seven legal numbers in five steps
+_BISECTION_STEPS, _SUBGRADIENT_STEPS = 14, 100
 
 
 def plan_with_prices(problem: HorizonProblem, gap: float) -> tuple[Ints, float]:
@@ -23,7 +23,7 @@ def plan_with_prices(problem: HorizonProblem, gap: float) -> tuple[Ints, float]:
     The search moves the prices along the subgradient (the free devices in each step) with Polyak's step length. The
     search ends when the bound is within ``gap`` of the plan, or stops decreasing.
     """
-    jobs, capacity, weights = JobPlans(problem), problem.capacity, problem.weights
+    jobs, capacity, weights = JobPlanner(problem), problem.capacity, problem.weights
     best: Ints = np.zeros((len(problem.sizes), problem.steps), dtype=np.int64)
     value = problem.value(best)
     if not best.size:
@@ -32,7 +32,7 @@ def plan_with_prices(problem: HorizonProblem, gap: float) -> tuple[Ints, float]:
     # Initial prices are proportional to the weights of the steps; bisection finds the factor.
     bound, prices = inf, np.zeros(problem.steps)
     low, high = 0.0, float((problem.progress[:, 0] / problem.counts[:, 0]).max())
-    for _ in range(_HALVINGS):
+    for _ in range(_BISECTION_STEPS):
         scale = (low + high) / 2
         worth, choice = jobs.choose(scale * weights)
         if worth < bound:
@@ -42,7 +42,7 @@ def plan_with_prices(problem: HorizonProblem, gap: float) -> tuple[Ints, float]:
     best, value = max((best, value), _repaired_plan(problem, nearest), key=lambda candidate: candidate[1])
 
     trial, length, idle = prices, 1.0, 0
-    for number in range(_ROUNDS):
+    for number in range(_SUBGRADIENT_STEPS):
         if bound <= value * (1.0 + gap) or length < 1e-3:
             break
         worth, choice = jobs.choose(trial)
@@ -66,12 +66,12 @@ def _repaired_plan(problem: HorizonProblem, choice: Ints) -> tuple[Ints, float]:
     return fitted, problem.value(fitted)
 
 
-class JobPlans:
-    """The best plan of each job at given prices.
+class JobPlanner:
+    """Planner that finds the best plan of each job at given prices.
 
     If a job cannot end within the horizon, its steps are independent. For all other jobs, the class enumerates the
-    plans that can be optimal: after its end, a job keeps its smallest number of devices, and the last number before
-    the end is the smallest with which the job ends.
+    plans that can be optimal: in the step in which it ends, a job uses the smallest number of devices that suffices;
+    in later steps, it keeps its smallest legal number.
     """
 
     def __init__(self, problem: HorizonProblem) -> None:

@@ -7,7 +7,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from paceline.allocate._model import Allocation, ClusterJob, Node, Placement
-from paceline.allocate.modelarts.greedy import single_pool, start_waiting
+from paceline.allocate.modelarts.greedy import single_pool, start_waiting_jobs
 from paceline.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -21,11 +21,11 @@ class RollingHorizon:
     The objective is the sum, over jobs and steps, of s_i^t / d_i: the fraction of the job's present remaining work that
     is done by the end of the step. Every job has at least its smallest legal number of devices in every step. If the
     pool is too small for all these allocations, the jobs that arrived first run, and all other jobs wait. A job that
-    ends within the horizon keeps its smallest number until the horizon ends, as in the paper.
+    ends within the horizon then keeps its smallest number until the horizon ends, as in the paper.
 
     The paper selects a number of nodes with two binary variables and a big M for each (job, step, number). This model
     has one binary variable instead, delta- + delta+ - 1, which is 1 for the selected number and 0 for all other
-    numbers: the same problem with half of the variables and a tighter relaxation.
+    numbers: the same problem with half the variables and a tighter relaxation.
 
     Between the regular times (``rescale=False``) running jobs keep their allocations, and queued jobs start in order,
     each on as many idle nodes as possible (section 5.1). The policy accepts one pool of equal nodes.
@@ -39,9 +39,9 @@ class RollingHorizon:
     gap:
         Accepted relative distance to the best plan.
     solver:
-        ``"prices"``: Lagrangian relaxation with a price per device in each step, then marginal gains; fast, with a
-        bound. ``"highs"``: the mixed-integer solver HiGHS. ``"auto"``: prices, then HiGHS if the relative distance is
-        still above ``gap``. This is rare unless jobs close to their end have more than seven legal numbers.
+        ``"prices"``: Lagrangian relaxation with a price per device in each step, then marginal gains; fast, and proves
+        a bound. ``"highs"``: the mixed-integer solver HiGHS. ``"auto"``: prices, then HiGHS if the relative distance
+        is above ``gap``. HiGHS is rarely needed unless jobs close to their end have more than seven legal numbers.
     time_limit_s:
         Time limit of HiGHS, which then returns its best plan so far.
     spare_nodes:
@@ -86,7 +86,7 @@ class RollingHorizon:
         if not 0 < period_s < inf:
             raise InvalidInputError("period_s", period_s, "more than 0 seconds")
         if not isinstance(steps, int) or steps < 1:
-            raise InvalidInputError("steps", steps, "an integer from 1")
+            raise InvalidInputError("steps", steps, "an integer, 1 or more")
         if not 0 <= gap < 1:
             raise InvalidInputError("gap", gap, "a fraction in [0, 1)")
         if solver not in ("auto", "prices", "highs"):
@@ -94,7 +94,7 @@ class RollingHorizon:
         if not time_limit_s > 0:
             raise InvalidInputError("time_limit_s", time_limit_s, "more than 0 seconds")
         if not isinstance(spare_nodes, int) or spare_nodes < 0:
-            raise InvalidInputError("spare_nodes", spare_nodes, "an integer from 0")
+            raise InvalidInputError("spare_nodes", spare_nodes, "an integer, 0 or more")
         self._period_s, self._steps, self._spare_nodes = period_s, steps, spare_nodes
         self._gap, self._solver, self._time_limit_s = gap, solver, time_limit_s
         self.last: HorizonPlan | None = None
@@ -108,7 +108,7 @@ class RollingHorizon:
             self._plan(jobs, pool, now_s, held, reasons)
         else:
             held.update({job.name: job.held.devices for job in jobs if job.held is not None})
-            start_waiting(jobs, pool, held, reasons)
+            start_waiting_jobs(jobs, pool, held, reasons)
         return Allocation({name: Placement(pool.name, count) for name, count in held.items()}, reasons)
 
     def _plan(
@@ -120,13 +120,13 @@ class RollingHorizon:
         running = self._running_jobs(jobs, pool, reasons)
         smallest = sum(job.speeds[pool.kind].counts[0] for job in running)
         capacity = max(smallest, pool.devices - self._spare_nodes)
-        problem = HorizonProblem.of(running, pool.kind, capacity, now_s, self._steps, self._period_s)
+        problem = HorizonProblem.for_jobs(running, pool.kind, capacity, now_s, self._steps, self._period_s)
         self.last = solve(problem, self._solver, self._gap, self._time_limit_s)
         minutes = self._steps * self._period_s / 60
         for job, counts, done in zip(running, self.last.devices.tolist(), self.last.done.tolist(), strict=True):
             held[job.name] = counts[0]
             progress = "the job ends" if done[-1] >= 1 else f"{done[-1]:.0%} of the remaining work is done"
-            reasons[job.name] = f"{counts[0]} devices now; by the plan, {progress} within the next {minutes:g} min"
+            reasons[job.name] = f"{counts[0]} devices now; in the plan, {progress} within the next {minutes:g} min"
 
     @staticmethod
     def _running_jobs(jobs: Sequence[ClusterJob], pool: Node, reasons: dict[str, str]) -> list[ClusterJob]:

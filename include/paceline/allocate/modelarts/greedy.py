@@ -15,7 +15,7 @@ class Greedy:
 
     1. Idle nodes, waiting jobs: the head of the queue gets as many nodes as possible, then the next job.
     2. Idle nodes, no waiting jobs: the job with the shortest training time grows as far as possible, then the job with
-       the next shortest.
+       the next shortest time.
     3. No idle nodes, waiting jobs: the allocation of the job with the longest training time is halved, and the head of
        the queue gets the released nodes.
     4. No idle nodes, no waiting jobs: nothing changes.
@@ -26,11 +26,11 @@ class Greedy:
     Parameters
     ----------
     training_time:
-        The time that rules 2 and 3 compare. ``"so_far"``: time since the job started. The paper names only the state
-        of queue and pool as inputs of this allocator, and introduces estimates of the remaining time with its optimal
-        allocator. The paper also objects that the shortest job may have little work left; a rule that knows the
-        remaining work would not have this problem. ``"left"``: estimated remaining time on the present allocation, a
-        stronger rule.
+        The time that rules 2 and 3 compare. ``"so_far"``: time since the job started. The paper names only the states
+        of the queue and the pool as inputs of this allocator, and introduces estimates of the remaining time with its
+        optimal allocator. The paper also objects that the shortest job may have little work left; a rule that knew the
+        remaining work would not have this problem. ``"left"``: estimated remaining time on the present allocation.
+        This rule performs better.
     repeat:
         Whether rule 3 repeats until no job waits or no allocation can be halved; ``False`` serves only the head of the
         queue at each regular time. The paper states the repetition for rules 1 and 2 only, but mentions that
@@ -65,7 +65,7 @@ class Greedy:
         pool = single_pool(nodes)
         held = {job.name: job.held.devices for job in jobs if job.held is not None}
         reasons: dict[str, str] = {}
-        waiting = start_waiting(jobs, pool, held, reasons)
+        waiting = start_waiting_jobs(jobs, pool, held, reasons)
         if rescale:
             training_s = {job.name: self._training_s(job, pool, now_s) for job in jobs if job.held is not None}
             if waiting:
@@ -118,7 +118,7 @@ class Greedy:
         training_s: Mapping[str, float],
         reasons: dict[str, str],
     ) -> None:
-        """Apply rule 2: grow running jobs, the shortest training time first. New jobs already have all they can use."""
+        """Apply rule 2: grow running jobs, the shortest training time first. New jobs are already at their largest."""
         free = pool.devices - sum(held.values())
         shortest = sorted((job for job in jobs if job.name in training_s), key=lambda job: training_s[job.name])
         for job in shortest:
@@ -149,7 +149,7 @@ def single_pool(nodes: Sequence[Node]) -> Node:
     return nodes[0]
 
 
-def start_waiting(
+def start_waiting_jobs(
     jobs: Sequence[ClusterJob], pool: Node, held: dict[str, int], reasons: dict[str, str]
 ) -> list[ClusterJob]:
     """Start queued jobs in order, each on as many idle devices as possible; return the jobs that still wait.

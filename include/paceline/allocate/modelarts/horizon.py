@@ -33,9 +33,9 @@ class HorizonProblem:
     progress:
         Fraction of the job's remaining work that one step completes on each of ``counts``, at most 1.
     sizes:
-        How many legal numbers each job has.
+        How many legal numbers of devices each job has.
     capacity:
-        Number of devices in the pool, no less than the sum of the smallest legal numbers.
+        Number of devices in the pool, at least the sum of the jobs' smallest legal numbers.
     steps:
         Number of planned steps.
     """
@@ -47,7 +47,7 @@ class HorizonProblem:
     steps: int
 
     @classmethod
-    def of(
+    def for_jobs(
         cls, jobs: Sequence[ClusterJob], kind: str, capacity: int, now_s: float, steps: int, period_s: float
     ) -> HorizonProblem:
         """Return the problem for jobs whose smallest legal numbers fit into ``capacity``."""

@@ -16,7 +16,7 @@ def solve(problem: HorizonProblem, solver: Solver = "auto", gap: float = 0.0, ti
     """Return a plan that is, if possible, proven to be within ``gap`` of the best plan.
 
     ``"auto"`` runs HiGHS only if prices leave a wider gap, and returns the better plan with the lower bound. The gap
-    may remain wider: the relaxation behind prices has a gap, and HiGHS may reach its time limit.
+    may remain wider: Lagrangian relaxation has a duality gap, and HiGHS may reach its time limit.
     """
     choice: Ints | None = None
     value, bound, used_solver = -inf, inf, "prices"

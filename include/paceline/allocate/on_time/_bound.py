@@ -1,4 +1,4 @@
-"""Upper bound on the number of jobs that any policy can finish on time, and the choice of these jobs."""
+"""Upper bound on the number of jobs that any policy can finish on time, and a selection of the jobs."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Need(NamedTuple):
 
 
 def moore_hodgson(needs: Iterable[Need], devices: float) -> list[int]:
-    """Return the largest set of jobs that are on time if the devices are one divisible machine.
+    """Return the largest set of jobs that can be on time if the devices form one divisible machine.
 
-    The method adds jobs by deadline, and drops the largest if a job is late; exact for one machine (J. M. Moore, 1968).
+    The method adds jobs by deadline, and drops the largest job each time one is late (J. M. Moore, 1968; exact).
 
     Returns
     -------
@@ -49,7 +49,7 @@ def moore_hodgson(needs: Iterable[Need], devices: float) -> list[int]:
 
 
 def most_on_time(jobs: Sequence[ClusterJob], node: Node, now_s: float) -> int:
-    """Return an upper bound on the number of present jobs that can meet their deadlines on a pool.
+    """Return an upper bound on the number of present jobs that can meet their deadlines in a pool.
 
     Every job needs a minimum of device seconds before its deadline, on the most economical mix of device counts that is
     fast enough. The bound treats the pool as one divisible machine. In fact, devices are whole, and a job cannot use

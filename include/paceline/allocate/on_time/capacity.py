@@ -11,24 +11,24 @@ from numpy.typing import NDArray
 
 from paceline.allocate._model import Speeds
 
-Whole = NDArray[np.int64]
-Real = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
-_EXACT_DEADLINES = 256  # earliest deadlines with separate spans; later deadlines form at most 256 groups
+_EXACT_DEADLINES = 256  # so many early deadlines each end a span; later deadlines form at most 256 groups
 _MIN_SPANS = 64  # minimum number of spans, even with few deadlines
 _ROUNDING = 1e-9
 
 
 class SpeedUpCurve:
-    """The speeds of a job as arrays, from 0 devices to its fastest number."""
+    """The speeds of a job as arrays, from 0 devices to the fastest number of devices."""
 
     def __init__(self, speeds: Speeds) -> None:
-        self.counts: Whole = np.array((0, *speeds.useful), dtype=np.int64)
-        self.per_s: Real = np.array([0.0, *(speeds.at(count) for count in speeds.useful)])
-        # Lists are copies of the arrays: reading one element of an array takes ten times as long.
+        self.counts: Ints = np.array((0, *speeds.useful), dtype=np.int64)
+        self.per_s: Floats = np.array([0.0, *(speeds.at(count) for count in speeds.useful)])
+        # Copies of the arrays as lists: reading one element of an array takes ten times as long.
         self.options = list(zip(self.counts.tolist()[1:], self.per_s.tolist()[1:], strict=True))
         self.speed_of = dict([(0, 0.0), *self.options])
-        # Lower hull of devices over speed: alternating between two counts may need less than a count between them.
+        # Lower hull of devices over speed: two alternating counts may use less than a count between them.
         corners = [(0.0, 0.0)]
         for count, speed in self.options:
             while len(corners) > 1 and _is_above_chord(corners[-2], corners[-1], (speed, count)):
@@ -56,18 +56,18 @@ def _is_above_chord(first: tuple[float, float], middle: tuple[float, float], las
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """Devices reserved for one job in each span from now until its end.
+    """Devices reserved for one job in each span from now until the job ends.
 
-    The job uses ``max_devices`` in spans in which that many are free; ``changes_s`` is the time of the first change.
+    The job uses ``max_devices`` in spans with that many free devices; ``changes_s`` is when their number first changes.
     """
 
-    devices: Whole
+    devices: Ints
     device_s: float
     max_devices: int
     changes_s: float
 
     @property
-    def now(self) -> int:
+    def devices_now(self) -> int:
         """Devices in the first span."""
         return int(self.devices[0])
 
@@ -89,11 +89,11 @@ class Capacity:
     >>> capacity = Capacity(4, 0.0, [10.0, 20.0])
     >>> curve = SpeedUpCurve(Speeds.linear(4))
     >>> first = capacity.fit(curve, work=30.0, deadline_s=10.0)
-    >>> first.now, round(first.device_s, 3)
+    >>> first.devices_now, round(first.device_s, 3)
     (3, 30.0)
     >>> capacity.reserve(first)
     >>> second = capacity.fit(curve, work=45.0, deadline_s=20.0)   # one device now, all four later
-    >>> second.now, int(second.devices[-1])
+    >>> second.devices_now, int(second.devices[-1])
     (1, 4)
     >>> capacity.fit(curve, work=51.0, deadline_s=20.0) is None
     True
@@ -106,15 +106,15 @@ class Capacity:
             ends = ends[:_EXACT_DEADLINES] + late[:: -(-len(late) // _EXACT_DEADLINES)]
         elif ends and (
             step := (ends[-1] - now_s) / _MIN_SPANS
-        ):  # zero if the deadlines differ from now by rounding errors
-            # Devices move between jobs only at the ends of spans, so few deadlines need more spans. The added ends are
+        ):  # zero if the deadlines differ from now only by rounding errors
+            # Devices move between jobs only at ends of spans, so add spans if deadlines are few. The added ends are
             # multiples of a power of two, so that later plans have the same ends.
             step_s = 2.0 ** floor(log2(step))
             first, last = floor(now_s / step_s) + 1, ceil(ends[-1] / step_s)
             ends = sorted({*ends, *(step_s * number for number in range(first, last))})
-        self._ends: Real = np.array(ends, dtype=np.float64)
-        self._lengths: Real = np.diff(self._ends, prepend=now_s)
-        self._free: Whole = np.full(len(ends), devices, dtype=np.int64)
+        self._ends: Floats = np.array(ends, dtype=np.float64)
+        self._lengths: Floats = np.diff(self._ends, prepend=now_s)
+        self._free: Ints = np.full(len(ends), devices, dtype=np.int64)
         self._now_s = now_s
         self._devices = devices
 
@@ -127,10 +127,10 @@ class Capacity:
         change_s: float = 0.0,
         min_devices: int = 0,
     ) -> Reservation | None:
-        """Return the smallest reservation that meets the deadline; ``None`` if none does.
+        """Return the smallest reservation that meets the deadline; ``None`` if there is none.
 
-        In each span the job uses ``Reservation.max_devices``, or the largest useful number below it that is free. The
-        reservation covers the whole last span. Every number other than ``held`` costs ``change_s`` seconds without
+        In each span the job uses ``Reservation.max_devices``, or else the largest useful number that is free. The
+        reservation covers the last span entirely. Every number other than ``held`` costs ``change_s`` seconds without
         progress. The search skips numbers below ``min_devices``.
         """
         spans = int(np.searchsorted(self._ends, deadline_s * (1 + _ROUNDING), side="right"))
@@ -150,12 +150,12 @@ class Capacity:
                 return Reservation(devices, float(devices @ lengths[:needed]), count, self._first_change_s(devices))
         return None
 
-    def _first_change_s(self, devices: Whole) -> float:
+    def _first_change_s(self, devices: Ints) -> float:
         other = np.flatnonzero(devices != devices[0])
         return float(self._ends[other[0] - 1]) if len(other) else inf
 
     def ends_s(self, curve: SpeedUpCurve, work: float, change_s: float = 0.0) -> dict[int, float]:
-        """Return the end of a job by maximum number of devices; after the last deadline, all devices are free."""
+        """Return the end time of a job for each maximum number of devices; after the last deadline, all are free."""
         ends_s_by_count = {}
         for count, speed in curve.options:
             if count > self._devices:

@@ -13,17 +13,17 @@ from paceline.allocate.on_time.capacity import Capacity, Reservation, SpeedUpCur
 from paceline.errors import InvalidInputError
 
 _MAX_SWAP_JOBS = 1000  # with more jobs, replacing larger jobs by smaller jobs takes too long
-_SWAP_TRIES = 4  # largest planned jobs that are candidates for replacement
-# Fractions of the pool that chosen jobs may fill; some devices stay idle because no job can use exactly that many.
-_EFFICIENCIES = (0.8, 0.6)
+_SWAP_TRIES = 4  # number of the largest planned jobs that are candidates for replacement
+# Fractions of the pool that chosen jobs may fill. Some devices stay idle because no job can use that number of devices.
+_FILL_FRACTIONS = (0.8, 0.6)
 _MIN_BENEFIT = 2.0  # minimum time saved by a change, relative to its cost
-# Delays to try before a promised job is dropped, as fractions of the time from arrival to deadline.
+# Deadline extensions to try before dropping a promised job, as fractions of the time from arrival to deadline.
 STRETCHES = (0.01, 0.02, 0.05, 0.1)
 
 
 @dataclass(slots=True)
 class _JobCase:
-    """A job and its reservation."""
+    """A job, the data for its planning, and its reservation."""
 
     job: ClusterJob
     curve: SpeedUpCurve
@@ -45,23 +45,23 @@ class _JobCase:
 
 
 class OnTime:
-    """Deadline-aware elastic sharing of one pool.
+    """Policy that shares one pool elastically among jobs with deadlines.
 
     The policy plans jobs by deadline. Each job gets the fewest devices that meet its deadline on the capacity that
     earlier jobs leave: with sublinear speed-up, few devices for a long time use less capacity than many for a short
-    time. A job that does not fit replaces the largest planned job if it is smaller. If many jobs do not fit, the policy
-    selects small jobs first, as Moore and Hodgson do for one machine (:func:`~paceline.allocate.most_on_time` is the
-    upper bound). All other jobs with a deadline are late. Late jobs, and jobs without a deadline, run on the remaining
-    devices, the shortest first. Jobs that gain the most speed get the spare devices, if the gain outweighs the change.
+    time. If a job does not fit but is smaller than the largest planned job, it replaces that job. If many jobs do not
+    fit, the policy selects small jobs first, as in the Moore-Hodgson method (:func:`~paceline.allocate.most_on_time` is
+    the upper bound). All other jobs with a deadline are late. Late jobs, and jobs without a deadline, run on the other
+    devices, the shortest first. Spare devices go to the jobs with the most gain in speed, if it is worth the change.
 
     Parameters
     ----------
     change_s:
         Seconds without progress when the allocation of a job changes.
     keep_promises:
-        Whether a job that was once planned on time has precedence over later jobs; fewer jobs are on time in total.
-        If promised jobs need more work than estimated, all of them may be late by up to a tenth of the time from
-        arrival to deadline before a promised job is dropped.
+        Whether a job once planned on time has precedence over later jobs; in total, fewer jobs are then on time. If
+        promised jobs have more work than estimated, each may be late by up to a tenth of the time from its arrival to
+        its deadline before the policy drops a promised job.
 
     Examples
     --------
@@ -83,7 +83,7 @@ class OnTime:
             raise InvalidInputError("change_s", change_s, "0 or more seconds")
         self._change_s = change_s
         self._keep_promises = keep_promises
-        self._planned: dict[str, int] = {}  # jobs on time in the last plan, in planning order, with their devices
+        self._planned: dict[str, int] = {}  # maximum devices of each on-time job of the last plan, in planning order
         self._curves: dict[int, tuple[object, SpeedUpCurve]] = {}
 
     def allocate(self, jobs: Sequence[ClusterJob], nodes: Sequence[Node], now_s: float, *, rescale: bool) -> Allocation:
@@ -125,15 +125,15 @@ class OnTime:
         feasible = [index for index, case in enumerate(due) if case.needed < inf]
         rank = {name: number for number, name in enumerate(self._planned)}
         last_order = sorted(feasible, key=lambda index: rank.get(due[index].job.name, len(rank)))
-        # With promises, do not swap jobs: a later decision would not find the plan again and would break promises.
+        # With promises, do not swap jobs: a later decision could not reproduce the plan and would break promises.
         plan = self._reserve_in_order(
             due, feasible, node, now_s, swap=len(due) <= _MAX_SWAP_JOBS and not self._keep_promises
         )
         if len(plan) < len(feasible):
             needs = [Need(due[index].deadline_s - now_s, due[index].needed, index) for index in feasible]
-            others = [sorted(moore_hodgson(needs, node.devices * share)) for share in _EFFICIENCIES]
-            # The last plan is still feasible, so a new plan must not be worse. Each job keeps its number of devices,
-            # because the plan uses the devices that become free at its end for other jobs.
+            others = [sorted(moore_hodgson(needs, node.devices * share)) for share in _FILL_FRACTIONS]
+            # The last plan is still feasible, so the new plan must not be worse. Each job keeps its number of devices,
+            # because the plan reserves these devices for other jobs when the job ends.
             repeated = self._reserve_in_order(due, last_order, node, now_s, min_devices=self._planned)
             plans = [plan, repeated, *(self._reserve_in_order(due, chosen, node, now_s) for chosen in others)]
             if self._keep_promises:
@@ -217,7 +217,7 @@ class OnTime:
 
     def _distribute(self, planned: Sequence[_JobCase], late: Sequence[_JobCase], devices: int) -> dict[str, int]:
         """Return the present devices of each job: its reservation, and a share of the spare devices."""
-        devices_of = {case.job.name: case.planned.now for case in planned if case.planned is not None}
+        devices_of = {case.job.name: case.planned.devices_now for case in planned if case.planned is not None}
         spare = devices - sum(devices_of.values())
         for case in planned:  # shrinking a job that will grow again soon costs two changes
             more = case.held - devices_of[case.job.name]
@@ -268,8 +268,8 @@ class OnTime:
 
     def _reason(self, case: _JobCase, count: int, now_s: float) -> str:
         if case.planned is not None:
-            if count > case.planned.now:
-                return "more than its deadline needs, from spare devices"
+            if count > case.planned.devices_now:
+                return "more devices than its deadline requires, because devices are spare"
             if count and case.stretch:
                 return f"smallest allocation with which no promised job is more than {100 * case.stretch:.0f} % late"
             if count:

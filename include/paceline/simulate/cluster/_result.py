@@ -1,4 +1,4 @@
-"""Results of a simulation, accumulated as jobs depart, so that memory does not grow with departed jobs."""
+"""Results of a simulation, accumulated as jobs depart, so that memory use does not grow with the number of jobs."""
 
 from __future__ import annotations
 

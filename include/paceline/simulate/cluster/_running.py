@@ -97,7 +97,7 @@ class RunningJob:
         view.speed = self.speed * estimated
 
     def next_event_s(self) -> float:
-        """Return the time at which the job next ends, fails or reaches its target speed."""
+        """Return the time of the next event: the job ends, fails or reaches its target speed."""
         ends_s = self.since_s + self.work_left / self.speed if self.speed else inf
         breaks_s = self.since_s + self.arrival.breaks_after_s - self.trained_s if self.view.held is not None else inf
         return min(ends_s, breaks_s, self.full_speed_s)

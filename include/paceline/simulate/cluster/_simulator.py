@@ -80,7 +80,7 @@ class Simulation:
         self._versions: dict[int, int] = {}  # current version by arrival number; older events are obsolete
         self._cancels: list[tuple[float, int, RunningJob]] = []
         self._regular_s = inf  # the next regular time
-        self._replan_s = inf  # the next time in the policy's plan
+        self._replan_s = inf  # time of the next change in the policy's plan
         self._next_arrival = self._read_arrival()
         self._arrived = 0
 
@@ -106,7 +106,7 @@ class Simulation:
             if self._is_deadlocked():
                 waiting = sorted(self.active)
                 raise ImpossibleAllocationError(
-                    f"{self._policy.name}: no job runs or will arrive, but {len(waiting)} wait: "
+                    f"{self._policy.name}: no job is running or will arrive, but {len(waiting)} are waiting: "
                     + ", ".join(waiting[:3])
                 )
         return self.ledger.result(self._policy.name, self.now_s)
@@ -176,7 +176,7 @@ class Simulation:
         if job.full_speed_s <= self.now_s:
             job.reach_target_speed()
         else:
-            job.update_view()  # a rounding error made the event too early
+            job.update_view()  # a rounding error scheduled the event too early
         self._schedule_event(job)
         return False
 

@@ -35,7 +35,7 @@ class Arrival:
     breaks_after_s:
         Seconds of training after which a bug ends the job without a result.
     cancelled_after_s:
-        Seconds from arrival until the user cancels the job, if it still waits or runs.
+        Seconds from arrival until the user cancels the job, if it is still waiting or running.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Friction:
     Parameters
     ----------
     delay_s:
-        Seconds from a decision to start or grow a job until its speed changes; until then, its old speed applies.
+        Seconds from a decision to start or grow a job until its speed changes; until then, it keeps its old speed.
         Shrinking takes no time (ModelArts, section 5.5).
     pause_s:
         Seconds without progress when a job starts, moves or is resized.

@@ -21,12 +21,12 @@ _BURST_GAP_S = 40.0  # mean time between two jobs of a burst
 _SHORT_S = 300.0  # upper limit of "small-ETA jobs"
 _MEAN_LONG_S, _MEAN_ALL_S, _LONG_SHARE = 232.6 * 60, 84.3 * 60, 447 / 1252
 _MEAN_SHORT_S = (_MEAN_ALL_S - _LONG_SHARE * _MEAN_LONG_S) / (1 - _LONG_SHARE)  # 117 s, from the two means
-_SIGMA = 1.5  # of the lognormal training times beyond 5 minutes; half of these jobs take less than 1.5 hours
+_SIGMA = 1.5  # sigma of the lognormal training times beyond 5 minutes; their median is below 1.5 hours
 _LONGEST_S = SPAN_S  # longer jobs could not have ended within the span
 _NODES, _WEIGHTS = (1, 2, 4, 8), (0.35, 0.30, 0.20, 0.15)  # requested nodes and their frequencies; not in the paper
 
 
-def modelarts(
+def modelarts_workload(
     seed: int,
     jobs: int = 447,
     *,
@@ -51,9 +51,9 @@ def modelarts(
     jobs:
         Number of jobs that train for 5 minutes or more.
     all_jobs:
-        Whether to add the short jobs, 805 for 447 longer jobs.
+        Whether to add the short jobs: 805 short jobs for 447 longer jobs.
     eta_error:
-        Maximum relative error of the estimated work, which is random, for jobs that neither fail nor are cancelled.
+        Maximum relative error of the estimated work. Errors are random, and zero for jobs that fail or are cancelled.
     bugs:
         Fraction of the jobs that hang within their first 5 minutes of training.
     cancelled:
@@ -68,7 +68,7 @@ def modelarts(
 
     Examples
     --------
-    >>> workload = modelarts(seed=0)
+    >>> workload = modelarts_workload(seed=0)
     >>> len(workload), workload[0].speeds["device"].counts
     (447, (1, 2, 4, 8, 16))
     >>> minutes = [job.work / job.speeds["device"].at(job.requested) / 60 for job in workload]

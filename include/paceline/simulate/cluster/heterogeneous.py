@@ -1,8 +1,8 @@
 """Training jobs of three kinds of networks on nodes with two kinds of GPUs: the workload of section V-B of ANDREAS.
 
 The paper specifies the numbers of nodes, GPUs and jobs, the kinds of networks, epochs, batch sizes and weights (tables
-II and V) and the price of electricity. This module assumes seconds per epoch, the scaling of networks, the power of
-nodes, due dates and arrival rates.
+II and V) and the price of electricity. The seconds per epoch, the scaling of networks, the power of nodes, the due
+dates and the arrival rates are assumptions of this module.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _DUE_FACTORS = (
     6.0,
 )  # range of the time to the due date, relative to the duration of the job alone on the fastest node
 _WEIGHTS = (1, 5)
-_LOADS = (0.5, 1.5)  # offered load in calm and busy phases, relative to all GPUs with one job each
+_LOADS = (0.5, 1.5)  # offered load in calm and busy phases, relative to the capacity with one job per GPU
 _PHASE_S = 7200.0  # length of a phase
 
 
@@ -51,14 +51,14 @@ NETWORKS = (
 )
 
 
-def heterogeneous(
+def heterogeneous_workload(
     nodes: int, jobs: int | None = None, mix: Literal["small", "large"] = "small", seed: int = 0
 ) -> tuple[list[Arrival], list[Node]]:
     """Generate a cluster with two kinds of GPUs, and jobs that arrive there at a varying rate.
 
     Half of the nodes have V100s, and half have T4s. Each job trains one of four networks, with random epochs, batch
-    size, weight and due date; alone on one V100, a job takes 9 minutes to 4 hours. Busy phases with 1.5 times the load
-    that the cluster can process alternate with calm phases with half of this load; each phase lasts two hours.
+    size, weight and due date; alone on one V100, a job takes 9 minutes to 4 hours. Busy phases with a load of 1.5 times
+    the capacity of the cluster alternate with calm phases of 0.5 times the capacity. Each phase lasts two hours.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ def heterogeneous(
 
     Examples
     --------
-    >>> arrivals, nodes = heterogeneous(10)
+    >>> arrivals, nodes = heterogeneous_workload(10)
     >>> len(arrivals), [node.devices for node in nodes]
     (100, [2, 2, 2, 2, 2, 1, 1, 1, 1, 1])
     """
@@ -98,7 +98,7 @@ def heterogeneous(
     ]
     rng = random.Random(seed)  # noqa: S311 - a simulation, no secret
     drawn = [_draw_job(rng, gpus) for _ in range(10 * nodes if jobs is None else jobs)]
-    # Work of the cluster per second, in seconds on one V100, if each job has one GPU.
+    # Work that the cluster completes per second, in seconds on one V100, if each job has one GPU.
     t4 = sum(network.t4 * network.epoch_s for network in NETWORKS) / sum(network.epoch_s for network in NETWORKS)
     power = kinds.count(V100) * gpus[V100] + kinds.count(T4) * gpus[T4] * t4
     work = sum(one.work for one in drawn) / max(1, len(drawn))

@@ -16,7 +16,7 @@ from paceline.allocate import DEVICE, Speeds
 from paceline.errors import InvalidInputError
 from paceline.simulate.cluster._workload import Arrival
 
-# Names of each column, which differ between traces.
+# Alternative names of each column; traces use different names.
 _COLUMNS = {
     "submission_time": ("submission_time", "submit_time"),
     "num_iteration": ("num_iteration", "real_iteration"),
@@ -30,10 +30,10 @@ _COLUMNS = {
 POLLUX_DEVICE_HOURS = {"cifar10": 0.5, "ncf": 0.5, "bert": 5.0, "deepspeech2": 5.0, "yolov3": 50.0, "imagenet": 250.0}
 
 
-def throughputs(folder: Path) -> dict[tuple[str, int], Speeds]:
+def read_throughputs(folder: Path) -> dict[tuple[str, int], Speeds]:
     """Read iterations per second for each model and global batch size, from one ``MODEL.csv`` for each model.
 
-    Rows are batch sizes, columns are numbers of devices; a cell is empty if it could not be measured.
+    Rows are batch sizes, columns are numbers of devices; a cell is empty if the speed could not be measured.
     """
     tables: dict[tuple[str, int], Speeds] = {}
     files = sorted(folder.glob("*.csv"))
@@ -53,7 +53,7 @@ def throughputs(folder: Path) -> dict[tuple[str, int], Speeds]:
     return tables
 
 
-def read(file: Path, tables: Mapping[tuple[str, int], Speeds], *, jobs: int | None = None) -> Iterator[Arrival]:
+def read_trace(file: Path, tables: Mapping[tuple[str, int], Speeds], *, jobs: int | None = None) -> Iterator[Arrival]:
     """Yield the jobs of a trace in order of arrival; the first job arrives at 0 s.
 
     Parameters
@@ -61,7 +61,7 @@ def read(file: Path, tables: Mapping[tuple[str, int], Speeds], *, jobs: int | No
     file:
         A trace with deadlines (ElasticFlow) or without (Pollux).
     tables:
-        Speeds of the models in the trace, see :func:`throughputs`.
+        Speeds of the models in the trace, see :func:`read_throughputs`.
     jobs:
         Number of jobs to read; by default all.
     """
@@ -78,14 +78,14 @@ def read(file: Path, tables: Mapping[tuple[str, int], Speeds], *, jobs: int | No
         yield _shifted_arrival(one, -first_s)
 
 
-def resampled(trace: Sequence[Arrival], jobs: int, seed: int) -> Iterator[Arrival]:
-    """Yield a workload of any length with jobs and gaps between arrivals drawn at random from a trace.
+def resample(trace: Sequence[Arrival], jobs: int, seed: int) -> Iterator[Arrival]:
+    """Yield a workload of any length; its jobs, and the gaps between arrivals, are drawn at random from a trace.
 
     Examples
     --------
     >>> from paceline.allocate import Speeds
     >>> trace = [Arrival(f"{n}", 60.0 * n, 10.0, {DEVICE: Speeds.linear(2)}, deadline_s=60.0 * n + 9) for n in range(3)]
-    >>> [(one.name, one.arrives_s, one.deadline_s) for one in resampled(trace, 3, seed=0)]
+    >>> [(one.name, one.arrives_s, one.deadline_s) for one in resample(trace, 3, seed=0)]
     [('0', 0.0, 9.0), ('1', 60.0, 69.0), ('2', 120.0, 129.0)]
     """
     if len(trace) < 2:

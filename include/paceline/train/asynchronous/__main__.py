@@ -1,6 +1,6 @@
 """Runs a parameter server: ``python -m paceline.train.asynchronous PLAN``.
 
-The plan is the schedule as JSON: ``{"workers": {NAME: {"samples": 600, "batch_size": 32}}}``.
+PLAN is a JSON file with the schedule: ``{"workers": {NAME: {"samples": 600, "batch_size": 32}}}``.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--stuck-s", type=float, default=_STUCK_S, help=help_text)
     help_text = f"seconds after which a server without workers ends ({_PATIENCE_S:g})"
     parser.add_argument("--patience-s", type=float, default=_PATIENCE_S, help=help_text)
-    help_text = "do not let workers take over samples from slower workers, as in Deep-Edge; to compare schedules"
+    help_text = "keep faster workers from taking over samples from slower workers, as in Deep-Edge"
     parser.add_argument("--fixed-shards", action="store_true", help=help_text)
-    chosen = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     folder = checkpoint_folder(None)
     display = choose_display()
     server = Server(
-        read_plan(chosen.plan.read_text()),
-        chosen.host,
-        chosen.port,
+        read_plan(options.plan.read_text()),
+        options.host,
+        options.port,
         key=os.environ.get(ENV_SERVER_KEY, "").encode(),
         store=Store(folder) if folder is not None else None,
         display=display,
-        stuck_s=chosen.stuck_s,
-        patience_s=chosen.patience_s,
-        fixed=chosen.fixed_shards,
+        stuck_s=options.stuck_s,
+        patience_s=options.patience_s,
+        fixed=options.fixed_shards,
     )
-    log(f"parameter server listens on {chosen.host}:{server.port}")
+    log(f"parameter server listens on {options.host}:{server.port}")
 
     def handle_sigterm(number: int, frame: FrameType | None) -> None:
         server.terminate()

@@ -29,7 +29,7 @@ class Handshake:
     key:
         The secret that peers must have; empty for none.
     serve:
-        Called with the connection, its first message, and its number; returns whether to keep the connection open.
+        Function of the peer, its first message and the connection's number; returns whether to keep the connection.
     """
 
     def __init__(self, host: str, port: int, key: bytes, serve: Callable[[Peer, dict[str, Any], int], bool]) -> None:
@@ -83,7 +83,7 @@ def describe_error(error: Exception) -> str:
 def end_process(code: int) -> NoReturn:
     """Exit with ``code``, without waiting for threads.
 
-    Python's normal exit aborts while a thread computes, and then loses the code.
+    Python's normal exit aborts if a thread is still computing, and the exit code is lost.
     """
     sys.stdout.flush()
     sys.stderr.flush()

@@ -11,11 +11,11 @@ from .peer import Peer, connect
 if TYPE_CHECKING:
     import torch
 
-_TIMEOUT_S = 60.0  # for a process that does not answer
+_TIMEOUT_S = 60.0  # maximum wait for the response of a process
 
 
 class Ranges:
-    """Sends each process its range of a change and fetches its range of the state, all in parallel.
+    """Exchanges data with all processes in parallel: sends ranges of a change and fetches ranges of the state.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ class Ranges:
         self._threads: ThreadPoolExecutor | None = None
 
     def use_layout(self, layout: Mapping[str, Any]) -> bool:
-        """Connect to the processes of the parameter server's ``layout``; return True."""
+        """Connect to the processes in the parameter server's ``layout``. Always return true."""
         if layout["version"] == self.version:
             return True
         self._server_size = layout["own"]
@@ -59,11 +59,11 @@ class Ranges:
         return True
 
     def server_range(self, row: torch.Tensor) -> torch.Tensor:
-        """Return the range that the parameter server itself holds."""
+        """Return the parameter server's range of ``row``."""
         return row[: self._server_size]
 
     def push(self, number: int, change: torch.Tensor) -> bool:
-        """Send the change of a batch; return whether all processes stored it. They reject it if ranges have moved."""
+        """Send the change of a batch; return false if a process rejected it, because the ranges have changed."""
 
         def send(peer: Peer, section: slice) -> bool:
             peer.send({"kind": "push", "version": self.version, "number": number}, change[section])
@@ -72,7 +72,7 @@ class Ranges:
         return all(self._run_all(send))
 
     def pull(self, state: torch.Tensor) -> bool:
-        """Fetch the newest ``state``; return whether it is complete. It is incomplete if ranges have moved."""
+        """Fetch the newest ``state``; return false if it is incomplete, because the ranges have changed."""
 
         def fetch(peer: Peer, section: slice) -> bool:
             peer.send({"kind": "pull", "version": self.version})
@@ -93,5 +93,5 @@ class Ranges:
         if self._threads is None:
             return []
         futures = [self._threads.submit(request, self._peers[address], section) for address, section in self._others]
-        wait(futures)  # wait for all requests even if one fails, because they write into the same row
+        wait(futures)  # wait for all requests even if one fails, because all of them write into the same row
         return [future.result() for future in futures]

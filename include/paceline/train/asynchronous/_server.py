@@ -22,9 +22,9 @@ from .peer import Peer
 from .shards import MAX_FAILURES, SampleShare
 
 _POLL_S = 0.05
-# Saving takes at most this fraction of the time. After a crash, batches since the last checkpoint are repeated.
-_SAVE_SHARE, _SAVE_EVERY_S = 0.02, 1.0
-# Time for lost workers to reconnect after the end and learn that training is over.
+# Maximum fraction of the time spent on saving. After a crash, the batches since the last checkpoint are repeated.
+_MAX_SAVE_FRACTION, _MIN_SAVE_INTERVAL_S = 0.02, 1.0
+# After training has ended, lost workers have this many seconds to reconnect and to learn that training is over.
 _END_NOTICE_S = 30.0
 
 
@@ -48,7 +48,7 @@ class Server:
     display:
         Output for progress.
     stuck_s:
-        Seconds after which a batch goes to another worker, unless ten times the worker's usual time is longer.
+        Seconds after which a batch goes to another worker; at least ten times the worker's usual time for a batch.
     patience_s:
         Seconds without workers after which the server gives up.
     fixed:
@@ -86,7 +86,7 @@ class Server:
         """Serve until every sample of every epoch is done; return the exit code."""
         training = self._training
         next_save_s = next_show_s = 0.0
-        since_s: float | None = None  # when training ended or the last worker left
+        waiting_since_s: float | None = None  # when training ended or the last worker left
         self._display.show(training.progress("start"))
         self._handshake.open()
         while True:
@@ -95,8 +95,8 @@ class Server:
             if training.all_excluded:
                 log(f"every worker has failed {MAX_FAILURES} times: no workers are left")
                 return EXIT_NO_WORKERS
-            since_s = (since_s or now_s) if training.ended or training.has_no_workers else None
-            waited_s = now_s - (since_s or now_s)
+            waiting_since_s = (waiting_since_s or now_s) if training.ended or training.has_no_workers else None
+            waited_s = now_s - (waiting_since_s or now_s)
             if self._terminating:
                 self.save()
                 return EXIT_TERMINATED
@@ -109,7 +109,7 @@ class Server:
                 log(f"no worker for {self._patience_s:g} s: giving up")
                 return EXIT_NO_WORKERS
             if now_s >= next_save_s and self.save():
-                next_save_s = now_s + max(_SAVE_EVERY_S, (time.monotonic() - now_s) / _SAVE_SHARE)
+                next_save_s = now_s + max(_MIN_SAVE_INTERVAL_S, (time.monotonic() - now_s) / _MAX_SAVE_FRACTION)
             if now_s >= next_show_s:
                 self._display.show(training.progress("progress"))
                 next_show_s = now_s + self._display.interval_s
@@ -135,7 +135,7 @@ class Server:
         try:
             self._store.save(content)
         except OSError as error:  # on a full disk, continue without this checkpoint
-            log(f"cannot write the checkpoint, trying again with the next one: {error}")
+            log(f"cannot write a checkpoint, training continues: {error}")
         return True
 
     def _serve(self, peer: Peer, message: dict[str, Any], connection_id: int) -> bool:
@@ -153,12 +153,12 @@ class Server:
                 buffer: list[torch.Tensor] = []
                 while self._handle_message(peer, worker, connection_id, buffer):
                     pass
-        except Exception as error:  # as in ``handshake``; the worker's leases go to other workers
+        except Exception as error:  # a message may be invalid in any way; the worker's leases go to other workers
             self._training.disconnect(worker, connection_id, describe_error(error))
         return False
 
     def _admit(self, peer: Peer, worker: str, message: dict[str, Any], connection_id: int) -> bool:
-        """Admit a worker; return whether it may train."""
+        """Admit or reject a worker; return whether it is admitted."""
         training, size = self._training, message["size"]
         reason = training.rejection_reason(worker, message["epochs"], size, message.get("until"))
         if reason is None and not training.has_state:
@@ -166,7 +166,8 @@ class Server:
             peer.send({"kind": "begin"})
             peer.receive(initial)
             training.set_initial_state(initial)
-            reason = training.rejection_reason(worker, message["epochs"], size)  # another worker may have been faster
+            # Another worker may have sent its initial state first, with another size.
+            reason = training.rejection_reason(worker, message["epochs"], size)
         if reason is not None:
             peer.send({"kind": "left out" if training.has_excluded(worker) else "sent away", "why": reason})
             return False
@@ -181,7 +182,7 @@ class Server:
     def _handle_message(self, peer: Peer, worker: str, connection_id: int, sent: list[torch.Tensor]) -> bool:
         """Handle one message of a worker; return whether more messages may follow.
 
-        The message's row overwrites the previous row in ``sent``, because allocation takes time.
+        ``sent`` is a buffer for the row after the message. Messages reuse it, because allocation takes time.
         """
         training = self._training
 
@@ -201,7 +202,7 @@ class Server:
             over = answer["kind"] == "over"
             peer.send(answer, training.snapshot() if over else None)
             if over:
-                training.disconnect(worker, connection_id, "the training is over", failed=False)
+                training.disconnect(worker, connection_id, "training is over", failed=False)
             return answer["kind"] not in ("over", "sent away")
         if kind == "done":
             change = sent[0] if received else torch.empty(0)
@@ -219,7 +220,7 @@ class Server:
             layout, own_range = training.own_range()
             peer.send({"kind": "there", "layout": layout}, own_range)
         elif kind == "order":
-            training.begin_epoch(worker, connection_id, message["indices"])
+            training.start_epoch(worker, connection_id, message["indices"])
             peer.send({"kind": "ok"})
         elif kind == "stop":
             training.stop()

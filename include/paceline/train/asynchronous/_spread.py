@@ -14,7 +14,7 @@ from paceline.train._values import log
 
 from .peer import DisconnectedError, Peer
 
-_PATIENCE_S = 30.0  # for an answer; all workers wait during this time
+_PATIENCE_S = 30.0  # maximum wait for a response; all workers wait during this time
 
 
 class Holder:
@@ -50,7 +50,7 @@ class Holder:
         self._request({"kind": "commit", "worker": worker, "number": number})
 
     def fetch(self, into: torch.Tensor) -> None:
-        """Fetch the process's range ``into`` memory."""
+        """Copy the process's range to ``into``."""
         self._request({"kind": "give"}, into=into)
 
     def end(self) -> None:
@@ -74,20 +74,20 @@ class Holder:
 class Spread:
     """A row of numbers, divided into one equal range per process.
 
-    Workers connect to each process, so that changes and states use several links in parallel. The server has the first
-    range, and fetches the other ranges to read the whole row.
+    Workers connect to each process, so changes and states use several network links in parallel. The server has the
+    first range. To read the whole row, the server fetches the other ranges.
     """
 
     def __init__(self) -> None:
         self._row: torch.Tensor | None = None
         self._holders: list[Holder] = []
-        # A random start, so that changes sent for the ranges of a previous server do not match.
+        # The first version is random, so that changes sent for the layout of a previous server are rejected.
         self.version = int.from_bytes(os.urandom(4), "big") + 1
         """Version of the layout of the ranges; messages with an older version are rejected."""
 
     @property
     def has_state(self) -> bool:
-        """Whether there is a row."""
+        """Whether the row has been set."""
         return self._row is not None
 
     @property
@@ -107,18 +107,18 @@ class Spread:
         self._distribute()
 
     def own_range(self) -> torch.Tensor:
-        """Return the server's own range, to read and to change."""
+        """Return the server's range of the row. Changes to the result change the row."""
         assert self._row is not None
         return self._row[: self._start(1)]
 
     def commit(self, worker: str, number: int, change: torch.Tensor) -> None:
-        """Add a batch's change: the server's range here, each other range in the process that the worker sent it to."""
+        """Add ``change`` to the server's range; other processes add the change that they received for the batch."""
         self.own_range().add_(change)
         for holder in self._holders:
             holder.commit(worker, number)
 
     def fetch_all(self) -> torch.Tensor:
-        """Return the whole row as it is now."""
+        """Fetch the newest ranges from all processes and return the whole row."""
         assert self._row is not None
         for index, holder in enumerate(self._holders, start=1):
             holder.fetch(self._row[self._start(index) : self._start(index + 1)])
@@ -184,5 +184,5 @@ class Spread:
         return None
 
     def _start(self, index: int) -> int:
-        """Return the start of a range."""
+        """Return the position in the row at which a range starts."""
         return round(self.size * index / self.processes) if self._row is not None else 0

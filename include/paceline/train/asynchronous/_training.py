@@ -23,24 +23,24 @@ from .peer import DisconnectedError
 from .shards import MAX_FAILURES, SampleShare, Shards
 
 NOT_FINITE = "its change is not finite: is the learning rate too high, or the data damaged?"
-# The longest wait of a worker for a batch; the worker then asks again.
+# A worker waits for a batch for at most this many seconds, then asks again.
 _WAIT_S = 0.5
 # A batch that takes longer than this many times the worker's usual time is stuck.
 _STUCK_FACTOR = 10.0
 
 
 class SharedTraining:
-    """A training job, shared by the threads of a server.
+    """A training job, shared by the threads of a parameter server.
 
-    A worker is identified by its name and the number of its connection: after it has reconnected, messages of its
-    earlier connection are ignored.
+    A worker is identified by its name and the number of its connection. After a worker has reconnected, messages from
+    its earlier connection are ignored.
 
     Parameters
     ----------
     shares:
         Each worker's share in the schedule.
     stuck_s:
-        Seconds after which a batch goes to another worker, unless ten times the worker's usual time is longer.
+        Seconds after which a batch goes to another worker; at least ten times the worker's usual time for a batch.
     fixed:
         Whether shards are fixed, see :class:`~paceline.train.asynchronous.shards.Shards`.
     """
@@ -52,7 +52,7 @@ class SharedTraining:
         self._shards: Shards | None = None  # created when the first worker reports the number of epochs
         self._spread = Spread()
         self.state_loss: str | None = None
-        """The reason to resume from the last checkpoint; ``None`` while the state is complete."""
+        """Why the job has to resume from the last checkpoint; ``None`` while the state is complete."""
         self._lock = threading.Condition()
         self._connection_ids: dict[str, int] = {}
         self._leased: dict[int, tuple[str, float]] = {}  # lease number to worker and start time
@@ -68,7 +68,7 @@ class SharedTraining:
     # --- workers --------------------------------------------------------------------------------------------------
 
     def rejection_reason(self, worker: str, epochs: int, size: int, until: dict[str, Any] | None = None) -> str | None:
-        """Return why a worker may not train here; ``None`` if it may."""
+        """Return why the server rejects a worker; ``None`` if the worker may join."""
         with self._lock:
             if self._shards is None:
                 self._monitor = Monitor(Converged(**until), epochs) if until else None
@@ -78,7 +78,7 @@ class SharedTraining:
             if not shards.is_scheduled(worker):
                 return f"the schedule has no share for {worker}"
             if shards.is_excluded(worker):
-                return f"{worker} has failed {MAX_FAILURES} times and is left out for the rest of the training"
+                return f"{worker} has failed {MAX_FAILURES} times and is excluded from the rest of the job"
             if epochs != self._max_epochs:
                 return f"{worker} has {epochs} epochs, other workers {self._max_epochs}: run the same script"
             expected = self._spread.size if self._spread.has_state else size
@@ -87,7 +87,7 @@ class SharedTraining:
             return None
 
     def has_excluded(self, worker: str) -> bool:
-        """Return whether a worker is left out because it has failed too often."""
+        """Return whether a worker is excluded after too many failures."""
         with self._lock:
             shards = self._shards
             return shards is not None and shards.is_scheduled(worker) and shards.is_excluded(worker)
@@ -98,7 +98,7 @@ class SharedTraining:
         return self._spread.has_state
 
     def set_initial_state(self, state: torch.Tensor) -> None:
-        """Use a worker's state as the initial state, unless another worker was faster."""
+        """Use a worker's state as the initial state, unless another worker's state arrived first."""
         with self._lock:
             if not self._spread.has_state:
                 self._spread.set_initial_state(state)
@@ -135,8 +135,8 @@ class SharedTraining:
         self._lock.notify_all()
         if failed:
             count = self._shards.failures[worker]
-            left_out = ", left out for the rest of the training" if count >= MAX_FAILURES else ""
-            log(f"{worker} is lost ({reason}): {samples} samples go to other workers, failure {count}{left_out}")
+            exclusion = ", excluded from the rest of the job" if count >= MAX_FAILURES else ""
+            log(f"{worker} is lost ({reason}): {samples} samples go to other workers, failure {count}{exclusion}")
 
     # --- batches --------------------------------------------------------------------------------------------------
 
@@ -164,14 +164,14 @@ class SharedTraining:
                 self._lock.wait(_WAIT_S)
             return {"kind": "sent away", "why": f"another process has joined as {worker}"}
 
-    def begin_epoch(self, worker: str, connection_id: int, order: list[int]) -> None:
-        """Begin an epoch with the sample order that was requested from a worker."""
+    def start_epoch(self, worker: str, connection_id: int, order: list[int]) -> None:
+        """Start an epoch with the sample order that a worker has sent on request."""
         with self._lock:
             assert self._shards is not None
             request = self._order_request
             if self._connection_ids.get(worker) == connection_id and request is not None and request[0] == worker:
                 self._order_request = None
-                self._shards.begin_epoch(order)
+                self._shards.start_epoch(order)
                 self._lock.notify_all()
 
     def apply_change(
@@ -184,11 +184,11 @@ class SharedTraining:
         reported: dict[str, float],
         reports: int = 0,
     ) -> bool | None:
-        """Add the change of a worker's batch; return whether the batch counts, which a reassigned batch does not.
+        """Add the change of a worker's batch; return whether the batch counts. A reassigned batch does not count.
 
-        ``change`` is limited to the server's own range; the other processes have the other ranges. Return ``None`` if
-        ``version`` is an earlier layout: the worker has to send the change again. ``reports`` is how often it has
-        reported the monitored metric.
+        ``change`` covers only the server's range; other processes have received the other ranges. Return ``None`` if
+        ``version`` belongs to an earlier layout: the worker has to send the change again. ``reports`` is the number of
+        times that the worker has reported the monitored metric.
         """
         if not torch.isfinite(change).all():
             raise ValueError(NOT_FINITE)
@@ -203,11 +203,11 @@ class SharedTraining:
                 return False
             try:
                 self._spread.commit(worker, number, change)
-            except Exception as error:  # the batch counts as done, and some processes may have added its change
+            except Exception as error:  # the batch already counts as done, and some processes may have added its change
                 self.state_loss = f"a shard of the state is lost: {error}"
                 return False
-            took_s = time.monotonic() - self._leased.pop(number)[1]
-            self._batch_s[worker] = 0.8 * self._batch_s.get(worker, took_s) + 0.2 * took_s
+            duration_s = time.monotonic() - self._leased.pop(number)[1]
+            self._batch_s[worker] = 0.8 * self._batch_s.get(worker, duration_s) + 0.2 * duration_s
             self._reported.update(reported)
             if self._monitor is not None and reports > self._reports[worker]:
                 self._reports[worker] = reports
@@ -223,12 +223,12 @@ class SharedTraining:
         monitor.add(shards.epochs_done, self._reported.get(metric, math.nan))
         shards.set_epochs(monitor.epochs)
         if monitor.end_reason is not None:
-            log(f"the training ends after {shards.epochs} epochs: {monitor.end_reason}")
+            log(f"training ends after {shards.epochs} epochs: {monitor.end_reason}")
         elif shards.epochs != before:
             log(f"forecast from {metric}: {shards.epochs} epochs")
 
     def stop(self) -> None:
-        """End training in all workers after ``stop_early`` in one worker."""
+        """End training in all workers, because a worker called ``stop_early``."""
         with self._lock:
             assert self._shards is not None
             self._shards.stop()
@@ -246,9 +246,9 @@ class SharedTraining:
                 if now_s - since_s > max(self._stuck_s, _STUCK_FACTOR * self._batch_s.get(worker, 0.0)):
                     assert self._shards is not None
                     log(f"{worker} has not returned a batch for {now_s - since_s:.0f} s: reassigning the batch")
-                    # The worker may just be slow: allow twice the time for its next batch, else no batch would count.
+                    # The worker may just be slow: allow twice the time for its next batch, else it never finishes one.
                     self._batch_s[worker] = 2 * (now_s - since_s) / _STUCK_FACTOR
-                    self._shards.take_back(number)
+                    self._shards.revoke_lease(number)
                     del self._leased[number]
                     self._lock.notify_all()
 
@@ -267,7 +267,7 @@ class SharedTraining:
 
     @property
     def all_excluded(self) -> bool:
-        """Whether every worker has failed too often."""
+        """Whether every worker is excluded after too many failures."""
         with self._lock:
             return self._shards is not None and all(self._shards.is_excluded(name) for name in self._shares)
 
@@ -284,14 +284,14 @@ class SharedTraining:
             return self._spread.fetch_all().clone()
 
     def allocate(self, length: int) -> torch.Tensor:
-        """Return memory for a worker's change, whose range may belong to an earlier layout."""
+        """Return memory for a worker's change of ``length`` numbers, which may belong to an earlier layout."""
         with self._lock:
             if length > self._spread.size:
                 raise ValueError(f"state: got {length} numbers, expected at most {self._spread.size}")
             return torch.empty(length, dtype=self._spread.own_range().dtype)
 
     def own_range(self) -> tuple[dict[str, Any], torch.Tensor]:
-        """Return the layout, and the server's own range as it is now."""
+        """Return the current layout and a copy of the server's range."""
         with self._lock:
             return self._spread.layout(), self._spread.own_range().clone()
 
@@ -302,7 +302,7 @@ class SharedTraining:
         self._change_layout(lambda: self._spread.join(holder), f"{holder.name} holds a shard of the state")
 
     def remove_holder(self, name: str) -> None:
-        """Take the range back from a process."""
+        """Fetch the range of a process and remove the process."""
         self._change_layout(lambda: self._spread.leave(name), f"{name} has returned its shard of the state")
 
     def check_holders(self) -> None:
@@ -310,7 +310,7 @@ class SharedTraining:
         self._change_layout(lambda: self._spread.has_state and self._spread.fetch_all(), "")
 
     def collect_state(self) -> None:
-        """Fetch the whole state after the end and release all holders."""
+        """Fetch the whole state after training has ended, and release all holders."""
         self._change_layout(self._spread.end, "")
 
     def _change_layout(self, change: Callable[[], object], event: str) -> None:
@@ -321,9 +321,9 @@ class SharedTraining:
             except DisconnectedError as error:
                 self.state_loss = f"a shard of the state is lost: {error}"
                 return
-            took_s, processes = time.monotonic() - began_s, self._spread.processes
+            duration_s, processes = time.monotonic() - began_s, self._spread.processes
         if event:
-            log(f"{event}, which {processes} processes share now ({1000 * took_s:.0f} ms)")
+            log(f"{event}, which {processes} processes share now ({1000 * duration_s:.0f} ms)")
 
     def progress_of(self, worker: str) -> dict[str, int]:
         """Return a worker's batches done, its forecast total, and the number of epochs."""

@@ -1,4 +1,4 @@
-"""The trained state as one row of numbers, which workers and server exchange. Used by ``worker``."""
+"""The trained state as one row of numbers, which the workers and the server exchange. Used by ``worker``."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from paceline.train._values import bad_value
 
 
 class StateVector:
-    """The parameters and buffers of all modules among a job's parts, in sequence.
+    """The parameters and buffers of all modules passed to ``checkpoint``, as one row of numbers.
 
-    Buffers are included: the counts of batch normalisation add up over the workers like the parameters.
+    The row includes buffers, so that the counts of batch normalisation are added up over the workers.
 
     Parameters
     ----------
     parts:
-        As passed to ``checkpoint``. Raises ``ValueError`` if there is no module.
+        The objects passed to ``checkpoint``. Raises ``ValueError`` if they contain no module.
 
     Examples
     --------
@@ -38,7 +38,7 @@ class StateVector:
         tensors: Iterable[torch.Tensor] = (
             tensor for module in modules for tensor in (*module.parameters(), *module.buffers())
         )
-        self._tensors = list({id(tensor): tensor for tensor in tensors}.values())  # tied weights count once
+        self._tensors = list({id(tensor): tensor for tensor in tensors}.values())  # include tied weights only once
         self.dtype = torch.float64 if any(map(_needs_double, self._tensors)) else torch.float32
         self.size = sum(_real_view(tensor).numel() for tensor in self._tensors)
 
@@ -48,22 +48,22 @@ class StateVector:
         return torch.cat([_real_view(tensor).reshape(-1).to("cpu", self.dtype) for tensor in self._tensors])
 
     def change_since(self, before: torch.Tensor) -> torch.Tensor:
-        """Return the change of the state since ``before``; 0 for values that stay infinite, as in masks."""
+        """Return the change of the state since ``before``; 0 for values that remain infinite, for example in masks."""
         now = self.read()
         return torch.where(now == before, 0.0, now - before)
 
     @torch.no_grad()
     def write(self, values: torch.Tensor) -> None:
         """Set the state to ``values``."""
-        begin = 0
+        start = 0
         for tensor in map(_real_view, self._tensors):
-            section = values[begin : begin + tensor.numel()].view(tensor.shape)
+            section = values[start : start + tensor.numel()].view(tensor.shape)
             tensor.copy_(section if tensor.is_floating_point() else section.round())
-            begin += tensor.numel()
+            start += tensor.numel()
 
 
 def _real_view(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a view of the tensor's numbers, two for each complex one."""
+    """Return a view of the tensor's numbers, with two real numbers for each complex number."""
     return torch.view_as_real(tensor.detach()) if tensor.is_complex() else tensor.detach()
 
 
@@ -71,5 +71,5 @@ def _needs_double(tensor: torch.Tensor) -> bool:
     """Return whether single precision would change the tensor's numbers."""
     if tensor.dtype in (torch.float64, torch.complex128):
         return True
-    whole = not tensor.is_floating_point() and not tensor.is_complex() and tensor.dtype != torch.bool
-    return whole and tensor.numel() > 0 and bool((tensor.abs() > 2**24).any())
+    is_integer = not tensor.is_floating_point() and not tensor.is_complex() and tensor.dtype != torch.bool
+    return is_integer and tensor.numel() > 0 and bool((tensor.abs() > 2**24).any())

@@ -1,4 +1,4 @@
-"""The connection between server and workers: JSON messages, which a row of numbers may follow.
+"""The connection between the server and a worker: JSON messages, each with an optional row of numbers.
 
 The worker opens the connection, with the standard library's ``multiprocessing.connection``, so a worker behind a
 firewall or address translation needs no open port. If a key is set, both sides prove that they have the key.
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     Allocate = Callable[[dict[str, Any], int], torch.Tensor]
 
-# Larger than any message; a list of ten million samples fits.
-_LONGEST_MESSAGE = 1 << 27
+# Larger than any valid message: a list of ten million samples is shorter.
+_MAX_MESSAGE_BYTES = 1 << 27
 # A machine that loses power does not close its connections: close them after about a minute without an answer.
 _KEEPALIVE = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 4}
 
@@ -64,7 +64,7 @@ class Peer:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout)
 
     def authenticate(self, key: bytes, *, first: bool) -> None:
-        """Verify that both sides have the key, if there is one. One of the two sides has to be ``first``.
+        """Verify that both sides have the key, unless it is empty. Exactly one side must pass ``first=True``.
 
         Raises ``DisconnectedError`` if the other side does not have the key.
         """
@@ -82,16 +82,16 @@ class Peer:
 
     @property
     def host(self) -> str:
-        """Address of the other side."""
+        """IP address of the other side."""
         return str(self._socket.getpeername()[0])
 
     def receive(self, into: torch.Tensor | Allocate | None = None) -> dict[str, Any]:
-        """Wait for the next message. If a row of numbers follows, read it ``into`` memory.
+        """Wait for the next message and return it. If it has a row of numbers, read the row into ``into``.
 
-        A callable ``into`` returns the memory for a message and its row's length. Raises ``ValueError`` for a row of
-        another length.
+        If ``into`` is callable, it is called with the message and the length of the row, and returns the memory.
+        Raises ``ValueError`` if the row and the memory differ in length.
         """
-        length, message = json.loads(self._call(self._connection.recv_bytes, _LONGEST_MESSAGE))
+        length, message = json.loads(self._call(self._connection.recv_bytes, _MAX_MESSAGE_BYTES))
         if length:
             into = into(message, length) if callable(into) else into
             expected = 0 if into is None else into.numel()
@@ -125,7 +125,7 @@ class Peer:
 
 
 def parse_address(server: str) -> tuple[str, int]:
-    """Return host and port of a parameter server given as text.
+    """Return the host and the port of a parameter server from its address.
 
     >>> parse_address("ps-0:29500")
     ('ps-0', 29500)
@@ -142,7 +142,7 @@ def listen(host: str, port: int) -> Listener:
 
 
 def connect(host: str, port: int, key: bytes) -> Peer:
-    """Connect to a server. Raises ``DisconnectedError`` if it does not answer."""
+    """Connect to a server. Raises ``DisconnectedError`` if the server does not respond."""
     try:
         connection = Client((host, port))
     except OSError as error:

@@ -10,8 +10,8 @@ from paceline.train._values import bad_value
 from .shards import SampleShare
 
 PORT = 29500
-# Commands of the server, in the folder of its plan, and of a process that holds a shard of its state. Both listen on
-# all addresses of their container, whose network is unreachable from outside or protected by the key.
+# Commands that start the server, in the folder of its plan, and a process that holds a shard of its state. Both listen
+# on all addresses of their container: its network is unreachable from outside, or the key protects them.
 PLAN = "plan.json"
 _ALL_ADDRESSES = ("--host", "0.0.0.0")  # noqa: S104
 SERVER_COMMAND = ("python", "-m", "paceline.train.asynchronous", PLAN, *_ALL_ADDRESSES)
@@ -21,7 +21,7 @@ NOTHING_SPENT = {"samples": 0.0, "batches": 0.0, "compute_s": 0.0, "update_s": 0
 
 
 def read_plan(plan: object) -> dict[str, SampleShare]:
-    """Return each worker's share in a schedule, a mapping or JSON. Raises ``ValueError`` for anything else.
+    """Return each worker's share in a plan, which is a mapping or JSON. Raises ``ValueError`` for any other plan.
 
     >>> read_plan('{"workers": {"gate-1": {"samples": 600, "batch_size": 32}}}')
     {'gate-1': SampleShare(samples=600.0, batch_size=32)}

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-# A worker with this many failures is left out for the rest of the job, as in Deep-Edge.
+# A worker with this many failures is excluded from the rest of the job, as in Deep-Edge.
 MAX_FAILURES = 3
 # Weight of the last epoch in a worker's new share.
 _NEWEST_WEIGHT = 0.5
@@ -44,7 +44,7 @@ class _Epoch:
     unleased: dict[str, deque[int]]  # by worker; under "" while there are no workers
     leased: dict[int, tuple[str, list[int]]] = field(default_factory=dict)
     done: dict[str, int] = field(default_factory=dict)
-    steady: set[str] = field(default_factory=set)  # workers present since the epoch's start
+    steady: set[str] = field(default_factory=set)  # workers that have been present since the epoch's start
 
     @property
     def finished(self) -> bool:
@@ -52,14 +52,15 @@ class _Epoch:
 
 
 class Shards:
-    """The samples of a training job. Each is done once per epoch even if workers join, leave or hang.
+    """The samples of a training job. Each sample counts once per epoch, even if workers join, leave or hang.
 
     A worker's shard of an epoch is proportional to its share in the schedule. A worker that completes its shard takes
-    over samples from the worker with most remaining samples, so all batches are full except an epoch's last batch,
-    batches of fixed shards, and returned batches. In the next epoch the shards follow the samples that each worker did,
-    so a straggler's shard shrinks. A lost worker's leases are returned, and its shard goes to other workers at once.
+    over samples from the worker with the most remaining samples, so all batches are full except the last batch of an
+    epoch, batches of fixed shards, and revoked batches. For the next epoch, each share moves toward the samples that
+    the worker has done, so a straggler's shard shrinks. If a worker is lost, its leases are revoked and its shard goes
+    to other workers at once.
 
-    An epoch begins as soon as all samples of the previous epoch are leased, even if they are not done.
+    An epoch starts as soon as all samples of the previous epoch are leased, even if they are not done.
 
     Parameters
     ----------
@@ -76,7 +77,7 @@ class Shards:
     >>> shards = Shards({"a": SampleShare(2, batch_size=2), "b": SampleShare(1, batch_size=2)}, epochs=1)
     >>> shards.join("a"), shards.join("b")
     (None, None)
-    >>> shards.begin_epoch([9, 8, 7, 6, 5, 4])
+    >>> shards.start_epoch([9, 8, 7, 6, 5, 4])
     >>> shards.lease("a").indices, shards.lease("b").indices
     ([9, 8], [5, 4])
     >>> shards.leave("b"), shards.lease("a").indices
@@ -87,26 +88,26 @@ class Shards:
         self.epochs = epochs
         self._fixed = fixed
         self.failures = dict.fromkeys(shares, 0)
-        self.done = dict.fromkeys(shares, 0)  # batches of each worker
+        self.done = dict.fromkeys(shares, 0)  # batches done, by worker
         self._batch_size = {name: share.batch_size or 0 for name, share in shares.items()}
         self._weight = {name: share.samples for name, share in shares.items()}
         self._present: list[str] = []
         self._open: list[_Epoch] = []  # oldest first
         self._newest: _Epoch | None = None
-        self._begun = 0
+        self._epochs_started = 0
         self._size = 0  # number of samples in the newest epoch
         self._done_when_stopped: int | None = None
         self._leases = 0
 
     @property
     def present(self) -> list[str]:
-        """The training workers, in the order of joining."""
+        """The workers that are present, in the order of joining."""
         return list(self._present)
 
     @property
     def needs_order(self) -> bool:
-        """Whether the next epoch can begin and the order of its samples is needed."""
-        if self._begun >= self.epochs or self._done_when_stopped is not None:
+        """Whether the next epoch can start as soon as the order of its samples is known."""
+        if self._epochs_started >= self.epochs or self._done_when_stopped is not None:
             return False
         all_leased = not any(any(epoch.unleased.values()) for epoch in self._open)
         return all_leased and len(self._open) < 2
@@ -114,20 +115,20 @@ class Shards:
     @property
     def ended(self) -> bool:
         """Whether every sample of every epoch is done."""
-        return self._done_when_stopped is not None or (self._begun == self.epochs and not self._open)
+        return self._done_when_stopped is not None or (self._epochs_started == self.epochs and not self._open)
 
     def is_scheduled(self, worker: str) -> bool:
         """Return whether the schedule contains the worker."""
         return worker in self.failures
 
     def is_excluded(self, worker: str) -> bool:
-        """Return whether a worker is left out because it has failed too often."""
+        """Return whether a worker is excluded after too many failures."""
         return self.failures[worker] >= MAX_FAILURES
 
     def join(self, worker: str, batch_size: int | None = None) -> None:
-        """Add a worker and give it a shard of the remaining samples.
+        """Add a worker and assign it a shard of the remaining samples.
 
-        ``batch_size``, from the worker's loader, applies if the schedule contains none.
+        ``batch_size`` is that of the worker's loader. It applies if the schedule has no batch size for the worker.
         """
         self._batch_size[worker] = self._batch_size[worker] or batch_size or 1
         self._present.append(worker)
@@ -147,21 +148,21 @@ class Shards:
         self._divide_samples()
         return lost
 
-    def take_back(self, number: int) -> None:
-        """Return an overdue batch to its worker's shard, and ignore its result."""
+    def revoke_lease(self, number: int) -> None:
+        """Return the samples of an overdue batch to its worker's shard. The batch no longer counts."""
         for epoch in self._open:
             if number in epoch.leased:
                 self._return_lease(epoch, number)
 
-    def begin_epoch(self, order: Sequence[int]) -> None:
-        """Begin the next epoch with the samples in this order, unless all epochs have begun."""
-        if self._begun >= self.epochs or self._done_when_stopped is not None:
+    def start_epoch(self, order: Sequence[int]) -> None:
+        """Start the next epoch with the samples in this order, unless all epochs have started."""
+        if self._epochs_started >= self.epochs or self._done_when_stopped is not None:
             return
         if self._newest is not None and not self._fixed:
             self._update_weights(self._newest)
         self._size = len(order)
-        epoch = self._newest = _Epoch(self._begun, len(order), {"": deque(order)}, steady=set(self._present))
-        self._begun += 1
+        epoch = self._newest = _Epoch(self._epochs_started, len(order), {"": deque(order)}, steady=set(self._present))
+        self._epochs_started += 1
         if order:
             self._open.append(epoch)
         self._divide_samples()
@@ -177,7 +178,7 @@ class Shards:
         return None
 
     def finish(self, worker: str, number: int) -> bool:
-        """Mark a batch as done; return false if it was taken back."""
+        """Mark a batch as done; return false if its lease was revoked."""
         for epoch in self._open:
             if epoch.leased.get(number, ("",))[0] == worker:
                 _, indices = epoch.leased.pop(number)
@@ -188,8 +189,8 @@ class Shards:
         return False
 
     def set_epochs(self, epochs: int) -> None:
-        """Set the number of epochs, but complete all epochs that have begun."""
-        self.epochs = max(epochs, self._begun)
+        """Set the number of epochs, but complete all epochs that have started."""
+        self.epochs = max(epochs, self._epochs_started)
 
     def stop(self) -> None:
         """End training, and ignore the results of leased batches."""
@@ -208,17 +209,17 @@ class Shards:
         if worker not in self._present or self.ended:
             return known
         share = self._weight[worker] / sum(self._weight[name] for name in self._present)
-        epochs = self.epochs - self._begun
+        epochs = self.epochs - self._epochs_started
         if self._fixed:  # the last batch of each shard may be smaller
             return known + epochs * math.ceil(share * self._size / size)
         return known + math.ceil(epochs * share * math.ceil(self._size / size))
 
     @property
     def samples_done(self) -> int:
-        """Samples done in all epochs, counted once per epoch."""
+        """Number of samples done in all epochs; each sample counts once per epoch."""
         if self._done_when_stopped is not None:
             return self._done_when_stopped
-        finished = self._begun - len(self._open)
+        finished = self._epochs_started - len(self._open)
         return finished * self._size + sum(sum(epoch.done.values()) for epoch in self._open)
 
     @property
@@ -228,13 +229,13 @@ class Shards:
 
     @property
     def samples(self) -> int:
-        """Samples to do in all epochs, counted once per epoch; 0 before the first epoch."""
+        """Number of samples of all epochs; each sample counts once per epoch. 0 before the first epoch."""
         return self.epochs * self._size if self._done_when_stopped is None else self._done_when_stopped
 
     def state(self) -> dict[str, Any]:
         """Return the state for ``load_state`` as JSON values. Leased batches count as not done."""
         return {
-            "begun": self._begun,
+            "begun": self._epochs_started,
             "size": self._size,
             "stopped": self._done_when_stopped,
             "strikes": dict(self.failures),
@@ -247,8 +248,8 @@ class Shards:
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Restore the result of ``state``, without workers."""
-        self._begun, self._size, self._done_when_stopped = state["begun"], state["size"], state["stopped"]
+        """Restore the result of ``state``. Afterwards, no workers are present."""
+        self._epochs_started, self._size, self._done_when_stopped = state["begun"], state["size"], state["stopped"]
         self.failures, self.done, self._weight = dict(state["strikes"]), dict(state["done"]), dict(state["weight"])
         self._present = []
         self._open = [
@@ -268,13 +269,13 @@ class Shards:
         while own and len(taken) < size:
             taken.append(own.popleft())
         # Fill the last batch of a shard with samples of other shards: a batch of one or two samples would change the
-        # model as much as a full batch, and could spoil it shortly before the end. Only an epoch's last may stay small.
+        # model as much as a full batch and could spoil it near the end. Only the last batch of an epoch may be smaller.
         while len(taken) < size and not self._fixed:
             slowest = max(epoch.unleased, key=lambda name: len(epoch.unleased[name]), default=None)
             if slowest is None or not epoch.unleased[slowest]:
                 break
-            theirs = epoch.unleased[slowest]
-            taken.extend(theirs.pop() for _ in range(min(size - len(taken), len(theirs))))
+            remaining = epoch.unleased[slowest]
+            taken.extend(remaining.pop() for _ in range(min(size - len(taken), len(remaining))))
         return taken
 
     def _divide_samples(self) -> None:
@@ -301,7 +302,7 @@ class Shards:
             epoch.unleased = divided
 
     def _update_weights(self, epoch: _Epoch) -> None:
-        """Move the weights of workers present throughout an epoch toward the samples that they did."""
+        """Move the weights of the workers that were present throughout ``epoch`` toward the samples that they did."""
         steady = [name for name in epoch.steady if epoch.done.get(name)]
         weights, done = sum(self._weight[name] for name in steady), sum(epoch.done[name] for name in steady)
         for name in steady:

@@ -1,7 +1,7 @@
 """A process that holds a shard of the trained state: ``python -m paceline.train.asynchronous.state_shard``.
 
-The process connects to the parameter server like a worker. Workers send it their changes of its shard, and it adds
-a change when the server confirms the batch. On SIGTERM it returns its shard before it exits.
+The process connects to the parameter server like a worker. Workers send the process their changes of its shard. The
+process adds a change when the server confirms the batch. On SIGTERM, it returns the shard to the server and exits.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class HeldShard:
         self._pending: dict[str, tuple[int, torch.Tensor]] = {}
 
     def replace(self, version: int, row: torch.Tensor | None, total_size: int = 0) -> None:
-        """Replace the shard by a range of a row of ``total_size`` numbers."""
+        """Replace the shard with ``row``, a range of a row of ``total_size`` numbers."""
         with self._lock:
             self._version, self._row, self._total_size = version, row, total_size
             self._pending.clear()
@@ -56,7 +56,7 @@ class HeldShard:
             return torch.empty(length, dtype=self._row.dtype)
 
     def store(self, worker: str, version: int, number: int, change: torch.Tensor) -> bool:
-        """Store a change until the server confirms it; return whether it fits the current shard."""
+        """Store a change until the server confirms it; return false if it does not match the current shard."""
         if not torch.isfinite(change).all():
             raise ValueError("change: got values that are not finite, expected finite numbers")
         with self._lock:
@@ -77,7 +77,7 @@ class HeldShard:
             return True
 
     def read(self, version: int | None = None) -> torch.Tensor | None:
-        """Return a copy of the shard; ``None`` if it has another version."""
+        """Return a copy of the shard; ``None`` if there is no shard or its version is not ``version``."""
         with self._lock:
             if self._row is None or version not in (None, self._version):
                 return None
@@ -85,7 +85,7 @@ class HeldShard:
 
 
 class ShardServer:
-    """Serves workers, and executes commands of the parameter server.
+    """Holds a shard: serves workers and executes the commands of the parameter server.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ class ShardServer:
     key:
         The secret that both sides must have; empty for none.
     patience_s:
-        Seconds to wait for a parameter server that does not answer.
+        Seconds to wait for a parameter server that does not respond.
     """
 
     def __init__(self, name: str, server: str, host: str, key: bytes = b"", patience_s: float = _PATIENCE_S) -> None:
@@ -110,7 +110,7 @@ class ShardServer:
         self._handshake.open()
 
     def run(self) -> int:
-        """Hold a shard until the training ends or the process leaves; return the exit code."""
+        """Hold a shard until training ends or the process leaves; return the exit code."""
         try:
             return self._follow_server()
         finally:
@@ -142,7 +142,7 @@ class ShardServer:
         return EXIT_NO_SERVER
 
     def leave(self) -> None:
-        """Request that the parameter server take the shard back, repeatedly until ``run`` ends."""
+        """Request that the parameter server take the shard back; repeat the request until ``run`` ends."""
         self._leaving.set()
         while not self._ended.is_set():
             with contextlib.suppress(DisconnectedError):  # the server may be restarting
@@ -155,7 +155,7 @@ class ShardServer:
             self._ended.wait(_LEAVE_RETRY_S)
 
     def _execute_command(self, peer: Peer) -> bool:
-        """Execute one command of the server; return whether more commands may follow."""
+        """Execute one command from the server; return whether more commands may follow."""
         received: list[torch.Tensor] = []
 
         def allocate(message: dict[str, Any], length: int) -> torch.Tensor:
@@ -204,9 +204,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Hold a shard of the trained state until training ends; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m paceline.train.asynchronous.state_shard", description=__doc__)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on for workers (127.0.0.1)")
-    chosen = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     key = os.environ.get(ENV_SERVER_KEY, "").encode()
-    server = ShardServer(os.environ.get(ENV_WORKER, ""), os.environ.get(ENV_SERVER, ""), chosen.host, key)
+    server = ShardServer(os.environ.get(ENV_WORKER, ""), os.environ.get(ENV_SERVER, ""), options.host, key)
 
     def handle_sigterm(number: int, frame: FrameType | None) -> None:
         threading.Thread(target=server.leave, daemon=True).start()

@@ -32,15 +32,15 @@ if TYPE_CHECKING:
     from paceline.train._monitor import Converged
     from paceline.train._protocols import BatchLoop, LoopSession
 
-# The server's task restarts a lost server; a worker gives up after this time.
+# A worker waits this many seconds for a lost server, because the server's task restarts the server.
 _PATIENCE_S = 120.0
 _RETRY_S = 1.0
-# The layout changes rarely: a worker gives up after this many tries to use it.
+# The layout changes rarely: a worker reconnects to the server after this many failed attempts to use the layout.
 _MAX_TRIES, _PAUSE_S = 20, 0.1
 
 
 class TrainingWorker:
-    """This process's worker of training on several machines.
+    """Trains in this process as a worker of a parameter server.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ class TrainingWorker:
     key:
         The secret that the server requires; empty for none.
     patience_s:
-        Seconds to wait for a server that does not answer.
+        Seconds to wait for a server that does not respond.
     epochs:
         Number of epochs, which overrides that of the training code.
     """
@@ -81,7 +81,7 @@ class TrainingWorker:
         self._began_s = self._update_s = self._idle_s = 0.0
         self._last_of_epoch = False
         self.spent = dict(NOTHING_SPENT)
-        """Time spent until the last batch; see :class:`~paceline.train.progress.Progress`."""
+        """Work and time spent until the last batch; see :class:`~paceline.train.progress.Progress`."""
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> TrainingWorker | None:
@@ -97,7 +97,7 @@ class TrainingWorker:
         return self._epochs is not None
 
     def batches(self, loop: BatchLoop, loader: Any, session: LoopSession) -> Iterator[Any]:
-        """Yield the batches that the server leases to this worker, and send the change of each."""
+        """Yield the batches that the server leases to this worker, and send each batch's change of the state."""
         check_divisible(loader, "training on several machines")
         self._loader, self._session, self._vector = loader, session, StateVector(session.parts)
         self._state = self._vector.read()
@@ -109,7 +109,7 @@ class TrainingWorker:
         while not self._over:
             try:
                 for batch in leased_loader:
-                    if self._over:  # training has ended meanwhile
+                    if self._over:  # training has ended in the meantime
                         break
                     lease = self._leases[0]
                     self._last_of_epoch = self._is_last(lease)
@@ -129,34 +129,34 @@ class TrainingWorker:
         try:
             self._finish_batch()
             self._request({"kind": "stop"})
-            self._leases.clear()  # the server has taken them back
+            self._leases.clear()  # the server has revoked all leases
             while not self._over:
                 self._request_lease()
             self._vector.write(self._state)
         except DisconnectedError as error:
-            log(f"lost the parameter server ({error}) at an early stop: only this worker stops")
+            log(f"lost the parameter server ({error}) during an early stop: only this worker stops")
 
     def close(self) -> None:
-        """Leave the training: this worker's leases go to other workers."""
+        """Leave the job. This worker's leases go to other workers."""
         if self._peer is not None and not self._over:
             with contextlib.suppress(DisconnectedError):
                 self._peer.send({"kind": "leave"})
         self._disconnect()
 
     def leased_indices(self) -> Iterator[Sequence[int]]:
-        """Yield the indices of leased batches until there are none. Request one lease in advance."""
+        """Yield the indices of leased batches until no lease is available. Request one lease in advance."""
         while True:
             lease, self._next = self._next or self._request_lease(), None
             if lease is None:
                 return
             self._leases.append(lease)
             self._next = self._request_lease()
-            yield lease.indices  # this batch does not count if training has ended meanwhile
+            yield lease.indices  # this batch does not count if training has ended in the meantime
 
     def _is_last(self, lease: Lease) -> bool:
-        """Return whether this worker has no further lease in the lease's epoch."""
-        coming = self._leases[1] if len(self._leases) > 1 else self._next
-        return coming is None or coming.epoch != lease.epoch
+        """Return whether this worker has no lease after ``lease`` in the same epoch."""
+        following = self._leases[1] if len(self._leases) > 1 else self._next
+        return following is None or following.epoch != lease.epoch
 
     def _request_lease(self) -> Lease | None:
         while not self._over:
@@ -177,7 +177,7 @@ class TrainingWorker:
         return None
 
     def _finish_batch(self) -> None:
-        """Send the change of a batch, and continue from the newest state."""
+        """Send the change of the current batch, and continue from the newest state."""
         began_s = time.monotonic()
         lease = self._leases.popleft()
         change = self._vector.change_since(self._state)
@@ -212,7 +212,7 @@ class TrainingWorker:
         raise DisconnectedError("the layout of the state keeps changing")
 
     def _fetch_state(self) -> None:
-        """Fetch the other holders' ranges. The server's range arrived with its answer."""
+        """Fetch the ranges of the other holders. The server has already sent its range."""
         for _ in range(_MAX_TRIES):
             if self._try_ranges(self._ranges.pull, self._state):
                 return
@@ -246,7 +246,7 @@ class TrainingWorker:
             return False
 
     def _request(self, message: dict[str, Any], row: Any = None) -> dict[str, Any]:
-        """Send a message and return the answer. Read the row that may follow into the start of ``_state``."""
+        """Send a message and return the response. If a row follows, read it into the start of ``_state``."""
         assert self._peer is not None
         self._peer.send(message, row)
         answer = self._peer.receive(lambda _, length: self._state[:length])
@@ -258,7 +258,7 @@ class TrainingWorker:
         return answer
 
     def _join(self, epochs: int) -> None:
-        """Join the training, and wait for a server that does not answer."""
+        """Join the job; retry while the server does not respond."""
         self._leases.clear()
         self._next = None
         give_up_s = time.monotonic() + self._patience_s
@@ -276,7 +276,7 @@ class TrainingWorker:
                 self._use_layout(answer["layout"])
                 self._fetch_state()
                 self._vector.write(self._state)
-                _rng.reseed(answer["client"], 0)  # with equal seeds, all workers would draw the same dropout
+                _rng.reseed(answer["client"], 0)  # with equal seeds, all workers would draw the same dropout masks
                 return
             except DisconnectedError as error:
                 if time.monotonic() > give_up_s:
@@ -292,7 +292,7 @@ class TrainingWorker:
 
 
 class _LeasedBatches:
-    """A batch sampler over the server's leases."""
+    """A batch sampler that yields the batches leased by the server."""
 
     def __init__(self, worker: TrainingWorker) -> None:
         self._worker = worker

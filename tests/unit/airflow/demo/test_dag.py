@@ -1,4 +1,4 @@
-"""The example DAGs: parsing imports nothing heavy, the trigger form validates params, the tasks are in order."""
+"""The example DAGs are parsed without slow imports, have their tasks in order, and validate the trigger form."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _load_dag(name: str) -> DAG:
     return dag
 
 
-def test_parsing_imports_nothing_heavy() -> None:
+def test_dag_parsing_does_not_import_slow_packages() -> None:
     paths = [DAGS / f"{name}.py" for name in ("retrain_on_drift", "retrain_on_edge", "watch_for_drift")]
     done = subprocess.run([sys.executable, "-c", _PARSE, *paths], capture_output=True, text=True, check=True)
     modules = json.loads(done.stdout.splitlines()[-1])
@@ -41,7 +41,7 @@ def test_parsing_imports_nothing_heavy() -> None:
     assert heavy & {name.split(".")[0] for name in modules} == set()
 
 
-def test_tasks_are_in_order() -> None:
+def test_tasks_run_in_the_expected_order() -> None:
     dag, edge = _load_dag("retrain_on_drift"), _load_dag("retrain_on_edge")
     order = ["drift", "prepare", "train", "evaluate", "promote"]
     assert set(dag.task_ids) == set(order)
@@ -79,12 +79,12 @@ ACCEPTED = {"deadline": ("20m", 90, "2030-01-31T18:00:00Z"), "alpha": (1,), "max
 
 
 @pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in REJECTED.items() for value in values])
-def test_form_rejects_values_that_the_operator_rejects(name: str, value: object) -> None:
+def test_trigger_form_rejects_values_that_the_operator_rejects(name: str, value: object) -> None:
     with pytest.raises(ParamValidationError):
         _load_dag("retrain_on_drift").params.get_param(name).resolve(value)
 
 
-def test_form_accepts_values_that_the_operator_accepts() -> None:
+def test_trigger_form_accepts_values_that_the_operator_accepts() -> None:
     params = _load_dag("retrain_on_drift").params
     for name, values in ACCEPTED.items():
         assert [params.get_param(name).resolve(value) for value in values] == list(values)

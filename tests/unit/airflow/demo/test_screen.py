@@ -15,7 +15,7 @@ PACE = {
 }  # fmt: skip
 
 
-def _screen_and_output() -> tuple[Screen, io.StringIO]:
+def _make_screen() -> tuple[Screen, io.StringIO]:
     out = io.StringIO()
     return Screen(Console(file=out, width=80, highlight=False)), out
 
@@ -44,7 +44,7 @@ def test_pace_line_highlights_late_forecast_and_keeps_bar_length() -> None:
 
 
 def test_log_lines_are_not_wrapped_and_training_lines_are_throttled() -> None:
-    screen, out = _screen_and_output()
+    screen, out = _make_screen()
     with screen.live_line():
         screen.show_activity("not shown in a log")
         for _ in range(5):
@@ -57,7 +57,7 @@ def test_log_lines_are_not_wrapped_and_training_lines_are_throttled() -> None:
 
 
 def test_markup_in_external_text_is_escaped() -> None:
-    screen, out = _screen_and_output()
+    screen, out = _make_screen()
     screen.step("Run", "manual__[bold]x[/bold]", more="[red]y")
     screen.print_plain("see [/tmp]")
     assert "manual__[bold]x[/bold]" in out.getvalue()
@@ -65,7 +65,7 @@ def test_markup_in_external_text_is_escaped() -> None:
     assert "see [/tmp]" in out.getvalue()
 
 
-def test_last_errors_of_a_long_log_are_returned() -> None:
+def test_errors_at_the_end_of_a_long_log_are_returned() -> None:
     log = [{"event": f"warning {i}", "level": "warning"} for i in range(50)]
     log += ["text", {"event": "chatter", "level": "info"}, {"event": "Task failed", "level": "error"}]
     lines = last_errors(log)

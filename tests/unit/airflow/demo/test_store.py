@@ -1,4 +1,4 @@
-"""The demo's data: real flights in monthly batches, in the form that the example DAGs expect."""
+"""The demo's database contains real flights in monthly batches, with the columns that the example DAGs expect."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def store(flights: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[sq
 
 def test_each_batch_is_a_month_of_flights(store: sqlite3.Connection) -> None:
     counts = store.execute('SELECT "window", count(*) FROM flights GROUP BY "window" ORDER BY "window"').fetchall()
-    # Numbers of flights in January, February and July 2013, without cancelled and diverted flights.
+    # The numbers of flights in January, February and July 2013 do not include cancelled and diverted flights.
     assert counts == [("2013-01", 26398), ("2013-02", 23611), ("2013-07", 28293)]
 
 
@@ -54,7 +54,7 @@ def test_weather_and_delays_differ_between_winter_and_summer(store: sqlite3.Conn
     assert late["2013-07"] - late["2013-02"] > 0.08
 
 
-def test_refilling_replaces_the_store(flights: Any, tmp_path: Path) -> None:
+def test_second_fill_replaces_the_data_in_the_store(flights: Any, tmp_path: Path) -> None:
     for rows in (100, 50):
         fill_store(tmp_path / "flights.db", flights.head(rows))
     with closing(sqlite3.connect(tmp_path / "flights.db")) as database:

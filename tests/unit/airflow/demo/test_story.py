@@ -1,4 +1,4 @@
-"""The demo: its requirements, its choice of a runtime, its summary, and its cleanup."""
+"""Tests of the demo's requirements, choice of runtime, summary and cleanup."""
 
 from __future__ import annotations
 
@@ -43,10 +43,12 @@ def test_summary_of_a_failed_run_without_results() -> None:
     assert (summary["runtime"], summary["finished_s"], summary["dag_run_state"]) == (None, None, "failed")
 
 
-def test_missing_engine_selects_process_and_rejects_docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_an_engine_auto_selects_process_and_docker_is_rejected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no-engine.sock")
     assert choose_runtime("process")[0] == "process"
-    reason = f"a local process, because no Docker engine answers at unix://{tmp_path}/no-engine.sock"
+    reason = f"a local process, because no Docker engine responds at unix://{tmp_path}/no-engine.sock"
     assert choose_runtime("auto") == ("process", reason)
     with pytest.raises(PacelineError, match="--runtime: got 'docker', expected 'process', or a Docker engine with the"):
         choose_runtime("docker")
@@ -54,7 +56,7 @@ def test_missing_engine_selects_process_and_rejects_docker(tmp_path: Path, monke
 
 @pytest.mark.docker
 @pytest.mark.usefixtures("docker_client")
-def test_engine_with_the_image_selects_docker() -> None:
+def test_auto_selects_docker_if_the_engine_has_the_image() -> None:
     assert choose_runtime("auto")[0] == "docker"
 
 
@@ -74,7 +76,7 @@ def test_second_demo_in_a_folder_is_rejected(tmp_path: Path, capsys: pytest.Capt
         pass
 
 
-def test_only_files_of_an_earlier_demo_are_removed(tmp_path: Path) -> None:
+def test_cleanup_removes_only_files_of_an_earlier_demo(tmp_path: Path) -> None:
     demo = Demo(folder=tmp_path, dags=DAGS)
     for folder in (demo.home, demo.storage):
         (folder / "x").mkdir(parents=True)
@@ -91,7 +93,7 @@ def test_ctrl_c_stops_everything_that_the_demo_started(
     stopped = []
 
     class InterruptedAirflow:
-        """An Airflow whose start is interrupted by Ctrl-C."""
+        """An Airflow that the user interrupts with Ctrl-C during the start."""
 
         def start(self) -> None:
             raise KeyboardInterrupt

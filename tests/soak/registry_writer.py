@@ -1,0 +1,50 @@
+"""A process that writes to a registry: ``python -m tests.soak.registry_writer ROOT OPTIONS NAME COUNT LOG``.
+
+It registers, promotes and fetches in turn, and appends a line to LOG after each operation. A restarted writer continues
+after the last line; it may repeat one operation.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+from upath import UPath
+
+from paceline.registry import Registry
+
+MODEL = "flights"
+
+
+def main(root: str, options: str, name: str, count: str, log: str) -> None:
+    registry = Registry(UPath(root, **json.loads(options)))
+    lines = Path(log).read_text().splitlines() if Path(log).exists() else []
+    registered = [json.loads(line)["registered"] for line in lines if "registered" in line]
+    with Path(log).open("a") as file:
+        for number in range(len(lines), int(count)):
+            record = operate(registry, f"{name}-{number}", number, registered)
+            file.write(json.dumps(record) + "\n")
+            file.flush()
+
+
+def operate(registry: Registry, key: str, number: int, registered: list[int]) -> dict[str, int]:
+    """Do one operation; return its kind and its version."""
+    if number % 3 == 0:
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "weights.bin").write_text(key)
+            registered.append(registry.register(folder, name=MODEL, key=key).version)
+        return {"registered": registered[-1]}
+    if number % 3 == 1:
+        return {"promoted": registry.promote(MODEL, registered[-1], reason=key).version}
+    champion = registry.champion(MODEL)
+    assert champion is not None
+    with tempfile.TemporaryDirectory() as folder:
+        registry.fetch(champion, Path(folder))
+        assert (Path(folder) / "weights.bin").read_text() == champion.key
+    return {"fetched": champion.version}
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

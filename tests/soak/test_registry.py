@@ -1,0 +1,99 @@
+"""Registries with eight writers that are killed at random; on S3, two of a hundred responses are lost as well."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.s3_server import S3Server, serve
+from tests.soak.registry_writer import MODEL
+from upath import UPath
+
+from paceline.registry import Registry
+
+pytestmark = pytest.mark.timeout(3600)
+
+WRITERS, OPERATIONS, KILLS = 8, 500, 24
+LOST = 0.02
+
+
+@pytest.fixture
+def s3_server() -> Iterator[S3Server]:
+    with serve() as server:
+        yield server
+
+
+class Writers:
+    """The writers of a registry. A killed one is restarted."""
+
+    def __init__(self, root: UPath, folder: Path) -> None:
+        self._root, self._folder = root, folder
+        self.processes = {f"writer{number}": self._start(f"writer{number}") for number in range(WRITERS)}
+
+    def _start(self, name: str) -> subprocess.Popen[bytes]:
+        options = json.dumps(dict(self._root.storage_options))
+        arguments = [str(self._root), options, name, str(OPERATIONS), str(self._log(name))]
+        return subprocess.Popen([sys.executable, "-m", "tests.soak.registry_writer", *arguments])
+
+    def _log(self, name: str) -> Path:
+        return self._folder / f"{name}.log"
+
+    def records(self, name: str) -> list[dict[str, int]]:
+        log = self._log(name)
+        return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+
+    def done(self) -> int:
+        return sum(len(self.records(name)) for name in self.processes)
+
+    def run(self, draw: random.Random) -> None:
+        """Kill writers at random numbers of operations; return when all writers have succeeded."""
+        for at in sorted(draw.sample(range(WRITERS * OPERATIONS * 9 // 10), KILLS)):
+            while self.done() < at and self._running():
+                time.sleep(0.05)
+            if running := self._running():
+                name = draw.choice(running)
+                self.processes[name].kill()
+                self.processes[name].wait()
+                self.processes[name] = self._start(name)
+        assert [process.wait() for process in self.processes.values()] == [0] * WRITERS
+
+    def _running(self) -> list[str]:
+        return [name for name, process in self.processes.items() if process.poll() is None]
+
+
+@pytest.mark.parametrize("store", ["files", "s3"])
+def test_registry_survives_killed_writers_and_lost_responses(
+    request: pytest.FixtureRequest, tmp_path: Path, store: str
+) -> None:
+    draw = random.Random(request.config.option.seed)
+    root = UPath(tmp_path / "registry")
+    if store == "s3":
+        server = request.getfixturevalue("s3_server")
+        server.lost |= {index for index in range(1_000_000) if draw.random() < LOST}
+        root = server.folder("registry")
+    writers = Writers(root, tmp_path)
+    writers.run(draw)
+
+    registry = Registry(root)
+    versions = registry.versions(MODEL)
+    keys = [f"{name}-{number}" for name in writers.processes for number in range(0, OPERATIONS, 3)]
+    assert Counter(version.key for version in versions) == Counter(keys), "no version is lost or doubled"
+    for version in versions:
+        assert (registry.location(version) / "weights.bin").read_text() == version.key, "no version has another's files"
+    number_of = {version.key: version.version for version in versions}
+    history = registry.history(MODEL)
+    assert [one.previous for one in history] == [None, *(one.version for one in history[:-1])]
+    promoted = {one.version for one in history}
+    for name in writers.processes:
+        records = writers.records(name)
+        assert [one["registered"] for one in records[::3]] == [
+            number_of[f"{name}-{number}"] for number in range(0, OPERATIONS, 3)
+        ]
+        assert {one["promoted"] for one in records[1::3]} <= promoted

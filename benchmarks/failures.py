@@ -67,7 +67,7 @@ class FailureRuns:
         (airflow.dags_folder / "failures.py").write_text(text)
 
     def run(self, kills: Sequence[tuple[str, float]]) -> dict[str, Any]:
-        """Run the DAG and kill containers; ``kills`` has pairs of a task and its further progress in percent before it."""
+        """Run the DAG and kill containers; ``kills`` has a task and its further progress in percent for each kill."""
         run_id = self._airflow.run_dag(DAG)
         killed: list[tuple[str, float]] = []
         for task, further_pct in kills:

@@ -41,9 +41,9 @@ PARAMS = {
         "60s",
         type=["string", "number"],
         title="Deadline",
-        description_md="End of the training, counted from the start of this run: `90s`, `20m`, `PT20M`, a number of "
-        "seconds, or a time such as `2030-01-31T18:00:00Z`. During training, change it on the run's Pace tab, or "
-        "with `paceline deadline set retrain_on_drift RUN train 15m`.",
+        description_md="Time by which training ends, counted from the start of this run: `90s`, `20m`, `PT20M`, a "
+        "number of seconds, or a time such as `2030-01-31T18:00:00Z`. During training, change it on the run's Pace "
+        "tab, or with `paceline deadline set retrain_on_drift RUN train 15m`.",
     ),
     "alpha": Param(
         0.98,
@@ -76,7 +76,7 @@ PARAMS = {
     "reference_window": Param("2013-02", type="string", pattern=r"^\d{4}-\d{2}$", title="Reference month"),
     "current_window": Param("2013-07", type="string", pattern=r"^\d{4}-\d{2}$", title="Month to check for drift"),
     "hold_out_days": Param(
-        7, type="integer", minimum=1, maximum=20, title="Held-out days", description="The last days of that month."
+        7, type="integer", minimum=1, maximum=20, title="Held-out days", description="The last days of the month."
     ),
     "epochs": Param(9, type="integer", minimum=1, title="Epochs", description="Passes over the training data."),
     "min_improvement": Param(0.0, type="number", minimum=0, title="Minimum improvement of AUC for a promotion"),
@@ -87,7 +87,7 @@ with DAG(
     schedule=None,
     params=PARAMS,
     max_active_runs=1,
-    # Airflow's own deadline for the whole run: notify if the run takes longer than an hour.
+    # Airflow's own deadline for the whole run: log a message if the run takes longer than an hour.
     deadline=DeadlineAlert(
         name="the whole run",
         reference=DeadlineReference.DAGRUN_QUEUED_AT,
@@ -112,7 +112,7 @@ with DAG(
 
     @task
     def prepare(folder: str, window: str, hold_out_days: str) -> dict[str, str]:
-        """Write the training data, and the window's last days as the hold-out set."""
+        """Write the window's last days as the hold-out set, and all earlier flights as the training data."""
         store = BaseHook.get_hook("paceline_store")
         newest = f'SELECT max(day) FROM flights WHERE "window" = {store.placeholder}'  # noqa: S608
         (last,) = store.get_first(newest, [window])

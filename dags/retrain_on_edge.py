@@ -1,11 +1,11 @@
 """Retrain the flight-delay model on the machines at the airports, beside their camera applications.
 
 drift -> prepare -> profile -> schedule -> train -> evaluate -> promote. `profile` measures new machines with the real
-training and the real application. `schedule` chooses the machines with capacity to train, and assigns a shard of the
-flights to each. Try it with `make demo-edge`. It needs a Docker engine with the images of `make image neighbour-image`.
+training script and the real applications. `schedule` chooses the machines with capacity to train, and assigns a shard
+of the flights to each machine. Try it with `make demo-edge`, after `make image neighbour-image`.
 
 The fleet is `edge/fleet.yaml` or the file in `$PACELINE_FLEET`. The training code is the same as in `retrain_on_drift`;
-it needs no change for several machines.
+the code needs no change for several machines.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ PARAMS = {
         "120s",
         type=["string", "number"],
         title="Deadline",
-        description_md="End of the training, counted from its start on each machine: `90s`, `20m`, `PT20M`, a number "
-        "of seconds, or a time such as `2030-01-31T18:00:00Z`.",
+        description_md="Time by which training ends, counted from its start on each machine: `90s`, `20m`, `PT20M`, a "
+        "number of seconds, or a time such as `2030-01-31T18:00:00Z`.",
     ),
     "scheduler": Param(
         "default",
@@ -58,10 +58,10 @@ PARAMS = {
     "reference_window": Param("2013-02", type="string", pattern=r"^\d{4}-\d{2}$", title="Reference month"),
     "current_window": Param("2013-07", type="string", pattern=r"^\d{4}-\d{2}$", title="Month to check for drift"),
     "train_days": Param(
-        112, type="integer", minimum=1, title="Training days", description="Small machines lack memory for a year."
+        112, type="integer", minimum=1, title="Training days", description="Limited by the memory of small machines."
     ),
     "hold_out_days": Param(
-        7, type="integer", minimum=1, maximum=20, title="Held-out days", description="The last days of that month."
+        7, type="integer", minimum=1, maximum=20, title="Held-out days", description="The last days of the month."
     ),
     "epochs": Param(7, type="integer", minimum=1, title="Epochs", description="Passes over the training data."),
     "min_improvement": Param(0.0, type="number", minimum=0, title="Minimum improvement of AUC for a promotion"),
@@ -95,7 +95,7 @@ with DAG(
 
     @task
     def prepare(folder: str, window: str, train_days: str, hold_out_days: str) -> dict[str, Any]:
-        """Write the window's last days as the hold-out set, and the ``train_days`` before as the training data."""
+        """Write the window's last days as the hold-out set, and the ``train_days`` days before as the training data."""
         store = BaseHook.get_hook("paceline_store")
         newest = f'SELECT max(day) FROM flights WHERE "window" = {store.placeholder}'  # noqa: S608
         (last,) = store.get_first(newest, [window])

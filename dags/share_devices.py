@@ -1,8 +1,8 @@
 """Share the cores of one machine among the training jobs of all DAGs.
 
 A ``DeadlineTrainingOperator(..., pool="training", shared=True)`` starts its job when the arbiter has granted cores. The
-job never exceeds its grant. The arbiter may preempt it for more urgent jobs; it later resumes from its checkpoint.
-Once unpaused, this DAG runs continuously. It calls Airflow's API through the connection ``airflow_api``.
+job never exceeds its grant. The arbiter may preempt a job for more urgent jobs; the job resumes later from its
+checkpoint. Once unpaused, this DAG runs continuously. It calls Airflow's API through the connection ``airflow_api``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Start a run when the production data drifts: the triggerer checks for drift, and an asset event starts the DAG.
+"""Start a DAG run when the production data drifts. The triggerer checks the data and fires the starting event.
 
 The trigger checks the newest month of the table ``flights`` at the connection ``paceline_store``. ``make demo`` fills
 the table: columns ``window`` ('2013-07'), ``day``, the features below, ``predicted`` and the true label ``late``.
@@ -31,7 +31,7 @@ flights_watch = Asset(
                 prediction="predicted",
                 actual="late",
                 time="day",
-                fire_on="new_window",  # the data arrives month by month: fire one event for each month with drift
+                fire_on="new_window",  # data arrives once a month, so fire one event for each month with drift
                 poll_interval_s=30,
                 report_dir=STORAGE + "/watch",
             ),

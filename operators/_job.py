@@ -251,7 +251,7 @@ class JobOperator(BaseOperator):
         except (RuntimeUnavailableError, InvalidInputError) as error:
             needed_by = [field for field, default in _CONTAINER_DEFAULTS.items() if getattr(self, field) != default]
             if needed_by:
-                self.log.error("Not falling back to a local process; a container is needed by: %s", ", ".join(needed_by))
+                self.log.error("Not running as a local process; a container is needed by: %s", ", ".join(needed_by))
                 raise
             self.log.info("Running as a local process: %s", error)
             return "process"

@@ -35,8 +35,7 @@ def collect_output(job: Job, destination: str, previous: Iterable[str] = ()) -> 
     destination:
         Local path or object storage URL. Other files at the destination remain.
     previous:
-        Names that the task copied earlier. The function replaces these files, or removes them if the job no longer has
-        them.
+        Names of earlier copies. The function replaces them, or removes the names that the job no longer has.
     """
     place = storage_path(destination)
     if is_local(place):

@@ -73,8 +73,7 @@ class EvaluateOperator(JobOperator):
     dict
         ``model``, ``registry``, ``version`` (of the challenger), ``metric``, ``challenger`` and ``champion`` (scores),
         ``champion_version``, ``better``, ``improvement`` (positive is better), and ``challenger_metrics`` and
-        ``champion_metrics`` with all reported scores. Without a champion, the champion's values and
-        ``improvement`` are None.
+        ``champion_metrics`` with all reported scores. Without a champion, champion values and ``improvement`` are None.
 
     Examples
     --------

@@ -23,10 +23,10 @@ _ACCEPTED = "at least 0, in units of the metric"
 
 
 def _at_least_zero(field: str, value: object) -> float:
-    least = number(field, value, _ACCEPTED)
-    if least < 0:
+    improvement = number(field, value, _ACCEPTED)
+    if improvement < 0:
         raise InvalidInputError(field, value, _ACCEPTED)
-    return least
+    return improvement
 
 
 _READERS: Mapping[str, Reader] = {"registry": path_or_url, "min_improvement": _at_least_zero}
@@ -35,10 +35,10 @@ _READERS: Mapping[str, Reader] = {"registry": path_or_url, "min_improvement": _a
 class PromoteOperator(BaseOperator):
     """A task that promotes the challenger if it is better than the champion by a required amount.
 
-    The task succeeds with either decision and reports it as ``promoted`` in its result and in its log. It promotes
-    nothing if another task has replaced the champion since the evaluation. Its ``outlets`` emit an asset event only on
-    promotion, and only once if the task is cleared, so that a DAG scheduled on the model's asset runs once for each new
-    champion.
+    The task succeeds with either decision, which its log and its result (``promoted``) contain. It promotes
+    nothing if another task has replaced the champion since the evaluation. The task emits asset events for its
+    ``outlets`` only after a promotion, and not again if a user clears the task. So a DAG scheduled on the model's asset
+    runs once for each new champion.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class PromoteOperator(BaseOperator):
     registry:
         Path or object storage URL of the registry. (templated)
     min_improvement:
-        Smallest improvement for a promotion, in units of the metric; by default any improvement. (templated)
+        Smallest improvement that leads to a promotion, in units of the metric; by default, any. (templated)
 
     Returns
     -------
@@ -77,14 +77,14 @@ class PromoteOperator(BaseOperator):
         read_fields(self, _READERS, rendered=False)
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Promote the challenger if it is better by the required amount."""
+        """Promote the challenger if it is better than the champion by the required amount."""
         try:
             result = self._decide_and_promote()
         except InvalidInputError as error:
             raise AirflowFailException(str(error)) from error  # a retry cannot succeed
         self.promoted_model = result["model"]
         self.log.info("%s: %s", "Promoted" if result["promoted"] else "Not promoted", result["reason"])
-        # Airflow emits an event for every outlet of a successful task.
+        # Airflow emits an event for every outlet of a successful task, so remove the other outlets.
         self.outlets = [o for o in self.outlets if result["promoted"] and not _was_sent(context, o)]
         for outlet in (o for o in self.outlets if isinstance(o, Asset)):
             context["outlet_events"][outlet].extra.update(
@@ -133,13 +133,13 @@ class PromoteOperator(BaseOperator):
 
 
 def _was_sent(context: Context, outlet: object) -> bool:
-    """Return whether this task instance has emitted the outlet's event before, so it was cleared after its success."""
+    """Return whether this task instance has already emitted the outlet's event, before a user cleared the task."""
     from airflow.sdk.execution_time.context import InletEventsAccessor
 
     if not isinstance(outlet, Asset):
         return False
-    ti, began = context["ti"], context["dag_run"].run_after
-    events = InletEventsAccessor(asset_name=outlet.name, asset_uri=outlet.uri).after(began.isoformat())
+    ti, run_after = context["ti"], context["dag_run"].run_after
+    events = InletEventsAccessor(asset_name=outlet.name, asset_uri=outlet.uri).after(run_after.isoformat())
     own = (ti.dag_id, ti.run_id, ti.task_id, ti.map_index)
     sources = ((e.source_dag_id, e.source_run_id, e.source_task_id, e.source_map_index) for e in events)
     return own in sources
@@ -148,7 +148,7 @@ def _was_sent(context: Context, outlet: object) -> bool:
 def _judge_improvement(verdict: Mapping[str, Any], required: float) -> tuple[bool, str]:
     version, metric, challenger = verdict["version"], verdict["metric"], verdict["challenger"]
     if verdict["champion_version"] is None:
-        return True, f"version {version} is the first, {metric} {challenger:.4g}"
+        return True, f"version {version} is the first, with {metric} {challenger:.4g}"
     improvement = number("evaluation.improvement", verdict["improvement"])
     comparison = (
         f"version {version}, {metric} {challenger:.4g}, against {verdict['champion']:.4g} of champion version "
@@ -162,7 +162,7 @@ def _judge_improvement(verdict: Mapping[str, Any], required: float) -> tuple[boo
 
 
 def _read_evaluation(evaluation: Any) -> Mapping[str, Any]:
-    """Return the evaluation from XCom or a template; raise InvalidInputError for a missing or invalid part."""
+    """Return the evaluation from XCom or a template. Raise InvalidInputError for a missing or invalid key."""
     accepted = "the result of EvaluateOperator (evaluation=evaluate.output)"
     if isinstance(evaluation, str):
         try:
@@ -177,6 +177,6 @@ def _read_evaluation(evaluation: Any) -> Mapping[str, Any]:
     if missing:
         raise InvalidInputError("evaluation", dict(evaluation), f"{accepted}; missing: {sorted(missing)}")
     check_name(evaluation["model"], field="evaluation.model")
-    for part in ("challenger", *(["champion"] if evaluation["champion_version"] is not None else [])):
-        number(f"evaluation.{part}", evaluation[part])
+    for key in ("challenger", *(["champion"] if evaluation["champion_version"] is not None else [])):
+        number(f"evaluation.{key}", evaluation[key])
     return evaluation

@@ -36,8 +36,8 @@ class ScheduleOperator(BaseOperator):
     """A task that measures the load of a fleet's machines and distributes the training samples among them.
 
     The schedule excludes a machine whose applications would exceed their latency limits during training, and a machine
-    whose engine does not answer. Each kind of device needs a profile of
-    :class:`~paceline.operators.ProfileOperator`.
+    whose engine does not respond. Each kind of device needs a profile, which
+    :class:`~paceline.operators.ProfileOperator` measures.
 
     Parameters
     ----------
@@ -46,15 +46,15 @@ class ScheduleOperator(BaseOperator):
     profiles:
         Path or object storage URL of the profiles. (templated)
     samples:
-        Number of samples. (templated)
+        Number of training samples in an epoch. (templated)
     epochs:
-        Number of epochs, which determines whether a costly transfer is worthwhile. (templated)
+        Number of epochs. More epochs make a costly transfer of data worthwhile. (templated)
     sample_bytes:
-        Size of a sample in bytes, for the cost of its transfer to machines without the data. (templated)
+        Size of a sample in bytes, from which the cost of a transfer to machines without the data follows. (templated)
     data:
-        Name of the data set; a machine that lists it in ``data`` needs no transfer. (templated)
+        Name of the data set. A machine with this name in its ``data`` needs no transfer. (templated)
     initialize_s:
-        Seconds from the data's arrival to the first batch.
+        Seconds between the arrival of the data and the first batch.
     scheduler:
         ``"default"``, ``"deep_edge"`` (Algorithm 1 as published) or ``"fair"``. (templated)
     measure_s:
@@ -63,8 +63,8 @@ class ScheduleOperator(BaseOperator):
     Returns
     -------
     dict
-        The plan for :func:`~paceline.operators.train_on_fleet`: ``workers`` (name to ``samples``, ``batch_size``,
-        ``sample_s``, ``epoch_s``), ``excluded`` (name to the reason), ``epoch_s``, ``total_s``, and ``states``.
+        The plan for :func:`~paceline.operators.train_on_fleet`: ``workers`` (``samples``, ``batch_size``,
+        ``sample_s`` and ``epoch_s`` by name), ``excluded`` (reasons by name), ``epoch_s``, ``total_s`` and ``states``.
 
     Examples
     --------
@@ -116,16 +116,16 @@ class ScheduleOperator(BaseOperator):
             if isinstance(error, RuntimeUnavailableError):
                 raise
             raise AirflowFailException(str(error)) from error
-        for part in plan.assignments:
+        for assignment in plan.assignments:
             self.log.info(
                 "%s trains on %d samples in batches of %d: %.1f s per epoch",
-                part.worker,
-                part.samples,
-                part.batch_size,
-                part.epoch_s,
+                assignment.worker,
+                assignment.samples,
+                assignment.batch_size,
+                assignment.epoch_s,
             )
-        for name, why in plan.excluded.items():
-            self.log.info("%s is excluded: %s", name, why)
+        for name, reason in plan.excluded.items():
+            self.log.info("%s is excluded: %s", name, reason)
         shares = {name: {"cpu": round(one.cpu, 3), "memory": round(one.memory, 3)} for name, one in states.items()}
         return {**plan.to_dict(), "states": shares}
 
@@ -139,13 +139,13 @@ class ScheduleOperator(BaseOperator):
         missing = [kind for kind, profile in profiles.items() if profile is None]
         if missing:
             raise NoProfileError(
-                f"profiles: {self.profiles} has no profile of {', '.join(missing)}: run a ProfileOperator"
+                f"profiles: {self.profiles} has no profile of {', '.join(missing)}; create it with a ProfileOperator"
             )
         states, unreachable = self._measure_load()
-        answering = [worker for worker in self.fleet.machines if worker.name in states]
-        candidates = [self._candidate(worker, states[worker.name]) for worker in answering]
+        reachable = [worker for worker in self.fleet.machines if worker.name in states]
+        candidates = [self._candidate(worker, states[worker.name]) for worker in reachable]
         if not candidates:
-            raise RuntimeUnavailableError("no machine's engine answers: " + "; ".join(unreachable.values()))
+            raise RuntimeUnavailableError("no machine's engine responds: " + "; ".join(unreachable.values()))
         server = states.get(self.fleet.parameter_server.name)
         if server is None:
             raise RuntimeUnavailableError(unreachable[self.fleet.parameter_server.name])
@@ -159,7 +159,7 @@ class ScheduleOperator(BaseOperator):
         return schedule.Plan(plan.assignments, {**plan.excluded, **unreachable}, plan.total_s), states
 
     def _measure_load(self) -> tuple[dict[str, State], dict[str, str]]:
-        """Return the load of each machine that answers, and the error of each machine that does not."""
+        """Return the load of each reachable machine, and the error of each unreachable machine."""
         from paceline.fleet.usage import EngineUsage
         from paceline.schedule import State
 
@@ -172,14 +172,14 @@ class ScheduleOperator(BaseOperator):
                 gauges[name] = EngineUsage(engine_client(machine.engine_conn_id), machine)
                 first[name] = gauges[name].read()
             except RuntimeUnavailableError as error:
-                unreachable[name] = f"its engine does not answer: {error}"
+                unreachable[name] = f"its engine does not respond: {error}"
         time.sleep(self.measure_s)
         states = {}
         for name, before in first.items():
             try:
                 after = gauges[name].read()
             except RuntimeUnavailableError as error:
-                unreachable[name] = f"its engine does not answer: {error}"
+                unreachable[name] = f"its engine does not respond: {error}"
                 continue
             machine = machines[name]
             passed_s = after.measured_s - before.measured_s
@@ -192,7 +192,7 @@ class ScheduleOperator(BaseOperator):
         from paceline.schedule import Candidate
 
         has_data = self.data is not None and self.data in worker.data
-        # The delay of the link occurs once in each transfer, not for each sample.
+        # The link delays each transfer once, not each sample.
         transfer_s = 0.0 if has_data else worker.link.transfer_s(self.sample_bytes) - worker.link.transfer_s(0)
         return Candidate(
             worker.name,

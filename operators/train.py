@@ -1,4 +1,4 @@
-"""``DeadlineTrainingOperator``: runs a training job and controls its allocation so that the job ends at the deadline."""
+"""``DeadlineTrainingOperator``: runs a training job and controls its allocation to end at the deadline."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ _RESCHEDULE_S = 20.0
 class DeadlineTrainingOperator(JobOperator):
     """A task that trains a model by a deadline, with no more devices than the deadline requires.
 
-    The training code loops over ``paceline.train.track(...)``, and Paceline controls its devices from outside. Users can
-    change the deadline of a running task: in the UI, with ``paceline deadline set``, or by a REST ``PATCH`` of the key
+    The training code loops over ``paceline.train.track(...)``, and Paceline controls the devices. Users can change the
+    deadline of a running task: in the UI, with ``paceline deadline set``, or by a REST ``PATCH`` of the key
     ``deadline`` in its task state store.
 
     Parameters
     ----------
     deadline:
-        Time by which the training job has to end: a duration (``"20m"``, ``"PT20M"``, seconds, ``timedelta``) or a point
-        in time with a time zone. (templated)
+        Time by which the training job has to end: a duration (``"20m"``, ``"PT20M"``, seconds, ``timedelta``) or a
+        point in time with a time zone. (templated)
     deadline_from:
-        Time from which a duration counts: the start of the DAG run (``"run"``) or of this task (``"task"``). (templated)
+        Start of a duration: the start of the DAG run (``"run"``) or of the task (``"task"``). (templated)
     alpha:
         Safety factor in (0, 1]. The target end is start + ``alpha`` * (deadline - start). The start is the start
         of training; with ``controller="paper"``, it is the time that ``deadline_from`` names. (templated)
@@ -66,8 +66,7 @@ class DeadlineTrainingOperator(JobOperator):
         servers and workers) that starts small and scales during training; see :mod:`paceline.elastic`. If a deadline is
         set too, the deadline determines how much of the budget the job uses.
     budget:
-        With ``objective="throughput"``, the maximum number of cores of all containers together; by default, all cores.
-        (templated)
+        With ``objective="throughput"``, the maximum cores of all containers together; by default, all. (templated)
     scaling:
         With ``objective="throughput"``, the scaling options (:class:`~paceline.elastic.Options`): the maximum number of
         parameter servers and workers, the capacity of their links, ...
@@ -196,7 +195,7 @@ class DeadlineTrainingOperator(JobOperator):
         return result.to_json()
 
     def on_kill(self) -> None:
-        """Request the end of training. Airflow calls this method in a signal handler when the task or worker must end."""
+        """Request the end of training. Airflow calls this in a signal handler when the task or worker must end."""
         if self._training is not None:
             self._training.request_stop()
 

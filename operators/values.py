@@ -1,6 +1,6 @@
-"""Readers of operator arguments, as written by users or rendered from templates, XComs and DAG parameters.
+"""Converts operator arguments, which users write or Airflow renders from templates, XComs and DAG parameters.
 
-A reader, ``read(field, value)``, returns the value in the operator's form, or raises InvalidInputError.
+A reader, ``read(field, value)``, returns the value in the type that the operator uses, or raises InvalidInputError.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-# The base of XComArg, DagParam and the arguments of mapped task groups; it has no public name.
+# The base class of XComArg, DagParam and the arguments of mapped task groups has no public name.
 from airflow.sdk.definitions._internal.mixins import ResolveMixin
 
 from paceline.errors import InvalidInputError
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from airflow.sdk import ObjectStoragePath
 
 Reader = Callable[[str, Any], Any]
-# The values of an absent argument; a template renders None as text.
+# Values that mean "no argument". A template renders None as text.
 NOTHING = (None, "", "None")
 
 
 def is_template(value: object) -> bool:
     """Return whether ``value`` is known only at run time: a template, an XComArg, a DAG parameter or a function.
 
-    A list, tuple, set or dict is a template if it contains one; Airflow renders the values of a dict, not its keys.
+    A collection is a template if one of its items is a template. Airflow does not render the keys of a dict.
 
     >>> is_template("{{ params.deadline }}"), is_template(["--day", "{{ ds }}"]), is_template("20m")
     (True, True, False)
@@ -44,14 +44,14 @@ def is_template(value: object) -> bool:
 
 
 def read_fields(task: object, readers: Mapping[str, Reader], *, rendered: bool) -> None:
-    """Replace each argument of a task by the result of its reader.
+    """Replace each argument of a task by the result of the argument's reader.
 
     Parameters
     ----------
     readers:
-        Attribute to its reader.
+        Mapping of attribute names to readers.
     rendered:
-        ``False`` when the DAG is parsed: templates stay unchanged, so that Airflow finds XComArgs and derives
+        ``False`` when Airflow parses the DAG: templates remain unchanged, so that Airflow finds XComArgs and derives
         dependencies from them. ``True`` when the task runs: text with braces is then a literal value.
     """
     for field, read in readers.items():
@@ -61,7 +61,7 @@ def read_fields(task: object, readers: Mapping[str, Reader], *, rendered: bool) 
 
 
 def text(field: str, value: object, accepted: str = "text") -> str:
-    """Read text; reject empty text."""
+    """Return the text; reject empty text and other types."""
     if not isinstance(value, str) or not value:
         raise InvalidInputError(field, value, accepted)
     return value
@@ -73,7 +73,7 @@ def optional_text(field: str, value: object, accepted: str = "text, or nothing")
 
 
 def sequence(field: str, value: object, accepted: str = "a list or a tuple") -> list[Any]:
-    """Read a list. Reject text and dicts: Airflow's own operators do not split text into a list either.
+    """Return a list. Reject text and dicts; Airflow's own operators do not split text into a list either.
 
     >>> sequence("arguments", ("--epochs", 3))
     ['--epochs', 3]
@@ -88,10 +88,10 @@ def sequence(field: str, value: object, accepted: str = "a list or a tuple") -> 
 
 def mapping(field: str, value: object) -> dict[str, Any]:
     """Read a dict with text keys; return an empty dict for an absent value."""
-    found = {} if value in NOTHING else value
-    if not isinstance(found, Mapping) or not all(isinstance(name, str) for name in found):
+    entries = {} if value in NOTHING else value
+    if not isinstance(entries, Mapping) or not all(isinstance(name, str) for name in entries):
         raise InvalidInputError(field, value, "a mapping of names to values")
-    return dict(found)
+    return dict(entries)
 
 
 def one_of(choices: Sequence[str]) -> Reader:
@@ -106,7 +106,7 @@ def one_of(choices: Sequence[str]) -> Reader:
 
 
 def number(field: str, value: object, accepted: str = "a number") -> float:
-    """Read a number, or the text of a number, which templates render.
+    """Return a number. Accept the text of a number too, because templates render text.
 
     >>> number("alpha", "0.95")
     0.95
@@ -136,10 +136,10 @@ def optional_number(field: str, value: object, accepted: str = "a number, or not
 def positive_integer(field: str, value: object) -> int:
     """Read a whole number of at least 1."""
     accepted = "a whole number of at least 1"
-    found = number(field, value, accepted)
-    if found != int(found) or found < 1:
+    amount = number(field, value, accepted)
+    if amount != int(amount) or amount < 1:
         raise InvalidInputError(field, value, accepted)
-    return int(found)
+    return int(amount)
 
 
 def memory_bytes(field: str, value: object) -> int | None:
@@ -181,45 +181,45 @@ def optional_path_or_url(field: str, value: object) -> str | None:
 
 
 def command_words(field: str, value: object) -> list[str]:
-    """Read a command as the Docker provider does, from a list, a command line, or the text of a list (``[...]``).
+    """Return the words of a command. As in the Docker provider, the value is a list, a command line, or ``"[...]"``.
 
     >>> command_words("command", "python -m 'my app'"), command_words("command", "['python', '-m', 'app']")
     (['python', '-m', 'my app'], ['python', '-m', 'app'])
     """
-    found: object = value
+    words: object = value
     if isinstance(value, str):
         try:
-            found = ast.literal_eval(value) if value.lstrip().startswith("[") else shlex.split(value)
+            words = ast.literal_eval(value) if value.lstrip().startswith("[") else shlex.split(value)
         except (ValueError, SyntaxError) as error:
             raise InvalidInputError(field, value, f"a command, as text or as a list ({error})") from None
-    return [str(word) for word in sequence(field, found)]
+    return [str(word) for word in sequence(field, words)]
 
 
 def storage_path(value: str) -> ObjectStoragePath:
-    """Return the path object of a local path (``/data/x``) or a URL (``s3://conn@bucket/x``)."""
+    """Convert a local path (``/data/x``) or a URL (``s3://conn@bucket/x``) to a path object."""
     from airflow.sdk import ObjectStoragePath
 
     return ObjectStoragePath(value if "://" in value else f"file://{Path(value).absolute()}")
 
 
 def is_local(path: ObjectStoragePath) -> bool:
-    """Return whether a path is on this machine's own file system."""
+    """Return whether a path is on the local file system."""
     return path.protocol in ("file", "local", "")
 
 
 def local_copies(field: str, sources: Mapping[str, Any], scratch: Path) -> dict[str, Path]:
-    """Return local paths of files and folders. Copy remote files and folders to ``scratch``.
+    """Return local paths of files and folders, after copying remote files and folders to ``scratch``.
 
     Raises
     ------
     InvalidInputError
-        For a file or folder that does not exist.
+        If a file or folder does not exist.
     """
     paths: dict[str, Path] = {}
     for name, value in sources.items():
         source = storage_path(path_or_url(f"{field}[{name!r}]", value))
         if not source.exists():
-            raise InvalidInputError(f"{field}[{name!r}]", str(value), "a file or folder that exists")
+            raise InvalidInputError(f"{field}[{name!r}]", str(value), "an existing file or folder")
         if is_local(source):
             paths[name] = Path(source.path)
         else:

@@ -1,4 +1,4 @@
-"""``WorkerTrainingOperator``: runs the worker of one machine in a distributed training."""
+"""``WorkerTrainingOperator``: runs one machine's worker of a distributed training."""
 
 from __future__ import annotations
 
@@ -29,29 +29,29 @@ _SERVER_TIMEOUT_S = 300.0
 class WorkerTrainingOperator(DeadlineTrainingOperator):
     """A task that trains on one machine's shard of the samples by the deadline.
 
-    The training code is the same as on one machine: ``track`` connects to the parameter server and gets batches from
-    it. A failed worker rejoins with the task's retry; meanwhile, the other workers train on its shard. After three
-    failures the server excludes the machine; its task is skipped and states the reason.
+    The training code is the same as on one machine: ``track`` connects to the parameter server and receives batches.
+    A failed worker rejoins when the task is retried; meanwhile, the other workers train on that worker's shard. After
+    three failures, the server excludes the machine, and the machine's task is skipped and logs the reason.
 
     Parameters
     ----------
     fleet:
         The machines, see :func:`paceline.fleet.load`.
     worker:
-        Name of the machine, which sets the task's engine, queue, cores and memory.
+        Name of the machine, which determines the task's engine, queue, cores and memory.
     plan:
-        The schedule; the task is skipped if the schedule excludes the machine. (templated)
+        The schedule. The task is skipped if the schedule excludes the machine. (templated)
     server_task_id:
         Task id of the parameter server.
     training:
-        As for the :class:`~paceline.operators.ParameterServerOperator`.
+        Name of the distributed training, as for the :class:`~paceline.operators.ParameterServerOperator`.
     **kwargs:
-        As for :class:`~paceline.operators.DeadlineTrainingOperator`.
+        Arguments of :class:`~paceline.operators.DeadlineTrainingOperator`.
 
     Returns
     -------
     dict
-        As :class:`~paceline.operators.DeadlineTrainingOperator`; every worker ends with the same model.
+        As returned by :class:`~paceline.operators.DeadlineTrainingOperator`. All workers end with the same model.
 
     Examples
     --------
@@ -89,7 +89,7 @@ class WorkerTrainingOperator(DeadlineTrainingOperator):
         training: str = "training",
         **kwargs: Any,
     ) -> None:
-        kwargs.setdefault("retries", 3)  # the number of allowed failures; the last retry skips the task
+        kwargs.setdefault("retries", 3)  # as many as the server allows failures; the last retry then skips the task
         machine = fleet.machine(worker)
         kwargs.setdefault("max_devices", machine.cores)
         kwargs.setdefault("gpus", machine.gpus)
@@ -110,8 +110,8 @@ class WorkerTrainingOperator(DeadlineTrainingOperator):
         if not chosen:
             raise AirflowSkipException(f"{self.worker.name} does not train: {self._exclusion_reason()}")
         if self._training_is_done(context):
-            self.new_training(context).discard()  # remove the job of a failed earlier try
-            raise AirflowSkipException(f"{self.worker.name} does not train: the training ended before it started")
+            self.new_training(context).discard()  # an earlier try may have left a job
+            raise AirflowSkipException(f"{self.worker.name} does not train: training ended before this worker started")
         try:
             return super().execute(context)
         except AirflowException as error:
@@ -119,34 +119,34 @@ class WorkerTrainingOperator(DeadlineTrainingOperator):
             if code == EXIT_EXCLUDED or (code == EXIT_NO_SERVER and self._training_is_done(context)):
                 self.new_training(context).discard()
                 raise AirflowSkipException(f"{self.worker.name} has left the training: {error}") from error
-            if code == EXIT_REJECTED:  # its script or model differs; a retry cannot succeed
+            if code == EXIT_REJECTED:  # a retry cannot succeed, because the script or model differs
                 self.new_training(context).discard()
                 raise AirflowFailException(str(error)) from error
             raise
 
     def extend_spec(self, context: Context, spec: JobSpec, scratch: Path) -> JobSpec:
-        """Add the job to the training's network and to the machine's control group; set the server's address."""
+        """Add the job to the training's network and the machine's control group, and set the server's address."""
         point = rendezvous(context, self.fleet, self.plan, self.training)
         if point.shares_engine(self.worker):
             self._wait_for_network(point.network)
         return point.worker_spec(spec, self.worker)
 
     def _wait_for_network(self, network: str) -> None:
-        """Wait for the network, which the parameter server creates on its engine."""
+        """Wait until the parameter server's task has created the network on the engine."""
         from paceline.runtime import DockerRuntime
 
-        assert self._training is not None  # the training calls `extend_spec`
+        assert self._training is not None  # `Training` calls `extend_spec`, so it exists
         training, runtime = self._training, DockerRuntime(self._connect)
         give_up_s = time.monotonic() + _SERVER_TIMEOUT_S
         while not training.call_engine(lambda: runtime.has_network(network)):
             if training.stop_requested.wait(0.5):
-                raise TaskStoppedError(f"the task was stopped while it waited for {self.server_task_id}")
+                raise TaskStoppedError(f"the task was stopped while waiting for {self.server_task_id}")
             if time.monotonic() > give_up_s:
                 raise RuntimeUnavailableError(f"{self.server_task_id} did not start within {_SERVER_TIMEOUT_S:.0f} s")
 
     def _exclusion_reason(self) -> str:
         plan = json.loads(self.plan) if isinstance(self.plan, str) else self.plan
-        return str((plan.get("excluded") or {}).get(self.worker.name, "the schedule does not choose it"))
+        return str((plan.get("excluded") or {}).get(self.worker.name, "the schedule does not include this machine"))
 
     def _training_is_done(self, context: Context) -> bool:
         ti = context["ti"]

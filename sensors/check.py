@@ -1,6 +1,6 @@
 """``DriftCheck``: the sources of both windows and the settings of a drift check, as a value that JSON can store.
 
-``DriftSensor`` and the triggers create it. Airflow stores it with a trigger.
+``DriftSensor`` and the triggers create checks. Airflow stores a trigger's check with the trigger.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class CheckOptions(TypedDict, total=False):
-    """The parameters of ``DriftCheck``, as a type for keyword arguments."""
+    """Keyword arguments of ``DriftCheck``, as a type."""
 
     reference: str
     current: str
@@ -53,14 +53,14 @@ class DriftCheck:
     settings: DriftSettings = dataclasses.field(default_factory=DriftSettings)
 
     def __post_init__(self) -> None:
-        if isinstance(self.settings, dict):  # from ``to_dict``
+        if isinstance(self.settings, dict):  # the result of ``to_dict``
             object.__setattr__(self, "settings", DriftSettings(**self.settings))
         elif not isinstance(self.settings, DriftSettings):
             raise InvalidInputError("settings", self.settings, "DriftSettings(...)")
         check_column_pair(self.prediction, self.actual)
 
     def run(self) -> DriftReport:
-        """Read and compare both windows. This method blocks: asynchronous code has to call it in a thread."""
+        """Read and compare both windows. This method blocks, so asynchronous code must call it in a thread."""
         from paceline.drift import compare
 
         reference = read_window("reference", self.reference, conn_id=self.conn_id, parameters=self.reference_parameters)
@@ -79,12 +79,12 @@ class DriftCheck:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the arguments of ``DriftCheck(**…)`` as plain JSON values; tuples become lists."""
+        """Return the arguments of ``DriftCheck(**…)`` as plain JSON values. Tuples become lists."""
         loaded: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
         return loaded
 
     def fingerprint(self) -> str:
-        """Return a digest of the check, which is equal for equal parameters.
+        """Return a digest of the check's parameters.
 
         >>> DriftCheck("a.csv", "b.csv").fingerprint() == DriftCheck("a.csv", "c.csv").fingerprint()
         False

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .windows import Parameters
 
 OnNoDrift = Literal["wait", "skip", "succeed"]
-# Template fields with these types need no validation when the DAG is parsed; the other fields expect text.
+# Accepted types of template fields when Airflow parses the DAG. All other template fields accept text.
 _PLAIN_TYPES: dict[str, tuple[type, ...]] = {
     "reference_parameters": (list, tuple, dict),
     "current_parameters": (list, tuple, dict),
@@ -35,8 +35,8 @@ _PLAIN_TYPES: dict[str, tuple[type, ...]] = {
 class DriftSensor(BaseSensorOperator):
     """A sensor that compares a current window of data with a reference window and reports drift.
 
-    On drift the task succeeds and returns the report's summary, and each asset among its outlets gets an event with the
-    summary as ``extra``. Without drift there is no asset event, regardless of ``on_no_drift``.
+    On drift, the task succeeds and returns the report's summary. Airflow then emits an event with the summary as
+    ``extra`` for each asset in ``outlets``. Without drift there is no asset event, regardless of ``on_no_drift``.
 
     Parameters
     ----------
@@ -53,21 +53,21 @@ class DriftSensor(BaseSensorOperator):
     categorical:
         Columns whose values are labels even if they look like numbers.
     prediction, actual:
-        Columns with the recorded prediction and its later label; with both, the model's error is monitored too.
+        Columns with the recorded prediction and its later label; with both, the sensor also monitors the model's error.
     time:
         Column that orders the rows and locates a change of the error.
     settings:
         Thresholds and methods, for example ``DriftSettings(minimum_samples=500)``.
     on_no_drift:
         ``"wait"`` (default): check every ``poke_interval`` until there is drift or ``timeout`` has passed. ``"skip"``:
-        check once; without drift, skip this task and its downstream tasks, for scheduled DAGs. ``"succeed"``: check
+        check once and, without drift, skip this task and its downstream tasks; for scheduled DAGs. ``"succeed"``: check
         once and succeed; the summary contains the verdict. Too little data counts as no drift.
     report_dir:
         Path or URL of the folder for ``report.json`` and ``report.html`` of each run.
     report_url:
-        URL of ``report_dir`` for browsers; if set, the task's page has a button "Drift report".
+        URL at which browsers reach ``report_dir``. If set, the task's page has a button "Drift report".
     deferrable:
-        Wait in the triggerer, without a worker slot; by default as set in ``[operators] default_deferrable``.
+        Whether to wait in the triggerer, without a worker slot. Default: ``[operators] default_deferrable``.
 
     Returns
     -------
@@ -79,9 +79,9 @@ class DriftSensor(BaseSensorOperator):
     Raises
     ------
     InvalidInputError
-        At run time, for an invalid connection, file, column or value.
+        At run time, if a connection, file, column or value is invalid.
     AirflowFailException
-        For a template field with an invalid rendered value, for example ``features`` as text.
+        If the rendered value of a template field is invalid, for example if ``features`` is text.
 
     Examples
     --------
@@ -154,7 +154,7 @@ class DriftSensor(BaseSensorOperator):
             deferrable = conf.getboolean("operators", "default_deferrable", fallback=False)
         self.deferrable = deferrable
         self.report_link = ""
-        # Invalid settings fail when the DAG is parsed, not at the first run.
+        # Reject invalid settings when Airflow parses the DAG, not when the task runs.
         self._check(rendered=False)
         plain = {field: (*_PLAIN_TYPES.get(field, (str,)), type(None)) for field in self.template_fields}
         if not all(isinstance(getattr(self, field), kinds) for field, kinds in plain.items()):
@@ -170,7 +170,7 @@ class DriftSensor(BaseSensorOperator):
             raise
         except Exception as error:
             final = isinstance(error, AirflowFailException)
-            # Airflow does the same for a sensor that waits on a worker.
+            # Handle errors as Airflow does for a sensor that waits in a worker process.
             option = "never_fail" if self.never_fail else "soft_fail" if final and self.soft_fail else ""
             if option:
                 raise AirflowSkipException(f"Skipping due to {option} is set to True.") from error
@@ -197,11 +197,11 @@ class DriftSensor(BaseSensorOperator):
         self.log.info("%s", report.reason)
         if not report.drifted and self.on_no_drift == "wait":
             return PokeReturnValue(is_done=False)
-        found = summarise(report, self.report_dir, *run_folder(context["ti"]))
-        return PokeReturnValue(is_done=True, xcom_value=self._finish(context, **found))
+        event = summarise(report, self.report_dir, *run_folder(context["ti"]))
+        return PokeReturnValue(is_done=True, xcom_value=self._finish(context, **event))
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
-        """Finish the task after the trigger found drift."""
+        """Finish the task after the trigger has found drift."""
         self._read_templates()
         self.log.info("%s", event["summary"]["reason"])
         return self._finish(context, **event)
@@ -213,7 +213,7 @@ class DriftSensor(BaseSensorOperator):
             raise AirflowFailException(str(error)) from error  # a retry cannot succeed
 
     def _read_fields(self, *, rendered: bool) -> None:
-        # Import it here, because the import is slow and most DAGs have values that need no validation.
+        # Import `values` here, because the import is slow and most DAGs have values that need no validation.
         # mypy does not find the operators' folder by this name.
         from paceline.operators import values  # type: ignore[import-not-found]
 
@@ -242,7 +242,7 @@ class DriftSensor(BaseSensorOperator):
         values.read_fields(self, readers, rendered=rendered)
 
     def _check(self, *, rendered: bool = True) -> DriftCheck:
-        """Return the check. Omit the template fields unless they are ``rendered``."""
+        """Return the check with the sensor's parameters, without template fields unless they are ``rendered``."""
         names = [name for name in CheckOptions.__annotations__ if rendered or name not in self.template_fields]
         return DriftCheck(**{"reference": "", "current": "", **{name: getattr(self, name) for name in names}})
 
@@ -260,7 +260,7 @@ class DriftSensor(BaseSensorOperator):
                 if isinstance(outlet, Asset):
                     context["outlet_events"][outlet].extra = summary
             return summary
-        # Airflow emits an event for every outlet of a successful task; without drift there must be no event.
+        # Airflow emits an event for every outlet of a successful task. Without drift, emit no event.
         self.outlets = []
         if self.on_no_drift == "skip":
             ti.xcom_push(key="return_value", value=summary)

@@ -1,6 +1,6 @@
 """Stores drift reports as ``report.json`` and ``report.html`` in a folder for each run, and links to the folder.
 
-``DriftSensor`` and ``DriftEventTrigger`` write reports. A retry overwrites the files of the earlier try.
+``DriftSensor`` and ``DriftEventTrigger`` write reports. A retry overwrites the files of an earlier try.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ XCOM_LIMIT_BYTES = 48_000
 
 
 def write_report(report: DriftReport, report_dir: str, *parts: str) -> dict[str, str]:
-    """Write both files below ``report_dir/parts…``; return their paths as ``report_json`` and ``report_html``."""
+    """Write both files to ``report_dir/parts…``. Return the paths as ``report_json`` and ``report_html``."""
     from airflow.sdk import ObjectStoragePath
 
     from paceline.drift import to_html
@@ -38,16 +38,16 @@ def write_report(report: DriftReport, report_dir: str, *parts: str) -> dict[str,
 
 
 def summarise(report: DriftReport, report_dir: str | None, *parts: str) -> dict[str, Any]:
-    """Write the files of a report, if there is a ``report_dir``; return its ``summary`` and the ``report`` for XCom."""
+    """Return a report's ``summary``, and the ``report`` shortened for XCom. With ``report_dir``, write the files."""
     written = write_report(report, report_dir, *parts) if report_dir else {}
     return {"summary": report.summary() | written, "report": fit_to_xcom(report.to_dict())}
 
 
 def fit_to_xcom(report: dict[str, Any], limit_bytes: int = XCOM_LIMIT_BYTES) -> dict[str, Any]:
-    """Return a report that is small enough for XCom.
+    """Shorten a report so that it is small enough for XCom.
 
-    Features without drift lose their entries first, then the least severe drifted features lose their histograms, and
-    only then their entries. A note states how many features are omitted.
+    First omit features without drift, then the histograms of the least severe drifted features, then those features.
+    A note states how many features are omitted.
 
     >>> features = [{"name": "a", "verdict": "drift", "histogram": "x" * 90}, {"name": "b", "verdict": "no drift"}]
     >>> short = fit_to_xcom({"features": features, "notes": []}, limit_bytes=200)
@@ -60,10 +60,10 @@ def fit_to_xcom(report: dict[str, Any], limit_bytes: int = XCOM_LIMIT_BYTES) -> 
     note = "{} features are omitted here; the stored report contains all features."
     left = limit_bytes - len(json.dumps({**report, "features": [], "notes": [*report["notes"], note + "    "]}))
     kept: dict[int, dict[str, Any]] = {}
-    # The features are sorted by severity: the drifted ones come first.
+    # The features are sorted by severity, drifted features first.
     drifted = sum(feature["verdict"] == "drift" for feature in features)
     plain = [{key: value for key, value in one.items() if value and key != "histogram"} for one in features[:drifted]]
-    for entries in (plain, features):  # without histograms, then whole: drifted features, then the others
+    for entries in (plain, features):  # first the drifted features without histograms, then whole features
         for number, entry in enumerate(entries):
             size = len(json.dumps(entry)) + 2
             size -= len(json.dumps(kept[number])) + 2 if number in kept else 0
@@ -77,7 +77,7 @@ def fit_to_xcom(report: dict[str, Any], limit_bytes: int = XCOM_LIMIT_BYTES) -> 
 
 
 def run_folder(ti: Any) -> list[str]:
-    """Return a task instance's folder below ``report_dir``, as path components. All its tries use the same folder."""
+    """Return a task instance's folder below ``report_dir``, as path components. All tries use the same folder."""
     mapped = [str(ti.map_index)] if ti.map_index is not None and ti.map_index >= 0 else []
     return [ti.dag_id, ti.run_id, ti.task_id, *mapped]
 
@@ -92,10 +92,10 @@ def _file_name(part: str) -> str:
 
 
 class DriftReportLink(BaseOperatorLink):
-    """The button "Drift report" on a task's page, if ``report_url`` is set."""
+    """The button "Drift report" on the page of a task with a ``report_url``."""
 
     name = "Drift report"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
-        """Return the URL of the task's report; "" without a report."""
+        """Return the URL of the task's report, or "" without a report."""
         return str(getattr(operator, "report_link", ""))

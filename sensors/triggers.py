@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 FireOn = Literal["new_drift", "new_window"]
 STATE_KEY = "paceline_drift"
-# Seconds from firing an event to storing the state. The triggerer delivers events about once a second; if it fails
-# before the state is stored, it fires the event twice rather than never.
+# Seconds from firing an event to storing the state. The triggerer delivers events about once a second. If it fails
+# before the state is stored, the restarted trigger fires the event again, so that no event is lost.
 HANDOVER_S = 3.0
 
 
@@ -36,13 +36,13 @@ class DriftTrigger(BaseTrigger):
     Parameters
     ----------
     check:
-        ``DriftCheck.to_dict()``.
+        Result of ``DriftCheck.to_dict()``.
     poll_interval_s:
         Seconds between checks, and before the first check, because the sensor has just checked.
     keep_going:
-        Log an error and keep checking instead of failing the task.
+        Whether to log an error and continue checking, instead of failing the task.
     report_dir, folder:
-        Path or URL for the report's files, and the components of the folder below it.
+        Path or URL of the folder for reports, and the path components of this report's folder in it.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class DriftTrigger(BaseTrigger):
         self.folder = list(folder)
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return the class path and the arguments from which Airflow recreates this trigger."""
+        """Return the class path and the arguments with which Airflow recreates this trigger."""
         names = ("poll_interval_s", "keep_going", "report_dir", "folder")
         kwargs = {"check": self.check.to_dict(), **{name: getattr(self, name) for name in names}}
         return f"{type(self).__module__}.{type(self).__qualname__}", kwargs
@@ -87,7 +87,7 @@ class DriftTrigger(BaseTrigger):
 
 @dataclass(frozen=True)
 class TriggerState:
-    """State of an event trigger: the digest of its check, and the drifted parts and finding of the last event."""
+    """State of an event trigger: the check's digest, what has drifted so far, and the last event's report digest."""
 
     check: str = ""
     parts: tuple[str, ...] = ()
@@ -97,9 +97,9 @@ class TriggerState:
 def decide_event(report: DriftReport, last: TriggerState, check: str, fire_on: FireOn) -> tuple[bool, TriggerState]:
     """Return whether to fire an event for a report, and the state to store.
 
-    With ``"new_drift"``, fire if a part (a feature, or the model's error) drifts for the first time since the last
-    check without drift; drift that continues in a sliding window is not new. With ``"new_window"``, fire once for every
-    window with drift. A report with too little data leaves the state unchanged. A changed check resets the state.
+    With ``"new_drift"``, fire if a feature or the model's error drifts for the first time since the last check without
+    drift. Drift that continues in a sliding window is not new. With ``"new_window"``, fire once for every window with
+    drift. A report with too little data does not change the state. A changed check resets the state.
 
     >>> from paceline.drift import DriftReport, FeatureDrift
     >>> drift = DriftReport("drift", "", 500, 500, features=(FeatureDrift("temp", "numeric", "drift"),))
@@ -120,26 +120,26 @@ def decide_event(report: DriftReport, last: TriggerState, check: str, fire_on: F
 class DriftEventTrigger(BaseEventTrigger):
     """An event trigger that starts DAGs at each new drift, without a sensor or a worker slot.
 
-    The event's payload is the report's summary; a DAG reads it as ``extra["payload"]`` of its triggering asset event.
+    The event's payload is the report's summary. A DAG reads the payload as ``extra["payload"]`` of its asset event.
     The trigger stores its state with the asset, so that a restarted triggerer does not repeat events. Parameters are
-    not templated: let the query choose its window (``WHERE day > date('now', '-7 days')``).
+    not templated, so let the query select the window (``WHERE day > date('now', '-7 days')``).
 
     Parameters
     ----------
     poll_interval_s:
         Seconds between checks.
     fire_on:
-        ``"new_drift"`` (default): once for each part that starts to drift; a check without drift resets this.
-        ``"new_window"``: once for each window with drift, for data in batches.
+        ``"new_drift"`` (default): fire when a feature or the model's error starts to drift, and again only after a
+        check without drift. ``"new_window"``: fire once for each window with drift, for data that arrives in batches.
     report_dir:
         Folder, as a path or URL, for ``report.json`` and ``report.html`` of each event.
     **check:
-        As in ``DriftSensor``: ``reference``, ``current``, ``conn_id``, ``features``, ``settings`` …
+        Parameters as in ``DriftSensor``: ``reference``, ``current``, ``conn_id``, ``features``, ``settings`` …
 
     Notes
     -----
-    A failed check (for example, a database outage) is logged and repeated after the interval. Use one trigger for each
-    asset: with several assets, the state is lost when the triggerer restarts.
+    The trigger logs a failed check (for example, during a database outage) and repeats it after the interval. Use a
+    separate trigger for each asset: a trigger with several assets loses its state when the triggerer restarts.
 
     Examples
     --------
@@ -169,7 +169,7 @@ class DriftEventTrigger(BaseEventTrigger):
         self.report_dir = report_dir
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return the class path and the arguments from which Airflow recreates this trigger."""
+        """Return the class path and the arguments with which Airflow recreates this trigger."""
         kwargs = {
             "poll_interval_s": self.poll_interval_s,
             "fire_on": self.fire_on,
@@ -217,7 +217,7 @@ class DriftEventTrigger(BaseEventTrigger):
         try:
             stored = await self.asset_state_store.aget(STATE_KEY)
         except ValueError:
-            self.log.warning("This trigger watches several assets: its state is lost when the triggerer restarts")
+            self.log.warning("This trigger has several assets, so its state will be lost when the triggerer restarts")
             return TriggerState()
         if not isinstance(stored, dict):
             return TriggerState()
@@ -230,6 +230,6 @@ class DriftEventTrigger(BaseEventTrigger):
         try:
             await self.asset_state_store.aset(STATE_KEY, {**asdict(state), "parts": list(state.parts)})
         except ValueError:
-            return  # several assets; `_load_state` has logged it
+            return  # the trigger has several assets, as `_load_state` has logged
         except Exception:
-            self.log.exception("Could not store the trigger's state; after a restart, it may repeat its last event")
+            self.log.exception("Could not store the trigger's state; a restarted trigger may repeat its last event")

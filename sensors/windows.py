@@ -21,7 +21,7 @@ _MAX_DESCRIPTION = 300
 
 
 def is_sql(source: str) -> bool:
-    """Return whether ``source`` is a query and not the path of a file.
+    """Return whether ``source`` is a SQL query. Otherwise, it is the path or URL of a file.
 
     >>> is_sql("SELECT temp FROM weather"), is_sql("s3://lake@bucket/with/batch.parquet")
     (True, False)
@@ -32,7 +32,7 @@ def is_sql(source: str) -> bool:
 def read_window(
     field: str, source: str, *, conn_id: str | None = None, parameters: Parameters | None = None
 ) -> pd.DataFrame:
-    """Read a window into a data frame.
+    """Read a window of data into a data frame.
 
     Parameters
     ----------
@@ -42,14 +42,14 @@ def read_window(
         A query, or the path or URL of a ``.parquet``, ``.csv`` or ``.csv.gz`` file; a URL may name its Airflow
         connection (``s3://aws_default@bucket/key.parquet``).
     conn_id:
-        The database connection for a query.
+        Id of the database connection for a query.
     parameters:
-        Values for the placeholders of a query, in the style of the database's driver.
+        Values for the placeholders of a query, in the style that the database's driver expects.
 
     Raises
     ------
     InvalidInputError
-        For a missing connection or file, a connection that is not to a database, or an unknown file format.
+        If the connection or file is missing, the connection is not a database connection, or the format is unknown.
     """
     if not isinstance(source, str) or not source.strip():
         raise InvalidInputError(field, source, "a SQL query, or the path of a Parquet or CSV file")
@@ -81,10 +81,10 @@ def _read_query(field: str, sql: str, conn_id: str | None, parameters: Parameter
         accepted = f"a database connection whose provider is installed ({error})"
         raise InvalidInputError("conn_id", conn_id, accepted) from error
     if not isinstance(hook, DbApiHook):
-        raise InvalidInputError("conn_id", conn_id, f"a database connection, not one of {type(hook).__name__}")
+        raise InvalidInputError("conn_id", conn_id, f"a database connection, not one for {type(hook).__name__}")
     bound = dict(parameters) if isinstance(parameters, Mapping) else list(parameters) if parameters else None
     with warnings.catch_warnings():
-        # pandas warns about connections that are not SQLAlchemy's. The hook uses the driver's connections on purpose.
+        # pandas warns about connections other than SQLAlchemy's. The hook uses the driver's connections on purpose.
         warnings.filterwarnings("ignore", message=".*SQLAlchemy.*", category=UserWarning)
         return hook.get_df(sql, parameters=bound, df_type="pandas")
 

@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-LONG_S = 300.0  # timeout of operations that take seconds on an idle machine
+LONG_S = 300.0  # timeout for operations that take seconds on an idle machine
 
 
 def until(condition: Callable[[], Any], description: object = "", *, period_s: float = 0.5) -> Any:
-    """Wait until ``condition`` returns a true value, and return the value; ``description`` is in the error.
+    """Wait until ``condition`` returns a true value, and return that value.
 
-    The polling interval grows to ``period_s`` seconds.
+    The error at a timeout contains ``description``. The polling interval grows to ``period_s`` seconds.
     """
     began_s = time.monotonic()
     while not (found := condition()):

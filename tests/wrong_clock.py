@@ -1,7 +1,7 @@
-"""A machine with a wrong clock: forwards the socket of its Docker engine and shifts the times in the responses.
+"""A proxy of a Docker engine that shifts the times in the responses, as if the engine's machine had a wrong clock.
 
-The module ``faults`` uses it. The times are the engine's RFC 3339 timestamps and the wall clock in its jobs' progress
-lines. Both keep their length when whole seconds are added, so log frames stay intact.
+The times are the engine's RFC 3339 timestamps and the wall clock in the progress lines of jobs. The offset is a whole
+number of seconds, so the texts keep their length and log frames remain intact.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 
-# Excludes the run ids in labels, which have a time zone instead of the Z.
+# Do not match the run ids in labels, which end with a time zone instead of the Z.
 _TIME = re.compile(rb'(20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d{1,9})?(?=Z)|("wall_s":)(\d{10})(\.\d+)?')
 _WHOLE = re.compile(rb'20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?Z|"wall_s":\d{10}')
 _EXAMPLES = (b"2030-01-01T00:00:00.000000000Z", b'"wall_s":1000000000')
@@ -25,20 +25,20 @@ _CHUNK = 2**16
 
 
 class WrongClock:
-    """A proxy of the engine at ``real`` whose clock is wrong; its clients connect to a socket file.
+    """A proxy of the engine at ``real`` that seems to have a wrong clock. Clients connect to ``socket_file``.
 
     Parameters
     ----------
     real, socket_file:
-        Socket files of the engine, and of the engine with the wrong clock.
+        Socket files of the engine and of the proxy.
     offset_s:
-        Initial offset of its clock in whole seconds.
+        Initial offset of the wrong clock in whole seconds.
     """
 
     def __init__(self, real: Path, socket_file: Path, offset_s: int) -> None:
         self._real = str(real)
         self._before_s = self._after_s = offset_s
-        self._jumped_s = 0.0  # earlier timestamps keep the earlier offset
+        self._jumped_s = 0.0  # times before the jump keep the earlier offset
         self._open: set[socket.socket] = set()
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(socket_file))
@@ -47,7 +47,7 @@ class WrongClock:
         threading.Thread(target=self._accept_clients, daemon=True).start()
 
     def jump(self, seconds: int) -> None:
-        """Set the clock forward or back; connections are closed, so clients request logs again."""
+        """Set the clock forward or back, and close all connections, so that clients request logs again."""
         self._before_s, self._after_s, self._jumped_s = self._after_s, self._after_s + seconds, time.time()
         self._close_connections()
 
@@ -61,7 +61,7 @@ class WrongClock:
                 one.shutdown(socket.SHUT_RDWR)
 
     def _accept_clients(self) -> None:
-        with contextlib.suppress(OSError):  # the listener is closed
+        with contextlib.suppress(OSError):  # ``close`` has closed the listener
             while True:
                 client, _ = self._listener.accept()
                 engine = socket.socket(socket.AF_UNIX)
@@ -73,7 +73,7 @@ class WrongClock:
     def _forward_requests(self, client: socket.socket, engine: socket.socket) -> None:
         with self._closing_at_end(client, engine):
             while data := client.recv(_CHUNK):
-                engine.sendall(_SINCE.sub(lambda found: b"%d" % self._true_s(int(found[0])), data))
+                engine.sendall(_SINCE.sub(lambda match: b"%d" % self._true_s(int(match[0])), data))
 
     def _forward_responses(self, engine: socket.socket, client: socket.socket) -> None:
         with self._closing_at_end(engine, client):
@@ -86,7 +86,7 @@ class WrongClock:
 
     @contextlib.contextmanager
     def _closing_at_end(self, source: socket.socket, target: socket.socket) -> Iterator[None]:
-        """Forward the end of the source; the second direction of a connection to end closes both sockets."""
+        """Forward the end of the source. Close both sockets as soon as both directions have ended."""
         with contextlib.suppress(OSError):
             yield
         with contextlib.suppress(OSError):
@@ -96,8 +96,8 @@ class WrongClock:
             source.close()
             target.close()
 
-    def _shift_time(self, found: re.Match[bytes]) -> bytes:
-        stamp, fraction, key, seconds, decimals = (part or b"" for part in found.groups())
+    def _shift_time(self, match: re.Match[bytes]) -> bytes:
+        stamp, fraction, key, seconds, decimals = (part or b"" for part in match.groups())
         if key:
             true_s = int(seconds)
             return key + b"%d" % (true_s + self._offset_s(true_s, decimals)) + decimals
@@ -109,15 +109,15 @@ class WrongClock:
         return self._after_s if true_s + float(fraction or 0) >= self._jumped_s else self._before_s
 
     def _true_s(self, since_s: int) -> float:
-        """Return the true time for a time of the wrong clock."""
-        # After a jump back, two true times are possible: the earlier time returns more lines, not fewer.
+        """Return the true time that corresponds to a time of the wrong clock."""
+        # After a jump back, two true times are possible. Return the earlier time, because it requests more lines.
         set_back = self._after_s < self._before_s
         before = set_back or since_s < self._jumped_s + self._after_s
         return since_s - (self._before_s if before else self._after_s)
 
 
 def _partial_time(data: bytes) -> bytes:
-    """Return the end of ``data`` that may be the start of a time; b"" if there is none."""
+    """Return the last bytes of ``data`` that may be the start of a time, or b"" if there are none."""
     for length in range(max(map(len, _EXAMPLES)) - 1, 0, -1):
         end = data[-length:]
         if any(_WHOLE.fullmatch(end + example[len(end) :]) for example in _EXAMPLES if len(end) < len(example)):

@@ -39,7 +39,7 @@ PAUSE_S = 30.0  # cost of each start and each resize
 
 
 class CountingPolicy(TimedPolicy):
-    """A timed policy that also counts the jobs that ``OnTime`` plans on time, and sums the upper bounds of this count."""
+    """A timed policy that also counts the jobs that ``OnTime`` plans on time, and sums the bounds of this count."""
 
     def __init__(self, policy: Policy) -> None:
         super().__init__(policy)

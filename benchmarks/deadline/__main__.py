@@ -57,9 +57,9 @@ class Benchmark:
     def run_best_constant(self, cell: Cell, repeat: int, first_guess: float) -> dict[str, Any]:
         """Search for the smallest constant allocation that meets the deadline, and return the run on it.
 
-        The search starts at ``first_guess``. It decreases the allocation while the deadline is met, or increases it until the
-        deadline is met. It uses the deadline of the controllers' runs and must follow them directly, because the speed
-        of a shared machine changes within minutes.
+        The search starts at ``first_guess``. It decreases the allocation while the deadline is met, or increases it
+        until the deadline is met. It uses the deadline of the controllers' runs and must follow them directly, because
+        the speed of a shared machine changes within minutes.
         """
         deadline_s = cell.final_coefficient * self.run_on_all_cores(cell.model, repeat)["finished_s"]
         cores, step = self._trainer.cores, self._trainer.quantum

@@ -41,7 +41,7 @@ def vgg19(classes: int = 1000, image_size: int = 224) -> nn.Module:
 
 
 def inception_v3(classes: int = 1000, image_size: int = 299) -> nn.Module:
-    """Return Inception v3 (table 1 of the paper): batch normalisation, no auxiliary head, images of at least 75 pixels."""
+    """Return Inception v3 (table 1 of the paper): batch normalisation, no auxiliary head, at least 75 x 75 pixels."""
     return nn.Sequential(
         *_convolution(3, 32, 3, stride=2),
         *_convolution(32, 32, 3),

@@ -59,7 +59,7 @@ def at_least(limit: float, unit: str = "") -> Target:
 class Promise:
     """A promised figure.
 
-    ``guide`` is the file that makes the promise, and ``words`` are some words of its line. Both are empty for a promise
+    ``guide`` is the file that makes the promise, and ``words`` quotes a part of the line. Both are empty for a promise
     that no guide makes.
     """
 

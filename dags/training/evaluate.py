@@ -1,6 +1,6 @@
 """Score a model on held-out flights. ``EvaluateOperator`` runs this script for the champion and for the challenger.
 
-Its job also contains ``train.py``. The script reads the model from ``model/`` and the flights from ``data/``, reports
+The job also contains ``train.py``. The script reads the model from ``model/`` and the flights from ``data/``, reports
 the scores, and writes ``predictions.csv``.
 """
 

@@ -1,7 +1,7 @@
 """Train a network that predicts, before departure, how likely a flight from New York is to arrive late.
 
-The script runs in one or several containers, in a local process, or as plain ``python train.py``. It needs only torch
-and the standard library. It reads ``train.csv``; it writes ``model.json`` (the encoding of flights) and ``weights.pt``.
+The script runs in one or several containers, in a local process, or as plain ``python train.py``. It reads
+``train.csv``, and writes ``model.json`` (the encoding of flights) and ``weights.pt``.
 """
 
 import csv
@@ -27,21 +27,21 @@ Columns = dict[str, tuple[str, ...]]
 
 
 def read_columns(path: Path) -> Columns:
-    """Read a CSV file with a header into a dict from column name to values."""
+    """Read a CSV file with a header into a mapping of column names to values."""
     with path.open(newline="") as file:
         header, *rows = csv.reader(file)
     return dict(zip(header, zip(*rows, strict=True), strict=True))
 
 
 class Reader:
-    """Converts text columns to tensors. ``plan``, the encoding fitted to the training data, is plain JSON."""
+    """Converts text columns to tensors. ``plan`` is the encoding fitted to the training data, as plain JSON."""
 
     def __init__(self, plan: dict) -> None:
         self.plan = plan
 
     @classmethod
     def fit(cls, columns: Columns) -> "Reader":
-        """Fit means, standard deviations and categories; a category that is not in the data is encoded as 0."""
+        """Fit the encoding to the data. ``read`` encodes a category that is not in the data as 0."""
         numeric = {}
         for name in NUMERIC:
             values = torch.tensor([float(value) for value in columns[name] if value])
@@ -49,7 +49,7 @@ class Reader:
         return cls({"numeric": numeric, "categorical": {name: sorted(set(columns[name])) for name in CATEGORICAL}})
 
     def read(self, columns: Columns) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return the category numbers, the standardized numeric values and the labels of all rows."""
+        """Return the category indices, the standardized numeric values and the labels of all rows."""
         categories, numbers = [], []
         for name, known in self.plan["categorical"].items():
             number = {value: i + 1 for i, value in enumerate(known)}
@@ -62,7 +62,7 @@ class Reader:
 
 
 class Flights(TensorDataset):
-    """Dataset that returns a batch with one tensor index operation instead of row by row."""
+    """Dataset that selects a whole batch with one tensor operation, instead of row by row."""
 
     def __getitems__(self, indices: list[int]) -> tuple[torch.Tensor, ...]:
         """Return the rows of a batch."""
@@ -71,14 +71,14 @@ class Flights(TensorDataset):
 
 
 def identity(batch: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-    """Return the batch unchanged: ``Flights`` has already collated it."""
+    """Return the batch unchanged, because ``Flights`` has already collated the rows."""
     return batch
 
 
 def learning_rate(progress: float) -> float:
-    """Return the learning rate at a progress from 0 to 1: cosine warm-up to the peak, then cosine decay to zero.
+    """Return the learning rate at a progress from 0 to 1: a cosine warm-up to the peak, then a cosine decay to zero.
 
-    The rate depends on the progress, not on the batch number, because batch sizes differ between machines.
+    The rate depends on progress, not on the batch number, because batch sizes may differ between machines.
     """
     turn = progress / WARM_UP if progress < WARM_UP else 1 + (progress - WARM_UP) / (1 - WARM_UP)
     return PEAK_RATE * (

@@ -1,4 +1,4 @@
-"""Access control for the routes of this package. Airflow's auth manager makes every decision."""
+"""Controls access to the routes of this package. Airflow's auth manager makes every decision."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_da
 from airflow.models.dag import DagModel
 from fastapi import Depends
 
-# A route with a `dag_id` in its path needs the permission for that DAG. Other routes need it for DAGs in general.
+# A route with a `dag_id` in its path needs permission for that DAG; other routes, for DAGs in general.
 can_read_tasks = Depends(requires_access_dag("GET", DagAccessEntity.TASK_INSTANCE))
 can_read_results = Depends(requires_access_dag("GET", DagAccessEntity.XCOM))
 can_edit_tasks = Depends(requires_access_dag("PUT", DagAccessEntity.TASK_INSTANCE))
@@ -20,12 +20,12 @@ def _readable_dags(user: GetUserDep) -> set[str]:
     return get_auth_manager().get_authorized_dag_ids(user=user, method="GET")
 
 
-# The ids of the DAGs that the caller may read.
+# Type of a route's parameter with the ids of the DAGs that the caller may read.
 ReadableDags = Annotated[set[str], Depends(_readable_dags)]
 
 
 def can_change(user: GetUserDep, dag_id: str) -> bool:
-    """Return whether a user may change the deadlines of a DAG, i.e. may edit the DAG's task instances."""
+    """Return whether a user may change the deadlines of a DAG, that is, edit the DAG's task instances."""
     details = DagDetails(id=dag_id, team_name=DagModel.get_team_name(dag_id))
     return get_auth_manager().is_authorized_dag(
         method="PUT", access_entity=DagAccessEntity.TASK_INSTANCE, details=details, user=user

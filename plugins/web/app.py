@@ -27,9 +27,9 @@ def create_app() -> FastAPI:
 
     @app.get(f"/static/{bundle.SCRIPT}", include_in_schema=False)
     def script(version: str = "") -> Response:
-        """Return the pages' script. Its URL contains its version, so browsers may cache it.
+        """Return the pages' script. Browsers may cache the response, because the URL contains the script's version.
 
-        During a rolling upgrade, the server's version may differ from the URL's; browsers must not cache that response.
+        During a rolling upgrade, the URL may name another version than the server's; browsers must not cache then.
         """
         text = bundle.read_script()
         caching = "public, max-age=31536000, immutable" if version == bundle.version(text) else "no-store"

@@ -1,4 +1,4 @@
-"""The pages' script, built by ``make ui``, or a placeholder script that shows how to build the pages."""
+"""Reads the pages' script, which ``make ui`` builds, or a placeholder script that shows how to build the pages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NOT_BUILT = (
 
 
 def bundle_url(page: str) -> str:
-    """Return the URL of a page's script, relative to Airflow's base URL. It contains the script's version.
+    """Return the URL of a page's script, relative to Airflow's base URL. The URL contains the script's version.
 
     >>> bundle_url("pace").startswith("paceline/static/pages.js?page=pace&version=")
     True
@@ -24,12 +24,12 @@ def bundle_url(page: str) -> str:
 
 
 def version(script: str) -> str:
-    """Return a short hash of a script."""
+    """Return the version of a script, a short hash."""
     return sha256(script.encode()).hexdigest()[:12]
 
 
 def read_script() -> str:
-    """Return the pages' script; if the pages have not been built, return a script that shows ``NOT_BUILT``."""
+    """Return the pages' script, or a script that shows ``NOT_BUILT`` if the pages have not been built."""
     path = STATIC / SCRIPT
     return path.read_text() if path.is_file() else _message_script(NOT_BUILT)
 

@@ -1,4 +1,4 @@
-"""Route that changes the deadline of running training jobs. It rejects invalid deadlines and stale changes."""
+"""Route that changes the deadline of running training jobs. The route rejects invalid deadlines and stale changes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ router = APIRouter(tags=["Deadline"])
 
 
 class TargetTask(BaseModel):
-    """A task whose deadline changes. ``seen`` is the ``updated_at`` of the deadline that the user replaces."""
+    """A task whose deadline to change. ``seen`` is the ``updated_at`` of the deadline that the user has read."""
 
     task_id: str
     map_index: int = -1
@@ -45,11 +45,11 @@ class DeadlineChange(BaseModel):
     dependencies=[can_edit_tasks, Depends(action_logging("paceline.deadline"))],
     responses={
         409: {"description": "The deadline has changed since the user read it, or the training job has ended"},
-        422: {"description": "Not a deadline"},
+        422: {"description": "The deadline is invalid"},
     },
 )
 def change_deadline(dag_id: str, run_id: str, change: DeadlineChange, session: SessionDep, user: GetUserDep) -> None:
-    """Set a new deadline for all given jobs, or for none if a check fails. Store the deadline with the user's name."""
+    """Set a new deadline for all given jobs, or for none of them if a check fails. Store the user's name too."""
     try:
         deadline = Deadline.parse(change.deadline)
     except InvalidInputError as error:
@@ -86,7 +86,7 @@ def _check_is_future(deadline: Deadline, value: object, pace: PaceSample) -> Non
 
 
 def _replace_deadline(session: Session, row: Stored, target: TargetTask, value: str) -> None:
-    """Replace the deadline if it has not changed since the user read it, in one conditional, hence atomic, update."""
+    """Replace the deadline in one atomic update, unless the deadline has changed since the user read it."""
     written = session.execute(
         update(Stored)
         .where(Stored.id == row.id, Stored.updated_at == target.seen)

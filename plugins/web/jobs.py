@@ -1,4 +1,4 @@
-"""Routes that return the training jobs of one DAG run, and all jobs that are running or have ended recently."""
+"""Routes that return the training jobs of a DAG run, and all jobs that are running or have recently ended."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 router = APIRouter(tags=["Jobs"])
 _MAX_RECENT = 500
-_MAX_ROWS = 4000  # two for each job
+_MAX_ROWS = 4000  # two rows for each job
 FINAL_STATES = ("success", "failed", "skipped", "upstream_failed", "removed")
 
 
 class CurrentDeadline(BaseModel):
-    """A deadline as the user wrote it. A change must quote ``updated_at``, so that the server detects stale changes."""
+    """A deadline as the user wrote it. Changes contain ``updated_at``, so that the server detects stale changes."""
 
     value: Any
     by: str | None
@@ -55,7 +55,7 @@ class JobRow(BaseModel):
 
 
 class RunJobs(BaseModel):
-    """The jobs of a DAG run, and the run's state. ``may_change``: whether the caller may change the deadlines."""
+    """The jobs of a DAG run, and the run's state. ``may_change`` is whether the caller may change deadlines."""
 
     state: str | None
     jobs: list[JobRow]
@@ -71,8 +71,8 @@ class AllJobs(BaseModel):
 
 @router.get("/dags/{dag_id}/dagRuns/{run_id}/jobs", dependencies=[can_read_tasks])
 def run_jobs(dag_id: str, run_id: str, session: SessionDep, user: GetUserDep) -> RunJobs:
-    """Return the jobs of one DAG run, by start time."""
-    rows = session.execute(_select_published().where(TaskInstance.dag_id == dag_id, TaskInstance.run_id == run_id))
+    """Return the jobs of one DAG run, sorted by start time."""
+    rows = session.execute(_select_samples().where(TaskInstance.dag_id == dag_id, TaskInstance.run_id == run_id))
     jobs = sorted(_to_jobs(rows), key=lambda job: (job.started_at is None, job.started_at, job.task_id))
     state = session.scalar(select(DagRun.state).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id))
     return RunJobs(state=state, jobs=jobs, may_change=can_change(user, dag_id))
@@ -80,14 +80,14 @@ def run_jobs(dag_id: str, run_id: str, session: SessionDep, user: GetUserDep) ->
 
 @router.get("/jobs", dependencies=[can_read_tasks])
 def all_jobs(session: SessionDep, readable: ReadableDags, recent: int = Query(50, ge=0, le=_MAX_RECENT)) -> AllJobs:
-    """Return the running jobs and the last ``recent`` jobs that have ended, of the DAGs that the caller may read."""
+    """Return the running jobs and the last ``recent`` ended jobs of the DAGs that the caller may read."""
     is_readable = TaskInstance.dag_id.in_(readable)
-    running = session.execute(_select_published().where(is_readable, TaskInstance.state == "running").limit(_MAX_ROWS))
+    running = session.execute(_select_samples().where(is_readable, TaskInstance.state == "running").limit(_MAX_ROWS))
     return AllJobs(running=_to_jobs(running), recent=_recently_ended(session, is_readable, recent))
 
 
 def _recently_ended(session: Session, is_readable: ColumnElement[bool], number: int) -> list[JobRow]:
-    # Row ids increase with time. In descending order of ids, the query reads no older rows than necessary.
+    # Row ids increase with time, so in descending order of ids the query need not read older rows.
     newest = (
         select(Stored.id)
         .join(TaskInstance, same_task())
@@ -96,7 +96,7 @@ def _recently_ended(session: Session, is_readable: ColumnElement[bool], number: 
         .limit(number)
     )
     ids = list(session.scalars(newest))
-    rows = session.execute(_select_published().where(Stored.id.in_(ids)))
+    rows = session.execute(_select_samples().where(Stored.id.in_(ids)))
     return sorted(_to_jobs(rows), key=lambda job: job.pace.updated_at, reverse=True)
 
 
@@ -110,7 +110,7 @@ def same_task(stored: Any = Stored) -> ColumnElement[bool]:
     )
 
 
-def _select_published() -> Select[Unpack[tuple[Any, ...]]]:
+def _select_samples() -> Select[Unpack[tuple[Any, ...]]]:
     return (
         select(
             TaskInstance.dag_id,
@@ -133,7 +133,7 @@ def _select_published() -> Select[Unpack[tuple[Any, ...]]]:
 
 
 def _to_jobs(rows: Iterable[Row[Any]]) -> list[JobRow]:
-    """Group rows by task instance. Omit tasks without a sample: they do not train, or have not started."""
+    """Group rows by task instance. Omit tasks without a sample, which do not train or have not started training."""
     tasks: dict[tuple[str, str, str, int], dict[str, Row[Any]]] = {}
     for row in rows:
         tasks.setdefault((row.dag_id, row.run_id, row.task_id, row.map_index), {})[row.key] = row

@@ -30,7 +30,7 @@ class TaskResult(BaseModel):
 
 
 class Overview(BaseModel):
-    """Results by kind of task, newest first."""
+    """The newest results of each kind of task, newest first."""
 
     evaluations: list[TaskResult]
     promotions: list[TaskResult]
@@ -39,7 +39,7 @@ class Overview(BaseModel):
 
 
 _MAX_AGE = timedelta(days=90)
-# Airflow stores the class name of each task instance's operator.
+# Airflow stores the operator's class name with each task instance.
 _OPERATORS = {
     "evaluations": "EvaluateOperator",
     "promotions": "PromoteOperator",
@@ -50,7 +50,7 @@ _OPERATORS = {
 
 @router.get("/overview", dependencies=[can_read_results])
 def overview(session: SessionDep, readable: ReadableDags, limit: int = Query(100, ge=1, le=500)) -> Overview:
-    """Return the newest results of evaluations, promotions, drift checks and schedules, at most ``limit`` of each."""
+    """Return the newest results of evaluations, promotions, drift checks and schedules, up to ``limit`` of each."""
     return Overview(**{kind: _results(session, readable, name, limit) for kind, name in _OPERATORS.items()})
 
 

@@ -23,10 +23,10 @@ router = APIRouter(tags=["Arbiter"])
 
 
 class PoolJob(BaseModel):
-    """A training job that has or waits for devices of a pool, with its newest ``pace`` and its ``ceiling``.
+    """A training job that uses or waits for devices from a pool, with its newest ``pace`` and its ``ceiling``.
 
-    ``priority_weight`` is the Airflow task's. ``lost``: the task has ended without removing its job, which may still
-    use devices.
+    ``priority_weight`` is the weight of the Airflow task. ``lost`` is true if the task has ended without removing the
+    job, which may still use devices.
     """
 
     dag_id: str
@@ -43,7 +43,7 @@ class PoolJob(BaseModel):
 
 @router.get("/pools/{pool}/jobs", dependencies=[can_read_tasks])
 def pool_jobs(pool: str, session: SessionDep, readable: ReadableDags) -> list[PoolJob]:
-    """Return all jobs of a pool that have not ended, by start time."""
+    """Return all jobs of a pool that have not ended, sorted by start time."""
     container = aliased(Stored)
     has_job = exists().where(container.key == CONTAINER, same_task(container))
     not_ended = or_(TaskInstance.state.is_(None), TaskInstance.state.not_in(FINAL_STATES), has_job)

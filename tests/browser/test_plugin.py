@@ -29,9 +29,9 @@ with DAG("many", schedule=None):
 
 
 def test_plugin_found_twice_is_registered_once(airflow: AirflowProcess, open_page: OpenPage) -> None:
-    found = [plugin for plugin in airflow.api("GET", "/plugins")["plugins"] if plugin["name"] == "paceline"]
-    assert len(found) == 1
-    assert [page["url_route"] for page in found[0]["react_apps"]] == ["retraining", "pace", "task-pace"]
+    plugins = [plugin for plugin in airflow.api("GET", "/plugins")["plugins"] if plugin["name"] == "paceline"]
+    assert len(plugins) == 1
+    assert [page["url_route"] for page in plugins[0]["react_apps"]] == ["retraining", "pace", "task-pace"]
     page = open_page("/plugin/retraining")
     page.get_by_role("heading", name="Retraining").wait_for()
     page.get_by_role("button", name="Browse").click()

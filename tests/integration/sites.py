@@ -84,8 +84,8 @@ def train_and_check_one_model(
     run_id = airflow.run_dag(dag_id)
 
     def containers_by_task(client: docker.APIClient) -> dict[str, dict]:
-        found = client.containers(filters={"label": f"paceline.dag={dag_id}"})
-        return {one["Labels"]["paceline.task"]: one for one in found}
+        containers = client.containers(filters={"label": f"paceline.dag={dag_id}"})
+        return {one["Labels"]["paceline.task"]: one for one in containers}
 
     def both_workers_have_progress() -> bool:
         paces = [airflow.task_state(dag_id, run_id, f"train.gate-{site}", "pace") for site in SITES]

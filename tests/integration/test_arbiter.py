@@ -117,9 +117,9 @@ def test_pool_survives_killed_arbiter_and_rejects_infeasible_deadline(
     infeasible = start_task("urgent", "10m")
     assert airflow.wait("urgent", infeasible.run_id, LONG_S, before_poll=watch.check) == "failed"
     refusal = "deadline: 600 s does not fit beside the deadlines of other jobs, the earliest deadline that fits is "
-    found = re.search(refusal + r"(\d+) s", infeasible.log())
-    assert found is not None
-    assert float(found[1]) > 3600
+    message = re.search(refusal + r"(\d+) s", infeasible.log())
+    assert message is not None
+    assert float(message[1]) > 3600
 
     for task in nights:
         let_job_finish(task)

@@ -116,9 +116,9 @@ def test_orphaned_jobs_are_listed_and_removed(airflow, run_paceline, training_ta
     until(lambda: mine not in {Path(job).name for job, _ in runtime.jobs()})
 
     orphan = Path(start_orphan()).name
-    found = list_jobs()
-    assert found[orphan].endswith("its task has ended")
-    assert found[others].endswith("this Airflow has no such run")
+    jobs_by_id = list_jobs()
+    assert jobs_by_id[orphan].endswith("its task has ended")
+    assert jobs_by_id[others].endswith("this Airflow has no such run")
     assert orphan in {Path(job).name for job, _ in runtime.jobs()}, "only --remove removes jobs"
     list_jobs("--remove")
     assert orphan not in list_jobs()

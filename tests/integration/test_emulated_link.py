@@ -69,8 +69,8 @@ def link_commands(harness: ContainerHarness, job: DockerJob) -> list[list[str]]:
 def read_buckets(link_commands: list[list[str]]) -> list[tuple[str, int]]:
     """Return the rate and the number of sent bytes of each token bucket."""
     output = "".join(subprocess.check_output(end, text=True) for end in link_commands)
-    found = re.findall(r"^qdisc tbf .* rate (\w+) .*\n Sent (\d+) bytes", output, re.MULTILINE)
-    return [(rate, int(sent)) for rate, sent in found]
+    buckets = re.findall(r"^qdisc tbf .* rate (\w+) .*\n Sent (\d+) bytes", output, re.MULTILINE)
+    return [(rate, int(sent)) for rate, sent in buckets]
 
 
 def test_slow_link_limits_a_container_in_both_directions(harness: ContainerHarness) -> None:

@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")
-def control_engine_of_test(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., str]]:
+def control_private_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., str]]:
     """Yield a function that starts or stops a private engine with one image, and returns the engine's address."""
     script = Path(__file__).parents[2] / "docker" / "engine"
     folder = Path("/tmp") / f"pe-{uuid.uuid4().hex[:8]}"  # the path of a socket must be short
@@ -72,19 +72,19 @@ echo over
 
 
 def test_container_loses_no_output_line_while_its_engine_is_down(
-    control_engine_of_test: Callable[..., str], tmp_path: Path
+    control_private_engine: Callable[..., str], tmp_path: Path
 ) -> None:
-    client = docker.APIClient(control_engine_of_test("start", "--live-restore"), version="auto")
+    client = docker.APIClient(control_private_engine("start", "--live-restore"), version="auto")
     job = DockerRuntime(client).start(JobSpec("outage", ["/bin/sh", "-c", COUNTS], 0.5, image="shell:latest"))
     lines = wait_for_line(job, "line 5")
-    control_engine_of_test("stop")
+    control_private_engine("stop")
     with pytest.raises(RuntimeUnavailableError, match="does not answer"):
         job.resize(0.3)
     with pytest.raises(RuntimeUnavailableError):
         job.status()
     assert not job.wait(0.2)
     lines += job.read_lines()
-    control_engine_of_test("start", "--live-restore")
+    control_private_engine("start", "--live-restore")
     lines += wait_for_line(job, "line")  # the same job object continues to read
     job.resize(0.3)
     client.kill(job.id, signal=int(signal.SIGUSR1))
@@ -99,8 +99,8 @@ def test_container_loses_no_output_line_while_its_engine_is_down(
     assert client.containers(all=True) == []
 
 
-def test_no_output_line_is_lost_if_the_engine_clock_is_set_back(control_engine_of_test: Callable[..., str]) -> None:
-    real = Path(control_engine_of_test("start", "--live-restore").removeprefix("unix://"))
+def test_no_output_line_is_lost_if_the_engine_clock_is_set_back(control_private_engine: Callable[..., str]) -> None:
+    real = Path(control_private_engine("start", "--live-restore").removeprefix("unix://"))
     clock = WrongClock(real, real.with_name("wrong.sock"), 0)
     client = docker.APIClient(clock.address, version="auto")
     try:
@@ -133,11 +133,11 @@ while [ $i -lt 20 ]; do sleep 0.1; done
 
 
 def test_job_stopped_by_an_engine_outage_resumes_from_its_checkpoint(
-    control_engine_of_test: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    control_private_engine: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
-    control_engine_of_test("stop")  # another test may have started the engine with live restore
-    address = control_engine_of_test("start")
+    control_private_engine("stop")  # another test may have started the engine with live restore
+    address = control_private_engine("start")
     monkeypatch.setenv("DOCKER_HOST", address)
     client = docker.APIClient(address, version="auto")
     operator = DeadlineTrainingOperator(
@@ -164,9 +164,9 @@ def test_job_stopped_by_an_engine_outage_resumes_from_its_checkpoint(
 
     def interrupt_engine() -> None:
         until(lambda: (state.get("pace") or {}).get("progress_pct", 0.0) == 50)
-        control_engine_of_test("stop")
+        control_private_engine("stop")
         until(lambda: "engine_away" in [event["kind"] for event in state[HISTORY]["events"]])
-        control_engine_of_test("start")
+        control_private_engine("start")
 
     thread = threading.Thread(target=interrupt_engine)
     thread.start()
@@ -177,8 +177,8 @@ def test_job_stopped_by_an_engine_outage_resumes_from_its_checkpoint(
         thread.join()
     log = capsys.readouterr().out
     assert result["restarts"] == 1
-    assert log.count("The engine does not answer") == 1
-    assert "The engine answers again after" in log
+    assert log.count("The engine is not responding") == 1
+    assert "The engine is responding again after" in log
     assert "restarting it from its checkpoint" in log
     progress = [row[1] for row in state["history"]["samples"]]
     assert progress == sorted(progress)  # no batch was repeated

@@ -87,4 +87,4 @@ def test_fleet_check_connects_to_every_engine(
     ]  # the other lines are log lines
     assert [line.split()[0] for line in lines] == ["gate-a", "gate-b", "gate-gone"]
     assert [line.endswith(" ok") for line in lines] == [True, True, False]
-    assert "its engine does not answer" in lines[2]
+    assert "its engine does not respond" in lines[2]

@@ -82,8 +82,8 @@ def test_team_adds_and_restarts_workers_resumes_and_trains_every_sample(
     docker_client: docker.APIClient, team_name: str, tmp_path: Path
 ) -> None:
     def containers() -> dict[str, str]:
-        found = docker_client.containers(filters={"label": f"{LABEL_TEAM}={team_name}"})
-        return {one["Labels"]["paceline.node"]: one["Id"] for one in found}
+        running = docker_client.containers(filters={"label": f"{LABEL_TEAM}={team_name}"})
+        return {one["Labels"]["paceline.node"]: one["Id"] for one in running}
 
     def quotas() -> Iterator[float]:
         for container in containers().values():

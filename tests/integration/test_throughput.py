@@ -53,8 +53,8 @@ def test_job_whose_task_was_killed_scales_within_its_budget(
     throughput_task: TrainingTask, docker_client: docker.APIClient
 ) -> None:
     def team_containers() -> dict[str, str]:
-        found = docker_client.containers(filters={"label": LABELS})
-        return {one["Labels"]["paceline.node"]: one["Id"] for one in found}
+        running = docker_client.containers(filters={"label": LABELS})
+        return {one["Labels"]["paceline.node"]: one["Id"] for one in running}
 
     throughput_task.wait_until(lambda pace: pace["progress_pct"] > 0)
     before = team_containers()

@@ -217,7 +217,7 @@ def test_drained_worker_hands_over_its_container_within_the_same_try(start_task,
     assert training.instance()["try_number"] == 1
     open_gates(docker_client, before["id"], "go")
     assert training.airflow.wait(training.dag_id, training.run_id, LONG_S) == "success", training.log()
-    assert "its job continues, the next process takes it over" in training.log()
+    assert "its job continues, and the next process takes it over" in training.log()
     assert training.result()["restarts"] == 0
 
 

@@ -81,7 +81,7 @@ both_runtimes = pytest.mark.parametrize(
 @both_runtimes
 def test_past_deadline_with_on_infeasible_fail_fails_before_the_start(run, runtime):
     for deadline in (datetime.now(timezone.utc) - timedelta(minutes=5), 0.5):
-        with pytest.raises(AirflowFailException, match=r"deadline: .* s had passed before the training started"):
+        with pytest.raises(AirflowFailException, match=r"deadline: .* s had passed before training started"):
             run(TRACKED, runtime=runtime, deadline=deadline, on_infeasible="fail")
 
 
@@ -92,7 +92,7 @@ def test_best_effort_job_with_a_past_deadline_runs_and_is_late(run):
 
 @both_runtimes
 def test_missing_script_is_reported(run, runtime):
-    with pytest.raises(AirflowFailException, match=r"script: got '/nowhere/train.py', expected a file that exists"):
+    with pytest.raises(AirflowFailException, match=r"script: got '/nowhere/train.py', expected an existing file"):
         run(runtime=runtime, script="/nowhere/train.py")
 
 

@@ -1,7 +1,7 @@
 """A process that writes to a registry: ``python -m tests.soak.registry_writer ROOT OPTIONS NAME COUNT LOG``.
 
-It registers, promotes and fetches in turn, and appends a line to LOG after each operation. A restarted writer continues
-after the last line; it may repeat one operation.
+The process registers, promotes and fetches in turn, and appends a line to LOG after each operation. A restarted writer
+continues after the last line of LOG, so it may repeat one operation.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def main(root: str, options: str, name: str, count: str, log: str) -> None:
 
 
 def operate(registry: Registry, key: str, number: int, registered: list[int]) -> dict[str, int]:
-    """Do one operation; return its kind and its version."""
+    """Perform one operation, and return its kind and the version."""
     if number % 3 == 0:
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / "weights.bin").write_text(key)

@@ -1,4 +1,4 @@
-"""Registries with eight writers that are killed at random; on S3, two of a hundred responses are lost as well."""
+"""A registry survives eight writers that are killed at random times. On S3, 2 % of the responses are also lost."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def s3_server() -> Iterator[S3Server]:
 
 
 class Writers:
-    """The writers of a registry. A killed one is restarted."""
+    """The writer processes of a registry. ``run`` restarts a killed writer."""
 
     def __init__(self, root: UPath, folder: Path) -> None:
         self._root, self._folder = root, folder
@@ -53,7 +53,7 @@ class Writers:
         return sum(len(self.records(name)) for name in self.processes)
 
     def run(self, draw: random.Random) -> None:
-        """Kill writers at random numbers of operations; return when all writers have succeeded."""
+        """Kill and restart writers at random times, and return when all writers have succeeded."""
         for at in sorted(draw.sample(range(WRITERS * OPERATIONS * 9 // 10), KILLS)):
             while self.done() < at and self._running():
                 time.sleep(0.05)
@@ -84,9 +84,11 @@ def test_registry_survives_killed_writers_and_lost_responses(
     registry = Registry(root)
     versions = registry.versions(MODEL)
     keys = [f"{name}-{number}" for name in writers.processes for number in range(0, OPERATIONS, 3)]
-    assert Counter(version.key for version in versions) == Counter(keys), "no version is lost or doubled"
+    assert Counter(version.key for version in versions) == Counter(keys), "each key has exactly one version"
     for version in versions:
-        assert (registry.location(version) / "weights.bin").read_text() == version.key, "no version has another's files"
+        assert (registry.location(version) / "weights.bin").read_text() == version.key, (
+            "each version has the files of its key"
+        )
     number_of = {version.key: version.version for version in versions}
     history = registry.history(MODEL)
     assert [one.previous for one in history] == [None, *(one.version for one in history[:-1])]

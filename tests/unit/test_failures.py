@@ -1,4 +1,4 @@
-"""The report of a failing Airflow or Docker test: its logs, events and containers."""
+"""The report of a failed test contains the logs, events and containers of the test."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from tests.failures import LINES, report_sections
 
 
-def airflow_with_logs(home):
+def fake_airflow_with_logs(home):
     folder = home / "logs" / "dag_id=retrain" / "run_id=manual" / "task_id=train"
     folder.mkdir(parents=True)
     lines = [json.dumps({"timestamp": "12:00", "level": "info", "event": f"line {number}"}) for number in range(99)]
@@ -32,10 +32,10 @@ class FakeEngine:
 
 
 def test_failure_report_has_log_tails_events_and_containers(tmp_path):
-    found = dict(report_sections(airflow_with_logs(tmp_path), FakeEngine(), since_s=100.0))
-    log = found.pop("log of dag_id=retrain/run_id=manual/task_id=train/attempt=1.log").splitlines()
+    sections = dict(report_sections(fake_airflow_with_logs(tmp_path), FakeEngine(), since_s=100.0))
+    log = sections.pop("log of dag_id=retrain/run_id=manual/task_id=train/attempt=1.log").splitlines()
     assert (len(log), log[0], log[-1]) == (LINES, "12:00 info line 60", "no JSON")
-    assert found == {
+    assert sections == {
         "events of retrain manual train": '{"t_s": 3.0, "kind": "resumed"}',
         "container /paceline-new: Exited (137)": f"new wrote {LINES} lines",
     }

@@ -19,25 +19,25 @@ import paceline
 from paceline.airflow.provider import get_provider_info
 
 PROJECT = Path(__file__).parents[2]
-# Import names of the folders that are not below include/.
+# The import names of the folders outside include/.
 MAPPED = {"operators": "paceline.operators", "plugins": "paceline.plugins", "sensors": "paceline.sensors"}
 
 
-def _packages() -> dict[str, Path]:
-    """Map the import name of every Paceline package to its folder."""
-    found = {
+def _find_packages() -> dict[str, Path]:
+    """Return a map from the import name of every Paceline package to its folder."""
+    folders_by_name = {
         ".".join(init.parent.relative_to(PROJECT / "include").parts): init.parent
         for init in (PROJECT / "include").rglob("__init__.py")
     }
     for folder, name in MAPPED.items():
         for init in (PROJECT / folder).rglob("__init__.py"):
-            found[".".join([name, *init.parent.relative_to(PROJECT / folder).parts])] = init.parent
-    return found
+            folders_by_name[".".join([name, *init.parent.relative_to(PROJECT / folder).parts])] = init.parent
+    return folders_by_name
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
-    """Build the wheel, with the pages if they exist, from a copy that keeps the working tree clean."""
+    """Build the wheel, with the pages if they are built, from a copy of the repository."""
     folder = tmp_path_factory.mktemp("wheel")
     sources = ["pyproject.toml", "README.md", "LICENSE", "include", *MAPPED]
     excluded = [f"--exclude={name}" for name in ("__pycache__", "node_modules")]
@@ -57,9 +57,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
 
 def test_provider_is_found_by_its_entry_point() -> None:
     """Airflow loads every entry point of this group at startup."""
-    (found,) = [e for e in entry_points(group="apache_airflow_provider") if e.value.startswith("paceline.")]
+    (provider,) = [e for e in entry_points(group="apache_airflow_provider") if e.value.startswith("paceline.")]
 
-    assert found.load() is get_provider_info
+    assert provider.load() is get_provider_info
 
 
 def test_provider_info_conforms_to_airflows_schema() -> None:
@@ -87,7 +87,7 @@ def test_modules_of_the_provider_info_can_be_imported(kind: str) -> None:
 
 
 def test_airflow_lists_the_provider(tmp_path: Path) -> None:
-    """Airflow skips an invalid provider, with only a warning."""
+    """Airflow only logs a warning for an invalid provider and then ignores the provider."""
     program = (
         "from airflow.providers_manager import ProvidersManager\n"
         "print(ProvidersManager().providers['airflow-paceline'].version)"
@@ -98,10 +98,10 @@ def test_airflow_lists_the_provider(tmp_path: Path) -> None:
 
 
 def test_wheel_contains_every_package(wheel: zipfile.ZipFile) -> None:
-    """pyproject.toml lists the packages one by one, so a new package is easily missed."""
+    """pyproject.toml lists every package by name, so a new package is easily forgotten."""
     missing = {
         name: path
-        for name, path in _packages().items()
+        for name, path in _find_packages().items()
         for module in path.glob("*.py")
         if f"{name.replace('.', '/')}/{module.name}" not in wheel.namelist()
     }

@@ -1,4 +1,4 @@
-"""Layers of packages, no import cycles, unique class names, and the exports of each package."""
+"""Rules for the code's structure: layers of packages, no import cycles, unique class names, and exports."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PROJECT = Path(__file__).parents[2]
 ROOTS = {"paceline": PROJECT / "include" / "paceline"} | {
     f"paceline.{name}": PROJECT / name for name in ("operators", "sensors", "plugins")
 }
-# A package imports only from packages in later rows, or in its own row if that makes no cycle.
+# A package imports only from packages in later rows, or in the same row if there is no import cycle.
 LAYERS = (
     ("operators", "sensors", "plugins"),
     ("airflow",),
@@ -27,7 +27,7 @@ LAYERS = (
     ("train",),
     ("errors",),
 )
-# Imported or started by name, by Airflow and by ``python -m``.
+# Airflow or ``python -m`` import these modules by name.
 ENTRY_POINTS = {"paceline.airflow.provider", "paceline.runtime.launcher", "paceline.train.asynchronous.state_shard"}
 EXPORTS = {
     "paceline.allocate": (
@@ -69,25 +69,25 @@ EXPORTS = {
 
 @cache
 def modules() -> dict[str, Path]:
-    """Map the import name of every Paceline module to its file."""
-    found = {}
+    """Return a map from the import name of every Paceline module to its file."""
+    files = {}
     for name, root in ROOTS.items():
         for path in root.rglob("*.py"):
             if "node_modules" in path.parts:
                 continue
             parts = path.relative_to(root).with_suffix("").parts
-            found[".".join((name, *(parts[:-1] if parts[-1] == "__init__" else parts)))] = path
-    return found
+            files[".".join((name, *(parts[:-1] if parts[-1] == "__init__" else parts)))] = path
+    return files
 
 
 def imported_modules(name: str) -> Iterator[str]:
-    """Yield the Paceline modules that a module imports, even inside functions and for type checkers."""
+    """Yield the Paceline modules that a module imports, including imports in functions and for type checkers."""
     path = modules()[name]
     return imported_by(path, name if path.name == "__init__.py" else name.rpartition(".")[0])
 
 
 def imported_by(path: Path, package: str) -> Iterator[str]:
-    """Yield the Paceline modules that a file in ``package`` imports."""
+    """Yield the Paceline modules that the file, which belongs to ``package``, imports."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in modules())
@@ -101,7 +101,7 @@ def imported_by(path: Path, package: str) -> Iterator[str]:
 
 
 def package_of(name: str) -> str:
-    """Return the package of a module, as named in ``LAYERS``."""
+    """Return the package in ``LAYERS`` to which a module belongs."""
     return ([*name.split("."), ""])[1]
 
 
@@ -116,7 +116,7 @@ def test_packages_import_only_from_lower_layers() -> None:
     assert wrong == []
 
 
-def test_names_of_modules_show_which_are_private() -> None:
+def test_private_modules_have_a_leading_underscore() -> None:
     """A module whose name begins with an underscore is imported only in its package, any other module also elsewhere.
 
     Unit tests may test the inside of a package.
@@ -138,7 +138,7 @@ def test_names_of_modules_show_which_are_private() -> None:
 
 
 def test_no_module_imports_itself_through_other_modules() -> None:
-    faces = {name for name, path in modules().items() if path.name == "__init__.py"}  # packages only re-export
+    faces = {name for name, path in modules().items() if path.name == "__init__.py"}  # packages only re-export names
     graph = {name: set(imported_modules(name)) - faces - {name} for name in modules() if name not in faces}
     try:
         TopologicalSorter(graph).prepare()
@@ -152,11 +152,11 @@ def test_class_names_are_unique() -> None:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ClassDef):
                 places[node.name].append(name)
-    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+    assert {name: files for name, files in places.items() if len(files) > 1} == {}
 
 
 @pytest.mark.parametrize("package", EXPORTS)
-def test_package_exports_the_listed_names(package: str) -> None:
+def test_exports_of_each_package_are_as_listed(package: str) -> None:
     assert sorted(importlib.import_module(package).__all__) == sorted(EXPORTS[package].split())
 
 

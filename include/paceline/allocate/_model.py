@@ -1,6 +1,6 @@
 """Inputs and outputs of a policy: jobs with their speeds, nodes with their devices, and allocations.
 
-Devices are whole units. A pool of CPU cores that is shared in tenths of a core is a node whose devices are tenths.
+Devices are whole units. A pool of CPU cores that jobs share in tenths is a node whose devices are tenths of a core.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Speeds:
 
     @cached_property
     def useful(self) -> tuple[int, ...]:
-        """Return the legal numbers of devices that give more speed than every smaller number."""
+        """Return the legal numbers of devices on which the job is faster than on every smaller number."""
         best, useful = 0.0, []
         for count, speed in zip(self.counts, self.per_s, strict=True):
             if speed > best:

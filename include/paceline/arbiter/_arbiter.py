@@ -48,8 +48,8 @@ class Arbiter:
     ... ]
     >>> for grant in Arbiter(devices=2).step(requests, now_s=0.0):
     ...     print(grant.key, grant.ceiling.devices, grant.ceiling.reason)
-    soon 1.1 more devices than its deadline requires, because devices are spare
-    later 0.9 more devices than its deadline requires, because devices are spare
+    soon 1.1 more devices than its deadline requires, because spare devices are available
+    later 0.9 more devices than its deadline requires, because spare devices are available
     """
 
     def __init__(
@@ -199,7 +199,7 @@ def _awaits_admission(request: DeviceRequest) -> bool:
     has_result = (
         request.ceiling is not None
         and request.user_deadline_s is not None
-        and request.ceiling.is_answer_for(request.user_deadline_s)
+        and request.ceiling.has_result_for(request.user_deadline_s)
     )
     return request.state == "waiting" and request.has_deadline and not has_result
 

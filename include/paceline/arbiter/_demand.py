@@ -12,8 +12,8 @@ from paceline.control import RemainingWork
 POOL = "pool"
 _USABLE_FACTOR = 1.5  # assumed usable devices, relative to the number that the job reports
 _RESUME_WORK = 3.0  # device seconds to resume a job: start the interpreter, import torch, load the data
-_ASSUMED_DURATION_S = 3600.0  # assumed time that a job without deadline and known work trains on its share
-_MAX_COUNTS = 48  # maximum number of legal device counts per job; every other count is within 3 % of one
+_ASSUMED_DURATION_S = 3600.0  # assumed training time on the job's share if deadline and work are unknown
+_MAX_COUNTS = 48  # maximum number of legal device counts per job; every other count is within 3 % of a legal count
 
 
 def cluster_job(

@@ -1,4 +1,4 @@
-"""Models of a job's live state. The operator, the arbiter, the pages and the command line exchange these values.
+"""Models of a job's live state, which the operator, the arbiter, the web pages and the command line exchange.
 
 The TypeScript types of the pages are generated from these models.
 """

@@ -1,4 +1,4 @@
-"""The ceiling of a job, as stored in its live state: the largest allocation, and an arbiter's record of its grant."""
+"""The ceiling of a job, as stored in its live state: the largest allocation, and the arbiter's record of the grant."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from paceline.contract._keys import CEILING
 from paceline.errors import InvalidInputError
 
-_SAME_S = 0.05  # samples round to a millisecond; users move deadlines by more
+_DEADLINE_TOLERANCE_S = 0.05  # samples round deadlines to 1 ms; users change a deadline by more than this
 _MAX_VALUE = 1e12  # devices or seconds
 
 
@@ -17,8 +17,8 @@ _MAX_VALUE = 1e12  # devices or seconds
 class Ceiling:
     """The largest allocation that a user or an arbiter allows a job.
 
-    A user writes a number. An arbiter writes its ledger entry for the job: the ledger is stored with the jobs, so a
-    restarted arbiter continues with it.
+    A user writes a number. An arbiter writes its record of the grant, so that a restarted arbiter can read the grants
+    of all jobs.
 
     Parameters
     ----------
@@ -31,14 +31,14 @@ class Ceiling:
     reason:
         The reason for the ceiling, shown to users.
     deadline_s, fits, earliest_s:
-        Result of the admission of a waiting job: the checked deadline, whether it fits beside those of other jobs, and
-        the earliest deadline that fits, in seconds after the job's origin; ``None`` if not known.
+        Result of the admission of a waiting job: the checked deadline, whether it fits beside the deadlines of other
+        jobs, and the earliest deadline that fits. Times are in seconds after the job's origin, ``None`` if unknown.
 
     Examples
     --------
     >>> Ceiling.read(1.5)
     Ceiling(devices=1.5, grant=0, max_devices=1.5, reason='', deadline_s=None, fits=None, earliest_s=None)
-    >>> Ceiling.read(Ceiling(0.5, grant=3, max_devices=2.0, reason="others wait").to_json()).max_devices
+    >>> Ceiling.read(Ceiling(0.5, grant=3, max_devices=2.0, reason="other jobs wait").to_json()).max_devices
     2.0
     >>> Ceiling.read("much")
     Traceback (most recent call last):
@@ -72,13 +72,13 @@ class Ceiling:
             earliest_s,
         )
 
-    def is_answer_for(self, deadline_s: float) -> bool:
-        """Return whether the admission result is for this deadline, not for an earlier deadline.
+    def has_result_for(self, deadline_s: float) -> bool:
+        """Return whether the admission result is for this deadline, not for an earlier value of the deadline.
 
-        >>> Ceiling(0.0, 1, deadline_s=60.0, fits=True, earliest_s=45.0).is_answer_for(60.001)
+        >>> Ceiling(0.0, 1, deadline_s=60.0, fits=True, earliest_s=45.0).has_result_for(60.001)
         True
         """
-        return self.deadline_s is not None and abs(self.deadline_s - deadline_s) < _SAME_S
+        return self.deadline_s is not None and abs(self.deadline_s - deadline_s) < _DEADLINE_TOLERANCE_S
 
     def to_json(self) -> dict[str, Any]:
         """Return the stored form, which ``read`` accepts."""

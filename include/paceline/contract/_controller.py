@@ -10,7 +10,7 @@ from paceline.contract._record import Record, Text
 
 
 class Reported(Record):
-    """The job's last report. It is stored because an ended job does not report again after a restart of the task."""
+    """The job's last report, stored because a job that has ended does not report again after the task restarts."""
 
     done: int
     total: int
@@ -21,9 +21,9 @@ class Reported(Record):
     first_s: float | None = None
     """Start of the first batch, if known."""
     clock_offset_s: float | None = None
-    """Seconds to add to a time of the job's clock."""
+    """Seconds to add to a time on the job's clock to get the task's time."""
     numbers: dict[Text, int] = Field(default_factory=dict)
-    """Number of the last progress line of each of the job's recent processes."""
+    """Number of the last progress line from each recent process of the job."""
 
 
 class RunTotals(Record):
@@ -38,7 +38,7 @@ class RunTotals(Record):
     resizes: int = Field(default=0, ge=0)
     held_devices: float = Field(default=0.0, ge=0)
     in_use: float | None = None
-    """Devices of all containers of the job; ``None`` for the whole allocation."""
+    """Devices that the containers of the job use; ``None`` if they use the whole allocation."""
     reported: Reported | None = None
 
 

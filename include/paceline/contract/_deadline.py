@@ -78,7 +78,7 @@ number of seconds greater than 0) or a time with its zone ("2030-01-31T18:00:00Z
         return cls(at=at)
 
     def seconds_after(self, origin: datetime) -> float:
-        """Return the deadline in seconds after ``origin``: negative for an earlier time, infinite if there is none."""
+        """Return the seconds from ``origin`` to the deadline, which may be negative; infinity without a deadline."""
         if self.at is not None:
             return (self.at - origin).total_seconds()
         return math.inf if self.duration_s is None else self.duration_s

@@ -29,6 +29,6 @@ class JobRecord(Record):
     devices: float = Field(gt=0)
     """The allocation at the start."""
     stopped: bool = False
-    """Whether the task has stopped the job: its exit code then does not show whether training is complete."""
+    """Whether the task has stopped the job. If so, the exit code does not show whether training is complete."""
     owner: Text = ""
     """Unique name of the controlling process. A process that reads another name here no longer controls the job."""

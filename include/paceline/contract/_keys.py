@@ -3,7 +3,7 @@
 DEADLINE = "deadline"  # see StoredDeadline; written by the task at its start, then by users
 CEILING = "ceiling"  # see Ceiling; written by an arbiter or a user
 PACE = "pace"  # the newest PaceSample, about once a second
-HISTORY = "history"  # see StoredHistory; outlives the run
+HISTORY = "history"  # see StoredHistory; kept after the run
 CONTAINER = "container"  # see JobRecord: the job to which the next try reconnects
 CONTROLLER = "controller"  # see ControllerState: the next try resumes control from it
 OUTPUT = "output"  # see CollectedOutput

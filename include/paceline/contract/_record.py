@@ -17,7 +17,7 @@ from pydantic import (
 )
 from typing_extensions import Self
 
-_FARTHEST_S = 1e10  # about 300 years, well within the range of dates
+_MAX_OFFSET_S = 1e10  # about 300 years, well within the range of dates
 
 
 def _encodable(value: Any) -> Any:
@@ -28,7 +28,7 @@ def _rounded(value: float) -> float:
     return round(value, 3)
 
 
-Seconds = Annotated[float, Field(ge=-_FARTHEST_S, le=_FARTHEST_S), AfterValidator(_rounded)]
+Seconds = Annotated[float, Field(ge=-_MAX_OFFSET_S, le=_MAX_OFFSET_S), AfterValidator(_rounded)]
 """Seconds after the time from which the deadline counts, rounded to 1 ms."""
 
 Text = Annotated[str, BeforeValidator(_encodable)]
@@ -46,12 +46,12 @@ Moment = Annotated[
 
 
 def finite(moment_s: float | None) -> float | None:
-    """Return a time that can be stored; ``None`` if it is unknown or infinite.
+    """Return ``moment_s`` if it can be stored; ``None`` if it is unknown or infinite.
 
     >>> finite(12.5), finite(float("inf")), finite(None)
     (12.5, None, None)
     """
-    return moment_s if moment_s is not None and moment_s < _FARTHEST_S else None
+    return moment_s if moment_s is not None and moment_s < _MAX_OFFSET_S else None
 
 
 class Record(BaseModel):

@@ -1,4 +1,4 @@
-"""The result of a job: the return value of its task, and a stored copy until the task has returned it."""
+"""The result of a job: the return value of its task, and a copy that is stored until the task has returned it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Outcome(Record):
     """Mean duration of a control step, in milliseconds."""
     step_ms_max: Rounded
     store_ms_mean: Rounded
-    """Mean duration of an exchange with the state store, which runs in parallel to the control steps."""
+    """Mean duration of an exchange with the state store, which runs in parallel with the control steps."""
     loss: float | None = None
     metrics: dict[str, float] = Field(default_factory=dict)
     learned: dict[str, Any] | None = None
@@ -48,7 +48,7 @@ class TrainingResult(Outcome):
 class CollectedOutput(Record):
     """The collected output of a job: the value of the live state's key ``output``.
 
-    A later job of the same task replaces this output and removes the files that it does not write itself.
+    A later job of the same task replaces this output and removes the files that the later job does not write.
     """
 
     version: int = 1
@@ -60,8 +60,8 @@ class CollectedOutput(Record):
 class StoredResult(Record):
     """A stored result: the value of the live state's key ``result``, written before the job is removed.
 
-    A later try of the same task returns it instead of training. After a clear, the task trains again: a clear changes
-    ``max_tries``, a retry does not.
+    A later try of the same task returns the stored result instead of training. If a user clears the task, the task
+    trains again: clearing a task changes ``max_tries``, a retry does not.
 
     Examples
     --------
@@ -79,5 +79,5 @@ class StoredResult(Record):
     result: TrainingResult
 
     def is_for(self, try_number: int, max_tries: int) -> bool:
-        """Return whether a try may return this result: the same try or a later try without a clear in between."""
+        """Return whether a try may return this result: the same try, or a later try if the task was not cleared."""
         return try_number >= self.try_number and max_tries == self.max_tries

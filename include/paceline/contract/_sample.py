@@ -46,7 +46,7 @@ def _keep_numbers(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     kinds = (int, float)
-    return {name: one for name, one in value.items() if isinstance(one, kinds) and not isinstance(one, bool)}
+    return {name: item for name, item in value.items() if isinstance(item, kinds) and not isinstance(item, bool)}
 
 
 class PaceSample(Record):
@@ -72,7 +72,7 @@ class PaceSample(Record):
     progress_pct: Rounded
     setpoint_pct: Rounded
     devices: Devices
-    """The allocation; after a resize without an answer from the engine, its upper bound."""
+    """The allocation, or its upper bound while the engine has not confirmed a resize."""
     min_devices: Devices
     max_devices: Devices
     quantum: Devices
@@ -91,7 +91,7 @@ class PaceSample(Record):
     alpha: float = Field(default=1.0, gt=0, le=1)
     """The target end is this fraction of the time from ``began_s`` to the deadline."""
     began_s: Seconds = 0.0
-    """Start of the job; while it waits, the current time, rounded to a minute. 0 with the controller ``paper``."""
+    """Start of the job, or the current time, rounded to a minute, while the job waits. 0 with ``PaperController``."""
     forecast_s: Seconds | None = None
     """The predicted end at the present speed; ``None`` while unknown."""
     earliest_s: Seconds | None = None
@@ -104,7 +104,7 @@ class PaceSample(Record):
     metrics: Annotated[dict[str, float], BeforeValidator(_keep_numbers)] = Field(default_factory=dict)
     threads: int | None = None
     devices_in_force: int | None = None
-    """Whole devices that train now, if the job chooses them itself."""
+    """Number of whole devices that train now, if the job reports this number."""
 
     @property
     def origin(self) -> datetime:

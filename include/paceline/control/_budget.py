@@ -12,7 +12,7 @@ from paceline.control._past import PastRun
 class BudgetController(DeadlineController):
     """Allocates ``max_devices`` to the job, within the ceiling. ``deadline_s`` is infinite.
 
-    After ``move_deadline`` it is a :class:`DeadlineController`.
+    After ``move_deadline``, it meets the new deadline like a :class:`DeadlineController`.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ class BudgetController(DeadlineController):
         super().__init__(limits, math.inf, period_s=period_s, past=past, start_devices=limits.max_devices)
 
     def _plan(self, left: float, left_s: float, allocation: float, in_use: float, ceiling: float | None) -> float:
-        """Return the maximum, or with a deadline the smallest allocation that meets it."""
+        """Return the maximum; with a deadline, return the smallest allocation that meets the deadline."""
         if math.isfinite(self.deadline_s):
             return super()._plan(left, left_s, allocation, in_use, ceiling)
         return self.limits.quantize(self.limits.max_devices, ceiling)

@@ -37,8 +37,8 @@ class Observation(NamedTuple):
     now_s:
         Current time.
     done, total:
-        Batches done by the last report, and all batches. ``done`` is ``None`` before the first report; ``total`` may
-        change.
+        Batches done according to the last report, and the total number of batches. ``done`` is ``None`` before the
+        first report; ``total`` may change.
     held_devices:
         Actual allocation since the last step.
     done_s:
@@ -52,7 +52,7 @@ class Observation(NamedTuple):
     pauses_left_s:
         Expected time without training until the end.
     busy:
-        Recently used fraction of the allocation, from 0 to 1; ``None`` if not known.
+        Recently used fraction of the allocation, from 0 to 1; ``None`` if unknown.
     save_s:
         Duration of the last checkpoint; ``None`` if the job has reported none. A final checkpoint follows the last
         batch.
@@ -88,7 +88,7 @@ class Controller(Protocol):
         """Set the start of the job to ``now_s``."""
 
     def start(self, now_s: float) -> float:
-        """Return the allocation of a job that starts now, until its first report."""
+        """Return the initial allocation of a job that starts now. It applies until the job's first report."""
 
     def step(self, obs: Observation) -> Decision:
         """Run one control step."""
@@ -100,7 +100,7 @@ class Controller(Protocol):
         """Discard the measurements since the last step: the job was suspended or restarted from a checkpoint."""
 
     def learned(self) -> dict[str, Any] | None:
-        """Return the job's speed as fields of :class:`PastRun`; ``None`` while it is not known."""
+        """Return the job's speed as fields of :class:`PastRun`; ``None`` while the speed is unknown."""
 
     def state(self) -> dict[str, Any]:
         """Return the JSON-safe state for ``restore``, for a bumpless transfer to another process."""

@@ -1,4 +1,4 @@
-"""The default controller. At each step it plans the rest of the job from the measured speed.
+"""The default controller. At each step, it plans the remaining work from the measured speed.
 
 No clock, no I/O: times are in seconds since the origin of the deadline.
 """
@@ -17,39 +17,39 @@ from paceline.control._speed import SpeedModel
 
 # Deadband: keep the allocation while the predicted error is below this fraction of the remaining time.
 _DEADBAND = 0.003
-_STEPS_LEFT = 8  # in the remaining time: shorter steps towards the end make the last correction small
+_STEPS_LEFT = 8  # minimum steps in the remaining time: shorter steps near the end make the last correction small
 _MIN_STEP_S = 0.1
-_MIN_RESIZES_LEFT = 5  # release no devices when the remaining time is below this many resizes
-# A start on one device slows the first control period, too much for a job that needs this fraction of the maximum.
+_MIN_RESIZES_LEFT = 5  # release no devices if the remaining time is shorter than this many resizes
+# A job that needs this fraction of the maximum must not start on one device: the first control period is too slow.
 _LARGE_SHARE = 0.9
 # Use the maximum while the slack is below this fraction of the remaining time.
 _RESERVE = 0.02
-# The quota limits a job that uses this fraction of it: the OS scheduler loses the remainder between two ticks.
+# The quota limits a job that uses this fraction of its quota: the OS scheduler loses the difference between two ticks.
 _FULLY_BUSY, _MIN_BUSY = 0.9, 0.05
-# A job that does not use its whole allocation (a neighbour, slow input data) gets at most this multiple of its use.
+# A job that uses only part of its allocation (a neighbour, slow input data) gets at most this multiple of that part.
 _TRIAL_FACTOR = 1.5
 _USABLE_WEIGHT = 0.3  # exponential smoothing of the usable devices
-_EARLY_MARGIN = 0.0005  # end early by this fraction of the time to the deadline: late is worse than early
-# Tail without a measurement from an earlier run: the final checkpoint, whose duration the job may have reported; a
-# model file without the optimizer state, as a fraction of the checkpoint's duration; the exit of the process.
-# Derived from ``tail_s`` and ``save_s`` in runs of benchmarks.deadline.
+_EARLY_MARGIN = 0.0005  # aim to end this fraction of the time early: a late end is worse than an early end
+# Without a measurement from an earlier run, the tail consists of the final checkpoint, a model file without the
+# optimizer state (as a fraction of the checkpoint's duration), and the exit of the process. Both constants are derived
+# from ``tail_s`` and ``save_s`` in runs of benchmarks.deadline.
 _MODEL_FILE, _EXIT_S = 0.4, 0.35
 # Tail without a reported checkpoint: a fraction of the time from the start to the deadline, within bounds.
 _DEFAULT_TAIL, _MIN_TAIL_S, _MAX_TAIL_S = 0.02, 0.5, 1.0
 _MAX_PUBLISHED_SD = 0.25  # the arbiter cannot use a speed with a larger relative error
-_TOLERANCE = 0.005  # of the time from the start to the deadline: a smaller predicted delay is feasible
+_TOLERANCE = 0.005  # a predicted delay below this fraction of the time to the deadline still counts as feasible
 _REPORT_DELAY_S = 0.25
-_PARTIAL = 0.95  # largest assumed share of an unreported batch
+_PARTIAL = 0.95  # the extrapolation assumes at most this fraction of an unreported batch to be done
 
 
 class DeadlineController:
     """Ends one job at its target end with as few devices as possible.
 
-    At each step the job needs ``(total - done) / (time left)`` batches per second. The speed model converts this into
-    devices, and the controller rounds them up to the quantum. The next step's ``done`` contains every deviation (noise,
-    neighbours, rounding), and the corrections grow towards the end, so the final error is that of the last fraction
-    of a second. There are no gains to tune: the same rule controls jobs of 30 s and of 10 h. A constant allocation is
-    also the cheapest, because the speed-up is sublinear.
+    At each step, the job needs ``(total - done) / (time left)`` batches per second. The speed model converts this speed
+    into devices, and the controller rounds the devices up to the quantum. The next step corrects every deviation of
+    ``done`` (noise, neighbours, rounding). Corrections become stronger near the end, so only the deviation in the last
+    fraction of a second remains. There are no gains to tune: the same rule controls jobs of 30 s and of 10 h. A
+    constant allocation is also the cheapest, because the speed-up is sublinear.
 
     A new deadline, total or ceiling changes the next plan. The controller does not accumulate past errors.
 
@@ -64,14 +64,14 @@ class DeadlineController:
     period_s:
         Control period ``T_s`` in seconds; the last periods are shorter.
     past:
-        An earlier run of the same job, with its start-up, speed and tail. Without it, the forecast tail follows from
-        the job's last checkpoint; without a checkpoint it is 0.5 to 1 s.
+        An earlier run of the same job, with its start-up, speed and tail. Without an earlier run, the tail is estimated
+        from the job's last checkpoint; without a checkpoint, the estimate is 0.5 to 1 s.
     resize_s:
         Seconds without training at each resize.
     start_devices:
-        Allocation until the speed is known. By default it follows from ``past``. Without ``past`` it is a single device
-        until the first batch, because start-up is single-threaded, then half of ``max_devices``, rounded down to whole
-        devices. If a resize interrupts the training, it is half of ``max_devices`` from the start.
+        Allocation until the speed is known. By default, it is calculated from ``past``. Without ``past``, it is a
+        single device until the first batch, because start-up is single-threaded, then half of ``max_devices``, rounded
+        down to whole devices. If a resize interrupts training, it is half of ``max_devices`` from the start.
 
     Examples
     --------
@@ -112,12 +112,12 @@ class DeadlineController:
             self._speed.expect(past.batches_per_s, past.devices, past.exponent, past.speed_sd)
         self._start_devices = start_devices
         self._usable = (past.usable_devices if past else None) or math.inf
-        self._trained = (0.0, 0.0)  # seconds observed, device-seconds in use during them
+        self._trained = (0.0, 0.0)  # seconds observed, and device-seconds used in this time
         self.began_s = 0.0
         self._startup_from_s = 0.0
         self._save_s: float | None = None
         self._decided: float | None = None  # allocation decided by the last step
-        self._last_step = (0.0, 0.0, 0.0)  # time of the last step, its allocation, device-seconds until then
+        self._last_step = (0.0, 0.0, 0.0)  # time and allocation of the last step, device-seconds until then
 
     def set_start(self, now_s: float) -> None:
         """Set the start of the job to ``now_s``."""
@@ -154,7 +154,7 @@ class DeadlineController:
 
     @property
     def _time_s(self) -> float:
-        """Seconds from the start to the deadline, of which the tolerances are fractions."""
+        """Seconds from the start to the deadline. The tolerances are fractions of this time."""
         return max(self.deadline_s - self.began_s, 0.0)
 
     @property
@@ -176,9 +176,9 @@ class DeadlineController:
         self._save_s = obs.save_s
         # Unused devices do not add speed: count only the devices in use.
         in_use = allocation * (1.0 if obs.busy is None else min(max(obs.busy, _MIN_BUSY) / _FULLY_BUSY, 1.0))
-        # Each whole device has its own process: idle time does not show that another device would add no speed.
-        whole = self.limits.quantum >= 1
-        if not (obs.pending or obs.in_pause or whole) and obs.busy is not None and obs.done < obs.total:
+        # Each whole device has its own process: a job with idle time may still train faster with more devices.
+        whole_devices = self.limits.quantum >= 1
+        if not (obs.pending or obs.in_pause or whole_devices) and obs.busy is not None and obs.done < obs.total:
             self._learn_usable(allocation, in_use, obs.busy)
         done_now = self._observe(obs, obs.done, in_use)
         progress_pct = 100.0 * obs.done / obs.total
@@ -214,7 +214,7 @@ class DeadlineController:
         return Decision(devices, 0.0, 0.0, None, None, obs.now_s < self.deadline_s, self.period_s)
 
     def move_deadline(self, now_s: float, deadline_s: float) -> None:
-        """Set a new deadline, with a new ramp from the current setpoint. The next step plans for it."""
+        """Set a new deadline and start a new ramp from the current setpoint. The next step plans for the deadline."""
         self.deadline_s = deadline_s
         if self._ramp is not None:
             self._ramp = self._ramp.replan(now_s, self._ramp.at(now_s), self.target_s)
@@ -223,10 +223,10 @@ class DeadlineController:
         """Discard the current observation: the job was suspended or restarted from a checkpoint."""
         self._speed.interrupt(now_s)
         if self._ramp is None:
-            self._startup_from_s = now_s  # the start-up begins again
+            self._startup_from_s = now_s  # the start-up starts again
 
     def learned(self) -> dict[str, Any] | None:
-        """Return the job's speed as fields of :class:`PastRun`; ``None`` while it is not known."""
+        """Return the job's speed as fields of :class:`PastRun`; ``None`` while the speed is unknown."""
         if not self._speed.known:
             return None
         # The speed is most certain at the mean allocation; elsewhere it depends on the exponent.
@@ -240,7 +240,7 @@ class DeadlineController:
         }
 
     def _learn_usable(self, allocation: float, in_use: float, busy: float) -> None:
-        """Update the number of devices that the job can use; more devices do not make it faster."""
+        """Update the number of devices that the job can use. More devices do not make the job faster."""
         if busy >= _FULLY_BUSY:
             self._usable = max(self._usable, allocation)
         elif math.isinf(self._usable):
@@ -249,7 +249,7 @@ class DeadlineController:
             self._usable += _USABLE_WEIGHT * (in_use - self._usable)
 
     def _observe(self, obs: Observation, done: int, in_use: float) -> float:
-        """Learn from the last report; return the batches done by now, extrapolated with the speed."""
+        """Update the speed model from the last report; return the batches done by now, extrapolated at this speed."""
         now_s, allocation = obs.now_s, obs.held_devices
         last_s, last_allocation, device_s = self._last_step
         device_s += in_use * (now_s - last_s)
@@ -295,7 +295,7 @@ class DeadlineController:
             return devices if late_s > max(_DEADBAND * left_s, self._resize_s) else allocation
         if left_s < _MIN_RESIZES_LEFT * self._resize_s:
             return allocation  # a resize now costs more than it saves
-        # Hysteresis: release devices only if the others suffice with a margin, else the next step adds them again.
+        # Hysteresis: release devices only if the remaining devices suffice with a margin, to avoid adding them again.
         return min(allocation, self._needed_devices(left * (1 + _DEADBAND), left_s, allocation, ceiling))
 
     def _needed_devices(self, left: float, left_s: float, allocation: float, ceiling: float | None) -> float:

@@ -52,8 +52,8 @@ class Limits:
     def quantize(self, devices: float, ceiling: float | None = None) -> float:
         """Round up to the quantum and clamp to the limits, equation (5).
 
-        The arbiter's ``ceiling`` overrides the minimum. It is rounded down, so that the sum over jobs never exceeds the
-        pool.
+        The arbiter's ``ceiling`` overrides the minimum. The ceiling is rounded down, so that the sum of all allocations
+        never exceeds the pool.
         """
         # The inner rounding keeps 1.1500000000000001 from becoming 1.20.
         steps = math.ceil(round(devices / self.quantum, 9))

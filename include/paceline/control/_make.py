@@ -36,7 +36,7 @@ def make_controller(
     paceline.errors.InvalidInputError: controller: got 'fuzzy', expected one of default, paper
     """
     if name == "default":
-        # Each whole device has a process that joins or leaves between two batches, which interrupts the training.
+        # Each whole device has a process that joins or leaves between two batches, which interrupts training.
         resize_s = WHOLE_DEVICE_RESIZE_S if limits.quantum >= GPU_QUANTUM else 0.0
         return DeadlineController(limits, deadline_s, alpha=alpha, period_s=period_s, past=past, resize_s=resize_s)
     if name == "paper":

@@ -1,4 +1,4 @@
-"""The controller of DECOR-NN as published, for comparisons: fixed gains on the error to a ramp from 0.
+"""The controller of DECOR-NN as published, for comparisons: fixed gains on the error relative to a ramp from 0 %.
 
 No clock, no I/O: times are in seconds since the origin of the deadline.
 """
@@ -13,7 +13,7 @@ from paceline.control._limits import Limits
 from paceline.control._pi import Gains, PIController
 from paceline.control._setpoint import Ramp
 
-# Best of a grid of fixed gains on simulated jobs: `python -m benchmarks.gains`.
+# The best gains of a grid search on simulated jobs: `python -m benchmarks.gains`.
 PAPER_GAINS = Gains(gain=0.1, integral_weight=0.05)
 _SPEED_WINDOW_S = 20.0
 
@@ -52,12 +52,12 @@ class PaperController:
         self.alpha = alpha
         self.period_s = period_s
         self.deadline_s = deadline_s
-        self.began_s = 0.0  # for any start of the job: the setpoint runs from time 0
+        self.began_s = 0.0  # independent of the job's start: the setpoint starts at time 0
         self._pi = PIController(limits, gains)
         self._history: list[tuple[float, float]] = []
 
     def set_start(self, now_s: float) -> None:
-        """Do nothing: the setpoint runs from time 0."""
+        """Do nothing: the setpoint always starts at time 0."""
 
     def start(self, now_s: float) -> float:
         """Return the minimum: the error is zero at time 0."""
@@ -80,7 +80,7 @@ class PaperController:
         self.deadline_s = deadline_s
 
     def interrupt(self, now_s: float) -> None:
-        """Discard the measured speed. The error to the ramp does not change."""
+        """Discard the measured speed. The error relative to the ramp does not change."""
         self._history.clear()
 
     def learned(self) -> None:

@@ -24,15 +24,15 @@ class PastRun:
     startup_s, tail_s:
         Seconds before the first batch, and after the last batch.
     devices, batches_per_s, exponent:
-        Speed on ``devices``; it grows as ``devices ** exponent``.
+        Speed on ``devices``. The speed is proportional to ``devices ** exponent``.
     pauses_s:
         Sum of the pauses at the ends of the epochs, in seconds.
     usable_devices:
         Devices that the job can use; ``None`` if it has used its whole allocation.
     epochs:
-        Number of epochs; each ended with one pause. ``None`` if not stored.
+        Number of epochs, which is also the number of pauses. ``None`` if not stored.
     save_s:
-        Duration of the last checkpoint, in seconds; ``None`` without one.
+        Duration of the last checkpoint, in seconds; ``None`` without a checkpoint.
     related:
         Whether this is a run of another task with the same code; its arguments, data and machine may differ.
 
@@ -59,7 +59,7 @@ class PastRun:
 
     @property
     def pause_s(self) -> float | None:
-        """Mean pause at the end of an epoch, in seconds; ``None`` if not known."""
+        """Mean pause at the end of an epoch, in seconds; ``None`` if unknown."""
         return self.pauses_s / self.epochs if self.epochs else None
 
     @property
@@ -90,7 +90,7 @@ class PastRun:
         >>> PastRun(600, 2.5, 0.4, 1.2, 9.0, 1.0, 0.1).remaining()
         RemainingWork(work_s=80.0, exponent=1.0, after_s=3.0, usable_devices=None)
         """
-        if self.related:  # another task may have another number of batches
+        if self.related:  # another task may have a different number of batches
             return None
         speed_on_one = self.batches_per_s / math.pow(self.devices, self.exponent)
         after_s = self.startup_s + self.pauses_s + self.tail_s

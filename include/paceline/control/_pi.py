@@ -33,7 +33,7 @@ class PIController:
     """Computes a job's allocation from setpoint and progress, equations (4) and (5) of DECOR-NN.
 
     ========================  ======================================  ===============================
-    equation                  here                                    meaning
+    equation                  code                                    meaning
     ========================  ======================================  ===============================
     ``e(k)``                  ``setpoint_pct - progress_pct``         percent behind the setpoint
     ``i(k) = i(k-1)+η·e(k-1)``  ``integral``                          weighted sum of past errors
@@ -87,7 +87,8 @@ class PIController:
         setpoint_pct, progress_pct:
             Setpoint and progress in percent.
         pending:
-            Whether the last allocation is not in force yet: then return it again and do not change the integral.
+            Whether the last allocation is not in force yet. If so, the step returns the same allocation again and does
+            not change the integral.
         ceiling:
             Ceiling in devices, below ``limits.max_devices``.
         """

@@ -1,4 +1,4 @@
-"""The remaining work of a job: predicts its end for an allocation, and the allocation for a deadline."""
+"""The remaining work of a job: predicts the end for an allocation, and the allocation needed for a deadline."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 class RemainingWork:
     """The remaining time of a job as a function of its devices: ``work_s / devices**exponent + after_s`` seconds.
 
-    Published with every sample, so that users see the effect of a new deadline before they set it.
+    Every sample contains these values, so that users see the effect of a new deadline before they set it.
 
     Parameters
     ----------
@@ -25,8 +25,8 @@ class RemainingWork:
 
     Examples
     --------
-    >>> rest = RemainingWork(work_s=100.0, exponent=1.0, after_s=2.0)
-    >>> rest.seconds(4.0), rest.devices(27.0)
+    >>> remaining = RemainingWork(work_s=100.0, exponent=1.0, after_s=2.0)
+    >>> remaining.seconds(4.0), remaining.devices(27.0)
     (27.0, 4.0)
     """
 
@@ -41,7 +41,7 @@ class RemainingWork:
         return self.work_s / math.pow(in_use, self.exponent) + self.after_s
 
     def devices(self, seconds: float) -> float | None:
-        """Return the devices that end the job within ``seconds``; ``None`` if no number of devices does."""
+        """Return the devices needed to end the job within ``seconds``; ``None`` if no number of devices suffices."""
         left_s = seconds - self.after_s
         if left_s <= 0:
             return None

@@ -15,9 +15,9 @@ class Ramp:
     Parameters
     ----------
     end_s:
-        Time of 100 %, in seconds on the clock of ``at``.
+        Time at which the setpoint reaches 100 %, in seconds.
     start_s, start_pct:
-        Start of the ramp.
+        Time in seconds and setpoint in percent at the start of the ramp.
 
     Examples
     --------
@@ -34,7 +34,7 @@ class Ramp:
 
     @property
     def rate_pct_per_s(self) -> float:
-        """Slope in percent per second; infinite without remaining time."""
+        """Slope in percent per second; infinite if no time remains."""
         left_s = self.end_s - self.start_s
         return (100.0 - self.start_pct) / left_s if left_s > 0 else float("inf")
 

@@ -8,7 +8,7 @@ from typing import Any
 # Prior of the exponent: slightly sublinear speed-up. The speed-up of one job in three is far lower.
 _EXPONENT, _EXPONENT_SD = 0.85, 0.2
 _MIN_EXPONENT, _MAX_EXPONENT = 0.2, 1.2
-# Drift of an undisturbed job: 0.15 % in 1 s, 1 % in 90 s. Sudden changes (a neighbour) cause two outliers in a row.
+# Drift of an undisturbed job's speed: 0.15 % in 1 s, 1 % in 90 s. A sudden change (a neighbour) causes two outliers.
 _DRIFT_PER_S = 0.0015
 _EXPONENT_DRIFT_PER_S = 0.001
 _OUTLIER_SD = 3.0
@@ -23,8 +23,9 @@ _WARM_UP_SD, _WARM_UP_OBSERVATIONS = 1.0, 4
 class SpeedModel:
     """Estimates ``speed = a * devices ** b`` in batches per second with a Kalman filter on the logarithms.
 
-    Observations at the present allocation determine its speed; observations at other allocations, the exponent. Two
-    consecutive outliers in one direction are attributed to a neighbour, and the estimate follows immediately.
+    Observations at the present allocation determine the speed; observations at other allocations determine the
+    exponent. Two consecutive outliers in the same direction are attributed to a neighbour, and the estimate follows
+    immediately.
 
     Parameters
     ----------
@@ -59,7 +60,8 @@ class SpeedModel:
     def expect(self, speed: float, devices: float, exponent: float, sd: float = 0.1) -> None:
         """Initialise with the speed of an earlier run, which has the relative standard deviation ``sd``."""
         self._exponent = min(max(exponent, _MIN_EXPONENT), _MAX_EXPONENT)
-        self._exponent_var = min(sd, _EXPONENT_SD) ** 2  # above the filter's upper bound, the covariance is invalid
+        # The filter caps this variance: an initial variance above the cap would make the covariance invalid.
+        self._exponent_var = min(sd, _EXPONENT_SD) ** 2
         log_d = math.log(devices)
         self._log_speed = math.log(speed) - self._exponent * log_d
         # The variance is smallest at `devices`: the regression line pivots about that point.
@@ -77,15 +79,15 @@ class SpeedModel:
                 self._start = (at_s, done, device_s)
             return
         start_s, start_done, start_device_s = self._start
-        passed_s, batches = at_s - start_s, done - start_done
-        enough = passed_s >= self.min_s and batches >= self.min_batches
-        if (enough or immediately) and device_s > start_device_s and batches > 0:
-            self._update_filter(batches / passed_s, (device_s - start_device_s) / passed_s, passed_s, batches)
+        elapsed_s, batches = at_s - start_s, done - start_done
+        is_complete = elapsed_s >= self.min_s and batches >= self.min_batches
+        if (is_complete or immediately) and device_s > start_device_s and batches > 0:
+            self._update_filter(batches / elapsed_s, (device_s - start_device_s) / elapsed_s, elapsed_s, batches)
             self._start = (at_s, done, device_s)
 
     @property
     def tested(self) -> bool:
-        """Whether there are enough observations to check the values passed to ``expect``."""
+        """Whether the model has enough observations to verify the values passed to ``expect``."""
         return self._observations >= _WARM_UP_OBSERVATIONS
 
     def overdue(self, now_s: float) -> bool:
@@ -95,7 +97,7 @@ class SpeedModel:
         return now_s - self._start[0] > 3 * max(self.min_s, self.min_batches / self._last_speed)
 
     def interrupt(self, now_s: float) -> None:
-        """Discard the current observation and all time until ``now_s``."""
+        """Discard the current observation and start the next observation at ``now_s`` or later."""
         self._start, self._not_before_s = None, now_s
 
     def at(self, devices: float) -> float:
@@ -116,17 +118,17 @@ class SpeedModel:
 
     @property
     def exponent(self) -> float:
-        """The exponent ``b``: 1 for linear speed-up, 0 for none."""
+        """The exponent ``b``: 1 for linear speed-up, 0 for no speed-up."""
         return self._exponent
 
-    def _update_filter(self, speed: float, devices: float, passed_s: float, batches: float) -> None:
+    def _update_filter(self, speed: float, devices: float, elapsed_s: float, batches: float) -> None:
         log_d = math.log(devices)
-        self._var += _DRIFT_PER_S**2 * passed_s
-        self._exponent_var = min(self._exponent_var + _EXPONENT_DRIFT_PER_S**2 * passed_s, _EXPONENT_SD**2)
+        self._var += _DRIFT_PER_S**2 * elapsed_s
+        self._exponent_var = min(self._exponent_var + _EXPONENT_DRIFT_PER_S**2 * elapsed_s, _EXPONENT_SD**2)
         var_along = self._var + log_d * self._cov
         cov_along = self._cov + log_d * self._exponent_var
         expected_var = var_along + log_d * cov_along
-        measurement_var = 2 * (_TIME_SD_S / passed_s) ** 2 + (_BATCH_SD**2) / batches
+        measurement_var = 2 * (_TIME_SD_S / elapsed_s) ** 2 + (_BATCH_SD**2) / batches
         warm_up = self._observations < _WARM_UP_OBSERVATIONS
         measurement_var += (_WARM_UP_SD * 0.5**self._observations) ** 2 if warm_up else 0.0
         error = math.log(speed) - self._log_speed - self._exponent * log_d

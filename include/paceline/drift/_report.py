@@ -85,8 +85,8 @@ class Change:
 class ConceptDrift:
     """The error of recorded predictions over time, and the changes that a streaming detector found.
 
-    ``measure`` is ``"share of wrong predictions"`` or ``"mean absolute error"``. ``curve`` has points
-    (row, error) of the running error, thinned for a picture. Row 0 is the first of the current window.
+    ``measure`` is ``"share of wrong predictions"`` or ``"mean absolute error"``. ``curve`` is the running error
+    as (row, error), thinned for a picture. Row 0 is the first row of the current window; reference rows are negative.
     """
 
     detector: str

@@ -25,8 +25,8 @@ class Options:
     node_efficiency:
         E_thd_opt: a node that uses less than this share of its cores releases cores to other nodes.
     stable_samples, stable_variation:
-        N_comp and CV: speed and cores in use are stable when the coefficient of variation of this number of samples is
-        below ``stable_variation``.
+        N_comp and CV: speed and cores in use are stable when their coefficients of variation over ``stable_samples``
+        samples are below ``stable_variation``.
     network_samples, network_busy, network_share:
         N_net: the network of a parameter server is a bottleneck when more than ``network_share`` of this number of
         samples are above ``network_busy``. The paper measures the used share of the link's capacity. Paceline measures
@@ -35,7 +35,7 @@ class Options:
         The smallest relative gain in speed for which the search keeps added nodes, or cores that it added to a job with
         idle cores. The paper always keeps added nodes, and never adds cores to a job with idle cores.
     min_cores:
-        Minimum cores of a node.
+        Minimum number of cores of a node.
     max_servers, max_workers:
         Maximum number of parameter servers and of workers.
     link_mbit_s:
@@ -60,7 +60,7 @@ class Options:
 
     @property
     def initial_cores(self) -> float:
-        """Minimum cores of a training job: one parameter server and two workers."""
+        """Minimum number of cores of a training job, for one parameter server and two workers."""
         return 3 * self.min_cores
 
     def __post_init__(self) -> None:

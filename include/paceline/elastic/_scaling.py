@@ -45,7 +45,7 @@ class Scaling:
     Parameters
     ----------
     budget:
-        R_max: the maximum cores of the training job.
+        R_max: the maximum number of cores of the training job.
     options:
         The constants.
     configuration:
@@ -124,7 +124,7 @@ class Scaling:
             step = step or self._scale_up(efficiency_text, certain=False) or self._scale_out(reason, *one_kind)
             if step is None and self._window.busy:
                 step = self._scale_out(reason, both)
-        return step or self._settle(efficiency, efficiency_text)
+        return step or self._end_search(efficiency, efficiency_text)
 
     def set_budget(self, budget: float) -> Step | None:
         """Set the budget; return an immediate step if the allocation changes by 10 % or more.
@@ -250,7 +250,7 @@ class Scaling:
         """Return the configuration, scaled down to the present budget."""
         return configuration.scaled(min(self.budget / configuration.cores, 1.0))
 
-    def _settle(self, efficiency: float, efficiency_text: str) -> Step:
+    def _end_search(self, efficiency: float, efficiency_text: str) -> Step:
         self.settled = True
         self._settled_at = (self.budget, efficiency)
         return Step("settled", self.configuration, f"{efficiency_text}; no other step increases the speed")

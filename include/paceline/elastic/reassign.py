@@ -15,7 +15,7 @@ PERIOD_S = PERIOD_US / 1e6  # period of the CPU quota
 
 @dataclass(frozen=True)
 class Floors:
-    """Minimum cores of a parameter server and of a worker, learned from steps that made training slower."""
+    """Minimum number of cores of a parameter server and of a worker, learned from steps that made training slower."""
 
     server: float = 0.0
     worker: float = 0.0
@@ -30,7 +30,7 @@ def reassign(
     this efficiency. Its other cores move to the nodes of its kind above the threshold, in proportion to their cores.
     Then, if one kind as a whole is below the threshold and the other kind is not, the other kind gets the idle cores.
 
-    Unlike in the paper, a kind keeps more cores: a mostly idle node still delays other nodes, and longer with fewer
+    Unlike in the paper, a kind keeps some idle cores: even a mostly idle node delays other nodes, longer with fewer
     cores. For a batch of ``c`` core-seconds on one of ``W`` workers and ``d`` on the servers, the delay
     ``c W / R_w + d / R_s`` seconds is smallest if the cores of servers and workers have the ratio
     ``sqrt(d / (c W))``, which follows from the cores in use: the square-root rule of queueing networks. Each kind keeps
@@ -46,7 +46,7 @@ def reassign(
     speed:
         Batches per second of all workers together.
     floors:
-        Minimum cores of the nodes.
+        Minimum numbers of cores of the nodes.
 
     Returns
     -------
@@ -85,7 +85,7 @@ class _NodeGroup:
 
     cores: Sequence[float]
     used: float  # cores in use by all nodes
-    floor: float  # minimum cores of each node
+    floor: float  # minimum number of cores of each node
 
     @classmethod
     def balanced(cls, cores: Sequence[float], used: Sequence[float], floor: float, threshold: float) -> _NodeGroup:

@@ -33,11 +33,11 @@ class TeamRuntime:
         Runtime that starts the containers.
     training:
         Function that returns the specification of the training job as a single job, for nodes that join later. It may
-        create files in the folder that it gets.
+        create files in the folder that is its argument.
     options:
         The constants of scaling.
     decider:
-        Function that creates a ``Decider`` from a budget and, for a running team, its configuration; default: ``Scaling``.
+        Function that returns a ``Decider``, given a budget and any running team's configuration; default: ``Scaling``.
     """
 
     name = "docker"

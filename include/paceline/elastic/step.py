@@ -37,7 +37,7 @@ class Decider(Protocol):
     """Decides on the configuration of a team. Paceline uses :class:`~paceline.elastic.Scaling`."""
 
     budget: float
-    """Maximum total cores of the team."""
+    """Maximum total number of cores of the team."""
 
     @property
     def configuration(self) -> TeamConfiguration:
@@ -50,4 +50,4 @@ class Decider(Protocol):
         """Set the budget; return an immediate step if the allocation has to change."""
 
     def reject(self, reason: str) -> Step | None:
-        """Return a step that replaces the last step, which the team cannot apply; ``None`` if there is none."""
+        """Return a step that replaces the last step, which the team cannot apply; ``None`` if no other step exists."""

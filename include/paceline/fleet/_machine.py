@@ -162,7 +162,7 @@ class Fleet(_FleetModel):
 
     @property
     def kinds(self) -> list[str]:
-        """The kinds of device in the fleet, sorted."""
+        """The device kinds in the fleet, sorted."""
         return sorted({machine.kind for machine in self.machines})
 
     def machine(self, name: str) -> Machine:

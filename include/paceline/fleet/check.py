@@ -56,7 +56,7 @@ def _check_machine(machine: Machine, connect: Callable[[Machine], Any], image: s
             problems.append(f"image {image} is missing")
     except Exception as error:  # the check reports any error
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        return EngineCheck(machine.name, None, None, None, (f"its engine does not answer: {reason}",))
+        return EngineCheck(machine.name, None, None, None, (f"its engine does not respond: {reason}",))
     return EngineCheck(machine.name, version, info["NCPU"], round(info["MemTotal"] / 2**30, 1), tuple(problems))
 
 

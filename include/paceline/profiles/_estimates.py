@@ -14,8 +14,7 @@ from paceline.profiles._table import Table
 from paceline.schedule import Candidate, State
 
 Floats = NDArray[np.float64]
-# Profiles, each with the indices of its candidates and the candidates.
-_Groups = list[tuple[DeviceProfile, NDArray[np.intp], list[Candidate]]]
+_Groups = list[tuple[DeviceProfile, NDArray[np.intp], list[Candidate]]]  # profile, indices of candidates, candidates
 
 _COMPUTE, _UPDATE, _CPU, _GPU, _MEMORY = FUNCTIONS
 _FREE_MEMORY = 0.05

@@ -72,7 +72,7 @@ def first_points(axes: Axes, count: int, seed: int = 0) -> list[Point]:
     """
     grid = axes.grid
     if not 1 <= count <= len(grid):
-        raise InvalidInputError("count", count, f"a number from 1 to {len(grid)}, the number of points of the grid")
+        raise InvalidInputError("count", count, f"a number from 1 to {len(grid)}, the number of points")
     coordinates = axes.scaled(grid)
     chosen = [int(np.argmin(coordinates.sum(axis=1)))]
     nearest = np.linalg.norm(coordinates - coordinates[chosen[0]], axis=1)

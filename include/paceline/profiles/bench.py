@@ -138,10 +138,9 @@ class Bench:
         Returns
         -------
         list
-            One row per active machine, with the features and targets of ``FUNCTIONS``. Utilization and load are
-            fractions of the machine's capacity (0 to 1); times are in seconds. Each row also has the artificial load
-            (``stress_cpu``, ``stress_memory``, ``server_stress``) and ``alone_s.APP``, each application's execution
-            time without training.
+            One row per active machine: the features and targets of ``FUNCTIONS`` (utilization from 0 to 1, times in
+            seconds), the artificial load ``stress_cpu``, ``stress_memory`` and ``server_stress`` (from 0 to 1), and
+            ``alone_s.APP``, an application's execution time without training in seconds.
         """
         timing = self._timing
         server, jobs = server or Load(), self._measured_training.jobs
@@ -177,7 +176,7 @@ class Bench:
         rows = []
         for name in active:
             load, machine = loads.get(name, Load()), self._machines[name]
-            # The machine's memory in use before training includes the suspended job.
+            # The memory in use before training includes the suspended job, so subtract the job's memory.
             paused = jobs[name].memory_bytes / (machine.memory_gib * 2**30)
             row = {
                 "machine": name,

@@ -123,8 +123,8 @@ class Neighbours:
         """Remove all containers that this object started."""
         self._closed = True
         attached, self._attached = self._attached, {}
-        for job in attached.values():
-            job.close()
+        for running in attached.values():
+            running.close()
         jobs = [*self._apps.values(), self._cpu, self._memory]
         self._apps, self._cpu, self._memory = {}, None, None
         problem = None

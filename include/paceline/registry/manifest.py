@@ -55,7 +55,7 @@ def check_contents(metrics: Mapping[str, float], **fields: Mapping[str, JsonValu
 def _check_relative_path(path: str) -> str:
     pure = PurePosixPath(path)
     if pure.is_absolute() or "\\" in path or pure.as_posix() != path or {"..", "."} & {path, *pure.parts}:
-        raise ValueError("must be a relative path without '.', '..' or backslashes")
+        raise ValueError("must be a relative path inside the version, without '.', '..' or backslashes")
     return path
 
 

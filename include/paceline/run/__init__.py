@@ -1,6 +1,6 @@
-"""The lifecycle of a training run: its states, its control loop, and the state that its task stores between tries.
+"""The lifecycle of a training run: its states, its control loop, and the state that the task stores between tries.
 
-Start at :class:`Training`; :class:`PaceLoop` is the control loop of one job. ``docs/architecture.md`` has a diagram.
+Start with :class:`Training`; :class:`PaceLoop` is the control loop of one job. ``docs/architecture.md`` has a diagram.
 """
 
 from paceline.run._history import History

@@ -1,4 +1,4 @@
-"""The allocation of a job: current devices, decided devices, and device-seconds so far. Owned by the control loop."""
+"""Tracks the allocation of a job: current devices, decided devices and device-seconds. Used by the control loop."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class JobAllocation:
     unconfirmed:
         Another allocation that may be in force until the engine confirms ``devices``, or ``None``.
     team:
-        The job if it is a team, else ``None``. A team may use only part of its allocation.
+        The job if it is a team of containers, else ``None``. A team may use only some of its devices.
     """
 
     def __init__(
@@ -50,13 +50,13 @@ class JobAllocation:
         self.device_s = earlier.device_s
         self.resizes = earlier.resizes
         self._counted_until_s = earlier.last_step_s
-        self._in_use_before = earlier.in_use  # unchanged while no process controlled the job
+        self._earlier_in_use = earlier.in_use  # devices in use while no process controlled the job
         self._changed_s = -math.inf
         self.ended_s = math.inf  # end of a job that ended without a controlling process
 
     @property
     def upper_bound(self) -> float:
-        """The largest possible allocation: an engine that did not answer may still have resized the job."""
+        """The largest allocation that may be in force, because an engine may resize a job without answering."""
         return self.devices if self._unconfirmed is None else max(self.devices, self._unconfirmed)
 
     @property
@@ -66,40 +66,40 @@ class JobAllocation:
 
     @property
     def _counted_devices(self) -> float:
-        return self.in_use if self._in_use_before is None else self._in_use_before
+        return self.in_use if self._earlier_in_use is None else self._earlier_in_use
 
     def count_until(self, now_s: float) -> None:
-        """Add the device-seconds of the job's containers until ``now_s``, or until the end of the job if earlier."""
+        """Add the device-seconds of the job's containers until ``now_s`` or, if earlier, the job's end."""
         now_s = min(now_s, self.ended_s)
         if self._counted_until_s is not None:
             self.device_s += self._counted_devices * max(now_s - self._counted_until_s, 0.0)
-            self._in_use_before = None
+            self._earlier_in_use = None
             now_s = max(now_s, self._counted_until_s)
         self._counted_until_s = now_s
 
     def count_until_end(self, ended_s: float) -> None:
-        """Add or subtract device-seconds up to the end of the job, which may precede the last step."""
+        """Adjust the device-seconds to the job's end, which may be earlier than the last step."""
         if self._counted_until_s is not None:
             self.device_s = max(self.device_s + self._counted_devices * (ended_s - self._counted_until_s), 0.0)
         self._counted_until_s = ended_s
 
     def replace(self, devices: float, now_s: float) -> None:
-        """Set the allocation after a start or a stop of the job; neither counts as a resize."""
+        """Set the allocation after the job starts or stops; do not count this change as a resize."""
         self.devices = self.target = devices
         self._unconfirmed = None
         self._changed_s = now_s
 
     def devices_in_force(self, reported: int | None, now_s: float) -> float | None:
-        """Return the devices that the job trains on if they differ from the allocation, else ``None``.
+        """Return the number of devices that the job trains on if it differs from the allocation, else ``None``.
 
-        A job that chooses its own devices (section IV-B of DECOR-NN) adopts a new allocation later and reports it.
+        A job that chooses its own devices (section IV-B of DECOR-NN) applies a new allocation later and reports this.
         """
         if reported is None or reported == math.ceil(self.devices - 1e-9):
             return None
         return None if now_s - self._changed_s > _MAX_PENDING_S else float(reported)
 
     def resize(self, now_s: float) -> None:
-        """Resize the job to the decided allocation if it differs from the current one."""
+        """Resize the job to the decided allocation if it differs from the current allocation."""
         if self.target == self.devices and self._unconfirmed is None:
             return
         try:

@@ -1,4 +1,4 @@
-"""Conversion of a job's end from its engine's clock, which may be wrong. Used by the control loop."""
+"""Converts a job's end time from the engine's clock, which may be wrong. Used by the control loop."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ _MAX_ERROR_S = 1.5  # a line may be read a second late, so a smaller offset does
 
 
 def end_of_job_s(engine_s: float, offset_s: float | None, earliest_s: float, now_s: float) -> float:
-    """Return when a job ended, on the local clock.
+    """Return the end time of a job on the local clock.
 
     Parameters
     ----------
     engine_s:
-        End of the job by the engine's clock, in seconds after the same time as the result.
+        End time on the engine's clock. This time and the result are in seconds after the same origin.
     offset_s:
-        Local time minus job time, from the times in the job's lines; ``None`` without lines. A large offset reveals an
-        error of the engine's clock.
+        Local time minus job time, from the timestamps in the job's lines; ``None`` without lines. A large offset shows
+        that the engine's clock is wrong.
     earliest_s, now_s:
-        Bounds of the result. After an end before ``earliest_s``, the engine's clock was set: return ``now_s``.
+        Bounds of the result. If the end is before ``earliest_s``, the engine's clock was set: return ``now_s``.
 
     Examples
     --------

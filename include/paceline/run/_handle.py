@@ -1,4 +1,4 @@
-"""The access of one try to its job: find, stop and remove the job, and publish the end of control."""
+"""One try's access to its job: find, stop and remove the job, and publish the end of control."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ from paceline.runtime import Job, Runtime
 T = TypeVar("T")
 
 _RUN_KEYS = (ALERTS, CEILING, CONTAINER, CONTROLLER, DEADLINE)  # keys to delete with the job
-_RETRY_FOR_S = 300.0  # time to retry calls of an engine or a store
+_RETRY_FOR_S = 300.0  # maximum time for retries of a call to an engine or a store
 _RETRY_EVERY_S = 2.0
 _SAVE_GRACE_S = 10.0  # time for the job to end a batch and save a checkpoint
-_QUICK_TIMEOUT_S = 1.0  # Airflow kills a task 5 s after the SIGTERM
+_QUICK_TIMEOUT_S = 1.0  # Airflow kills a task 5 s after SIGTERM
 
 
 class JobHandle:
-    """One try's handle on the job, which an earlier try may have started.
+    """One try's handle to the job, which an earlier try may have started.
 
     Parameters
     ----------
     host:
-        The training's environment.
+        The environment of the training run.
     stop_requested:
-        Set when this process has to end; failed calls are no longer retried.
+        Set when this process has to end; failed calls are then not retried.
 
     Attributes
     ----------
     owner:
         Unique name of this process in the store; a process that takes over the job writes its own name.
     runtime, job:
-        ``None`` until they are known.
+        The job and its runtime; ``None`` until known.
     loop, exchange:
         The job's control loop and its exchange with the live state, ``None`` while the job is not controlled.
     store:
-        The live state. Each call is retried until the store answers, for at most five minutes.
+        The live state. A failed call is retried for at most five minutes.
     """
 
     def __init__(self, host: Host, stop_requested: threading.Event) -> None:
@@ -53,7 +53,7 @@ class JobHandle:
         self._stop_requested = stop_requested
         self._existence_unknown = True  # until the store and the engine have shown whether a job exists
         self.owner = uuid.uuid4().hex
-        self._owners = {self.owner}  # owners in the record whose job this process may control
+        self._owners = {self.owner}  # recorded owners whose job this process may control
         self.store = RetryingStore(host.store, self._retry)
         self.runtime: Runtime | None = None
         self.job: Job | None = None
@@ -79,7 +79,7 @@ class JobHandle:
         self._host.set_job(job.id)
         return job
 
-    def record(self, record: JobRecord) -> JobRecord:
+    def save_record(self, record: JobRecord) -> JobRecord:
         """Store the job's record with this process as its owner."""
         owned = record.model_copy(update={"owner": self.owner, "stopped": False})
         self.store.set(CONTAINER, owned.to_json())
@@ -87,7 +87,7 @@ class JobHandle:
         return owned
 
     def is_owner(self) -> bool:
-        """Return whether this process still owns the job; assume so if the store does not answer within 1 s."""
+        """Return whether this process still owns the job; return true if the store does not respond within 1 s."""
         record = within(_QUICK_TIMEOUT_S, lambda: JobRecord.read(self._store.get(CONTAINER)), default=None)
         return record is None or record.owner in self._owners
 
@@ -120,7 +120,7 @@ class JobHandle:
             self._store.set(CONTAINER, record.model_copy(update={"stopped": True}).to_json())
 
     def discard(self, grace_s: float = 0.0) -> bool:
-        """Remove the job and its keys, because no try will resume the job; return whether the job is gone."""
+        """Remove the job and its keys when no try will resume the job; return whether the job is gone."""
 
         def remove(job: Job) -> None:
             job.stop(grace_s)
@@ -131,10 +131,10 @@ class JobHandle:
         gone = not self._existence_unknown and self._apply_to_job("removed", remove)
         self.publish_end("failed", "airflow", stopped=gone)
         try:
-            # Keep the record of a job that still exists: a clear finds the job, and the arbiter reserves its devices.
+            # Keep the record of an existing job: a cleared task finds the job, and the arbiter reserves its devices.
             for key in _RUN_KEYS if gone else (ALERTS, CONTROLLER, DEADLINE):
                 self._store.delete(key)
-        except Exception as error:  # the run has already failed: raise the error of the run
+        except Exception as error:  # do not hide the earlier error of the run
             self._log.warning("The keys of the run could not be deleted from the task state store: %s", error)
         return gone
 
@@ -148,7 +148,7 @@ class JobHandle:
             for key in _RUN_KEYS:
                 self.store.delete(key)
         except Exception as error:
-            self._log.warning("The training is done, but its job or its keys could not be removed: %s", error)
+            self._log.warning("Training is done, but the job or its keys could not be removed: %s", error)
 
     def close_exchange(self) -> None:
         """Write the remaining values to the live state and close the exchange."""
@@ -165,12 +165,12 @@ class JobHandle:
     def _check_owner(self) -> bool:
         if self.is_owner():
             return True
-        self._log.warning("Another process has taken over the job: this process disconnects from it")
+        self._log.warning("Another process has taken over the job; this process is disconnecting")
         self.close_exchange()
         return False
 
     def call_engine(self, call: Callable[[], T]) -> T:
-        """Call the engine, retry for at most five minutes until it answers, and return the result."""
+        """Call the engine and return the result. Retry a failed call for at most five minutes."""
         return self._retry(call, "engine", RuntimeUnavailableError)
 
     def _retry(self, call: Callable[[], T], service: str, failure: type[Exception]) -> T:
@@ -187,13 +187,13 @@ class JobHandle:
                     logged = True
                 self._stop_requested.wait(_RETRY_EVERY_S)
 
-    def _apply_to_job(self, done: str, action: Callable[[Job], None]) -> bool:
+    def _apply_to_job(self, result: str, action: Callable[[Job], None]) -> bool:
         if self.job is None:
             return True
         try:
             action(self.job)
         except Exception as error:
-            self._log.error("The job could not be %s: %s", done, error)
+            self._log.error("The job could not be %s: %s", result, error)
             return False
         return True
 
@@ -205,7 +205,7 @@ class RetryingStore:
         self._store, self._retry = store, retry
 
     def get(self, key: str) -> Any:
-        """Return the value, ``None`` if there is none."""
+        """Return the value of a key; ``None`` if the key is missing."""
         return self._retry(lambda: self._store.get(key), "task state store", Exception)
 
     def set(self, key: str, value: Any) -> None:

@@ -10,7 +10,7 @@ from paceline.contract.history import COLUMNS
 
 MAX_SAMPLES = 500
 MAX_EVENTS = 100
-MAX_METRICS = 4  # keeps the row in the state store small
+MAX_METRICS = 4  # limits the size of the stored history
 
 
 class History:
@@ -35,13 +35,13 @@ class History:
     """
 
     def __init__(self, stored: object = None) -> None:
-        known = StoredHistory.read(stored) or StoredHistory()
-        self._columns, self._rows, self._events = list(known.columns), list(known.samples), list(known.events)
-        self._stride, self._count = known.stride, known.count
+        earlier = StoredHistory.read(stored) or StoredHistory()
+        self._columns, self._rows, self._events = list(earlier.columns), list(earlier.samples), list(earlier.events)
+        self._stride, self._count = earlier.stride, earlier.count
         self._newest: list[float | None] | None = None
 
     def add(self, metrics: Mapping[str, float] | None = None, **sample: float | None) -> None:
-        """Add a sample, one value per column name; missing columns stay empty."""
+        """Add a sample with one value per column; missing values are ``None``."""
         values = {**sample, **{f"metric.{name}": value for name, value in (metrics or {}).items()}}
         self._add_columns(values)
         row = [_rounded(values.get(column)) for column in self._columns]
@@ -54,7 +54,7 @@ class History:
             self._stride *= 2
 
     def _add_columns(self, values: Mapping[str, float | None]) -> None:
-        """Add a column for each new metric, empty in earlier samples."""
+        """Add a column for each new metric; its values in earlier samples are ``None``."""
         new = [name for name in values if name.startswith("metric.") and name not in self._columns]
         for name in new[: max(len(COLUMNS) + MAX_METRICS - len(self._columns), 0)]:
             self._columns.append(name)
@@ -67,7 +67,7 @@ class History:
         del self._events[:-MAX_EVENTS]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the value of the live state's key ``history``."""
+        """Return the value for the live state's key ``history``."""
         rows = self._rows
         if self._newest is not None and (not rows or rows[-1] is not self._newest):
             rows = [*rows, self._newest]

@@ -21,7 +21,7 @@ class Journal:
     def __init__(self, history: History, log: logging.Logger | Any) -> None:
         self.history = history
         self.log = log
-        self.has_unpublished = True  # events added since the last publication
+        self.has_new_events = True
 
     def event(
         self, now_s: float, kind: str, message: str, *args: object, level: int = logging.INFO, **details: Any
@@ -29,4 +29,4 @@ class Journal:
         """Log ``message % args`` and add the event with its ``details`` to the history."""
         self.log.log(level, message, *args)
         self.history.add_event(RunEvent(t_s=now_s, kind=kind, **details))
-        self.has_unpublished = True
+        self.has_new_events = True

@@ -1,4 +1,4 @@
-"""The live state of a running job: orders from outside, and the samples that the control loop publishes.
+"""The live state of a running job: orders from users or an arbiter, and samples from the control loop.
 
 In Airflow, the live state is the task state store; elsewhere, it is a dictionary.
 """
@@ -19,13 +19,13 @@ class LiveState(Protocol):
     """Keys and JSON values that outlive the process; users and arbiters read and write them while the job runs."""
 
     def get(self, key: str) -> Any:
-        """Return the value, ``None`` if there is none."""
+        """Return the value of a key; ``None`` if the key is missing."""
 
     def set(self, key: str, value: Any) -> None:
         """Write a value."""
 
     def delete(self, key: str) -> None:
-        """Delete a key; a missing key is no error."""
+        """Delete a key; a missing key is not an error."""
 
 
 class MemoryState(dict[str, Any]):
@@ -49,9 +49,9 @@ class MemoryState(dict[str, Any]):
 class Exchange:
     """Exchanges live state with a slow store in a thread, so that no control step waits for the store.
 
-    A round writes the posted values and reads the watched keys. Each call of ``post`` starts a round, but at most one
+    A round writes the posted values and reads the watched keys. Each call to ``post`` requests a round, but at most one
     round starts per ``every_s`` seconds. A failed round is repeated at the next post, while control continues. If the
-    connection to the store is closed for good, as when a task loses its supervisor, ``disconnected`` is set.
+    connection to the store is permanently closed because a task loses its supervisor, ``disconnected`` is true.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ class Exchange:
     on_failure:
         Called with the error of the first failed round, and with ``None`` once a round succeeds again.
     every_s:
-        Shortest time between the starts of two rounds. The store may share cores with the job, so frequent rounds
+        Minimum time between the starts of two rounds. The store may share cores with the job, so frequent rounds
         would slow the job down.
     """
 
@@ -95,7 +95,7 @@ class Exchange:
         self._wake.set()
 
     def newest(self) -> dict[str, Any]:
-        """Return the last values read of the watched keys; keys not read yet are missing."""
+        """Return the newest values of the watched keys; a key is missing until it is read."""
         with self._lock:
             return dict(self._incoming)
 
@@ -133,7 +133,7 @@ class Exchange:
                 self._state.set(key, outgoing[key])
                 del outgoing[key]
             read = {key: self._state.get(key) for key in self._watch}
-        except Exception as error:  # the store may raise anything; control continues
+        except Exception as error:  # the store may raise any exception; control continues
             with self._lock:
                 self._outgoing = {**outgoing, **self._outgoing}
             if isinstance(error, (EOFError, ConnectionError)):  # an unreachable API server raises another error

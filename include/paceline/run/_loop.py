@@ -1,7 +1,7 @@
 """The control loop of one job: read progress and orders, decide, resize, publish.
 
-:class:`~paceline.run._training.Training` runs it. The loop does not depend on Airflow: a runtime
-provides the job, an :class:`~paceline.run._live.Exchange` the live state, a clock the time.
+:class:`~paceline.run._training.Training` runs the loop. The loop does not depend on Airflow, because it receives
+the job, an :class:`~paceline.run._live.Exchange` for the live state, and a clock.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from paceline.run._step_times import StepTimes
 from paceline.run._utilization import JobUtilization
 from paceline.run.clock import Clock, SystemClock
 from paceline.run.feasibility import InfeasiblePolicy
-from paceline.run.outcome import describe_failure, describe_silence, error_pct, measurements
+from paceline.run.outcome import describe_failure, describe_missing_progress, error_pct, measurements
 from paceline.run.reading import JobPosition, ProgressReader
 from paceline.runtime import Job, JobStatus
 
 if TYPE_CHECKING:
     from paceline.elastic.team import TeamJob
 
-_MIN_STARTUP_S = 60.0  # time to start for a job that starts close to its deadline or later
-_MAX_RESTART_S = 900.0  # on few devices, an interpreter is slow to load its libraries
-_NOTABLE_CHANGE = 0.05  # log only larger relative changes of the total
+_MIN_STARTUP_S = 60.0  # minimum time until the first report, even if the deadline is earlier
+_MAX_RESTART_S = 900.0  # maximum time until the first report; on few devices, libraries load slowly
+_NOTABLE_CHANGE = 0.05  # log only larger relative changes of the number of batches
 
 
 class PaceLoop:
@@ -54,9 +54,9 @@ class PaceLoop:
     job:
         The job, started or reattached.
     controller:
-        Decides on the allocation. It has made its first decision, or its state is restored.
+        Decides on the allocation. The controller has made its first decision, or its state is restored.
     lifecycle:
-        The state of the training job so far.
+        The current state of the training job.
     exchange:
         Live state: source of new deadlines and ceilings, destination of samples.
     origin:
@@ -64,7 +64,7 @@ class PaceLoop:
     held_devices:
         The current allocation.
     job_started_s:
-        Start of the job in seconds after ``origin``, from which its device-seconds count. Default: now.
+        Start of the job in seconds after ``origin``. Device-seconds count from this time. Default: now.
     on_infeasible:
         The response to a deadline that cannot be met: ``"best_effort"``, ``"fail"`` or ``"extend"``.
     history:
@@ -80,8 +80,8 @@ class PaceLoop:
     on_sample:
         Called with every published sample; must return quickly.
     team:
-        The job if it is a team, else ``None``. The loop adds the team's scaling steps to the history. It does not
-        measure a team's utilization: unused devices are for the next scaling step.
+        The job if it is a team of containers, else ``None``. The loop adds the team's scaling steps to the history, but
+        does not measure a team's utilization, because unused devices are for the next scaling step.
     shared:
         The ceiling in force, if an arbiter allocates the devices. A ceiling of 0 preempts the job; a later ceiling
         resumes it from its checkpoint.
@@ -132,14 +132,14 @@ class PaceLoop:
         self._started_s = self._now()
         self._continues_control, self._began_s = totals is not None, earlier.began_s
         self._outage = Outage(job, self._journal, self._clock, self._now, earlier.restarts)
-        # The stored state of another process may be older than its last resize: the first step repeats the resize.
+        # The first step repeats the resize, because an earlier process may have ended before it stored its last resize.
         unconfirmed = shared.max_devices if shared is not None else held_devices if totals else None
         self._allocation = JobAllocation(job, self._outage, held_devices, earlier, unconfirmed, team)
         self._lifecycle = lifecycle or Lifecycle()
         if self._lifecycle.state is None:
             self._lifecycle.enter("starting", by="task")
         self._preemption = Preemption(job, self._journal, self._outage)
-        self._restarting = False  # the job was restarted and has not reported since
+        self._restarting = False  # the job was restarted and has not sent a report since then
         self._orders = Orders(
             origin, controller.deadline_s, self._journal, min_ceiling=controller.limits.quantum, shared=shared
         )
@@ -154,11 +154,11 @@ class PaceLoop:
         TrainingFailedError
             The job ended without success, or never reported progress.
         DeadlineInfeasibleError
-            The deadline cannot be met and ``on_infeasible`` is ``"fail"``; the job still runs.
+            The deadline cannot be met and ``on_infeasible`` is ``"fail"``; the job is still running.
         JobLostError
             The job no longer exists.
         TaskStoppedError
-            ``stopped`` returned true; the job still runs.
+            ``stopped`` returned true; the job is still running.
         """
         self._check_earlier_end()
         next_s = self._now()
@@ -178,7 +178,7 @@ class PaceLoop:
             return self._finish(status)
 
     def _check_earlier_end(self) -> None:
-        """Set the end of a job that ended without a controlling process."""
+        """Set the end time of a job that ended without a controlling process."""
         if not self._continues_control:
             return
         with contextlib.suppress(RuntimeUnavailableError, JobLostError):
@@ -219,9 +219,9 @@ class PaceLoop:
         if self._lifecycle.state == "training":
             self._check_feasibility(now_s, decision)
         elif position is None and now_s > max(self._controller.deadline_s, self._started_s + _MIN_STARTUP_S):
-            raise TrainingFailedError(describe_silence("by its deadline", self._reader.last_malformed))
+            raise TrainingFailedError(describe_missing_progress("by its deadline", self._reader.last_malformed))
         if self._restarting and now_s > self._started_s + _MAX_RESTART_S:
-            raise TrainingFailedError(describe_silence("since its restart", self._reader.last_malformed))
+            raise TrainingFailedError(describe_missing_progress("since its restart", self._reader.last_malformed))
         allocation.resize(now_s)
         self._publish(now_s, decision)
         self._output.flush()
@@ -265,7 +265,7 @@ class PaceLoop:
 
     def _read_reports(self, now_s: float) -> JobPosition | None:
         reports = [report for report in self._reader.feed(self._job.read_lines(), now_s) if report.event != "report"]
-        # A program that does not number its lines may send no "start". Numbered lines may be older than the restart.
+        # Code that does not number its lines may not send "start". Numbered lines may be older than the restart.
         if any(report.event == "start" or (not report.number and now_s > self._started_s) for report in reports):
             self._restarting = False
         if reports:
@@ -300,8 +300,9 @@ class PaceLoop:
             self._outage.add_reading()
         self._utilization.add(usage, self._allocation.device_s)
         for step in self._team.take_steps() if self._team is not None else ():
-            now, nodes = step.configuration, {name: round(cores, 3) for name, cores in step.configuration.nodes.items()}
-            self._journal.event(self._now(), "scaled", "%s. Now %s", step.reason, now, why=step.reason, nodes=nodes)
+            new, reason = step.configuration, step.reason
+            nodes = {name: round(cores, 3) for name, cores in new.nodes.items()}
+            self._journal.event(self._now(), "scaled", "%s. Now %s", reason, new, why=reason, nodes=nodes)
 
     def _move_deadline(self, now_s: float) -> None:
         self._controller.move_deadline(now_s, self._orders.deadline_s)
@@ -315,8 +316,8 @@ class PaceLoop:
             self._move_deadline(now_s)
 
     def publish_end(self, state: Literal["detached", "failed"], by: Cause, *, stopped: bool = False) -> None:
-        """Publish the last sample if control ends before the job, with 0 devices if the job is ``stopped``."""
-        if self._lifecycle.state in ("finished", "failed"):  # already published
+        """Publish the last sample if control ends before the job ends; the sample has 0 devices if ``stopped``."""
+        if self._lifecycle.state in ("finished", "failed"):  # the last sample is already published
             return
         now_s = self._now()
         self._allocation.count_until(now_s)
@@ -383,7 +384,7 @@ class PaceLoop:
         self._allocation.count_until_end(finished_s)
         failure = describe_failure(status, self._output.last)
         if failure is None and self._total is None:
-            failure = describe_silence("at all", self._reader.last_malformed)
+            failure = describe_missing_progress("at all", self._reader.last_malformed)
         progress_pct = newest.percent if newest and self._total else 0.0
         setpoint_pct, met = min(progress_pct, 100.0), finished_s <= deadline_s
         last = Decision(self._allocation.devices, setpoint_pct, progress_pct, finished_s, finished_s, met, next_s=0.0)

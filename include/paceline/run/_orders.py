@@ -1,6 +1,6 @@
 """Orders to a running job: a new deadline or a new ceiling. The control loop applies orders at every step.
 
-An invalid value is rejected: the old value stays, and the log states the reason.
+The control loop rejects an invalid value, keeps the old value and logs the reason.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ class Orders:
     Parameters
     ----------
     origin:
-        The time from which durations count.
+        The time from which deadlines given as durations count.
     deadline_s:
         The deadline in force at the start, in seconds after ``origin``.
     journal:
         Receives changes and rejections as events.
     min_ceiling:
-        The smallest ceiling, equal to the quantum of the devices.
+        The smallest ceiling above 0, which is the quantum of the devices.
     shared:
         The ceiling in force at the start, if an arbiter allocates the devices. An arbiter's ceiling may be 0
         and cannot be removed.
@@ -46,7 +46,7 @@ class Orders:
         self._journal = journal
         self._min_ceiling = min_ceiling
         self._seen: dict[str, Any] = {}
-        self._extended_from_s: float | None = None  # the old deadline until the extended deadline is read back
+        self._extended_from_s: float | None = None  # the old deadline, until the store returns the extended deadline
         self.deadline_s = deadline_s
         self.ceiling = None if shared is None else shared.devices
         self.grant = 0 if shared is None else shared.grant
@@ -117,7 +117,7 @@ class Orders:
             if new.devices < self._min_ceiling and not (self.shared and new.devices == 0):
                 raise InvalidInputError(CEILING, value, f"a number of devices of at least {self._min_ceiling:g}")
         except InvalidInputError as error:
-            self._reject(now_s, "ceiling_refused", value, "New ceiling rejected, the old ceiling stays. %s", error)
+            self._reject(now_s, "ceiling_refused", value, "New ceiling rejected, the old ceiling remains. %s", error)
             return
         before, self.ceiling, self.grant = self.ceiling, new.devices, new.grant
         if before != new.devices:

@@ -1,4 +1,4 @@
-"""Outages of the engine that runs the job: detection, and restarts of a job that the engine stopped."""
+"""Detects outages of the engine that runs the job, and restarts the job if the engine stopped it."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Outage:
     job, journal, clock:
         The job, the journal and the clock of the control loop.
     now:
-        Returns the time in seconds after the loop's origin.
+        Function that returns the time in seconds after the loop's origin.
     restarts:
-        Restarts of the job by an earlier controlling process.
+        Number of restarts of the job by earlier controlling processes.
     """
 
     def __init__(self, job: Job, journal: Journal, clock: Clock, now: Callable[[], float], restarts: int = 0) -> None:
@@ -48,7 +48,7 @@ class Outage:
         self._occurred, self._readings = True, 0
         if self._since_s is None:
             self._since_s = self._now()
-            message = "The engine does not answer: the allocation stays unchanged until it answers. %s"
+            message = "The engine is not responding: the allocation cannot be changed until it responds. %s"
             self._journal.event(self._since_s, "engine_away", message, error, level=logging.WARNING)
 
     def add_reading(self) -> None:
@@ -66,10 +66,10 @@ class Outage:
         if self._since_s is not None:
             now_s = self._now()
             away_s, self._since_s = now_s - self._since_s, None
-            self._journal.event(now_s, "engine_back", "The engine answers again after %.0f s", away_s)
+            self._journal.event(now_s, "engine_back", "The engine is responding again after %.0f s", away_s)
 
     def restart_after(self, status: JobStatus) -> bool:
-        """If an outage ended the job, restart it from its checkpoint; return whether control continues."""
+        """If an outage ended the job, restart the job from its checkpoint; return whether control continues."""
         if status.state != "exited" or status.exit_code == 0:
             return False
         if not self._occurred and not self._is_engine_shutting_down(status):
@@ -90,7 +90,7 @@ class Outage:
         return True
 
     def _is_engine_shutting_down(self, status: JobStatus) -> bool:
-        """Return whether the engine is shutting down; it then ends its jobs and still answers for a few seconds."""
+        """Return whether the engine is shutting down: it ends its jobs some seconds before it stops answering."""
         if status.exit_code not in _ENDED_BY_SIGNAL or status.out_of_memory:
             return False
         for _ in range(_POLLS):

@@ -1,4 +1,4 @@
-"""The job's own output, forwarded to the task's log in portions so that no control step is delayed."""
+"""Forwards a job's output to the task's log, a limited number of lines per control step to avoid delays."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Output:
         self.last: deque[str] = deque(maxlen=20)
 
     def add(self, line: str) -> None:
-        """Queue a line, or count it as dropped if 200,000 lines are queued."""
+        """Queue a line, or count it as dropped if 200,000 lines are already queued."""
         if len(self._queue) < _MAX_QUEUED:
             self._queue.append(line)
         else:

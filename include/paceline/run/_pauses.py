@@ -1,4 +1,4 @@
-"""The pauses of a job at the ends of its epochs, for a validation or a new data loader.
+"""The pauses of a job at the end of each epoch, for example for a validation or a new data loader.
 
 The progress reader measures the pauses; the control loop uses the forecast of the remaining pauses.
 """
@@ -9,17 +9,17 @@ from paceline.train.progress import Progress
 
 
 class Pauses:
-    """Measures the pauses of a job and forecasts the remaining ones.
+    """Measures the pauses of a job and forecasts the remaining pauses.
 
-    A pause is the time from an epoch's last batch to the first report of the next epoch, less the batches in between.
+    A pause is the time from an epoch's last batch to the first report of the next epoch, less the time for batches.
 
     Parameters
     ----------
     expected_s:
-        Mean pause of an earlier run; ``None`` without one.
+        Mean pause of an earlier run, in seconds; ``None`` without an earlier run.
     from_same_task:
-        Whether the earlier run belongs to the same task. Its pause then takes precedence over the job's own forecast.
-        A measured pause replaces both forecasts.
+        Whether the earlier run belongs to the same task. If so, its mean pause takes precedence over the job's own
+        forecast. A measured pause replaces both forecasts.
 
     Examples
     --------
@@ -49,13 +49,13 @@ class Pauses:
 
     @property
     def total_s(self) -> float:
-        """Measured pauses of the job in seconds, extrapolated to all epochs; 0 if none was measured."""
+        """Total of the job's measured pauses in seconds, extrapolated to all epochs; 0 without a measured pause."""
         return self.mean_s * self._epochs if self._count else 0.0
 
     def add(self, progress: Progress, written_s: float, batch_s: float | None) -> bool:
         """Add a report; return whether the report ends a pause."""
         ended = False
-        # The final checkpoint follows the last batch; it is not part of the last pause.
+        # The final checkpoint, after the last batch, is not part of the last pause.
         is_over = progress.epoch > self._last.epoch or progress.done >= progress.total
         if self._start is not None and is_over:
             start_s, batch_before_s = self._start
@@ -79,6 +79,6 @@ class Pauses:
         return self._start is not None and now_s - self._start[0] > 1.5 * self._start[1] + 0.3
 
     def left_s(self, now_s: float) -> float:
-        """Return the forecast of the remaining pauses in seconds."""
+        """Return the forecast of the total remaining pause time in seconds."""
         passed_s = max(now_s - sum(self._start), 0.0) if self._start is not None else 0.0
         return max(self._epochs_left * self.mean_s - min(passed_s, self.mean_s), 0.0)

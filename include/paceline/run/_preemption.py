@@ -1,4 +1,4 @@
-"""Preemption of a job that has no devices for a while. The control loop stops the job and resumes it later."""
+"""Preempts a job that temporarily has no devices: the control loop stops the job and resumes it later."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ class Preemption:
     def preempt(self, now_s: float, is_training_done: Callable[[], bool], *, repeated: bool) -> bool:
         """Stop the job; return whether it is stopped.
 
-        The result is false if the job has already ended or the engine does not answer; the caller then tries again.
+        Return false if the job has already ended or the engine does not respond; the caller then tries again.
 
         Parameters
         ----------
         now_s:
             The time, in seconds.
         is_training_done:
-            Returns whether the job has reported its last batch. Code that handles SIGTERM may exit with 0 earlier.
+            Function that returns whether the job has reported its last batch; exit code 0 may also follow a SIGTERM.
         repeated:
-            Whether the job was already stopped, and an engine that did not answer may have restarted it.
+            Whether the job was stopped before, but an engine that did not answer may have restarted the job.
         """
         try:
             self._job.stop(_GRACE_S)
@@ -53,7 +53,7 @@ class Preemption:
         self.unconfirmed = 0.0
         if not repeated:
             self.count += 1
-            self._journal.event(now_s, "paused", "Paused: other jobs have the devices. The checkpoint is kept")
+            self._journal.event(now_s, "paused", "Paused: other jobs are using the devices. The checkpoint is kept")
         return True
 
     def resume(self, now_s: float, devices: float) -> bool:

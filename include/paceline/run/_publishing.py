@@ -1,4 +1,4 @@
-"""Publication of a run: the newest sample at every control step, history and controller state every 5 s."""
+"""Publishes a run's newest sample at every control step, and its history and controller state every 5 s."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Publisher:
         self._rejected = False
 
     def publish(self, now_s: float, make: Callable[[datetime], PaceSample], totals: Callable[[], RunTotals]) -> None:
-        """Publish a sample. If a value is invalid, the sample is dropped and the training continues."""
+        """Publish a sample. If a value is invalid, drop the sample, so that training continues."""
         try:
             self._exchange.post(self._record_sample(now_s, make(self._origin + timedelta(seconds=now_s)), totals))
         except ValidationError as error:
@@ -69,8 +69,8 @@ class Publisher:
         )
         self._on_sample(sample)
         values: dict[str, Any] = {PACE: sample.to_json()}
-        if journal.has_unpublished or now_s - self._slow_keys_s >= _SLOW_KEYS_EVERY_S or sample.state in _FINAL_STATES:
-            journal.has_unpublished = False
+        if journal.has_new_events or now_s - self._slow_keys_s >= _SLOW_KEYS_EVERY_S or sample.state in _FINAL_STATES:
+            journal.has_new_events = False
             self._slow_keys_s = now_s
             state = ControllerState(
                 kind=type(self._controller).__name__, controller=self._controller.state(), run=totals()

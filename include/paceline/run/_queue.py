@@ -1,4 +1,4 @@
-"""A waiting job in an arbiter's pool: it publishes its request and starts with the first grant of devices."""
+"""Waits for devices in an arbiter's pool: a job publishes its request and starts at the first grant of devices."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 _POLL_EVERY_S = 1.0
 _PUBLISH_EVERY_S = 5.0
 _LOG_EVERY_S = 60.0
-_MOVE_START_EVERY_S = 60.0  # the safety factor counts from the start, which moves while the job waits
+_MOVE_START_EVERY_S = 60.0  # alpha applies to the time from the start, which moves while the job waits
 
 
 def grant_in_force(store: LiveState, held_devices: float) -> Ceiling:
-    """Return the arbiter's newest grant to a running job; without a valid grant, the current allocation."""
+    """Return the arbiter's newest grant to a running job, or the current allocation without a valid grant."""
     try:
         return _read_grant(store.get(CEILING))
     except InvalidInputError:
@@ -47,7 +47,7 @@ class Queue:
     store:
         The task's state store, which the arbiter reads and writes.
     controller:
-        The controller of the job; it receives deadline changes during the wait.
+        The controller of the job, which receives deadline changes during the wait.
     remaining:
         Remaining work according to an earlier run; ``None`` without an earlier run.
     origin:
@@ -55,7 +55,7 @@ class Queue:
     on_infeasible:
         The response to a deadline that does not fit beside the deadlines of other jobs.
     pool:
-        The Airflow pool, for messages.
+        Name of the Airflow pool, for messages.
     stop_requested:
         Set when the task has to end.
     log:
@@ -78,12 +78,12 @@ class Queue:
         self._on_infeasible, self._pool, self._log = on_infeasible, pool, log
         self._stop_requested = stop_requested
         self._newest: Ceiling | None = None
-        self._handled_s: float | None = None  # the last deadline with a handled admission result
+        self._handled_s: float | None = None  # the last deadline whose admission result was handled
         self._rejected: Any = None
         self._failing = False
 
     def wait(self) -> Ceiling:
-        """Wait for devices; return the first grant with at least one quantum.
+        """Wait for devices; return the first grant of at least one quantum.
 
         Raises
         ------
@@ -99,7 +99,7 @@ class Queue:
             self._handle_admission()
             newest = self._newest
             if newest is not None and newest.devices >= self._controller.limits.quantum:
-                self._log.info("Granted %g devices of the pool %s: %s", newest.devices, self._pool, newest.reason)
+                self._log.info("Granted %g devices from the pool %s: %s", newest.devices, self._pool, newest.reason)
                 return newest
             now_s = time.monotonic()
             if before != (newest, self._controller.deadline_s) or now_s - published_s >= _PUBLISH_EVERY_S:
@@ -108,7 +108,7 @@ class Queue:
             if now_s - logged_s >= _LOG_EVERY_S:
                 logged_s = now_s
                 why = newest.reason if newest else "no answer from the arbiter yet; is it running?"
-                self._log.info("Waiting for devices of the pool %s: %s", self._pool, why)
+                self._log.info("Waiting for devices from the pool %s: %s", self._pool, why)
             if self._stop_requested.wait(_POLL_EVERY_S):
                 raise TaskStoppedError("the task was stopped while it waited for devices")
 
@@ -132,7 +132,7 @@ class Queue:
     def _handle_admission(self) -> None:
         """Apply the arbiter's admission result once for each deadline."""
         newest, deadline_s = self._newest, self._controller.deadline_s
-        if newest is None or newest.earliest_s is None or not newest.is_answer_for(deadline_s):
+        if newest is None or newest.earliest_s is None or not newest.has_result_for(deadline_s):
             return
         if self._handled_s == newest.deadline_s:
             return
@@ -154,7 +154,7 @@ class Queue:
 
     def _publish(self) -> None:
         newest, now_s = self._newest, self._now_s()
-        if now_s - self._controller.began_s >= _MOVE_START_EVERY_S:  # each new start makes the arbiter decide again
+        if now_s - self._controller.began_s >= _MOVE_START_EVERY_S:  # the arbiter decides again after each move
             self._controller.set_start(now_s)
         earliest_s = newest.earliest_s if newest else None
         feasible = newest is None or newest.fits is not False
@@ -174,14 +174,14 @@ class Queue:
         self._store.set(PACE, sample.to_json())
 
     def _call_store(self, call: Callable[[], None]) -> None:
-        """Run ``call`` and log its failure: Airflow's API server may be unavailable for a while."""
+        """Run ``call``; if it fails, log the error, because Airflow's API server may be temporarily unavailable."""
         try:
             call()
-        except (EOFError, ConnectionError) as error:  # the connection is closed for good, see Exchange
+        except (EOFError, ConnectionError) as error:  # the connection is permanently closed, see Exchange
             raise TaskStoppedError("the connection to the task's supervisor is closed") from error
         except Exception as error:
             if not self._failing:
-                self._log.warning("The task state store does not answer; trying again. %s", error)
+                self._log.warning("The task state store is not responding; trying again. %s", error)
             self._failing = True
         else:
             self._failing = False

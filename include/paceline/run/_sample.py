@@ -1,4 +1,4 @@
-"""The creation of a sample, which is published under the key ``pace``."""
+"""Creates the samples that the control loop publishes under the key ``pace``."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ def make_sample(
     resizes: int = 0,
     step_ms: float | None = None,
 ) -> PaceSample:
-    """Return a sample. Times are in seconds after the time from which the deadline counts.
+    """Return a sample. Times are in seconds after the origin, from which the deadline counts.
 
     Parameters
     ----------
     state, now_s, updated_at:
-        State of the job, and the time of the sample: in seconds, and as a date with a time zone.
+        State of the job, and the time of the sample: in seconds, and as a datetime with a time zone.
     controller, decision:
         The controller and its last decision.
     newest:
         The job's last report.
     held_devices, used_devices, ceiling:
-        The allocation, its used part, and its upper limit, in devices.
+        The allocation, the devices in use, and the upper limit of the allocation.
     grant:
         Number of the arbiter's grant in force; ``None`` without an arbiter.
     restarts, resizes:
-        Counts of the run so far.
+        Numbers of restarts and resizes of the job so far.
     step_ms:
         Duration of the last control step.
     """

@@ -13,7 +13,7 @@ Cause = Literal["task", "job", "arbiter", "engine", "user", "airflow"]
 
 
 class Transition(NamedTuple):
-    """A row of the table; ``before`` is ``None`` at the beginning of a try."""
+    """A row of the transition table; ``before`` is ``None`` at the beginning of a try."""
 
     before: State | None
     after: State
@@ -30,10 +30,10 @@ TRANSITIONS: tuple[Transition, ...] = (
     Transition(None, "starting", "task", "the try starts the job, or takes over the job of an earlier try"),
     Transition("waiting", "starting", "arbiter", "the arbiter grants devices"),
     Transition("starting", "training", "job", "the first report arrives"),
-    Transition("training", "starting", "engine", "an outage of the engine stopped the job: it is restarted"),
-    Transition("finishing", "starting", "engine", "an outage of the engine stopped the job: it is restarted"),
-    Transition("starting", "paused", "arbiter", "the arbiter preempts the job: it is stopped with its checkpoint"),
-    Transition("training", "paused", "arbiter", "the arbiter preempts the job: it is stopped with its checkpoint"),
+    Transition("training", "starting", "engine", "an engine outage stopped the job: the job is restarted"),
+    Transition("finishing", "starting", "engine", "an engine outage stopped the job: the job is restarted"),
+    Transition("starting", "paused", "arbiter", "the arbiter preempts the job, which keeps its checkpoint"),
+    Transition("training", "paused", "arbiter", "the arbiter preempts the job, which keeps its checkpoint"),
     Transition("paused", "starting", "arbiter", "the arbiter grants devices again"),
     Transition("training", "finishing", "job", "the last batch is done"),
     Transition("finishing", "training", "job", "the job reports a larger number of batches than before"),
@@ -50,7 +50,7 @@ TRANSITIONS: tuple[Transition, ...] = (
         ("starting", "training", "paused", "finishing"),
         "detached",
         "airflow",
-        "the worker process ends, the task does not: the job continues, or is stopped with its checkpoint",
+        "the worker process ends but the task does not: the job continues, or is stopped and keeps its checkpoint",
     ),
 )
 _ALLOWED = {(row.before, row.after, row.by) for row in TRANSITIONS}

@@ -24,5 +24,5 @@ class StepTimes:
 
     @property
     def mean_ms(self) -> float:
-        """The mean of all steps so far; 0 before the first step."""
+        """Mean duration of all steps so far; 0 before the first step."""
         return self._sum_ms / max(self._count, 1)

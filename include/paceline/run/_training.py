@@ -49,8 +49,8 @@ from paceline.run.host import Host
 from paceline.run.settings import Settings
 from paceline.runtime import Job, JobStatus
 
-_KILL_GRACE_S = 1.0  # Airflow kills a task 5 s after the SIGTERM
-_MAIN_THREAD_S = 2.5  # after this time, the main thread hangs in a call, and another thread ends the try
+_KILL_GRACE_S = 1.0  # Airflow kills a task 5 s after SIGTERM
+_MAIN_THREAD_S = 2.5  # after this time, another thread ends the try, because the main thread hangs in a call
 _SUSPENDED_S = 10.0  # after a longer gap between two steps, Airflow may have started another process for the job
 
 
@@ -62,12 +62,12 @@ class Training:
     settings:
         The user's settings.
     host:
-        The training's environment.
+        The environment of the training run.
     on_drain:
         Treatment of the job when this process has to end but its task does not: ``"leave"`` lets the job continue with
         its allocation, ``"stop"`` stops it and keeps its checkpoint.
     clock:
-        The clock.
+        The clock of the control loop.
     """
 
     def __init__(self, settings: Settings, host: Host, *, on_drain: str = "leave", clock: Clock | None = None) -> None:
@@ -78,14 +78,14 @@ class Training:
         self._handle = JobHandle(host, self.stop_requested)
         self._store, self.call_engine = self._handle.store, self._handle.call_engine
         self._lifecycle = Lifecycle()
-        self._stopping = threading.Lock()
+        self._stop_lock = threading.Lock()
         self._stopped: tuple[Job | None, PacelineError] | None = None  # the job and the outcome of a requested stop
-        self._succeeded = False  # the job ended with success, so its output is kept
+        self._succeeded = False  # the job succeeded, so its output is kept
         self._finished = threading.Event()
-        self._was_requested = False
+        self._stop_was_requested = False
 
     def run(self) -> TrainingResult:
-        """Train, or resume the training of an earlier try; return once the result is stored and the job removed.
+        """Start or resume training; return once the result is stored and the job is removed.
 
         Raises
         ------
@@ -118,7 +118,7 @@ class Training:
                 self._keep_or_discard()
             else:  # the job did not cause the error
                 handle.stop()
-                self._log.error("Job %s is stopped with its checkpoint: clear the task to continue", self._job_id)
+                self._log.error("Job %s was stopped and keeps its checkpoint: clear the task to continue", self._job_id)
             raise
         except BaseException:  # usually a task timeout: stop the job, which may hang
             if self._has_tries_left():
@@ -134,10 +134,10 @@ class Training:
 
     def request_stop(self) -> None:
         """Request that :meth:`run` ends soon. May be called from a signal handler in the thread of :meth:`run`."""
-        if self._was_requested or self._finished.is_set():
+        if self._stop_was_requested or self._finished.is_set():
             return
-        self._was_requested = True
-        # Acquire no lock here, not even in an Event or the log: the interrupted thread may hold the lock.
+        self._stop_was_requested = True
+        # Do not acquire a lock here, not even in an Event or the log: the interrupted thread may hold the lock.
         threading.Thread(target=self._stop_in_thread, name="paceline-end", daemon=True).start()
 
     def discard(self) -> None:
@@ -149,7 +149,7 @@ class Training:
     # --- from the start to the result -----------------------------------------------------------------------------
 
     def _stored_result(self) -> TrainingResult | None:
-        """Return the result of an earlier try that was stored but not returned."""
+        """Return the result that an earlier try stored but did not return; ``None`` if there is none."""
         stored = StoredResult.read(self._store.get(RESULT))
         if stored is None:
             return None
@@ -173,9 +173,9 @@ class Training:
             handle.runtime = self._host.runtime(None)
         if earlier is not None and status is not None and self._can_take_over(earlier, status):
             self._log.info("Job %s of an earlier try is %s: taking it over", earlier.id, status.state)
-            record = handle.record(earlier)
-            controller, state = self._controller(record.origin, past, resumes=True)
-            # The stored state of a paused job has 0 devices; use the allocation at its start.
+            record = handle.save_record(earlier)
+            controller, state = self._make_controller(record.origin, past, resumes=True)
+            # The stored state of a paused job has 0 devices; use the job's initial allocation.
             held = (state.run.held_devices if state else 0.0) or record.devices
         else:
             record, controller, state = self._start(earlier, past)
@@ -183,14 +183,14 @@ class Training:
         return self._store_result(self._control(record, controller, state, held, past), record)
 
     def _can_take_over(self, earlier: JobRecord, status: JobStatus) -> bool:
-        """Return whether an earlier try's job runs, or completed its training and was not stopped before."""
+        """Return whether an earlier try's job is running, or completed its training without being stopped."""
         if status.state == "running":
             return True
         sample = PaceSample.read(self._store.get(PACE))
         was_paused = sample is not None and sample.state == "paused"
         return status.exit_code == 0 and not earlier.stopped and not was_paused
 
-    def _controller(
+    def _make_controller(
         self, origin: datetime, past: PastRun | None, *, resumes: bool
     ) -> tuple[Controller, ControllerState | None]:
         """Return this try's controller, and the stored state that it resumes from."""
@@ -219,9 +219,9 @@ class Training:
         runtime = handle.runtime
         assert runtime is not None  # set by _train
         origin = self._host.origin(earlier.origin if earlier else None)
-        controller, state = self._controller(origin, past, resumes=False)
+        controller, state = self._make_controller(origin, past, resumes=False)
         if earlier is None:
-            self._check_deadline_is_ahead(controller.deadline_s, self._seconds_after(origin))
+            self._check_deadline_not_passed(controller.deadline_s, self._seconds_after(origin))
         granted = self._wait_for_devices(controller, origin, past) if settings.shared else None
         devices = controller.limits.quantize(controller.start(self._seconds_after(origin)), granted)
         with tempfile.TemporaryDirectory(prefix="paceline-") as scratch:
@@ -230,7 +230,7 @@ class Training:
             started_s = self._seconds_after(origin)
             job = handle.attach(runtime.start(spec))
         if earlier is not None and earlier.id == job.id:
-            controller, state = self._controller(origin, past, resumes=True)
+            controller, state = self._make_controller(origin, past, resumes=True)
         else:
             for key in (HISTORY, CONTROLLER) if settings.shared else (HISTORY, CONTROLLER, PACE):
                 store.delete(key)
@@ -239,21 +239,21 @@ class Training:
             self._log.info("Restarting the job of an earlier try: it resumes from its checkpoint")
             self.call_engine(job.restart)
         due = "none" if math.isinf(controller.deadline_s) else f"{controller.deadline_s:.1f} s after {origin}"
-        self._log.info("Training runs as %s job %s, deadline: %s", runtime.name, job.id, due)
+        self._log.info("Training is running as %s job %s, deadline: %s", runtime.name, job.id, due)
         started_at = origin + timedelta(seconds=started_s)
         record = JobRecord(runtime=runtime.name, id=job.id, origin=origin, started_at=started_at, devices=devices)
-        return handle.record(record), controller, state
+        return handle.save_record(record), controller, state
 
-    def _check_deadline_is_ahead(self, deadline_s: float, now_s: float) -> None:
+    def _check_deadline_not_passed(self, deadline_s: float, now_s: float) -> None:
         if deadline_s > now_s:
             return
-        message = f"deadline: {deadline_s:.1f} s had passed before the training started, at {now_s:.1f} s"
+        message = f"deadline: {deadline_s:.1f} s had passed before training started, at {now_s:.1f} s"
         if self._settings.on_infeasible == "fail":
             raise DeadlineInfeasibleError(message)
-        self._log.warning("%s. Training starts, because on_infeasible is %r", message, self._settings.on_infeasible)
+        self._log.warning("%s. Training still starts, as on_infeasible is %r", message, self._settings.on_infeasible)
 
     def _wait_for_devices(self, controller: Controller, origin: datetime, past: PastRun | None) -> float:
-        # No job runs now. The arbiter may have granted the devices of an earlier job to other jobs.
+        # No job is running. The arbiter may have granted the devices of an earlier job to other jobs.
         self._store.delete(CEILING)
         queue = Queue(
             self._host.store,
@@ -313,10 +313,10 @@ class Training:
         return outcome
 
     def _store_result(self, outcome: Outcome, record: JobRecord) -> TrainingResult:
-        """Collect the output, store the result, and only then remove the job. The next try may repeat each step."""
+        """Collect the output, store the result, and only then remove the job. The next try can repeat each step."""
         assert self._handle.job is not None  # the job has just ended
         if not self._handle.is_owner():
-            raise DetachedError("Another process has taken over the job: this process disconnects from it")
+            raise DetachedError("Another process has taken over the job; this process is disconnecting")
         model = self._host.collect(self._handle.job)
         result = TrainingResult(**outcome.model_dump(), model=model, runtime=record.runtime, origin=record.origin)
         stored = StoredResult(try_number=self._host.try_number, max_tries=self._host.max_tries, result=result)
@@ -329,8 +329,8 @@ class Training:
     # --- stops and failures ---------------------------------------------------------------------------------------
 
     def _stop(self) -> PacelineError:
-        """Carry out a requested stop, once per job; return the error that describes its outcome."""
-        with self._stopping:
+        """Carry out a requested stop, once per job; return the error that describes the outcome."""
+        with self._stop_lock:
             job = self._handle.job
             if self._stopped is None or self._stopped[0] is not job:  # a new job has started since the last request
                 self._stopped = (job, self._stop_for_task_status())
@@ -348,17 +348,17 @@ class Training:
             gone = handle.discard(_KILL_GRACE_S)
             return TaskStoppedError(f"The task is over: its job {'is removed' if gone else 'could not be removed'}")
         if handle.job is None:
-            return DetachedError("This worker process ends, its task does not: the next process starts the job")
+            return DetachedError("This worker process is ending but its task is not: the next process starts the job")
         if not handle.is_owner():
-            return DetachedError("Another process has taken over the job: this process disconnects from it")
+            return DetachedError("Another process has taken over the job; this process is disconnecting")
         if self._on_drain == "stop":
             handle.stop()
-            return DetachedError("This worker process ends: its job is stopped, the next process resumes it")
+            return DetachedError("This worker process is ending: its job is stopped, and the next process resumes it")
         handle.publish_end("detached", "airflow")
-        return DetachedError("This worker process ends: its job continues, the next process takes it over")
+        return DetachedError("This worker process is ending: its job continues, and the next process takes it over")
 
     def _keep_or_discard(self) -> None:
-        """After the last try, remove the job unless it is complete; a clear then collects its output."""
+        """Remove the job after the last try. Keep a successful job, so that a cleared task can collect its output."""
         if not self._succeeded:
             self._handle.discard()
             return
@@ -378,13 +378,13 @@ class Training:
 
     def _log_store_failure(self, error: Exception | None) -> None:
         if error is None:
-            self._log.info("The task state store answers again")
+            self._log.info("The task state store is responding again")
         else:
-            self._log.warning("The task state store does not answer: control continues without it. %s", error)
+            self._log.warning("The task state store is not responding: control continues without it. %s", error)
 
 
 class _StopCheck:
-    """Checks whether control has to stop: on request, or after a suspension in which another process took the job."""
+    """Checks whether control has to stop: on request, or if another process took over the job during a suspension."""
 
     def __init__(self, requested: Callable[[], bool], is_owner: Callable[[], bool]) -> None:
         self._requested, self._is_owner = requested, is_owner

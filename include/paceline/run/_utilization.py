@@ -10,7 +10,7 @@ _WINDOW_S = 3.0
 
 
 class JobUtilization:
-    """The share of its devices that a job used during the last 3 s, from readings of its CPU time.
+    """The fraction of its devices that a job used during the last 3 s, computed from its CPU time.
 
     Examples
     --------
@@ -22,7 +22,7 @@ class JobUtilization:
     """
 
     def __init__(self) -> None:
-        self.share: float | None = None  # ``None`` until measured
+        self.share: float | None = None  # from 0 to 1; ``None`` until measured
         self.cores: float | None = None
         self._readings: deque[tuple[float, float, float]] = deque()  # time, total CPU seconds and device-seconds
 

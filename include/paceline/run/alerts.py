@@ -10,7 +10,7 @@ from typing import Any
 
 from paceline.contract import AlertKind, PaceSample, SentAlerts
 
-_MIN_SLACK = 0.05  # of the remaining time; one more neighbour on the machine would use up a smaller slack
+_MIN_SLACK = 0.05  # fraction of the remaining time; a new neighbour on the machine could use up a smaller slack
 _MIN_SAMPLES = 3  # consecutive samples, so that one noisy forecast raises no alert
 _NEARLY_DONE_PCT = 95.0  # above this progress, it is too late to act on an alert
 _TOLERANCE = 0.005  # fraction of the time from start to deadline; a smaller delay counts as on time
@@ -48,7 +48,7 @@ class Alerts:
     [True, True]
     >>> alerts.evaluate(late).message
     'cannot be met: 30 s late at best'
-    >>> alerts.evaluate(late) is None  # raised once
+    >>> alerts.evaluate(late) is None  # each kind is raised only once
     True
     """
 
@@ -77,7 +77,7 @@ class Alerts:
         return Alert(kind, message, sample)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the value of the live state's key ``alerts``."""
+        """Return the value for the live state's key ``alerts``."""
         return SentAlerts(sent=sorted(self._sent), deadline_s=self._deadline_s).to_json()
 
     def _classify(self, sample: PaceSample) -> tuple[AlertKind, str] | None:

@@ -1,4 +1,4 @@
-"""The clock of the control loop. Tests and the simulator substitute their own."""
+"""The clock of the control loop. Tests and the simulator use other clocks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """A clock that returns the time and waits."""
+    """Returns the time and waits."""
 
     def now(self) -> float:
         """Return the seconds since the epoch."""
@@ -17,7 +17,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """This machine's clock without jumps: wall time at construction, then monotonic."""
+    """A clock without jumps: the wall time at construction plus the monotonic time since then."""
 
     def __init__(self) -> None:
         self._offset_s = time.time() - time.monotonic()

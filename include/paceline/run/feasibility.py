@@ -42,12 +42,12 @@ class InfeasiblePolicy:
         self.reset()
 
     def reset(self) -> None:
-        """Count infeasible steps from zero, after a deadline change."""
+        """Reset the count of infeasible steps after a deadline change."""
         self._steps = 0
         self._reported = False
 
     def apply(self, now_s: float, began_s: float, deadline_s: float, decision: Decision) -> float | None:
-        """Process a decision for a job that began at ``began_s``; return the new deadline if it is extended."""
+        """Process a decision for a job that began at ``began_s``; return the new deadline if the policy extends it."""
         self._steps = 0 if decision.feasible else self._steps + 1
         earliest_s = decision.earliest_s
         if self._steps < _MIN_STEPS or earliest_s is None or self._reported:

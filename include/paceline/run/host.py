@@ -1,4 +1,4 @@
-"""The interface between a training and its environment: the operator's ``TaskHost`` in Airflow, an object in tests."""
+"""The interface between a training run and its environment: ``TaskHost`` in Airflow, an object in tests."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Host(Protocol):
     pool: str
 
     def origin(self, earlier: datetime | None) -> datetime:
-        """Return the time from which a new job's durations count; ``earlier`` is the time of the last try."""
+        """Return the time from which a new job's deadline counts; ``earlier`` is this time in the last try."""
 
     def runtime(self, name: str | None) -> Runtime:
-        """Return the job's runtime; ``name`` is the runtime of an existing job."""
+        """Return the job's runtime; ``name`` is the runtime's name if the job already exists."""
 
     def labels(self) -> Mapping[str, str]:
         """Return the labels that identify this task's job."""
@@ -40,7 +40,7 @@ class Host(Protocol):
         """Return the job's specification. Its files may be in ``scratch``, which exists until the job has started."""
 
     def team(self, job: Job) -> TeamJob | None:
-        """Return the job if it is a team, else ``None``."""
+        """Return the job if it is a team of containers, else ``None``."""
 
     def past_run(self) -> PastRun | None:
         """Return the measurements of the last successful run of this task, else of another task with the same code."""
@@ -61,4 +61,4 @@ class Host(Protocol):
         """Wait for running callbacks after the last sample."""
 
     def task_status(self) -> TaskStatus:
-        """Return ``"over"`` for a marked or cleared task, ``"active"`` for a task that another process continues."""
+        """Return ``"over"`` if a user marked or cleared the task, ``"active"`` if another process continues it."""

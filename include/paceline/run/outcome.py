@@ -29,7 +29,7 @@ def describe_failure(status: JobStatus, last_lines: Iterable[str]) -> str | None
     return f"script: ended with {reason}, expected exit code 0. Its last lines:\n" + ("\n".join(last_lines) or "(none)")
 
 
-def describe_silence(when: str, last_malformed: str | None) -> str:
+def describe_missing_progress(when: str, last_malformed: str | None) -> str:
     """Return an error message for a job that reported no progress."""
     hint = f" Last skipped line: {last_malformed}." if last_malformed else ""
     return (
@@ -46,11 +46,11 @@ def measurements(
     Parameters
     ----------
     reader:
-        The reader of the job's lines, after the last line.
+        The progress reader, which has read all the job's lines.
     speed:
-        The controller's measurements.
+        The controller's measurements of the job's speed.
     total:
-        Batches of the job in total.
+        Number of the job's batches.
     began_s, finished_s:
         Start and end of the job.
     """

@@ -1,4 +1,4 @@
-"""Conversion of a job's output lines into its progress. The control loop passes new lines at every step."""
+"""Reads a job's progress from its output lines. The control loop passes new lines at every step."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class ProgressReader:
     Parameters
     ----------
     on_text:
-        Called with every line that is no progress report.
+        Called with every line that is not a progress report.
     on_malformed:
-        Called with each line that has the marker but no valid progress, and with the error message.
+        Called with each invalid progress report, and with the error message.
     pauses:
-        The pauses after epochs, with the forecast of an earlier run.
+        Tracks the pauses after epochs, if possible with the forecast of an earlier run.
     reported:
         The job's last report to an earlier controlling process.
 
@@ -72,9 +72,9 @@ class ProgressReader:
             self._numbers = dict(reported.numbers)
 
     def feed(self, lines: Iterable[str], now_s: float) -> list[Progress]:
-        """Process lines that were read at ``now_s``; return the progress among them, oldest first.
+        """Process lines that were read at ``now_s``; return the new progress reports, oldest first.
 
-        Lines that this or an earlier process has read before only update the position; they are not returned again.
+        Lines that this or an earlier process has already read only update the position, and are not returned.
         """
         new_reports = []
         for line in lines:
@@ -153,7 +153,7 @@ class ProgressReader:
             self.trained_s = written_s
 
     def _batch_s(self) -> float | None:
-        """Return the seconds per batch of the last reports."""
+        """Return the mean seconds per batch over the last reports."""
         if len(self._recent) < 2:
             return None
         (first_s, first), (last_s, last) = self._recent[0], self._recent[-1]
@@ -170,7 +170,7 @@ class ProgressReader:
         return progress.wall_s + self.clock_offset_s
 
     def _correct_clock_jump(self, progress: Progress) -> None:
-        """Adjust the offset if the job's wall clock was set; its monotonic clock never is."""
+        """Adjust the offset if the job's wall clock was set; its monotonic clock cannot be set."""
         if not progress.monotonic_s:
             return
         before, self._wall_s = self._wall_s, (progress.source, progress.wall_s - progress.monotonic_s)

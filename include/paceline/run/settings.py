@@ -26,13 +26,13 @@ class Settings:
     alpha:
         Safety factor: the target end is this fraction of the time from the start to the deadline.
     min_devices, max_devices, quantum:
-        Smallest and largest allocation, ``None`` for all devices of the machine, and the smallest change.
+        Smallest allocation, largest allocation (``None`` for all devices of the machine), and smallest change.
     period_s:
         Seconds between control steps.
     on_infeasible:
         ``"best_effort"``, ``"fail"`` or ``"extend"``.
     controller, gains:
-        The controller, and the gains of the ``"paper"`` controller.
+        Name of the controller, and the gains of the ``"paper"`` controller.
     shared:
         Whether an arbiter allocates the devices.
     max_devices_field:
@@ -84,6 +84,6 @@ class Settings:
             try:
                 return stored.parse()
             except InvalidInputError as error:
-                log.warning("The deadline in the task state store is rejected. %s", error)
+                log.warning("The deadline in the task state store was rejected. %s", error)
         store.set(DEADLINE, StoredDeadline(self.written).to_json())
         return self.deadline

@@ -1,4 +1,4 @@
-"""A call with a time limit: a process that has to end has only seconds for a call that may hang."""
+"""Limits the time of a call, because a process that has to end cannot wait for a call that may hang."""
 
 from __future__ import annotations
 

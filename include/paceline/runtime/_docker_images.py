@@ -84,7 +84,7 @@ def pull(client: APIClient, image: str) -> None:
     InvalidInputError
         The registry does not have the image or denies access to it.
     RuntimeUnavailableError
-        The engine or the registry fails or does not answer; a retry may succeed.
+        The engine or the registry fails or does not respond; a retry may succeed.
     """
     log.info("Pulling image %s", image)
     try:

@@ -1,6 +1,6 @@
-"""Runtime that runs training jobs as local processes, on a Linux machine without a container engine.
+"""Runs training jobs as local processes, on a Linux machine without a container engine.
 
-``DeadlineTrainingOperator`` can use it instead of ``DockerRuntime``. The control loop is the same for both runtimes.
+``DeadlineTrainingOperator`` can use this runtime instead of ``DockerRuntime``. The control loop does not change.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The small ``paceline`` package that every job receives, so that any Python with torch can run training code.
 
-``DockerRuntime`` copies the package to the container, ``ProcessRuntime`` to the scratch folder. It comes first on
- ``PYTHONPATH``.
+``DockerRuntime`` copies the package to the container, ``ProcessRuntime`` to the scratch folder. Both put it first
+on ``PYTHONPATH``.
 """
 
 from __future__ import annotations

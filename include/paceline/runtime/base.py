@@ -148,7 +148,7 @@ class Job(Protocol):
         """Return the job's resource usage. Raises RuntimeUnavailableError during an engine outage."""
 
     def restart(self) -> None:
-        """Restart an exited job in place, with the same files and checkpoints. ``read_lines`` returns the new output, too."""
+        """Restart an exited job in place, with the same files and checkpoints. ``read_lines`` returns new lines."""
 
     def collect(self, destination: Path) -> list[str]:
         """Copy the job's output to ``destination``, created if missing; return the names of the top-level entries."""

@@ -1,4 +1,4 @@
-"""Runtime that runs training jobs in hardened containers on a local or remote Docker engine.
+"""Runs training jobs in hardened containers on a local or remote Docker engine.
 
 ``DeadlineTrainingOperator`` creates one ``DockerRuntime`` per task and passes it to the control loop.
 """
@@ -224,7 +224,7 @@ class DockerRuntime:
         """Raise unless ``start`` may remove the existing container with this name."""
         container, state = existing["Id"], existing["State"]["Status"]
         if LABEL_JOB not in (existing["Config"]["Labels"] or {}):
-            raise InvalidInputError("name", spec.name, "a name that is not in use by a container from outside Paceline")
+            raise InvalidInputError("name", spec.name, "a name that no other application's container uses")
         if state in ("running", "paused", "restarting"):
             accepted = f"a name that no running job uses; container {container[:12]} is running another job"
             raise InvalidInputError("name", spec.name, accepted)
@@ -314,11 +314,7 @@ def _report_missing_gpus(gpus: int) -> Iterator[None]:
 def _environment(spec: JobSpec) -> dict[str, str]:
     environment = dict(spec.environment)
     path = f"{HOME}/sdk" + (f":{environment['PYTHONPATH']}" if environment.get("PYTHONPATH") else "")
-    home = {
-        "HOME": f"{HOME}/work",
-        "USER": "paceline",
-        "LANG": "C.UTF-8",
-    }  # /etc/passwd does not have the user
+    home = {"HOME": f"{HOME}/work", "USER": "paceline", "LANG": "C.UTF-8"}  # /etc/passwd lacks the user
     return (
         JOB_ENVIRONMENT
         | home

@@ -48,7 +48,7 @@ class Plan:
     assignments:
         The workers that train, in the order of the fleet.
     excluded:
-        The workers that do not train: name to reason.
+        The workers that do not train, by name, with the reasons.
     total_s:
         Seconds until the slowest worker finishes all epochs, with data transfer and initialisation (``Total_cost``).
     """

@@ -26,11 +26,11 @@ class Workload:
     serial_s:
         The serial part of ``compute_core_s``, which only one core can execute.
     worker_cores:
-        Maximum cores that a worker process can use: the maximum utilization of Nearchus, section III-B.
+        Maximum number of cores that a worker process can use: the maximum utilization of Nearchus, section III-B.
     update_core_s:
         Core-seconds that all parameter servers together need to apply one update and send the state.
     server_cores:
-        Maximum cores that a parameter server process can use.
+        Maximum number of cores that a parameter server process can use.
     state_bytes:
         Size of the state, which each step transfers to the worker and back.
     """
@@ -126,7 +126,7 @@ class _Worker(NamedTuple):
 
 
 def _speeds(workers: Sequence[_Worker], demands_s: Sequence[float], limit: float) -> list[float]:
-    """Return the steps per second of each worker, at most ``limit`` in total; equal workers are computed once."""
+    """Return the steps per second of each worker, at most ``limit`` in total; compute equal workers only once."""
     kinds = Counter(workers)
     speeds = {one: 1 / max(one.alone_s + sum(demands_s), one.min_s) for one in kinds}
     queues = {one: [speed * demand for demand in demands_s] for one, speed in speeds.items()}

@@ -21,8 +21,7 @@ from paceline.runtime import Usage, cgroups
 _PREFIX = "/paceline-device-"
 # The kernel distributes a period's quota among containers at its ticks (about every 4 ms), and carries no deficit into
 # the next period. With less than a tick per container, one of three busy containers got a tenth of the others'
-# share. With a quota of a few ticks, the shares are equal. A larger quota would make a slow device alternate between
-# full speed and idle.
+# share. A quota of a few ticks prevents this; a larger quota would make a slow device jump between full speed and idle.
 _QUOTA_MS = 16
 _MIN_PERIOD_MS, _MAX_PERIOD_MS = 20, 1000  # 1000 ms is the kernel's maximum
 # Devices with equal periods remain in phase: a device that runs while its neighbour is throttled remains 10 % faster

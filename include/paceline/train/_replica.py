@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-# A process that has not joined by then is presumed dead; without a timeout the training would hang silently.
+# A process that has not joined by then is presumed dead; without a timeout, training would hang silently.
 _JOIN_TIMEOUT = timedelta(seconds=60)
 
 

@@ -243,11 +243,11 @@ def checkpoint(*, path: str | os.PathLike[str] | None = None, every_s: float | N
         Folder for the checkpoint files. Default: the environment variable ``PACELINE_CHECKPOINT``, which Paceline sets
         in its jobs; without a folder, ``track`` saves no checkpoints.
     every_s:
-        Seconds between two checkpoints, 0 for every batch. By default, saving takes at most 2 % of the time, with 5 to
-        60 s between two checkpoints.
+        Seconds between two checkpoints; 0 saves after every batch. By default, the interval is 5 to 60 s, so that
+        saving takes at most 2 % of the time if possible.
     **parts:
-        The objects to save, by name. Each has ``state_dict()`` and ``load_state_dict()``, such as the model, the
-        optimizer, a learning rate scheduler, a gradient scaler.
+        The objects to save, by name, such as the model, the optimizer, a learning rate scheduler, a gradient scaler.
+        Each object needs ``state_dict()`` and ``load_state_dict()``.
 
     Returns
     -------

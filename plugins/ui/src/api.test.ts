@@ -26,7 +26,7 @@ test("a request is retried if the database is locked", async () => {
   expect(fetch).toHaveBeenCalledTimes(3);
 });
 
-test("other errors are reported at once", async () => {
+test("other errors are reported without a retry", async () => {
   const fetch = mockFetch(response(500, { detail: "out of order" }));
   await expect(getAllJobs()).rejects.toEqual(new ApiError(500, "out of order"));
   expect(fetch).toHaveBeenCalledTimes(1);

@@ -33,7 +33,7 @@ export interface AllJobs {
   recent: Job[];
 }
 
-/** An event of a run; `machine` is set in a distributed training, unless the event concerns all machines. */
+/** An event of a run; `machine` is set for distributed training, unless the event concerns all machines. */
 export type RunEvent = StoredEvent & { machine?: string | null };
 
 /** The downsampled history of a run: rows of numbers, and events. */
@@ -89,7 +89,7 @@ async function request<T>(path: string, options: RequestInit = {}, tries = 0): P
   try {
     response = await fetch(absoluteUrl(path), { credentials: "same-origin", ...options });
   } catch {
-    throw new ApiError(0, "Airflow does not answer. The page retries automatically.");
+    throw new ApiError(0, "Airflow does not respond. The page retries automatically.");
   }
   if (!response.ok) {
     const body: unknown = await response.json().catch(() => null);
@@ -131,12 +131,12 @@ export async function getHistory(job: Job): Promise<History | null> {
   }
 }
 
-/** Key of each job to the `updated_at` of the deadline that the user has seen. */
+/** Maps the key of each job to the `updated_at` of the deadline that the user has seen. */
 export type SeenDeadlines = Map<string, string>;
 
 export const jobKey = (job: Job) => `${job.task_id}[${job.map_index}]`;
 
-/** Set a new deadline for jobs. Airflow rejects it if a job's deadline has changed since the user has `seen` it. */
+/** Set a new deadline for jobs. Airflow rejects the change if a job's deadline is newer than the `seen` deadline. */
 export function putDeadline(jobs: Job[], deadline: string, seen: SeenDeadlines): Promise<void> {
   const [first] = jobs;
   if (!first) return Promise.resolve();
@@ -151,7 +151,7 @@ export function putDeadline(jobs: Job[], deadline: string, seen: SeenDeadlines):
   });
 }
 
-/** Return the XComs that the tasks of a run have stored with a key, for example drift reports. */
+/** Return the XComs that the tasks of a run have stored under a key, for example drift reports. */
 export async function getXComs(dagId: string, runId: string, key: string, taskId = "~"): Promise<XComEntry[]> {
   const tasks = `api/v2/${runUrl(dagId, runId)}/taskInstances`;
   const list = await request<{ xcom_entries: XComEntry[] }>(

@@ -1,4 +1,4 @@
-// Made from paceline.contract by `make types`.
+// Generated from paceline.contract by `make types`.
 
 /**
  * The part of a job's live state that the pages read.
@@ -18,7 +18,7 @@ export interface PaceSample {
   progress_pct: number;
   setpoint_pct: number;
   /**
-   * The allocation; after a resize without an answer from the engine, its upper bound.
+   * The allocation, or its upper bound while the engine has not confirmed a resize.
    */
   devices: number;
   min_devices: number;
@@ -51,7 +51,7 @@ export interface PaceSample {
    */
   alpha: number;
   /**
-   * Start of the job; while it waits, the current time, rounded to a minute. 0 with the controller `paper`.
+   * Start of the job, or the current time, rounded to a minute, while the job waits. 0 with `PaperController`.
    */
   began_s: number;
   /**
@@ -72,7 +72,7 @@ export interface PaceSample {
   };
   threads: number | null;
   /**
-   * Whole devices that train now, if the job chooses them itself.
+   * Number of whole devices that train now, if the job reports this number.
    */
   devices_in_force: number | null;
 }

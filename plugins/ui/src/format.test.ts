@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 
-import { aPace } from "./samples";
+import { makePace } from "./samples";
 import type { Job } from "./api";
 import { formatClock, deadlineStatus, formatDevices, formatDuration, formatTime, shortName, jobStatus } from "./format";
 
@@ -32,9 +32,9 @@ test.each([
   [{ state: "waiting", forecast_s: null, earliest_s: null }, "unknown", "waiting for devices"],
   [{ state: "waiting", earliest_s: 80, feasible: false }, "bad", "waiting for devices, 20 s late at best"],
   [{ state: "paused", forecast_s: null, earliest_s: null }, "danger", "preempted: other jobs have the devices"],
-  [{ state: "detached" }, "danger", "detached: no task controls it"],
+  [{ state: "detached" }, "danger", "detached: no task controls the job"],
 ] as const)("status of %o is %s: %s", (changed, level, text) => {
-  expect(deadlineStatus(aPace(changed))).toMatchObject({ level, text });
+  expect(deadlineStatus(makePace(changed))).toMatchObject({ level, text });
 });
 
 test("devices are fractional cores or whole devices", () => {
@@ -51,17 +51,17 @@ test("a worker has the name of its machine", () => {
 test.each([
   ["running", {}, "on time"],
   ["failed", {}, "failed"],
-  ["skipped", {}, "left the training"],
+  ["skipped", {}, "left out of training"],
   ["success", {}, "ended"],
   ["success", { state: "finished", t_s: 60 }, "done 0 s early (+0.00 %)"],
   ["up_for_retry", {}, "waiting for its next try"],
 ] as const)("status of a %s task with sample %o: %s", (state, changed, text) => {
-  const pace = aPace(changed);
+  const pace = makePace(changed);
   expect(jobStatus({ state, pace } as Job, Date.parse(pace.updated_at) + 1000).text).toBe(text);
 });
 
 test("a job without recent samples is in danger", () => {
-  const pace = aPace();
+  const pace = makePace();
   const status = jobStatus({ state: "running", pace } as Job, Date.parse(pace.updated_at) + 45_000);
   expect(status).toMatchObject({ level: "danger", text: "no sample for 45 s" });
 });

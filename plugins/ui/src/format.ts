@@ -31,13 +31,13 @@ export interface Status {
 /** A delay of at most this fraction of the deadline counts as on time. */
 const TOLERANCE = 0.005;
 
-/** Return the status that a sample shows, relative to the deadline. */
+/** Return the status of a job relative to its deadline, according to a sample. */
 export function deadlineStatus(pace: Pace): Status {
   const { deadline_s: deadline, forecast_s: forecast, earliest_s: earliest, t_s: now } = pace;
   const left = deadline === null ? Infinity : deadline - now;
   if (pace.state === "failed") return { level: "bad", text: "failed", slackS: left };
   if (pace.state === "paused") return { level: "danger", text: "preempted: other jobs have the devices", slackS: left };
-  if (pace.state === "detached") return { level: "danger", text: "detached: no task controls it", slackS: left };
+  if (pace.state === "detached") return { level: "danger", text: "detached: no task controls the job", slackS: left };
   if (deadline === null) return statusWithoutDeadline(pace);
   if (pace.state === "finished") {
     const late = now - deadline;
@@ -76,7 +76,7 @@ function statusWithoutDeadline(pace: Pace): Status {
   return { level: "good", text: "as fast as its budget allows", slackS };
 }
 
-/** Seconds without a sample after which the status reports it. Jobs publish about one sample per second. */
+/** Seconds after which the status reports missing samples. Jobs publish about one sample per second. */
 const SILENT_S = 20;
 
 const FINAL_STATES = ["success", "failed", "skipped", "upstream_failed", "removed"];
@@ -89,7 +89,8 @@ export function jobStatus(job: Job, now = Date.now()): Status {
   const status = deadlineStatus(pace);
   if (pace.state === "finished" || pace.state === "failed") return status;
   if (state === "failed" || state === "upstream_failed") return { ...status, level: "bad", text: "failed" };
-  if (isEnded(job)) return { ...status, level: "unknown", text: state === "skipped" ? "left the training" : "ended" };
+  if (isEnded(job))
+    return { ...status, level: "unknown", text: state === "skipped" ? "left out of training" : "ended" };
   if (state !== "running") return { ...status, level: "danger", text: "waiting for its next try" };
   const silentS = (now - Date.parse(pace.updated_at)) / 1000;
   if (silentS > SILENT_S) return { ...status, level: "danger", text: `no sample for ${formatDuration(silentS)}` };
@@ -112,7 +113,7 @@ export function formatTime(at: Date, now = new Date(), zone = timeZone()): strin
   return day(at) === day(now) ? time : `${day(at)}, ${time}`;
 }
 
-/** Return the last part of a task id: `train.gate-1` -> `gate-1`. For workers, it is the machine's name. */
+/** Return the last part of a task id: `train.gate-1` -> `gate-1`. The last part of a worker's id is its machine. */
 export function shortName(taskId: string, mapIndex = -1): string {
   const name = taskId.slice(taskId.lastIndexOf(".") + 1);
   return mapIndex >= 0 ? `${name} [${mapIndex}]` : name;

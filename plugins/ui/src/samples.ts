@@ -1,7 +1,7 @@
 // A complete sample for tests.
 import type { Pace } from "./api";
 
-export function aPace(changed: Partial<Pace> = {}): Pace {
+export function makePace(changed: Partial<Pace> = {}): Pace {
   return {
     version: 1,
     state: "training",

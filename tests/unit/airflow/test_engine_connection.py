@@ -33,8 +33,8 @@ def test_host_may_be_a_url_a_socket_or_a_name(fields, url):
 
 
 def test_tls_is_configured_by_extras_and_verified_by_default():
-    found = engine_address("gate", connection(json.dumps(TLS), host="gate"))
-    assert found == ("tcp://gate:2376", {**FILES, "verify": True})
+    address = engine_address("gate", connection(json.dumps(TLS), host="gate"))
+    assert address == ("tcp://gate:2376", {**FILES, "verify": True})
     unverified = engine_address("gate", connection(json.dumps({**TLS, "tls_verify": False}), host="gate"))
     assert unverified[1]["verify"] is False
 

@@ -123,7 +123,7 @@ def test_randomized_greedy_with_local_search_is_within_3_percent_of_optimum():
     for seed in range(15):
         jobs, nodes = random_instance(100 + seed, jobs=3 + seed % 4, nodes=2 + seed % 2)
         best = optimum(jobs, nodes, 0.0).value
-        best = RandomizedGreedy(local_search=True).allocate(jobs, nodes, 0.0, rescale=True)
-        gaps.append(objective(best.placements, jobs, nodes, 0.0) / best - 1.0)
+        allocation = RandomizedGreedy(local_search=True).allocate(jobs, nodes, 0.0, rescale=True)
+        gaps.append(objective(allocation.placements, jobs, nodes, 0.0) / best - 1.0)
     assert min(gaps) > -1e-9
     assert mean(gaps) <= 0.03

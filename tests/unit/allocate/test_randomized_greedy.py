@@ -59,13 +59,13 @@ SETTINGS = [{}, {"local_search": True}, {"improve": False}]
 @given(state=cluster_states())
 def test_decision_is_valid_has_reasons_and_leaves_no_usable_device_idle(options, state):
     jobs, nodes = state
-    found = decide(jobs, nodes, iterations=30, **options)
-    check(found, jobs, nodes)
-    assert set(found.reasons) == {job.name for job in jobs}
+    decision = decide(jobs, nodes, iterations=30, **options)
+    check(decision, jobs, nodes)
+    assert set(decision.reasons) == {job.name for job in jobs}
     for node in nodes:
-        left = node.devices - sum(given.devices for given in found.placements.values() if given.node == node.name)
+        left = node.devices - sum(given.devices for given in decision.placements.values() if given.node == node.name)
         for job in jobs:
-            if job.name not in found.placements and node.kind in job.speeds:
+            if job.name not in decision.placements and node.kind in job.speeds:
                 assert job.speeds[node.kind].counts[0] > left
 
 
@@ -96,13 +96,13 @@ def test_job_gets_cheapest_placement_that_meets_its_due_date():
 def test_late_job_gets_fastest_placement_and_is_reported():
     # A second of tardiness costs more than the energy of any node. Otherwise, f_OBJ may prefer the cheap node.
     nodes = [Node("cheap", 2, "slow", (0.0, 0.01, 0.015)), Node("costly", 2, "fast", (0.0, 0.05, 0.06))]
-    found = decide([waiting_job("j", due_s=10.0)], nodes)
-    assert found.placements["j"] == Placement("costly", 2)
-    assert found.late == {"j"}
-    assert found.reasons["j"] == "will be 46 s late: no node is fast enough"
-    found = decide([waiting_job("j", speeds={"other": FAST})], nodes)
-    assert not found.placements
-    assert found.reasons["j"] == "waits: no node has devices that the job can use"
+    decision = decide([waiting_job("j", due_s=10.0)], nodes)
+    assert decision.placements["j"] == Placement("costly", 2)
+    assert decision.late == {"j"}
+    assert decision.reasons["j"] == "will be 46 s late: no node is fast enough"
+    decision = decide([waiting_job("j", speeds={"other": FAST})], nodes)
+    assert not decision.placements
+    assert decision.reasons["j"] == "waits: no node has devices that the job can use"
 
 
 def test_published_order_places_job_closest_to_its_due_date_first():
@@ -125,9 +125,9 @@ def test_short_and_important_jobs_come_first_among_late_jobs():
 def test_job_without_due_date_comes_last_and_uses_free_devices():
     jobs = [waiting_job("whenever", arrived_s=0.0), waiting_job("due", due_s=110.0, arrived_s=5.0)]
     assert list(decide(jobs, [Node("n", 1, "fast", COSTS[:2])]).placements) == ["due"]
-    found = decide(jobs, [Node("n", 1, "fast", COSTS[:2]), Node("m", 1, "slow", COSTS[:2])])
-    assert set(found.placements) == {"whenever", "due"}
-    assert found.late == frozenset()
+    decision = decide(jobs, [Node("n", 1, "fast", COSTS[:2]), Node("m", 1, "slow", COSTS[:2])])
+    assert set(decision.placements) == {"whenever", "due"}
+    assert decision.late == frozenset()
 
 
 def test_running_job_is_preempted_only_for_job_that_cannot_wait():
@@ -137,21 +137,21 @@ def test_running_job_is_preempted_only_for_job_that_cannot_wait():
     assert decide(jobs, nodes, iterations=1).placements["old"].node == "n"
     assert "new" not in decide([running_job("old", "n", 2, due_s=200.0), patient], nodes, iterations=1).placements
     jobs = [running_job("old", "n", 1, work=500.0, due_s=5000.0), waiting_job("new", 100.0, due_s=105.0)]
-    found = decide(jobs, [Node("n", 1, "fast", COSTS[:2])])
-    assert found.placements == {"new": Placement("n", 1)}
-    assert found.reasons["old"].startswith("preempted")
+    decision = decide(jobs, [Node("n", 1, "fast", COSTS[:2])])
+    assert decision.placements == {"new": Placement("n", 1)}
+    assert decision.reasons["old"].startswith("preempted")
 
 
 def test_running_job_stays_on_its_node_among_equal_nodes():
     nodes = [Node(f"n{number}", 1, "fast", COSTS[:2]) for number in range(5)]
     jobs = [running_job(f"r{number}", f"n{4 - number}", 1, due_s=150.0 + number) for number in range(4)]
     jobs.append(waiting_job("new", due_s=105.0))
-    found = decide(jobs, nodes).placements
-    assert found == {job.name: job.held for job in jobs[:4]} | {"new": Placement("n0", 1)}
+    decision = decide(jobs, nodes).placements
+    assert decision == {job.name: job.held for job in jobs[:4]} | {"new": Placement("n0", 1)}
 
 
 def test_job_moves_only_if_gain_exceeds_lost_work():
-    nodes = [Node("slow", 1, "slow", (0.0, 1.0)), Node("fast", 1, "fast", (0.0, 2.0))]  # a unit of work costs 2.5, 2
+    nodes = [Node("slow", 1, "slow", (0.0, 1.0)), Node("fast", 1, "fast", (0.0, 2.0))]  # cost per unit of work: 2.5, 2
     moved = [
         decide([running_job("j", "slow", 1, work=work, due_s=9999.0)], nodes).placements["j"] for work in (30.0, 300.0)
     ]

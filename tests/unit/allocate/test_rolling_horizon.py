@@ -103,7 +103,7 @@ def test_auto_solver_considers_every_allowed_device_count():
     prices, both = (solve(horizon_problem(jobs, 50), solver, gap=0.005) for solver in ("prices", "auto"))
     assert_valid(jobs, 50, prices)
     assert_valid(jobs, 50, both)
-    assert prices.gap == float("inf")  # the prices solver tries only some device counts: no bound
+    assert prices.gap == float("inf")  # no bound, because the prices solver tries only some device counts
     assert both.solver == "highs"
     assert both.gap <= 0.005
 
@@ -130,7 +130,7 @@ def test_jobs_that_do_not_fit_or_cannot_run_wait_with_reason():
     jobs = [job("a", 900.0), job("b", 900.0, Speeds((4,), (2.0,))), job("c", 900.0)]
     jobs.append(ClusterJob("stranger", 0.0, 900.0, {"other": Speeds.linear(2)}))
     allocation = RollingHorizon().allocate(jobs, [Node("pool", 4)], 0.0, rescale=True)
-    assert set(allocation.placements) == {"a"}  # c does not overtake b
+    assert set(allocation.placements) == {"a"}  # c does not start before b
     assert "arrived earlier" in allocation.reasons["b"]
     assert "arrived earlier" in allocation.reasons["c"]
     assert "cannot run" in allocation.reasons["stranger"]
@@ -142,7 +142,7 @@ def test_queued_jobs_get_idle_nodes_between_regular_times():
     policy = RollingHorizon()
     allocation = policy.allocate(jobs, [Node("pool", 13)], 60.0, rescale=False)
     assert {name: placement.devices for name, placement in allocation.placements.items()} == {"a": 4, "b": 8, "c": 1}
-    assert policy.last is None  # no plan between regular times
+    assert policy.last is None  # no new plan between regular times
 
 
 def test_job_that_exceeds_its_estimated_time_gets_its_smallest_allocation():

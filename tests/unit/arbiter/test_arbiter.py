@@ -81,7 +81,7 @@ class SimulatedJob:
 def run_on_pool(
     jobs: list[SimulatedJob], arbiter=None, *, seconds: int, at=None, restart_every: int | None = None
 ) -> None:
-    """Run the jobs on the pool. ``at`` maps seconds to actions. The arbiter restarts every ``restart_every`` seconds."""
+    """Run the jobs on the pool. ``at`` maps seconds to actions. ``restart_every`` is the arbiter's life in seconds."""
     arbiter = arbiter or Arbiter(POOL, every_s=20.0)
     for second in range(seconds):
         if at and second in at:

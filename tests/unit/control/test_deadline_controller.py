@@ -214,7 +214,7 @@ def test_job_gets_one_core_at_start_up_and_more_after_an_earlier_deadline():
 
 def test_allocation_follows_a_rising_ceiling_before_the_first_report():
     low, high = 0.1, 0.3
-    controller = DeadlineController(LIMITS, 80.0)  # without start(): another process started the job
+    controller = DeadlineController(LIMITS, 80.0)  # without start(), because another process has started the job
     assert controller.step(Observation(1.0, None, 1, held_devices=low, ceiling=low)).devices == low
     assert controller.step(Observation(2.0, None, 1, held_devices=low, ceiling=high)).devices == pytest.approx(high)
     assert controller.step(
@@ -229,7 +229,7 @@ def test_start_up_time_counts_from_the_start_and_from_an_interruption():
     past = replace(make_past_run(plant), startup_s=30.0)
     needs_s = 30.0 + 1.05 * plant.shortest_s(2.0)
     started, restored = (DeadlineController(LIMITS, 100.0 + needs_s, past=past) for _ in range(2))
-    devices = started.start(100.0)  # the job waited 100 s in a queue
+    devices = started.start(100.0)  # the job has waited in a queue for 100 s
     assert devices > 1.5
     assert restored.step(Observation(101.0, None, 1, held_devices=devices)).devices >= devices
     interrupted = DeadlineController(LIMITS, 120.0 + needs_s, past=past)
@@ -289,7 +289,7 @@ def test_limits_quantum_and_ceiling_hold_for_random_jobs(kind, d_c, changed_to, 
     run = simulate_run(
         plant, controller, seed=seed, new_deadlines=new_deadlines, ceilings={10.0: ceiling} if ceiling else None
     )
-    in_force_s = 10.0 + 2 * (kind["resize_s"] + 1.0)  # a pending resize has ended
+    in_force_s = 10.0 + 2 * (kind["resize_s"] + 1.0)  # the last resize is complete
     for now_s, percent, devices in run.samples:
         steps = devices / LIMITS.quantum
         assert steps == pytest.approx(round(steps))
@@ -339,4 +339,4 @@ def test_control_period_of_a_late_job_is_not_shortened():
         decision = controller.step(Observation(second, second, 1000, done_s=second, held_devices=devices))
         devices, steps[second] = decision.devices, decision.next_s
     assert (devices, steps[30], steps[70], steps[99]) == (2.0, 1.0, 1.0, 1.0)
-    assert steps[56] < 1.0  # shorter shortly before the end
+    assert steps[56] < 1.0  # the control period is shorter shortly before the end

@@ -57,7 +57,7 @@ def test_integral_does_not_wind_up_at_a_limit():
     controller = PIController(Limits(0.1, 2.0), Gains(1.0, 0.3))
     for _ in range(1000):
         assert controller.step(50, 10) == 2.0
-    assert controller.step(50, 51) < 2.0  # progress beyond the setpoint leaves the limit
+    assert controller.step(50, 51) < 2.0  # progress beyond the setpoint moves the output away from the limit
 
 
 def test_new_gains_do_not_change_the_output_abruptly():
@@ -87,7 +87,7 @@ def test_invalid_limits_and_gains_are_rejected(make, message):
         make()
 
 
-def test_paper_controller_ramps_up_from_zero_and_jumps_to_a_new_deadlines_ramp():
+def test_paper_controller_jumps_to_the_setpoint_of_a_new_deadline():
     controller = PaperController(Limits(0.0, 8.0), 100.0, gains=Gains(0.5, 0.1))
     assert controller.start(0.0) == 0.0
     assert controller.step(Observation(10.0, 6, 100, held_devices=1.0)).devices == 2.0  # error: 10 % - 6 %

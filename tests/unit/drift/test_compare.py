@@ -76,11 +76,11 @@ def test_shifted_feature_is_listed_first_with_its_statistics() -> None:
     report = compare(window(0), current)
     assert report.verdict == "drift"
     assert report.drifted_features == ["wind"]
-    found = report.features[0]
-    assert (found.name, found.test) == ("wind", "Kolmogorov-Smirnov")
-    assert found.effect > 0.1
-    assert found.psi > 0.1
-    assert found.reason == "its distribution changed, its mean from 3.931 to 4.427"
+    result = report.features[0]
+    assert (result.name, result.test) == ("wind", "Kolmogorov-Smirnov")
+    assert result.effect > 0.1
+    assert result.psi > 0.1
+    assert result.reason == "its distribution changed, its mean from 3.931 to 4.427"
     assert "wind" in report.reason
 
 
@@ -97,9 +97,9 @@ def test_new_category_is_named_and_few_rare_categories_are_not_drift() -> None:
     current.loc[:2, "carrier"] = ["X1", "X2", "X3"]
     assert compare(window(0), current).verdict == "no drift"
     current.loc[:99, "carrier"] = "B6"
-    found = feature(compare(window(0), current), "carrier")
-    assert (found.verdict, found.new_categories) == ("drift", ("B6",))
-    assert "B6" in found.reason
+    result = feature(compare(window(0), current), "carrier")
+    assert (result.verdict, result.new_categories) == ("drift", ("B6",))
+    assert "B6" in result.reason
 
 
 IDS = [f"id-{number}" for number in range(1000)]

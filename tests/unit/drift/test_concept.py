@@ -13,12 +13,12 @@ from paceline.drift.concept import ABSOLUTE, WRONG, compute_errors, detect_conce
 from paceline.errors import InvalidInputError
 
 
-def make_predictions(seed: int, n: int, *, wrong_share: float, second_half_share: float | None = None) -> pd.DataFrame:
+def make_predictions(seed: int, n: int, *, wrong_share: float, wrong_share_later: float | None = None) -> pd.DataFrame:
     """Return rows with a stable feature and the given shares of wrong predictions."""
     rng = np.random.default_rng(seed)
     late = rng.integers(0, 2, n)
     share = np.where(
-        np.arange(n) < n // 2, wrong_share, wrong_share if second_half_share is None else second_half_share
+        np.arange(n) < n // 2, wrong_share, wrong_share if wrong_share_later is None else wrong_share_later
     )
     predicted = np.where(rng.random(n) < share, 1 - late, late) * 0.8 + 0.1
     day = pd.date_range("2013-01-01", periods=n, freq="h").strftime("%Y-%m-%d %H:00")
@@ -34,7 +34,7 @@ def compare_predictions(
 
 
 def test_rise_of_the_error_is_drift_with_its_position() -> None:
-    current = make_predictions(1, 2000, wrong_share=0.1, second_half_share=0.4)
+    current = make_predictions(1, 2000, wrong_share=0.1, wrong_share_later=0.4)
     report, concept = compare_predictions(make_predictions(0, 1000, wrong_share=0.1), current, time="day")
     assert report.verdict == "drift"
     assert report.drifted_features == []
@@ -92,7 +92,7 @@ def test_missing_labels_are_not_enough_data() -> None:
 def test_reference_without_predictions_is_not_used() -> None:
     _, concept = compare_predictions(
         make_predictions(0, 500, wrong_share=0.1)[["temp"]],
-        make_predictions(1, 2000, wrong_share=0.1, second_half_share=0.5),
+        make_predictions(1, 2000, wrong_share=0.1, wrong_share_later=0.5),
     )
     assert (concept.verdict, concept.reference_rows) == ("drift", 0)
 
@@ -103,9 +103,9 @@ def test_numeric_predictions_have_absolute_errors() -> None:
     frame = pd.DataFrame({"truth": truth, "guess": truth + rng.normal(0, np.repeat([2, 6], 1000))})
     errors, measure, _ = compute_errors(frame, "guess", "truth")
     assert measure == ABSOLUTE
-    found = detect_concept_drift(errors[:500], errors[500:], measure=measure)
-    assert found.verdict == "drift"
-    assert abs(found.changes[0].row - 500) <= 100
+    concept_drift = detect_concept_drift(errors[:500], errors[500:], measure=measure)
+    assert concept_drift.verdict == "drift"
+    assert abs(concept_drift.changes[0].row - 500) <= 100
 
 
 def test_predictions_of_labels_of_any_type_are_right_or_wrong() -> None:

@@ -139,7 +139,7 @@ def test_worker_keeps_its_cores_until_its_removal_succeeds(team: StubTeam) -> No
     newcomers = [team.jobs[name] for name in ("worker-2", "worker-3")]
     for job in newcomers:
         job.error = UNREACHABLE
-    team.step(used=0.5)  # the step brought no speed and is reverted
+    team.step(used=0.5)  # the step did not increase the speed and is reverted
     assert becomes_true(lambda: min(job.failed_stops for job in newcomers) > 1)
     team.job.usage()
     assert team.jobs["worker-0"].cores == pytest.approx(0.5), "not increased while the new workers may still run"
@@ -227,7 +227,7 @@ def test_cores_of_a_resize_without_a_response_count_as_allocated() -> None:
     team = StubTeam(budget=4.5)
     team.jobs["worker-1"].answers = False
     with pytest.raises(RuntimeUnavailableError):
-        team.step(used=0.99)  # the increase gets no answer
+        team.step(used=0.99)  # the engine does not respond to the increase
     team.jobs["worker-1"].answers = True
     team.job.resize(3.0)
     assert team.cores == pytest.approx(3.0)

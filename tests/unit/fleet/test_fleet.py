@@ -95,7 +95,7 @@ def test_error_for_an_unreadable_file_names_the_file(write_fleet, tmp_path):
     with pytest.raises(InvalidInputError, match="expected YAML"):
         load(write_fleet("workers: [a: b: c]"))
     with pytest.raises(InvalidInputError, match="expected YAML"):
-        load(write_fleet("!!python/object/apply:os.system ['true']"))  # the file must not execute code
+        load(write_fleet("!!python/object/apply:os.system ['true']"))  # loading must not execute code in the file
 
 
 class FakeEngine:
@@ -127,13 +127,13 @@ def test_check_reports_differences_of_every_engine(write_fleet):
             raise ConnectionError("Connection refused\nand more details")
         return engines[worker.name]
 
-    found = {one.machine: one for one in check(load(write_fleet(FLEET)), connect, image="trainer")}
-    assert list(found) == ["gate-1", "gate-2", "hall", "store"]
-    assert found["gate-1"].problems == ("its engine does not answer: Connection refused",)
-    assert found["gate-2"].problems == ("has 2 cores, expected 4",)
-    assert found["hall"].problems == ("its engine has no GPU runtime, expected 2 GPUs",)
-    assert found["store"].problems == ("has 8.0 GiB of memory, expected 32", "image trainer is missing")
-    assert (found["gate-2"].version, found["gate-2"].cores, found["gate-2"].ok) == ("28.2.2", 2, False)
+    results = {one.machine: one for one in check(load(write_fleet(FLEET)), connect, image="trainer")}
+    assert list(results) == ["gate-1", "gate-2", "hall", "store"]
+    assert results["gate-1"].problems == ("its engine does not respond: Connection refused",)
+    assert results["gate-2"].problems == ("has 2 cores, expected 4",)
+    assert results["hall"].problems == ("its engine has no GPU runtime, expected 2 GPUs",)
+    assert results["store"].problems == ("has 8.0 GiB of memory, expected 32", "image trainer is missing")
+    assert (results["gate-2"].version, results["gate-2"].cores, results["gate-2"].ok) == ("28.2.2", 2, False)
     results = check(load(write_fleet(FLEET)), lambda worker: FakeEngine(64, 256.0, runtimes=("runc", "nvidia")))
     assert all(one.ok for one in results)
 
@@ -149,6 +149,6 @@ def test_fleet_check_command_lists_machines_and_fails_if_one_is_unreachable(writ
     assert len(lines) == 5
     monkeypatch.setattr("paceline.airflow._fleet_command._connect", lambda worker: 1 / 0)
     assert main(["fleet", "check", str(write_fleet(FLEET))]) == 1
-    assert "its engine does not answer: division by zero" in capsys.readouterr().out
+    assert "its engine does not respond: division by zero" in capsys.readouterr().out
     assert main(["fleet", "check", "nowhere.yaml"]) == 1
     assert "fleet: got 'nowhere.yaml', expected a readable file" in capsys.readouterr().err

@@ -163,9 +163,9 @@ def test_modified_champion_is_not_scored(evaluate_directly: Task, registry: Regi
     ("script", "error", "message"),
     [
         ("raise RuntimeError('no such column')", AirflowException, "scoring the challenger.*no such column"),
-        ("print('done')", AirflowFailException, "metric: got 'auc'.*for the challenger it reported nothing"),
-        ("from paceline.train import report; report(accuracy=0.9)", AirflowFailException, "it reported accuracy"),
-        (UNREADABLE, AirflowFailException, "metric: got 'auc'.*it reported nothing"),
+        ("print('done')", AirflowFailException, "metric: got 'auc'.*it has reported nothing for the challenger"),
+        ("from paceline.train import report; report(accuracy=0.9)", AirflowFailException, "it has reported accuracy"),
+        (UNREADABLE, AirflowFailException, "metric: got 'auc'.*it has reported nothing"),
     ],
 )
 def test_script_without_valid_score_fails_and_registers_nothing(
@@ -180,7 +180,7 @@ def test_script_without_valid_score_fails_and_registers_nothing(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"challenger": "/nowhere/model"}, "challenger: got '/nowhere/model', expected a folder with a model"),
+        ({"challenger": "/nowhere/model"}, "challenger: got '/nowhere/model', expected an existing folder"),
         ({"data": {"holdout.csv": "/nowhere/x.csv"}}, r"data/holdout\.csv.*: got '/nowhere/x\.csv'"),
         ({"script": "/nowhere/evaluate.py"}, "script: got '/nowhere/evaluate.py'"),
     ],

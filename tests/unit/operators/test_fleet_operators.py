@@ -1,4 +1,4 @@
-"""``ProfileOperator`` and ``ScheduleOperator`` without an engine. ``tests/soak/test_edge.py`` tests both with engines."""
+"""``ProfileOperator`` and ``ScheduleOperator`` without an engine. ``tests/soak/test_edge.py`` uses engines."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_missing_engine_is_retried_and_missing_script_is_not(profiles, script, t
         profile_task(profiles, script).execute(CONTEXT)
     assert not isinstance(raised.value, AirflowFailException)
     save_profile(profiles, profile_task(profiles, script))
-    with pytest.raises(RuntimeUnavailableError, match="no machine's engine answers"):
+    with pytest.raises(RuntimeUnavailableError, match="no machine's engine responds"):
         schedule_task(profiles).execute(CONTEXT)
     with pytest.raises(AirflowFailException, match=r"script: got .*none.py"):
         profile_task(profiles, tmp_path / "none.py").execute(CONTEXT)
@@ -112,7 +112,7 @@ def test_invalid_arguments_are_rejected_by_name(profiles):
 
 
 def test_error_names_missing_and_damaged_profiles(profiles):
-    with pytest.raises(AirflowFailException, match="has no profile of nano: run a ProfileOperator"):
+    with pytest.raises(AirflowFailException, match="has no profile of nano; create it with a ProfileOperator"):
         schedule_task(profiles).execute(CONTEXT)
     UPath(profiles).mkdir()
     (UPath(profiles) / "nano.skops").write_bytes(b"not a profile")
@@ -130,10 +130,10 @@ def test_fingerprint_changes_with_the_background_applications(profiles, script, 
         return task._fingerprint(task._training_spec(tmp_path), "nano")
 
     app = BackgroundApp(name="app", latency_ms=10, image="app", script=str(app_script))
-    found = [fingerprint(), fingerprint(app), fingerprint(app.model_copy(update={"image": "another"}))]
+    fingerprints = [fingerprint(), fingerprint(app), fingerprint(app.model_copy(update={"image": "another"}))]
     app_script.write_text("second")
-    found.append(fingerprint(app))
-    assert len(set(found)) == 4
+    fingerprints.append(fingerprint(app))
+    assert len(set(fingerprints)) == 4
 
 
 def test_measured_machines_cover_every_application_of_a_kind(profiles, script):

@@ -41,8 +41,8 @@ def test_remote_output_is_replaced_in_place(existing: bool, tmp_path: Path) -> N
         collect_output(job_with_output(model="old", weights__first="old", weights__second="old"), place)
     collect_output(job_with_output(model="new", weights__first="new"), place)
     files = [path for path in ObjectStoragePath(place).rglob("*") if path.is_file()]
-    found = {path.path.partition(f"{tmp_path.name}/")[2]: path.read_text() for path in files}
-    assert found == {"model": "new", "weights/first": "new"}
+    texts_by_path = {path.path.partition(f"{tmp_path.name}/")[2]: path.read_text() for path in files}
+    assert texts_by_path == {"model": "new", "weights/first": "new"}
 
 
 def test_other_files_at_the_destination_are_kept(tmp_path: Path) -> None:

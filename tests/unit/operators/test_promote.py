@@ -34,7 +34,9 @@ def registry(tmp_path: Path) -> Registry:
 
 @pytest.fixture
 def promote(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> Task:
-    monkeypatch.setattr(promote_module, "_was_sent", lambda context, outlet: False)  # needs a supervisor
+    monkeypatch.setattr(
+        promote_module, "_was_sent", lambda context, outlet: False
+    )  # this method needs a supervisor process
 
     def run(evaluation: Any, **arguments: Any) -> Any:
         operator = PromoteOperator(
@@ -68,7 +70,7 @@ def test_first_version_is_promoted_from_a_dict_or_json_text(promote: Task, regis
     assert result.pop("registry").endswith("/registry")
     assert result == {
         "promoted": True,
-        "reason": "version 1 is the first, auc 0.7",
+        "reason": "version 1 is the first, with auc 0.7",
         "model": "flights",
         "version": 1,
         "champion_version": 1,
@@ -81,7 +83,7 @@ def test_better_challenger_is_promoted_only_once_and_the_reason_is_reported(prom
     promote(_evaluation_result(1, 0.7))
     verdict = _evaluation_result(2, 0.75, champion_version=1)
     results = [promote(verdict), promote(verdict)]
-    for result in results:  # a retry after the promotion returns the same result
+    for result in results:  # a retry returns the same result and promotes nothing
         assert (result["promoted"], result["champion_version"], result["previous_version"]) == (True, 2, 1)
     assert len(registry.history("flights")) == 2
     assert registry.history("flights")[-1].reason == results[0]["reason"]

@@ -50,8 +50,8 @@ def test_code_digest_changes_only_if_the_code_changes(tmp_path):
 def test_speed_of_a_loaded_run_is_less_certain_than_when_saved():
     assert load("a") is None
     save("a", LEARNED)
-    found = load("a")
-    assert (found.tail_s, found.pause_s, found.related, found.speed_sd) == (0.4, 0.3, True, 0.3)
+    loaded_run = load("a")
+    assert (loaded_run.tail_s, loaded_run.pause_s, loaded_run.related, loaded_run.speed_sd) == (0.4, 0.3, True, 0.3)
     assert load("b") is None
     save("a", {**LEARNED, "tail_s": 7.0})
     assert load("a").tail_s == 7.0

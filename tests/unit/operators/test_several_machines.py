@@ -84,7 +84,7 @@ def test_fleet_result_combines_the_workers_that_trained():
 def test_machine_outside_the_plan_is_skipped_and_invalid_plan_is_rejected():
     with pytest.raises(AirflowSkipException, match="hall does not train: it is too busy"):
         worker_task(HALL).execute(context())
-    with pytest.raises(AirflowSkipException, match="the schedule does not choose it"):
+    with pytest.raises(AirflowSkipException, match="the schedule does not include this machine"):
         worker_task(HALL, {"workers": PLAN["workers"]}).execute(context())
     with pytest.raises(AirflowFailException, match="plan: got 'nonsense', expected"):
         worker_task(plan="nonsense").execute(context())
@@ -99,7 +99,7 @@ def count_removed_jobs(monkeypatch):
 
 
 def test_late_worker_is_skipped_and_its_earlier_job_is_removed(count_removed_jobs):
-    with pytest.raises(AirflowSkipException, match="the training ended before it started"):
+    with pytest.raises(AirflowSkipException, match="training ended before this worker started"):
         worker_task().execute(context("success"))
     assert count_removed_jobs() == 1
 

@@ -67,7 +67,7 @@ def test_number_of_gpus_limits_the_devices_of_a_job_on_whole_devices():
         return _arguments.read(task).limits(16.0, task.log).max_devices
 
     assert max_devices(gpus=2, quantum=1, min_devices=1) == 2
-    assert max_devices(gpus=2) == 16  # cores, besides the GPUs
+    assert max_devices(gpus=2) == 16  # the devices are cores, in addition to the GPUs
     assert max_devices(gpus=2, quantum=1, max_devices=1) == 1
 
 

@@ -82,7 +82,9 @@ def test_mean_of_regressions_is_used_only_if_more_accurate():
     assert "+" not in straight.regression
     rough = 0.02 * np.exp(cpu + 0.3 * (cpu > 0.4) + np.random.default_rng(0).normal(0, 0.05, len(cpu)))
     bent = learn(FUNCTIONS[0], frame.assign(compute_s=rough))
-    assert "+" in bent.regression  # the function is neither smooth nor piecewise constant
+    assert (
+        "+" in bent.regression
+    )  # the function is neither smooth nor piecewise constant, so neither regression alone fits
     test = frame.assign(cpu=cpu + 0.007)
     truth = 0.02 * np.exp(test.cpu + 0.3 * (test.cpu > 0.4))
     predicted = bent(test[["cpu", "gpu", "batch_size"]].to_numpy())
@@ -112,7 +114,7 @@ def test_no_point_is_suggested_when_the_grid_is_exhausted():
     assert len(first_points(small, 4)) == 4
     assert choose_more(small, simulate_measurements(small.grid), FUNCTIONS[:1], 3) == []
     assert len(choose_more(small, simulate_measurements(small.grid[:3]), FUNCTIONS[:1], 3)) == 1
-    with pytest.raises(InvalidInputError, match="count: got 5, expected a number from 1 to the 4 points of the grid"):
+    with pytest.raises(InvalidInputError, match="count: got 5, expected a number from 1 to 4, the number of points"):
         first_points(small, 5)
     with pytest.raises(
         InvalidInputError, match=r"axes.cpu: got \[1, 1\], expected at least one value, without duplicates"

@@ -30,15 +30,15 @@ class FormulaBench:
         self._rnd = np.random.default_rng(7)
         self._noise = noise
         self.kinds = {machine.name: machine.kind for machine in MACHINES}
-        self.trainings = []
+        self.jobs = []
         self.measurements = []
 
     def train(self, batch):
-        self.trainings.append(dict(batch))
+        self.jobs.append(dict(batch))
 
     def measure(self, loads, *, active, server):
         self.measurements.append((loads, tuple(active), server))
-        batch, workers = self.trainings[-1], len(active)
+        batch, workers = self.jobs[-1], len(active)
         rows = []
         for name in active:
             load, size, speed = loads[name], batch[name], SPEED[self.kinds[name]]
@@ -79,9 +79,9 @@ def survey_result():
 def test_survey_starts_a_job_for_each_batch_size_and_round(survey_result):
     bench, measured = survey_result
     assert len(bench.measurements) == 80
-    assert len(bench.trainings) == 8
-    sizes = Counter((name, size) for training in bench.trainings for name, size in training.items())
-    assert set(sizes.values()) == {2}  # each machine has each batch size equally often
+    assert len(bench.jobs) == 8
+    sizes = Counter((name, size) for job in bench.jobs for name, size in job.items())
+    assert set(sizes.values()) == {2}  # each machine trains equally often with each batch size
     rows = sum(len(active) for _, active, _ in bench.measurements)
     assert measured.held_out.sum() == rows - (~measured.held_out).sum()
 
@@ -128,7 +128,9 @@ def test_learning_ignores_rows_without_an_application_or_execution(monkeypatch):
     measured = Survey(bench, machines, default_axes(workers=3)).run(points=60)
     ran = measured.index[(measured.machine == "nano-1") & measured["execution_s.sift"].notna()]
     measured.loc[ran[:3], "execution_s.sift"] = np.nan
-    monkeypatch.setattr("paceline.profiles._device.FUNCTIONS", FUNCTIONS[:1])  # one function suffices
+    monkeypatch.setattr(
+        "paceline.profiles._device.FUNCTIONS", FUNCTIONS[:1]
+    )  # fitting one function suffices for this test
     profile = DeviceProfile.fit("nano", measured[measured.kind == "nano"], ORIGIN, apps=["sift"])
     assert profile[execution("sift")].points == len(ran) - 3 < profile[FUNCTIONS[0]].points
     assert profile[execution("sift")].mape_pct < 5
@@ -146,7 +148,7 @@ def test_too_many_workers_or_too_few_points_are_rejected_before_measuring():
         Survey(bench, MACHINES, default_axes(workers=4))
     with pytest.raises(InvalidInputError, match=r"points: got 23, expected at least 24: 8 for each of 3 machines"):
         Survey(bench, MACHINES, default_axes(workers=3)).run(points=23)
-    assert bench.trainings == []
+    assert bench.jobs == []
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.1, float("nan")])

@@ -1,4 +1,4 @@
-"""A table approximates a learned function and is faster."""
+"""A table approximates a learned function and is faster to evaluate."""
 
 from types import SimpleNamespace
 
@@ -12,13 +12,13 @@ COMPUTE, NEW_CPU = FUNCTIONS[0], FUNCTIONS[2]
 
 
 def learned_from_formula(function, formula, low, high):
-    """Return a learned function whose model is a formula."""
+    """Return a learned function that evaluates a formula."""
     model = SimpleNamespace(predict=lambda rows: formula(*rows.T))
     return Learned(function, model, "formula", 30, 0.0, 0.0, low, high)
 
 
-def test_table_equals_the_function_at_its_points_and_interpolates_between_them():
-    # Functions of seconds are learned as logarithms; the interpolation is linear in the logarithm.
+def test_table_is_exact_at_its_points_and_interpolates_between_them():
+    # The table interpolates the logarithm of seconds, because durations are learned as logarithms.
     function = learned_from_formula(
         COMPUTE, lambda cpu, gpu, batch: cpu + np.log1p(1 / batch), (0.0, 0.0, 1.0), (0.8, 0.0, 64.0)
     )

@@ -1,4 +1,4 @@
-"""Concurrent and killed writers: version numbers stay unique, visible versions stay complete."""
+"""Even with concurrent and killed writers, version numbers are unique and visible versions are complete."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _release_writers(writers: list[subprocess.Popen[str]]) -> None:
 
 
 def _run_writers(writers: list[subprocess.Popen[str]]) -> list[int]:
-    """Start all writers at once; return the versions that they made."""
+    """Start all writers at the same time, and return the versions that they created."""
     _release_writers(writers)
     versions = [int(line) for writer in writers for line in writer.communicate()[0].split()]
     assert [writer.returncode for writer in writers] == [0] * len(writers)
@@ -68,12 +68,12 @@ def test_concurrent_processes_never_share_a_version_number(tmp_path: Path) -> No
     registry = Registry(root)
     assert [v.version for v in registry.versions("flights")] == sorted(versions)
     history = registry.history("flights")
-    # No promotion is lost, and each names its predecessor.
+    # No promotion is lost, and each promotion names the previous champion.
     assert sorted(p.version for p in history) == sorted(versions)
     assert [p.previous for p in history] == [None, *(p.version for p in history[:-1])]
 
 
-def test_concurrent_processes_with_one_key_create_one_version(tmp_path: Path) -> None:
+def test_concurrent_processes_with_the_same_key_create_one_version(tmp_path: Path) -> None:
     root, model = tmp_path / "registry", _make_model(tmp_path, 4_000_000)
     versions = set(_run_writers([_start_writer(root, model, 1, key="dag/run/task") for _ in range(4)]))
     registry = Registry(root)
@@ -82,7 +82,7 @@ def test_concurrent_processes_with_one_key_create_one_version(tmp_path: Path) ->
     registry.fetch(registry.versions("flights")[0], tmp_path / "fetched")
 
 
-def _incomplete_versions(versions: Path) -> set[str]:
+def _list_incomplete_versions(versions: Path) -> set[str]:
     return {p.name for p in versions.glob("*") if not (p / "manifest.json").exists()}
 
 
@@ -90,22 +90,22 @@ def test_killed_writer_leaves_a_consistent_registry(tmp_path: Path) -> None:
     root, model = tmp_path / "registry", _make_model(tmp_path, 8_000_000)
     registry, versions = Registry(root), root / "flights" / "versions"
     for _ in range(3):
-        before = _incomplete_versions(versions)
+        before = _list_incomplete_versions(versions)
         writer = _start_writer(root, model, 1000)
         _release_writers([writer])
-        while _incomplete_versions(versions) <= before:
+        while _list_incomplete_versions(versions) <= before:
             assert writer.poll() is None
         writer.send_signal(signal.SIGKILL)
         writer.communicate()
 
         visible = registry.versions("flights")
         assert [v.version for v in visible] == sorted(
-            int(p.name) for p in versions.iterdir() if p.name not in _incomplete_versions(versions)
+            int(p.name) for p in versions.iterdir() if p.name not in _list_incomplete_versions(versions)
         )
         champion = registry.champion("flights")
         assert champion is None or champion in visible
         for version in visible[-2:]:
             registry.fetch(version, tmp_path / "fetched" / str(version.version))
-    assert _incomplete_versions(versions)
+    assert _list_incomplete_versions(versions)
     highest = max(int(p.name) for p in versions.iterdir())
     assert registry.register(model, name="flights").version == highest + 1

@@ -1,4 +1,4 @@
-"""``Registry`` on local folders and on an object store without folders or rename."""
+"""``Registry`` in a local folder, and in an object store that has no folders and cannot rename objects."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from paceline.registry import Registry
 
 
 @pytest.fixture(params=["local", "object store"])
-def root(request: pytest.FixtureRequest, tmp_path: Path) -> UPath:
+def registry_root(request: pytest.FixtureRequest, tmp_path: Path) -> UPath:
     if request.param == "local":
         return UPath(tmp_path / "registry")
     return UPath(f"memory://{uuid.uuid4().hex}/registry")
 
 
 @pytest.fixture
-def registry(root: UPath) -> Registry:
-    return Registry(root)
+def registry(registry_root: UPath) -> Registry:
+    return Registry(registry_root)
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_version_stores_files_metrics_window_and_lineage(registry: Registry, mod
     assert (fetched / "vocabulary" / "carrier.json").read_text() == '["AA", "UA"]'
 
 
-def test_versions_are_numbered_and_independent_of_their_source(
+def test_versions_are_numbered_and_do_not_change_with_their_source_folder(
     registry: Registry, model_dir: Path, tmp_path: Path
 ) -> None:
     reader = Registry(str(registry.root))
@@ -71,7 +71,9 @@ def test_same_key_returns_the_same_version(registry: Registry, model_dir: Path) 
     assert registry.register(model_dir, name="flights", key="dag/run2/task").version == 2
 
 
-def test_incomplete_version_is_hidden_and_completed_only_by_its_key(registry: Registry, model_dir: Path) -> None:
+def test_incomplete_version_is_hidden_until_a_retry_with_the_same_key_completes_it(
+    registry: Registry, model_dir: Path
+) -> None:
     registry.register(model_dir, name="flights", key="k")
     home = registry.root / "flights" / "versions" / "000001"
     (home / "manifest.json").unlink()
@@ -84,7 +86,7 @@ def test_incomplete_version_is_hidden_and_completed_only_by_its_key(registry: Re
     assert sorted(entry.name for entry in home.iterdir()) == sorted(["reserved", "manifest.json", again.folder])
 
 
-def test_promotion_changes_the_champion_once_and_keeps_the_history(registry: Registry, model_dir: Path) -> None:
+def test_repeated_promotion_changes_the_champion_once_and_history_is_kept(registry: Registry, model_dir: Path) -> None:
     for _ in range(3):
         registry.register(model_dir, name="flights")
     assert registry.champion("flights") is None
@@ -159,7 +161,7 @@ def test_invalid_manifest_values_are_rejected_before_a_version_exists(
         ({"files": {"weights.pt": {"size_bytes": 1, "sha256": "zz"}}}, r"manifest\.json: files\.weights\.pt\.sha256"),
     ],
 )
-def test_modified_manifest_is_rejected_by_file_and_field(
+def test_error_for_a_modified_manifest_names_file_and_field(
     registry: Registry, model_dir: Path, change: dict[str, object], message: str
 ) -> None:
     registry.register(model_dir, name="flights")
@@ -172,7 +174,9 @@ def test_modified_manifest_is_rejected_by_file_and_field(
         registry.versions("flights")
 
 
-def test_changed_or_removed_file_is_rejected_by_fetch(registry: Registry, model_dir: Path, tmp_path: Path) -> None:
+def test_fetch_rejects_a_version_with_changed_or_removed_files(
+    registry: Registry, model_dir: Path, tmp_path: Path
+) -> None:
     version = registry.register(model_dir, name="flights")
     weights = registry.location(version) / "weights.pt"
     weights.write_bytes(b"swapped")

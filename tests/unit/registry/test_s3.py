@@ -1,4 +1,4 @@
-"""``Registry`` on a real S3 server: concurrent writers, and responses lost at each request."""
+"""``Registry`` on a real S3 server, with concurrent writers and with a lost response to each request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.s3_server import S3Server, serve
 from paceline.registry import ModelVersion, Registry
 
 WRITERS = 8
-# Requests of one registration with a key: number, key, one file, manifest.
+# A registration with a key writes four objects: the number, the key, one file and the manifest.
 REGISTRATION = ("reserved", ".json", "weights.bin", "manifest.json")
 
 
@@ -38,11 +38,11 @@ def make_model(tmp_path: Path, content: str) -> Path:
     return folder
 
 
-def content_of(registry: Registry, version: ModelVersion) -> str:
+def read_model(registry: Registry, version: ModelVersion) -> str:
     return str((registry.location(version) / "weights.bin").read_text())
 
 
-def at_once(count: int, write: Callable[[int], ModelVersion]) -> list[ModelVersion]:
+def run_concurrently(count: int, write: Callable[[int], ModelVersion]) -> list[ModelVersion]:
     barrier = Barrier(count)
 
     def start(index: int) -> ModelVersion:
@@ -53,20 +53,20 @@ def at_once(count: int, write: Callable[[int], ModelVersion]) -> list[ModelVersi
         return list(pool.map(start, range(count)))
 
 
-def test_concurrent_registrations_get_their_own_versions(registry: Registry, tmp_path: Path) -> None:
+def test_concurrent_registrations_get_different_versions(registry: Registry, tmp_path: Path) -> None:
     models = [make_model(tmp_path, f"model-{index}") for index in range(WRITERS)]
-    made = at_once(WRITERS, lambda index: registry.register(models[index], name="flights", key=f"run-{index}"))
+    made = run_concurrently(WRITERS, lambda index: registry.register(models[index], name="flights", key=f"run-{index}"))
     assert sorted(version.version for version in made) == list(range(1, WRITERS + 1))
-    assert [content_of(registry, version) for version in made] == [f"model-{index}" for index in range(WRITERS)]
+    assert [read_model(registry, version) for version in made] == [f"model-{index}" for index in range(WRITERS)]
     assert [version.key for version in made] == [f"run-{index}" for index in range(WRITERS)]
 
 
-def test_concurrent_registrations_with_one_key_create_one_version(registry: Registry, tmp_path: Path) -> None:
+def test_concurrent_registrations_with_the_same_key_create_one_version(registry: Registry, tmp_path: Path) -> None:
     model = make_model(tmp_path, "model")
-    made = at_once(WRITERS, lambda _: registry.register(model, name="flights", key="run"))
+    made = run_concurrently(WRITERS, lambda _: registry.register(model, name="flights", key="run"))
     assert len({version.version for version in made}) == 1
     assert registry.versions("flights") == [made[0]]
-    assert content_of(registry, made[0]) == "model"
+    assert read_model(registry, made[0]) == "model"
 
 
 @pytest.mark.parametrize("lost", range(len(REGISTRATION)), ids=REGISTRATION)
@@ -76,7 +76,7 @@ def test_registration_survives_a_lost_response(server: S3Server, registry: Regis
     assert server.changes[lost].endswith(REGISTRATION[lost])
     assert made.version == 1
     assert registry.versions("flights") == [made]
-    assert content_of(registry, made) == "model"
+    assert read_model(registry, made) == "model"
 
 
 def test_promotion_survives_a_lost_response(server: S3Server, registry: Registry, tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_promotion_survives_a_lost_response(server: S3Server, registry: Registry
 def test_concurrent_promotions_are_all_recorded(registry: Registry, tmp_path: Path) -> None:
     for index in range(WRITERS):
         registry.register(make_model(tmp_path, f"model-{index}"), name="flights")
-    at_once(
+    run_concurrently(
         WRITERS,
         lambda index: registry.version("flights", registry.promote("flights", index + 1, reason="better").version),
     )

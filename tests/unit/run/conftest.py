@@ -1,4 +1,4 @@
-"""A simulated job on a simulated clock: waiting advances the clock, so nothing sleeps."""
+"""Fixtures with a simulated job and a simulated clock, which advances when the control loop waits."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class SimulatedClock:
 
 
 class SimulatedJob:
-    """A job of ``batches`` equal batches that needs ``core_s`` core-seconds, at a speed of ``devices ** 0.9``."""
+    """A simulated job of equal batches that takes ``core_s`` s on one core, with the speed-up ``devices**0.9``."""
 
     def __init__(
         self, clock: SimulatedClock, *, core_s: float, batches: int = 3000, start_up_s: float = 2.0, noise: float = 0.0
@@ -46,11 +46,12 @@ class SimulatedJob:
         self._exit_code = 0
         self._done = 0.0
         self._lines: list[str] = []
+        self._read = 0
         self._last_line_s = float("-inf")
         self._finished_s: float | None = None
         self.outage_between: tuple[float, float] = (0.0, 0.0)
         self.gone = False
-        self.clock_error_s = 0.0  # offset of the engine's and the job's clocks
+        self.clock_error_s = 0.0  # offset of the clocks of the engine and the job
         self.resizes: list[tuple[float, float]] = []
         self.restarted = self.stopped = 0
         self.actions: list[tuple[float, Callable[[], None]]] = []
@@ -59,12 +60,18 @@ class SimulatedJob:
     def elapsed_s(self) -> float:
         return self.clock.now() - self._began_s
 
-    def write(self, *lines: str) -> None:
+    def append_lines(self, *lines: str) -> None:
         self._lines.extend(lines)
 
     def read_lines(self) -> list[str]:
-        lines, self._lines = self._lines, []
-        return [] if self._in_outage() else lines
+        if self._in_outage():
+            return []
+        lines, self._read = self._lines[self._read :], len(self._lines)
+        return lines
+
+    def replay_lines(self) -> None:
+        """Read all lines again, as a process does that takes over the job."""
+        self._read = 0
 
     def wait(self, timeout_s: float) -> bool:
         end_s = self.clock.now() + timeout_s
@@ -79,7 +86,7 @@ class SimulatedJob:
     def resize(self, devices: float) -> None:
         if self._in_outage():
             raise RuntimeUnavailableError("no engine")
-        if self._has_ended() and not self.stopped > self.restarted:  # a stopped job is resized for its restart
+        if self._has_ended() and not self.stopped > self.restarted:  # a stopped job may be resized before its restart
             raise JobLostError("not running")
         self.devices = devices
         self.resizes.append((self.elapsed_s, devices))
@@ -101,7 +108,7 @@ class SimulatedJob:
         self.restarted += 1
         self._finished_s = None
         self._exit_code = 0
-        self._done = float(int(self._done * 0.8))  # the last checkpoint lacks recent batches
+        self._done = float(int(self._done * 0.8))  # the last checkpoint does not contain recent batches
         self._report("start")
 
     def stop(self, grace_s: float = 5.0) -> None:
@@ -120,7 +127,7 @@ class SimulatedJob:
     def kill(self, exit_code: int = 137) -> None:
         self._finished_s, self._exit_code = self.clock.now(), exit_code
 
-    def vanish(self) -> None:
+    def remove_from_engine(self) -> None:
         self.gone = True
 
     def _in_outage(self) -> bool:
@@ -153,7 +160,7 @@ class SimulatedJob:
 
 
 class InstantExchange:
-    """Live state without a thread: posted values are visible at once."""
+    """A job's live state without a thread. Posted values are visible at once."""
 
     round_ms_mean = 0.0
 
@@ -188,7 +195,7 @@ def make_job(clock: SimulatedClock) -> Callable[..., SimulatedJob]:
 
 @pytest.fixture
 def run(clock, origin, caplog):
-    """Return a function that controls a job until it ends; ``later`` lists times and ceilings after ``shared``."""
+    """Return a function that controls a job until its end. ``later`` lists later ceilings with their times."""
     caplog.set_level(logging.INFO)
 
     def run_control_loop(job, deadline_s, shared=None, *, later=(), state=None, limits=LIMITS, resumed=None, **options):

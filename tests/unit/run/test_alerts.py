@@ -1,4 +1,4 @@
-"""Alerts of a deadline: when they are raised, and that each is raised once."""
+"""Conditions under which deadline alerts are raised. Each alert is raised only once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from paceline.contract import PaceSample
 from paceline.run.alerts import Alerts
 
 
-def alert_kinds(*samples: PaceSample) -> list[str]:
+def raised_alerts(*samples: PaceSample) -> list[str]:
     alerts = Alerts()
     return [alert.kind for one in samples if (alert := alerts.evaluate(one))]
 
@@ -20,26 +20,26 @@ def alert_kinds(*samples: PaceSample) -> list[str]:
         a_sample(),
         a_sample(forecast_s=140.0),  # the controller is catching up
         a_sample(state="starting", earliest_s=None, forecast_s=None),
-        a_sample(state="finished", t_s=100.4),  # half a percent late counts as on time
+        a_sample(state="finished", t_s=100.4),  # up to half a percent late is on time
         a_sample(earliest_s=99.0, min_devices=2.0),  # the job cannot get more devices
-        a_sample(progress_pct=96.0, t_s=97.0, earliest_s=99.95),  # too late for any action
+        a_sample(progress_pct=96.0, t_s=97.0, earliest_s=99.95),  # it is too late for any action
     ],
 )
 def test_run_on_time_raises_no_alert(sample: PaceSample) -> None:
-    assert alert_kinds(*[sample] * 10) == []
+    assert raised_alerts(*[sample] * 10) == []
 
 
-def test_danger_alert_needs_consecutive_samples() -> None:
+def test_danger_alert_is_raised_only_after_consecutive_samples() -> None:
     dangerous = a_sample(earliest_s=98.5)
-    assert alert_kinds(dangerous, dangerous, a_sample(), dangerous, dangerous) == []
-    assert alert_kinds(*[dangerous] * 8) == ["in_danger"]
+    assert raised_alerts(dangerous, dangerous, a_sample(), dangerous, dangerous) == []
+    assert raised_alerts(*[dangerous] * 8) == ["in_danger"]
 
 
-def test_each_worsening_raises_its_alert_once() -> None:
+def test_alert_for_a_worse_state_is_raised_once() -> None:
     dangerous, infeasible = a_sample(earliest_s=98.5), a_sample(earliest_s=110.0, feasible=False)
     missed = a_sample(t_s=103.0, earliest_s=110.0, feasible=False, progress_pct=93.0)
     done = a_sample(state="finished", t_s=110.0, progress_pct=100.0)
-    assert alert_kinds(*[dangerous] * 4, *[infeasible] * 4, missed, missed, done) == [
+    assert raised_alerts(*[dangerous] * 4, *[infeasible] * 4, missed, missed, done) == [
         "in_danger",
         "infeasible",
         "missed",
@@ -48,13 +48,13 @@ def test_each_worsening_raises_its_alert_once() -> None:
 
 def test_new_deadline_raises_alerts_again() -> None:
     infeasible = a_sample(earliest_s=110.0, feasible=False)
-    assert alert_kinds(*[infeasible] * 3, *[infeasible.model_copy(update={"deadline_s": 105.0})] * 3) == [
+    assert raised_alerts(*[infeasible] * 3, *[infeasible.model_copy(update={"deadline_s": 105.0})] * 3) == [
         "infeasible",
         "infeasible",
     ]
 
 
-def test_retry_repeats_no_alert() -> None:
+def test_retry_does_not_repeat_an_alert() -> None:
     first, infeasible = Alerts(), a_sample(earliest_s=110.0, feasible=False)
     assert [first.evaluate(infeasible) is None for _ in range(4)] == [True, True, False, True]
     second = Alerts(first.to_json())
@@ -68,10 +68,10 @@ def test_invalid_stored_alerts_are_ignored(invalid: object) -> None:
 
 
 def test_tolerance_counts_from_the_start_of_the_job() -> None:
-    """The tolerance is half a percent of the time from the job's start to its deadline."""
+    """The tolerance is half a percent of the time between the job's start and its deadline."""
     waited = {"t_s": 4001.0, "began_s": 3900.0, "deadline_s": 4000.0, "state": "finished"}
-    assert alert_kinds(a_sample(**waited)) == ["missed"]
-    assert alert_kinds(a_sample(**{**waited, "began_s": 0.0})) == []
+    assert raised_alerts(a_sample(**waited)) == ["missed"]
+    assert raised_alerts(a_sample(**{**waited, "began_s": 0.0})) == []
 
 
 def test_alert_message_contains_the_delay() -> None:

@@ -1,4 +1,4 @@
-"""The control loop meets the deadline despite faults. The job and the clock are simulated."""
+"""The control loop meets the deadline despite faults. These tests simulate the job and the clock."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_feasible_job_ends_within_one_percent_of_its_deadline(make_job, run, cor
         pytest.param(100, 100, 10, "2030-03-17T17:49:00Z", 140, id="a time, counted from the origin"),
     ],
 )
-def test_moved_deadline_is_met(make_job, run, core_s, deadline_s, at_s, written, moved_s):
+def test_changed_deadline_is_met(make_job, run, core_s, deadline_s, at_s, written, moved_s):
     state = MemoryState(deadline=str(deadline_s))
     job = make_job(core_s=core_s)
     job.actions = [(at_s, lambda: state.set("deadline", written))]
@@ -72,7 +72,7 @@ def test_invalid_live_ceiling_is_rejected(make_job, run, caplog, invalid):
     state = MemoryState(ceiling=invalid)
     outcome, _ = run(make_job(core_s=60), 70, state=state)
     assert abs(outcome.error_pct) < 1.0
-    assert "New ceiling rejected, the old ceiling stays. ceiling: got" in caplog.text
+    assert "New ceiling rejected, the old ceiling remains. ceiling: got" in caplog.text
 
 
 def test_infeasible_deadline_is_reported_and_job_gets_all_devices(make_job, run, caplog):
@@ -97,13 +97,13 @@ def test_infeasible_deadline_is_extended_if_configured(make_job, run):
     assert abs(outcome.error_pct) < 2.0
 
 
-def test_engine_outage_does_not_delay_the_training(make_job, run, caplog):
+def test_engine_outage_does_not_delay_the_job(make_job, run, caplog):
     job = make_job(core_s=80)
     job.outage_between = (30, 50)
     outcome, _ = run(job, 110)
     assert abs(outcome.error_pct) < 1.0
-    assert caplog.text.count("The engine does not answer") == 1
-    assert "The engine answers again after" in caplog.text
+    assert caplog.text.count("The engine is not responding") == 1
+    assert "The engine is responding again after" in caplog.text
 
 
 @pytest.mark.parametrize(("away_from_s", "killed_s"), [(30, 31), (31.5, 30.2)], ids=["during outage", "before outage"])
@@ -133,19 +133,19 @@ def test_restart_is_retried_until_the_engine_starts_jobs(make_job, run, monkeypa
     job.actions = [(6.5, job.kill)]
     restart, failures = job.restart, [RuntimeUnavailableError("the engine is still starting")]
 
-    def restart_unreliably() -> None:
+    def restart_after_two_failures() -> None:
         if failures:
             raise failures.pop()
         restart()
 
-    monkeypatch.setattr(job, "restart", restart_unreliably)
+    monkeypatch.setattr(job, "restart", restart_after_two_failures)
     outcome, _ = run(job, 60)
     assert outcome.restarts == job.restarted == 1
 
 
 @pytest.mark.parametrize(
     ("fault", "error", "message"),
-    [("kill", TrainingFailedError, "exit code 137"), ("vanish", JobLostError, "was removed while it ran")],
+    [("kill", TrainingFailedError, "exit code 137"), ("remove_from_engine", JobLostError, "was removed while it ran")],
 )
 def test_killed_or_removed_job_fails_the_run_without_a_restart(make_job, run, fault, error, message):
     job = make_job(core_s=60)
@@ -156,7 +156,7 @@ def test_killed_or_removed_job_fails_the_run_without_a_restart(make_job, run, fa
 
 
 @pytest.mark.parametrize(("error_s", "set_to_s"), [(30.0, 30.0), (-30.0, -30.0), (0.0, -3600.0), (0.0, 3600.0)])
-def test_wrong_or_changing_engine_clock_has_no_effect(make_job, run, error_s, set_to_s):
+def test_wrong_or_changing_engine_clock_does_not_affect_control(make_job, run, error_s, set_to_s):
     expected, _ = run(make_job(core_s=60), 80)
     job = make_job(core_s=60)
     job.clock_error_s = error_s
@@ -170,7 +170,7 @@ def test_wrong_or_changing_engine_clock_has_no_effect(make_job, run, error_s, se
 
 
 @pytest.mark.parametrize("set_to_s", [-3600.0, 3600.0])
-def test_engine_clock_set_after_the_last_line_does_not_move_the_end(make_job, run, set_to_s):
+def test_engine_clock_set_after_the_last_line_does_not_change_the_end_time(make_job, run, set_to_s):
     expected, exchange = run(make_job(core_s=60), 80)
     tail_s, took_s = expected.learned["tail_s"], expected.finished_s - exchange.samples[0]["t_s"]
     job = make_job(core_s=60)
@@ -180,28 +180,28 @@ def test_engine_clock_set_after_the_last_line_does_not_move_the_end(make_job, ru
     assert outcome.mean_devices == pytest.approx(expected.mean_devices, rel=0.1)
 
 
-def test_script_without_progress_by_its_deadline_fails(make_job, run):
+def test_script_that_reports_no_progress_before_its_deadline_fails(make_job, run):
     with pytest.raises(TrainingFailedError, match="reported no progress by its deadline"):
         run(make_job(core_s=60, start_up_s=1000), 90)
 
 
-def test_total_of_zero_batches_is_explained(make_job, run):
+def test_error_for_zero_batches_explains_the_cause(make_job, run):
     job = make_job(core_s=60, start_up_s=1000)
-    job.write('@paceline {"done": 0, "total": 0}')
+    job.append_lines('@paceline {"done": 0, "total": 0}')
     job.actions = [(5, lambda: job.kill(exit_code=0))]
     with pytest.raises(TrainingFailedError, match="total: got 0, expected a whole number of at least 1"):
         run(job, 90)
 
 
-def test_large_output_reaches_the_log_unchanged(make_job, run, caplog):
+def test_large_output_is_logged_completely_and_unchanged(make_job, run, caplog):
     job, lines = make_job(core_s=30), [f"line {number}" for number in range(5_000)]
-    job.write(*lines)
+    job.append_lines(*lines)
     run(job, 60)
     assert [record.message for record in caplog.records if record.message.startswith("line ")] == lines
 
 
 class FakeTeam:
-    """A fake with the part of a team's interface that the loop uses."""
+    """A fake of the team methods that the loop calls."""
 
     cores = 0.3
 
@@ -209,14 +209,14 @@ class FakeTeam:
         return []
 
 
-def test_time_without_control_is_counted_with_the_last_known_devices(make_job):
+def test_last_known_devices_are_counted_for_the_time_without_control(make_job):
     team = FakeTeam()
     job = make_job(core_s=60)
     first = JobAllocation(job, None, 1.0, RunTotals(began_s=0.0), team=team)
     first.count_until(0.0)
     first.count_until(10.0)
     stored = first.totals(0.0, 0, None)
-    team.cores = 1.0  # the team is scaled when it is reattached
+    team.cores = 1.0  # the team is scaled when the next process reattaches
     second = JobAllocation(job, None, 1.0, stored, team=team)
     second.count_until(70.0)
     assert second.device_s == pytest.approx(70 * 0.3)
@@ -224,21 +224,21 @@ def test_time_without_control_is_counted_with_the_last_known_devices(make_job):
     assert second.device_s == pytest.approx(70 * 0.3 + 10 * 1.0)
 
 
-def test_team_counts_the_devices_of_its_nodes_only(make_job, run):
+def test_only_devices_of_nodes_are_counted_for_a_team(make_job, run):
     outcome, exchange = run(make_job(core_s=60), 60, limits=Limits(1.0, 1.0), team=FakeTeam())
     assert outcome.device_seconds == pytest.approx(0.3 * outcome.finished_s, rel=0.02)
     assert exchange.state["controller"]["run"]["held_devices"] == 1.0
 
 
 class ProcessKilled(Exception):
-    """Raised where a test kills the controlling process."""
+    """Raised to end the control loop, as if the controlling process were killed."""
 
 
 def kill_process():
     raise ProcessKilled
 
 
-def test_next_try_repeats_the_resize_to_the_stored_allocation(make_job, run):
+def test_next_try_resizes_the_job_to_the_stored_allocation_again(make_job, run):
     job, state, limits = make_job(core_s=60), MemoryState(), Limits(1.0, 1.0)
     job.actions = [(10, kill_process)]
     with pytest.raises(ProcessKilled):
@@ -252,14 +252,14 @@ def test_next_try_repeats_the_resize_to_the_stored_allocation(make_job, run):
     assert [devices for _, devices in job.resizes] == [1.0]
 
 
-def test_control_continues_smoothly_in_another_process(make_job, run):
+def test_next_process_continues_control_without_a_jump_of_the_allocation(make_job, run):
     job = make_job(core_s=95)
     state = MemoryState()
     job.actions = [(40, kill_process)]
     with pytest.raises(ProcessKilled):
         run(job, 110, state=state)
     held, before = job.devices, len(job.resizes)
-    job.wait(8)  # without a controlling process
+    job.wait(8)  # meanwhile, no process controls the job
     earlier = {"history": History(state["history"]), "resumed": state["controller"]}
     outcome, exchange = run(job, 110, state=state, held_devices=held, **earlier)
     assert abs(outcome.error_pct) < 1.0
@@ -292,7 +292,7 @@ def test_job_that_ended_without_control_counts_devices_until_its_end(make_job, r
     assert outcome.device_seconds <= 2.0 * outcome.finished_s
 
 
-def test_devices_counted_beyond_the_end_of_the_job_are_subtracted():
+def test_devices_counted_after_the_end_of_the_job_are_subtracted():
     allocation = JobAllocation(None, None, 1.0, RunTotals(began_s=0.0, last_step_s=10.0, device_s=10.0, in_use=1.0))
     allocation.ended_s = 9.0
     allocation.count_until(12.0)
@@ -307,7 +307,7 @@ def test_stop_request_precedes_the_end_of_the_stopped_job(make_job, run):
         run(job, 80, stopped=lambda: bool(requests))
 
 
-def test_values_posted_during_a_round_are_written_on_close():
+def test_values_posted_during_a_write_are_written_on_close():
     class SlowState(MemoryState):
         def set(self, key, value):
             entered.set()
@@ -328,7 +328,7 @@ def test_values_posted_during_a_round_are_written_on_close():
     assert state.get("pace") == "finished"
 
 
-def test_last_values_are_written_again_after_a_failure(monkeypatch):
+def test_writing_the_last_values_is_retried_after_a_failure(monkeypatch):
     monkeypatch.setattr(live, "_FINAL_RETRY_S", (0.0, 0.0, 0.0))
 
     class StateThatFailsTwice(MemoryState):
@@ -347,7 +347,7 @@ def test_last_values_are_written_again_after_a_failure(monkeypatch):
     assert state.get("pace") == "finished"
 
 
-def test_exchange_limits_the_rate_of_its_rounds():
+def test_exchange_limits_the_rate_of_its_requests():
     state = MemoryState()
     exchange = Exchange(state, every_s=3600)
     exchange.post({"pace": 1})
@@ -368,7 +368,7 @@ def test_exchange_limits_the_rate_of_its_rounds():
         (BrokenPipeError(), True),
     ],
 )
-def test_store_failure_is_reported_once_and_closed_connection_is_flagged(error, disconnected):
+def test_store_failure_is_logged_once_and_closed_connection_is_detected(error, disconnected):
     class BrokenState(MemoryState):
         def set(self, key, value):
             raise error
@@ -383,7 +383,7 @@ def test_store_failure_is_reported_once_and_closed_connection_is_flagged(error, 
     assert reported == ([] if disconnected else [error]), "the log uses the same closed connection"
 
 
-def test_only_large_changes_of_the_total_are_events(make_job, run):
+def test_only_large_changes_of_the_total_are_recorded_as_events(make_job, run):
     job, history = make_job(core_s=60), History()
     job.actions = [(10 + step, lambda step=step: setattr(job, "batches", 3000 + 10 * step)) for step in range(5)]
     job.actions.append((40, lambda: setattr(job, "batches", 2500)))
@@ -392,7 +392,7 @@ def test_only_large_changes_of_the_total_are_events(make_job, run):
     assert [event["t_s"] for event in totals] == pytest.approx([40], abs=2)
 
 
-def test_invalid_sample_does_not_end_the_training(make_job, run, caplog, monkeypatch):
+def test_invalid_sample_does_not_end_the_job(make_job, run, caplog, monkeypatch):
     monkeypatch.setattr(JobUtilization, "add", lambda busy, usage, device_s: setattr(busy, "cores", float("nan")))
     outcome, exchange = run(make_job(core_s=60), 80)
     assert abs(outcome.error_pct) < 1.0

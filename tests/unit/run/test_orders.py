@@ -1,4 +1,4 @@
-"""A run accepts valid deadlines and ceilings from outside and rejects invalid values."""
+"""A run accepts valid deadlines and ceilings from the state store and rejects invalid values."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def test_old_deadline_read_after_an_extension_is_ignored() -> None:
     run = make_orders(60.0)
     run.update({DEADLINE: "1m"}, 10.0)
     assert run.extend(102.0, 20.0) == 102.0
-    assert not run.update({DEADLINE: "1m"}, 21.0)  # the store still has the old deadline
+    assert not run.update({DEADLINE: "1m"}, 21.0)  # the store still contains the old deadline
     assert not run.update({DEADLINE: 102.0}, 22.0)
     assert run.deadline_s == 102.0
-    assert run.update({DEADLINE: "1m"}, 23.0)  # a user sets it again
+    assert run.update({DEADLINE: "1m"}, 23.0)  # a user sets the same deadline again
     assert run.deadline_s == 60.0

@@ -1,4 +1,4 @@
-"""Forecasts of the pauses after epochs: from an earlier run, the job's report or measurements."""
+"""Pauses after epochs are forecast from an earlier run, the job's report or measurements."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def progress_report(
     [(None, None, 0.0), (None, 4.0, 12.0), (2.0, 4.0, 6.0), (0.0, 4.0, 0.0)],
     ids=["nothing", "the job's report", "an earlier run", "an earlier run without pauses"],
 )
-def test_first_forecast_is_from_an_earlier_run_or_the_job(expected_s, validation_s, left_s):
+def test_first_forecast_comes_from_an_earlier_run_or_the_job(expected_s, validation_s, left_s):
     pauses = Pauses(expected_s)
     pauses.add(progress_report(10, validation_s=validation_s), 5.0, BATCH_S)
     assert pauses.left_s(6.0) == left_s
 
 
-def test_forecast_of_the_job_precedes_that_of_a_related_run():
+def test_forecast_of_the_job_has_priority_over_that_of_a_related_run():
     pauses = Pauses(600.0, from_same_task=False)
     pauses.add(progress_report(10, validation_s=2.0), 5.0, BATCH_S)
     assert (pauses.left_s(6.0), pauses.total_s) == (6.0, 0.0), "a forecast is not a measurement"

@@ -1,4 +1,4 @@
-"""Preemption of a job that shares its devices: stop, resume, and never more devices than granted."""
+"""A job that shares devices is preempted and resumed, and never uses more devices than granted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from paceline.runtime.checks import check_devices
 
 
 @pytest.mark.parametrize("exit_code", [143, 0], ids=["SIGTERM", "code that handles SIGTERM"])
-def test_job_is_preempted_without_devices_and_resumed_by_a_grant(make_job, run, exit_code):
+def test_job_is_preempted_when_it_loses_all_devices_and_resumed_by_a_grant(make_job, run, exit_code):
     job = make_job(core_s=40)
     kill = job.kill
     job.kill = lambda code: kill(exit_code)
@@ -28,7 +28,7 @@ def test_job_is_preempted_without_devices_and_resumed_by_a_grant(make_job, run, 
     assert outcome.learned is None, "an interrupted run has no measurements for the next run"
 
 
-def test_sample_shows_its_grant_and_never_exceeds_it(make_job, run):
+def test_sample_contains_its_grant_and_never_exceeds_it(make_job, run):
     later = [(10 * n, Ceiling(0.3 + 0.2 * (n % 3), n + 1)) for n in range(1, 12)]
     _, exchange = run(make_job(core_s=60), 100, Ceiling(0.5, 1), later=later)
     granted = {1: 0.5} | {ceiling.grant: ceiling.devices for _, ceiling in later}
@@ -78,21 +78,21 @@ def test_job_started_after_its_deadline_gets_time_to_start(make_job, run):
     assert not outcome.met
 
 
-def lose_answers(job, method, when):
-    """Let the engine execute calls of ``method`` but lose its answers while ``when`` returns true."""
+def lose_responses(job, method, when):
+    """Let the engine execute calls of ``method``, but lose the responses while ``when`` returns true."""
     original = getattr(job, method)
 
-    def call_without_answer(*arguments):
+    def call_without_response(*arguments):
         original(*arguments)
         if when():
             raise RuntimeUnavailableError("no answer in time")
 
-    setattr(job, method, call_without_answer)
+    setattr(job, method, call_without_response)
 
 
-def test_unanswered_resize_is_counted_until_the_engine_answers(make_job, run):
+def test_resize_without_a_response_counts_until_the_engine_responds(make_job, run):
     job = make_job(core_s=100)
-    lose_answers(job, "resize", lambda: 20 <= job.elapsed_s < 24)
+    lose_responses(job, "resize", lambda: 20 <= job.elapsed_s < 24)
     _, exchange = run(
         job, 90, Ceiling(0.5, 1), later=[(20, Ceiling(1.5, 2)), (22, Ceiling(0.5, 3)), (40, Ceiling(2.0, 4))]
     )
@@ -110,7 +110,7 @@ def test_unanswered_resize_is_counted_until_the_engine_answers(make_job, run):
 
 def test_job_whose_restart_is_unconfirmed_is_stopped_at_the_next_preemption(make_job, run):
     job = make_job(core_s=40)
-    lose_answers(job, "restart", lambda: job.restarted == 1)
+    lose_responses(job, "restart", lambda: job.restarted == 1)
     later = [(20, Ceiling(0.0, 2)), (30, Ceiling(1.0, 3)), (30.5, Ceiling(0.0, 4)), (60, Ceiling(1.5, 5))]
     outcome, exchange = run(job, 150, Ceiling(1.0, 1), later=later)
     unconfirmed = [sample for sample in exchange.samples if sample["state"] == "paused" and sample["devices"] > 0]
@@ -119,7 +119,7 @@ def test_job_whose_restart_is_unconfirmed_is_stopped_at_the_next_preemption(make
     assert abs(outcome.error_pct) < 1.0
 
 
-def test_takeover_of_a_shared_job_repeats_its_resize(make_job, run):
+def test_process_that_takes_over_a_shared_job_repeats_the_resize(make_job, run):
     job = make_job(core_s=40)
     _, exchange = run(job, 100, Ceiling(0.5, 3, max_devices=1.5))
     assert job.resizes[0][0] == 0.0

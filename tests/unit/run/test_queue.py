@@ -1,4 +1,4 @@
-"""A job that waits for devices publishes its request, reads the arbiter's answers, and starts after a grant."""
+"""A waiting job publishes its request, reads the arbiter's decisions, and starts after a grant."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def make_queue(monkeypatch):
     monkeypatch.setattr(queue_module, "_POLL_EVERY_S", 0.001)
 
     def queue_with_answers(answers, *, on_infeasible="best_effort", remaining=None, waited_s=0.0):
-        """Return a queue whose arbiter sends the next of ``answers`` after each published sample."""
+        """Return a queue whose fake arbiter sends the next of ``answers`` after each published sample."""
         pending = list(answers)
 
         class ArbitratedState(MemoryState):
@@ -36,10 +36,10 @@ def make_queue(monkeypatch):
         stop = threading.Event()
         store = ArbitratedState()
         controller = DeadlineController(Limits(0.1, 2.0), 60.0)
-        options = {"pool": "trainings", "stop_requested": stop, "log": logging.getLogger("test")}
+        options = {"pool": "training_pool", "stop_requested": stop, "log": logging.getLogger("test")}
         began = datetime.now(timezone.utc) - timedelta(seconds=waited_s)
         made = Queue(store, controller, remaining, began, on_infeasible=on_infeasible, **options)
-        made.samples, made.store, made.stop = samples, store, stop  # used by the tests
+        made.samples, made.store, made.stop = samples, store, stop  # the tests read these attributes
         return made
 
     return queue_with_answers
@@ -57,14 +57,14 @@ def test_queue_publishes_its_request_until_it_gets_devices(make_queue):
     assert waiting.samples[0]["devices"] == 0.0
 
 
-def test_start_of_a_waiting_job_moves_to_the_present(make_queue):
+def test_start_time_of_a_waiting_job_is_always_now(make_queue):
     waiting = make_queue([{"ceiling": Ceiling(0.5, 1).to_json()}], waited_s=600.0)
     waiting.wait()
     (sample,) = waiting.samples
     assert sample["began_s"] == sample["t_s"] >= 600.0
 
 
-def test_deadline_that_does_not_fit_fails_the_run_or_is_extended(make_queue):
+def test_deadline_rejected_by_the_arbiter_fails_the_run_or_is_extended(make_queue):
     refusal = Ceiling(0.0, 1, deadline_s=60.0, fits=False, earliest_s=93.0).to_json()
     with pytest.raises(DeadlineInfeasibleError, match=r"60 s does not fit beside the deadlines of other jobs, .* 93 s"):
         make_queue([{"ceiling": refusal}], on_infeasible="fail").wait()
@@ -74,7 +74,7 @@ def test_deadline_that_does_not_fit_fails_the_run_or_is_extended(make_queue):
     assert waiting.samples[-1]["deadline_s"] == 94.9
 
 
-def test_moved_deadline_is_published_and_old_admission_answer_is_ignored(make_queue):
+def test_changed_deadline_is_published_and_old_admission_decision_is_ignored(make_queue):
     old = Ceiling(0.0, 1, deadline_s=60.0, fits=False, earliest_s=93.0).to_json()
     moved = {"deadline": {"deadline": "200s", "by": "anna"}, "ceiling": old}
     waiting = make_queue([moved, {"ceiling": Ceiling(0.5, 2).to_json()}], on_infeasible="fail")
@@ -93,7 +93,7 @@ def test_queue_survives_a_store_outage(make_queue, caplog):
 
     waiting.store.get = get_unreliably
     assert waiting.wait().devices == 1.0
-    assert "does not answer; trying again. away" in caplog.text
+    assert "is not responding; trying again. away" in caplog.text
 
 
 @pytest.mark.parametrize("invalid", ["much", -1, {"devices": None}, [], True, 1.5, 10**400])
@@ -103,7 +103,7 @@ def test_invalid_ceiling_is_rejected(make_queue, invalid, caplog):
     assert caplog.text.count("Ceiling rejected") == 1
 
 
-def test_stop_request_ends_the_wait(make_queue):
+def test_stop_request_ends_the_queue(make_queue):
     waiting = make_queue([])
     waiting.stop.set()
     with pytest.raises(TaskStoppedError, match="was stopped while it waited"):
@@ -111,7 +111,7 @@ def test_stop_request_ends_the_wait(make_queue):
 
 
 @pytest.mark.parametrize("error", [EOFError("Request socket closed"), BrokenPipeError()])
-def test_closed_supervisor_connection_ends_the_wait(make_queue, error):
+def test_closed_supervisor_connection_ends_the_queue(make_queue, error):
     waiting = make_queue([])
 
     def fail(*arguments):

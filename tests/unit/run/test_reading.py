@@ -1,4 +1,4 @@
-"""Each progress line counts once, even if another process or a new stream reads it again."""
+"""Each progress line counts once, even if another process or another stream reads the line again."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_repeated_lines_are_returned_once(reader):
     assert [one.done for one in reader.feed([*FIRST, progress_line(30, 4)], 31.0)] == [30]
 
 
-def test_next_process_restores_line_numbers_and_progress(reader):
+def test_next_process_restores_line_number_and_progress(reader):
     reader.feed(FIRST, 20.5)
     other = ProgressReader(on_text=lambda text: None, reported=reader.reported())
     assert (other.newest.done, other.first_s, other.position) == (20, 0.5, None)

@@ -1,4 +1,4 @@
-"""The initial deadline of a training job is the user's deadline if valid, else the DAG's."""
+"""The initial deadline of a training job is the user's deadline if it is valid, otherwise the DAG's deadline."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def test_invalid_stored_deadline_is_replaced_by_the_dags_deadline(invalid, caplo
     store = MemoryState(deadline=invalid)
     assert deadline_in_force_s(store, deadline=Deadline.parse("30m"), written="30m") == 1800
     assert store[DEADLINE] == "30m"
-    assert "The deadline in the task state store is rejected" in caplog.text
+    assert "The deadline in the task state store was rejected" in caplog.text
 
 
-def test_controller_depends_on_the_deadline_which_may_have_passed():
+def test_controller_depends_on_the_deadline_even_if_it_has_passed():
     limits = Limits(0.1, 2.0)
     assert isinstance(Settings(deadline=Deadline()).make_controller(limits, math.inf, None), BudgetController)
     late = Settings(deadline=Deadline.parse("1m")).make_controller(limits, -30.0, None)

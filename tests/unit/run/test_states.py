@@ -1,4 +1,4 @@
-"""The transition table of a job's states equals the guide's table, and every state is reachable."""
+"""The transition table of a job's states equals the table in the guide, and every state is reachable."""
 
 from __future__ import annotations
 

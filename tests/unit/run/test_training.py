@@ -32,11 +32,11 @@ from paceline.run.settings import Settings
 
 from .conftest import SimulatedClock, SimulatedJob
 
-KEPT_KEYS = {"pace", "history", "result"}  # after the end
+KEPT_KEYS = {"pace", "history", "result"}  # after the end of the job
 
 
 class EngineJob(SimulatedJob):
-    """A job of the simulated engine."""
+    """A simulated job of the simulated engine."""
 
     def __init__(self, engine: SimulatedEngine, name: str) -> None:
         super().__init__(engine.clock, core_s=20, batches=200)
@@ -44,7 +44,7 @@ class EngineJob(SimulatedJob):
         self.actions = list(engine.actions)
 
     def resize(self, devices: float) -> None:
-        if self.status().state != "running":  # an engine applies the resize at the next start
+        if self.status().state != "running":  # an engine applies this resize when the job starts again
             self.devices = devices
         else:
             super().resize(devices)
@@ -52,7 +52,7 @@ class EngineJob(SimulatedJob):
     def remove(self) -> None:
         self.engine.raise_if_broken("remove")
         self.engine.jobs.pop(self.id, None)
-        self.vanish()
+        self.remove_from_engine()
 
     def collect(self) -> None:
         self.engine.raise_if_broken("collect")
@@ -67,7 +67,7 @@ class EngineJob(SimulatedJob):
 
 
 class SimulatedEngine:
-    """A simulated engine; each of its jobs performs ``actions`` at their times."""
+    """A simulated engine. Each of its jobs performs ``actions`` at the given times."""
 
     name = "docker"
 
@@ -77,7 +77,7 @@ class SimulatedEngine:
         self.started = 0
         self.collected: list[str] = []
         self.actions: list[tuple[float, Callable[[], None]]] = []
-        self.broken: dict[str, Exception] = {}  # method name to the error of its next call
+        self.broken: dict[str, Exception] = {}  # method name: the error that its next call raises
 
     def raise_if_broken(self, name: str) -> None:
         if name in self.broken:
@@ -91,7 +91,7 @@ class SimulatedEngine:
 
     def start(self, spec: Any) -> EngineJob:
         self.raise_if_broken("start")
-        for job in self.jobs.values():  # the task's existing job, found by its name
+        for job in self.jobs.values():  # return an existing job of the same name
             return job
         self.started += 1
         job = self.jobs[f"job-{self.started}"] = EngineJob(self, f"job-{self.started}")
@@ -101,11 +101,12 @@ class SimulatedEngine:
         self.raise_if_broken("reattach")
         if job_id not in self.jobs:
             raise JobLostError(f"no job {job_id}")
+        self.jobs[job_id].replay_lines()
         return self.jobs[job_id]
 
 
 class FailingStore(MemoryState):
-    """A task state store that fails at call number ``fails_at``."""
+    """A task state store whose call number ``fails_at`` fails."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -131,7 +132,7 @@ class FailingStore(MemoryState):
 
 
 class SimulatedTask:
-    """A task instance; each of its tries is a separate process with its own host."""
+    """A simulated task instance. Each try is a separate process with a separate host."""
 
     def __init__(self, clock: SimulatedClock, caplog: pytest.LogCaptureFixture, *, tries: int = 3) -> None:
         self.clock, self.engine, self.store = clock, SimulatedEngine(clock), FailingStore()
@@ -147,7 +148,7 @@ class SimulatedTask:
             log=logging.getLogger("test"),
             try_number=self.try_number,
             max_tries=self.max_tries,
-            pool="trainings",
+            pool="training_pool",
             origin=lambda earlier: self.began,
             runtime=lambda name: self.engine,
             labels=dict,
@@ -162,16 +163,16 @@ class SimulatedTask:
             task_status=lambda: self.status,
         )
 
-    def run(self, *, again: bool = False, on_drain: str = "leave") -> Any:
-        """Run the next try, or with ``again`` the same try in another process."""
-        self.try_number += not again
+    def run(self, *, same_try: bool = False, on_drain: str = "leave") -> Any:
+        """Run the next try, or repeat the same try in another process if ``same_try`` is true."""
+        self.try_number += not same_try
         deadline = {"deadline": Deadline.parse("40s"), "written": "40s"}
         settings = Settings(**{**deadline, **self.settings})
         self.training = Training(settings, self.host(), on_drain=on_drain, clock=self.clock)
         return self.training.run()
 
     def clear(self) -> None:
-        """Clear the task, as a user does in the UI."""
+        """Clear the task, as a user can do in the UI."""
         self.max_tries = self.try_number + self.max_tries
 
     def request_stop(self) -> None:
@@ -180,7 +181,7 @@ class SimulatedTask:
 
 @pytest.fixture(autouse=True)
 def long_timeouts(monkeypatch):
-    """Extend the short timeouts before Airflow's own limit, for slow machines."""
+    """Extend the short timeouts that precede Airflow's limit, for slow machines."""
     monkeypatch.setattr(handle_module, "_QUICK_TIMEOUT_S", 60.0)
     monkeypatch.setattr(training_module, "_MAIN_THREAD_S", 60.0)
 
@@ -192,7 +193,7 @@ def task(clock, caplog, monkeypatch):
     return SimulatedTask(clock, caplog)
 
 
-def test_finished_job_leaves_only_its_result(task):
+def test_only_the_result_of_a_finished_job_is_kept(task):
     result = task.run()
     assert result.model == "/models/1"
     assert abs(result.error_pct) < 2.0
@@ -201,7 +202,7 @@ def test_finished_job_leaves_only_its_result(task):
 
 
 def test_store_failure_at_any_call_loses_no_trained_work(clock, caplog, monkeypatch):
-    """The job is started once, trains once, and this try or the next returns its result."""
+    """The job starts once and trains once. This try or the next try returns the result."""
     monkeypatch.setattr(handle_module, "_RETRY_EVERY_S", 0.01)
     calls = 1
     while True:
@@ -222,12 +223,12 @@ def test_store_failure_at_any_call_loses_no_trained_work(clock, caplog, monkeypa
 
 def test_stored_result_is_returned_while_the_job_cannot_be_removed(task):
     task.engine.broken["remove"] = PacelineError("the engine does not answer")
-    result = task.run()  # the result is valid although the job cannot be removed
-    assert "but its job or its keys could not be removed" in task.log.text
+    result = task.run()  # the result is valid although the engine cannot remove the job
+    assert "but the job or its keys could not be removed" in task.log.text
     assert list(task.engine.jobs) == ["job-1"]
     assert JobRecord.read(task.store[CONTAINER]).id == "job-1"
     task.engine.broken["reattach"] = PacelineError("the engine has changed")
-    assert task.run() == result  # Airflow retries, for example because the XCom was not written
+    assert task.run() == result  # Airflow retries the task, for example because writing the XCom failed
     assert list(task.engine.jobs) == ["job-1"]
     assert task.run() == result
     assert task.engine.jobs == {}
@@ -235,7 +236,7 @@ def test_stored_result_is_returned_while_the_job_cannot_be_removed(task):
     assert task.engine.collected == ["job-1"]
 
 
-def test_cleared_task_trains_again(task):
+def test_cleared_task_starts_a_new_job(task):
     first = task.run()
     task.clear()
     second = task.run()
@@ -272,7 +273,7 @@ def test_failed_job_is_kept_until_the_last_try(task):
     assert task.store["pace"]["state"] == "failed"
 
 
-def test_any_other_error_leaves_the_job_to_the_next_try(task, monkeypatch):
+def test_next_try_takes_over_the_job_after_any_other_error(task, monkeypatch):
     def fail(*arguments: Any) -> None:
         raise KeyError("internal error")
 
@@ -285,24 +286,24 @@ def test_any_other_error_leaves_the_job_to_the_next_try(task, monkeypatch):
     assert "taking it over" in task.log.text
 
 
-def test_stop_request_detaches_and_the_next_process_takes_over(task):
+def test_next_process_takes_over_the_job_after_a_stop_request(task):
     task.engine.actions = [(8.0, task.request_stop)]
     with pytest.raises(DetachedError, match="its job continues"):
         task.run()
     sample = task.store["pace"]
     assert (sample["state"], sample["devices"] > 0) == ("detached", True)
     assert task.engine.jobs["job-1"].status().state == "running"
-    result = task.run(again=True)
+    result = task.run(same_try=True)
     assert (task.engine.started, result.restarts) == (1, 0)
     assert abs(result.error_pct) < 2.0
 
 
-def test_on_drain_stop_stops_the_job_and_the_next_process_resumes_it(task):
+def test_job_stopped_with_on_drain_stop_is_resumed_by_the_next_process(task):
     task.engine.actions = [(8.0, task.request_stop)]
     with pytest.raises(DetachedError, match="its job is stopped"):
         task.run(on_drain="stop")
     assert (task.store["pace"]["state"], task.store["pace"]["devices"]) == ("detached", 0)
-    task.run(again=True)
+    task.run(same_try=True)
     assert (task.engine.started, task.engine.jobs) == (1, {})
     assert "it resumes from its checkpoint" in task.log.text
 
@@ -326,9 +327,9 @@ def test_record_of_a_job_is_kept_if_its_removal_fails(task):
     assert list(task.engine.jobs) == ["job-1"]
 
 
-def test_suspended_process_leaves_the_job_to_its_successor(task, monkeypatch):
-    """A suspended worker process wakes up after its retry has taken over the job."""
-    monkeypatch.setattr(training_module, "_SUSPENDED_S", -1.0)  # check the owner at every step
+def test_suspended_process_does_not_touch_the_job_after_a_takeover(task, monkeypatch):
+    """A suspended worker process continues after the next try has taken over the job."""
+    monkeypatch.setattr(training_module, "_SUSPENDED_S", -1.0)  # check the owner at every control step
 
     task.engine.actions = [(8.0, lambda: take_over_job(task))]
     with pytest.raises(DetachedError, match="Another process has taken over the job"):
@@ -337,12 +338,12 @@ def test_suspended_process_leaves_the_job_to_its_successor(task, monkeypatch):
     assert task.store["pace"]["state"] == "training"
 
 
-def test_time_limit_stops_the_job_and_the_next_try_resumes_it(task):
+def test_job_stopped_at_a_time_limit_is_resumed_by_the_next_try(task):
     task.engine.actions = [(8.0, reach_time_limit)]
     with pytest.raises(TimeLimitReached):
         task.run()
     assert task.store["pace"]["devices"] == 0
-    task.training.request_stop()  # Airflow does this after a time limit; it has no effect now
+    task.training.request_stop()  # Airflow requests the stop after a time limit, which has no effect now
     task.max_tries = 1
     task.engine.jobs["job-1"].actions = [(task.engine.jobs["job-1"].elapsed_s + 3.0, reach_time_limit)]
     with pytest.raises(TimeLimitReached):
@@ -369,17 +370,17 @@ def test_invalid_stored_controller_state_is_ignored(task, invalid):
 
 
 @pytest.mark.parametrize("on_infeasible", ["best_effort", "extend"])
-def test_passed_deadline_does_not_prevent_the_training(task, on_infeasible):
+def test_job_starts_even_if_its_deadline_has_passed(task, on_infeasible):
     task.settings = {"on_infeasible": on_infeasible}
-    task.clock.sleep(60.0)  # earlier tasks of the DAG took too long
+    task.clock.sleep(60.0)  # earlier tasks of the DAG have taken too long
     result = task.run()
-    assert "had passed before the training started" in task.log.text
+    assert "had passed before training started" in task.log.text
     assert result.met == (on_infeasible == "extend")
 
 
 def test_job_without_processes_is_restarted_from_its_checkpoint(task):
-    """The machine was rebooted; the job's folder still exists."""
-    task.engine.actions = [(8.0, lambda: task.engine.jobs["job-1"].vanish())]
+    """After a reboot of the machine, the job's folder still exists, but its processes do not."""
+    task.engine.actions = [(8.0, lambda: task.engine.jobs["job-1"].remove_from_engine())]
     with pytest.raises(JobLostError):
         task.run()
     job = task.engine.jobs["job-1"]
@@ -388,7 +389,7 @@ def test_job_without_processes_is_restarted_from_its_checkpoint(task):
 
 
 def test_start_time_survives_an_invalid_controller_state(task):
-    task.clock.sleep(30.0)  # the task starts late
+    task.clock.sleep(30.0)  # the task starts later than the run
     task.settings = {"deadline": Deadline.parse("200s"), "alpha": 0.9}
     task.engine.actions = [(8.0, task.request_stop)]
     with pytest.raises(DetachedError):
@@ -403,13 +404,13 @@ def test_start_time_survives_an_invalid_controller_state(task):
 def test_passed_deadline_fails_the_run_with_on_infeasible_fail(task):
     task.settings = {"on_infeasible": "fail"}
     task.clock.sleep(60.0)
-    with pytest.raises(DeadlineInfeasibleError, match=r"40\.0 s had passed before the training started, at 60\.0"):
+    with pytest.raises(DeadlineInfeasibleError, match=r"40\.0 s had passed before training started, at 60\.0"):
         task.run()
     assert (task.engine.started, dict(task.store)) == (0, {})
 
 
 class TimeLimitReached(BaseException):
-    """Raised at a task's time limit; not an ``Exception``, as in Airflow."""
+    """Raised at a task's time limit. Like Airflow's class, it is not an ``Exception``."""
 
 
 def reach_time_limit() -> None:
@@ -430,7 +431,7 @@ def test_stopped_job_with_exit_code_zero_is_resumed(task, how, monkeypatch):
         task.run(on_drain="stop")
     job = task.engine.jobs["job-1"]
     assert JobRecord.read(task.store[CONTAINER]).stopped
-    task.run(again=True)
+    task.run(same_try=True)
     assert (job.restarted, job._done) == (1, job.batches)
 
 
@@ -440,12 +441,12 @@ def test_paused_job_with_exit_code_zero_is_resumed(task):
         task.run()
     task.engine.jobs["job-1"].kill(0)
     task.store["pace"] = {**task.store["pace"], "state": "paused"}
-    task.run(again=True)
+    task.run(same_try=True)
     assert task.engine.jobs == {}
     assert "it resumes from its checkpoint" in task.log.text
 
 
-def test_result_stored_without_an_answer_is_returned_by_the_same_try(task, monkeypatch):
+def test_result_stored_without_a_response_is_returned_by_the_same_try(task, monkeypatch):
     def store_value_then_fail(key, value):
         MemoryState.set(task.store, key, value)
         if key == RESULT:
@@ -457,11 +458,11 @@ def test_result_stored_without_an_answer_is_returned_by_the_same_try(task, monke
     with pytest.raises(DetachedError):
         task.run()
     monkeypatch.undo()
-    assert task.run(again=True).model == "/models/1"
+    assert task.run(same_try=True).model == "/models/1"
     assert (task.engine.started, task.engine.jobs) == (1, {})
 
 
-def test_store_failure_in_the_last_try_loses_no_running_job(clock, caplog, monkeypatch):
+def test_store_failure_in_the_last_try_does_not_lose_a_running_job(clock, caplog, monkeypatch):
     monkeypatch.setattr(handle_module, "_RETRY_EVERY_S", 0.01)
     call, calls = 1, 2
     while call < calls:
@@ -487,7 +488,7 @@ def test_internal_error_in_the_last_try_keeps_the_stopped_job(task):
     with pytest.raises(KeyError):
         task.run()
     assert task.engine.jobs["job-1"].status().state == "exited"
-    assert "is stopped with its checkpoint: clear the task to continue" in task.log.text
+    assert "was stopped and keeps its checkpoint: clear the task to continue" in task.log.text
     task.clear()
     task.run()
     assert (task.engine.started, task.engine.jobs) == (1, {})
@@ -495,14 +496,14 @@ def test_internal_error_in_the_last_try_keeps_the_stopped_job(task):
 
 @pytest.mark.parametrize("error", [TimeLimitReached(), KeyError("anything"), TrainingFailedError("exit code 1")])
 @pytest.mark.parametrize("tries", [1, 3])
-def test_process_woken_by_an_error_does_not_touch_its_successors_job(clock, caplog, error, tries):
+def test_suspended_process_that_raises_an_error_does_not_touch_the_job(clock, caplog, error, tries):
     task = SimulatedTask(clock, caplog, tries=tries)
 
-    def wake_up() -> None:
+    def continue_with_error() -> None:
         take_over_job(task)
         raise error
 
-    task.engine.actions = [(8.0, wake_up)]
+    task.engine.actions = [(8.0, continue_with_error)]
     with pytest.raises(type(error)):
         task.run()
     assert task.engine.jobs["job-1"].status().state == "running"
@@ -510,14 +511,14 @@ def test_process_woken_by_an_error_does_not_touch_its_successors_job(clock, capl
     assert task.store["pace"]["state"] != "detached"
 
 
-def test_output_of_another_processs_job_is_not_collected(task):
+def test_output_of_a_job_that_another_process_owns_is_not_collected(task):
     task.engine.actions = [(8.0, lambda: take_over_job(task))]
     with pytest.raises(DetachedError, match="Another process"):
         task.run()
     assert (task.engine.collected, list(task.engine.jobs)) == ([], ["job-1"])
 
 
-def test_stop_request_does_not_wait_for_a_hanging_store(task, monkeypatch):
+def test_stop_request_is_handled_while_the_store_hangs(task, monkeypatch):
     proceed, get = threading.Event(), task.store.get
 
     def get_or_hang(key, default=None):
@@ -572,11 +573,11 @@ def test_closed_supervisor_connection_ends_store_retries(task, monkeypatch):
         keys.append(key)
         raise EOFError("Request socket closed")
 
-    def disconnect():
+    def close_connection():
         until(lambda: CONTROLLER in task.store, "the first state, which another thread writes")
         monkeypatch.setattr(task.store, "set", fail)
 
-    task.engine.actions = [(8.0, disconnect)]
+    task.engine.actions = [(8.0, close_connection)]
     with pytest.raises((EOFError, DetachedError)):
         task.run()
     assert keys.count(RESULT) <= 1

@@ -1,4 +1,4 @@
-"""The utilization of a job's allocation, from readings at irregular times."""
+"""The utilization of a job's allocation is computed from readings at irregular times."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from paceline.runtime import Usage
 
 
 @pytest.mark.parametrize(
-    ("readings", "share"),  # a reading is CPU seconds and a time; the job has two cores
+    ("readings", "share"),  # readings are pairs of CPU seconds and a time; the job has two cores
     [
         pytest.param([(1.5 * s, s) for s in range(3)], None, id="unknown at first"),
         pytest.param([(1.5 * s, s) for s in range(4)], 0.75, id="known"),
@@ -21,7 +21,7 @@ from paceline.runtime import Usage
         pytest.param([(2.2 * s, s) for s in range(5)], 1.0, id="at most 1 despite inexact times"),
     ],
 )
-def test_share_is_the_used_fraction_of_the_last_seconds(readings, share):
+def test_utilization_is_the_used_fraction_of_the_allocation_in_the_last_seconds(readings, share):
     busy = JobUtilization()
     for number, (cpu_s, measured_s) in enumerate(readings):
         busy.add(Usage(cpu_s, 0, float(measured_s)), device_s=2.0 * number)

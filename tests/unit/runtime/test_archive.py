@@ -1,4 +1,4 @@
-"""Tar streams into and out of a job: input is exact, output is untrusted."""
+"""Tar archives copy files into and out of a job. The content of an output archive is not trusted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from paceline.errors import InvalidInputError, TrainingFailedError
 from paceline.runtime._archive import Entry, extract_output, tar_stream
 
 
-def test_tar_has_content_owner_and_mode_of_its_entries(tmp_path: Path) -> None:
+def test_tar_has_content_owner_and_mode_of_each_entry(tmp_path: Path) -> None:
     source = tmp_path / "model.bin"
     source.write_bytes(b"w" * 1_000_001)
     name = "input/" + "ä" * 150 + "/model.bin"
@@ -57,7 +57,7 @@ def test_file_that_shrinks_while_it_is_read_is_rejected(tmp_path: Path) -> None:
 
 
 def make_tar(*members: tuple[str, bytes | None], type_: bytes | None = None, target: str = "") -> Iterator[bytes]:
-    """Return the chunks of a tar. A member without content is a folder; the last member has type ``type_``."""
+    """Return a tar in chunks. A member without content is a folder. The last member has the type ``type_``."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as archive:
         for number, (name, content) in enumerate(members, start=1):
@@ -79,8 +79,8 @@ def test_output_replaces_entries_of_the_same_name(tmp_path: Path) -> None:
     (destination / "kept").write_text("kept")
     chunks = make_tar(("output", None), ("output/old/new.bin", b"x" * 5000), ("output/empty", None))
     extract_output(chunks, destination, root="output", max_bytes=10_000)
-    found = sorted(p.relative_to(destination).as_posix() for p in destination.rglob("*"))
-    assert found == ["empty", "kept", "old", "old/new.bin"]
+    entries = sorted(p.relative_to(destination).as_posix() for p in destination.rglob("*"))
+    assert entries == ["empty", "kept", "old", "old/new.bin"]
     assert (destination / "old" / "new.bin").read_bytes() == b"x" * 5000
 
 

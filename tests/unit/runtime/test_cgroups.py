@@ -32,7 +32,7 @@ V2_FILES = {
 
 @pytest.fixture
 def new_cgroup_files(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """Return the files that a new cgroup gets. A name with a folder applies only to cgroups directly below it."""
+    """Return the files of a new cgroup. A name that contains a folder applies only to cgroups in that folder."""
     contents = {"cgroup.procs": ""}
     mkdir = Path.mkdir
 
@@ -54,7 +54,7 @@ def test_v2_cgroup_is_a_sibling_of_a_cgroup_with_processes(tmp_path: Path, new_c
     for folder in (tmp_path, slice_, own):
         (folder / "cgroup.controllers").write_text("cpu memory pids")
         (folder / "cgroup.subtree_control").write_text("")
-    # Only the slice delegates controllers: below our own cgroup there is no cpu.max.
+    # Only the slice delegates controllers, so a cgroup below this process's cgroup would have no cpu.max.
     new_cgroup_files.update({f"user.slice/{name}": value for name, value in V2_FILES.items()})
     mounts = f"30 24 0:26 / {tmp_path} rw,nosuid - cgroup2 cgroup2 rw"
     group = cgroups.create("job", mounts, "0::/user.slice/airflow.service")
@@ -74,7 +74,7 @@ def test_v2_cgroup_is_a_sibling_of_a_cgroup_with_processes(tmp_path: Path, new_c
     assert cgroups.Group.from_json(group.to_json()) == group
 
 
-def test_v1_has_a_folder_for_each_controller(tmp_path: Path, new_cgroup_files: dict[str, str]) -> None:
+def test_v1_cgroup_has_a_folder_for_each_controller(tmp_path: Path, new_cgroup_files: dict[str, str]) -> None:
     for controller in V1_FILES:
         (tmp_path / controller).mkdir()
     new_cgroup_files.update({f"{c}/{name}": value for c, files in V1_FILES.items() for name, value in files.items()})
@@ -123,7 +123,7 @@ def test_controller_without_its_files_is_not_used(tmp_path: Path, new_cgroup_fil
 def test_create_returns_none_without_permission(tmp_path: Path) -> None:
     (tmp_path / "cgroup.controllers").write_text("cpu")
     mounts = f"30 24 0:26 / {tmp_path} ro - cgroup2 cgroup2 ro"
-    # A plain folder has no cpu.max, like a cgroup without delegated controllers.
+    # An ordinary folder has no cpu.max, like a cgroup without delegated controllers.
     assert cgroups.create("job", mounts, "0::/") is None
     assert sorted(p.name for p in tmp_path.iterdir()) == ["cgroup.controllers"]
     assert cgroups.create("job", "", "0::/") is None
@@ -141,12 +141,12 @@ BOTH = "/sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct"
         (f"1 0 0:1 /docker/x {BOTH}", "3:cpu,cpuacct:/", "/"),
     ],
 )
-def test_own_folder_is_below_the_mount(mount: str, own: str, expected: str) -> None:
-    found = cgroups.own_folders(mount, own)
-    assert found["cpu"] == found["cpuacct"] == Path("/sys/fs/cgroup/cpu,cpuacct" + expected)
+def test_own_cgroup_is_found_below_the_mount(mount: str, own: str, expected: str) -> None:
+    own_folders = cgroups.own_folders(mount, own)
+    assert own_folders["cpu"] == own_folders["cpuacct"] == Path("/sys/fs/cgroup/cpu,cpuacct" + expected)
 
 
-def test_own_quota_is_the_tightest_of_all_ancestors(tmp_path: Path) -> None:
+def test_own_quota_is_the_smallest_quota_of_all_ancestors(tmp_path: Path) -> None:
     inner = tmp_path / "pod" / "worker"
     inner.mkdir(parents=True)
     mounts = f"30 24 0:26 / {tmp_path} rw,nosuid - cgroup2 cgroup2 rw"
@@ -157,7 +157,7 @@ def test_own_quota_is_the_tightest_of_all_ancestors(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("quota", "cores"), [("-1", None), ("250000", 2.5)])
-def test_v1_quota_of_minus_one_is_no_limit(tmp_path: Path, quota: str, cores: float | None) -> None:
+def test_v1_quota_of_minus_one_means_no_limit(tmp_path: Path, quota: str, cores: float | None) -> None:
     (tmp_path / "cpu.cfs_period_us").write_text("100000\n")
     (tmp_path / "cpu.cfs_quota_us").write_text(f"{quota}\n")
     assert cgroups.own_quota(f"30 24 0:26 / {tmp_path} rw - cgroup cgroup rw,cpu", "3:cpu:/") == cores
@@ -172,7 +172,7 @@ def set_v1_quotas(top: Path, quotas: dict[str, int]) -> None:
 
 @pytest.mark.parametrize("mounted", ["cpu", "cpu,cpuacct", "cpuacct,cpu"])
 @pytest.mark.parametrize("links", [False, True])
-def test_v1_own_quota_is_the_tightest_of_all_ancestors(tmp_path: Path, mounted: str, links: bool) -> None:
+def test_v1_own_quota_is_the_smallest_quota_of_all_ancestors(tmp_path: Path, mounted: str, links: bool) -> None:
     top = tmp_path / "with space" / mounted
     set_v1_quotas(top, {"": -1, "pod": 150_000, "pod/worker": 400_000, "pod/worker/job": -1})
     if links and "," in mounted:

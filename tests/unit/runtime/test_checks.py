@@ -1,4 +1,4 @@
-"""Validation of a JobSpec, and the digest that identifies a job."""
+"""Validation of a JobSpec, and the digest that identifies a job's specification."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_files_of_input_folders_are_placed_below_input(spec: JobSpec, tmp_path: 
         ({"inputs": {}}, False),
     ],
 )
-def test_digest_ignores_only_allocation_and_labels(spec: JobSpec, change: dict[str, Any], same: bool) -> None:
+def test_only_allocation_and_labels_do_not_affect_the_digest(spec: JobSpec, change: dict[str, Any], same: bool) -> None:
     assert (spec_digest(dataclasses.replace(spec, **change)) == spec_digest(spec)) is same
 
 

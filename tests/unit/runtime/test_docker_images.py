@@ -1,4 +1,4 @@
-"""Failed pulls and connections, which a real engine does not produce on demand."""
+"""A fake engine causes pulls and connections to fail, which a real engine cannot do on demand."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from paceline.runtime._docker_images import Images
 
 
 class FakeEngine:
-    """A fake engine that has every image; each pull consumes one of ``answers``."""
+    """A fake engine that has every image. Each pull consumes one of ``answers``."""
 
     def __init__(self, *answers: list[dict[str, Any]] | Exception) -> None:
         self.answers = list(answers)
@@ -42,7 +42,7 @@ class FakeEngine:
         ("dial tcp: lookup registry.example: no such host", RuntimeUnavailableError),
     ],
 )
-def test_failed_pull_is_retryable_or_invalid_input(message: str, error: type[Exception]) -> None:
+def test_failed_pull_is_unavailability_or_invalid_input(message: str, error: type[Exception]) -> None:
     progress = {"status": "Pulling fs layer"}
     engine: Any = FakeEngine([progress, {"error": message}, progress], [progress])
     images = Images(pull=True)

@@ -1,4 +1,4 @@
-"""Bytes become lines, frames become entries, and reconnects neither lose nor repeat an entry."""
+"""Bytes are split into lines and frames into log entries. Reconnects neither lose nor repeat an entry."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def make_frame(stream: int, payload: bytes) -> bytes:
 def test_frames_do_not_depend_on_chunk_boundaries(payloads: list[bytes], size: int) -> None:
     data = b"".join(make_frame(1 + i % 2, payload) for i, payload in enumerate(payloads))
     parser = FrameParser()
-    found = [f for i in range(0, len(data), size) for f in parser.feed(data[i : i + size])]
-    assert found == [(1 + i % 2, payload) for i, payload in enumerate(payloads)]
+    parsed_frames = [f for i in range(0, len(data), size) for f in parser.feed(data[i : i + size])]
+    assert parsed_frames == [(1 + i % 2, payload) for i, payload in enumerate(payloads)]
 
 
 START_S = datetime(2025, 3, 1, tzinfo=timezone.utc).timestamp()
@@ -54,9 +54,9 @@ def timestamp(seconds: float) -> str:
     return f"2025-03-01T{whole // 3600:02d}:{whole // 60 % 60:02d}:{whole % 60:02d}.{int(seconds % 1 * 1e9):09d}Z"
 
 
-def test_every_entry_passes_once_across_reconnects() -> None:
+def test_every_entry_is_returned_once_across_reconnects() -> None:
     chance = random.Random(7)
-    # The streams' timestamps overlap by a few ms; pieces of one long line have equal timestamps.
+    # The timestamps of the two streams overlap by a few ms. Pieces of one long line have equal timestamps.
     entries = [
         (1 + i % 2, timestamp(100 + i * 0.05 + chance.uniform(-0.01, 0.01) * (i % 2)), f"line {i}\n")
         for i in range(600)

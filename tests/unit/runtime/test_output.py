@@ -1,4 +1,4 @@
-"""Output folders with links, pipes and sockets are collected alike from containers and local jobs."""
+"""Output with links, pipes and sockets is collected in the same way from containers and local processes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Collect = Callable[..., None]
 
 @pytest.fixture
 def output(tmp_path: Path) -> Path:
-    """The output folder of a job, next to a file outside the output."""
+    """Return the output folder of a job. The parent folder contains a secret file."""
     folder = tmp_path / "job" / "output"
     folder.mkdir(parents=True)
     (tmp_path / "job" / "secret").write_text("secret")
@@ -31,7 +31,7 @@ def output(tmp_path: Path) -> Path:
 
 @pytest.fixture(params=["tar", "folder"])
 def collect(request: pytest.FixtureRequest, output: Path, tmp_path: Path) -> Collect:
-    """Return a function that collects ``output`` into ``tmp_path / "out"``, from a tar or from the folder."""
+    """Return a function that collects ``output``, from a tar or from the folder, into ``tmp_path / "out"``."""
 
     def collect_output(max_bytes: int = 10_000) -> None:
         if request.param == "folder":
@@ -46,7 +46,7 @@ def collect(request: pytest.FixtureRequest, output: Path, tmp_path: Path) -> Col
 
 
 def write_files(output: Path, **content: str) -> None:
-    """Write files; ``__`` in a name stands for a slash."""
+    """Write files. In the argument names, ``__`` stands for a slash."""
     for name, text in content.items():
         path = output / name.replace("__", "/")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -54,7 +54,7 @@ def write_files(output: Path, **content: str) -> None:
 
 
 def make_links(output: Path, **targets: str) -> None:
-    """Create symbolic links; ``__`` in a name stands for a slash."""
+    """Create symbolic links. In the argument names, ``__`` stands for a slash."""
     for name, target in targets.items():
         path = output / name.replace("__", "/")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -62,7 +62,7 @@ def make_links(output: Path, **targets: str) -> None:
 
 
 def read_folder(folder: Path) -> dict[str, str]:
-    """Return paths and texts of a folder's files; a folder's path ends with a slash and has no text."""
+    """Return the content of each file by path. For a folder, the path ends with a slash and the content is empty."""
     assert not [p for p in folder.rglob("*") if p.is_symlink()]
     return {
         p.relative_to(folder).as_posix() + ("/" if p.is_dir() else ""): "" if p.is_dir() else p.read_text()
@@ -112,7 +112,7 @@ def test_hard_link_to_a_link_is_collected_as_a_copy(collect: Collect, output: Pa
     assert read_folder(tmp_path / "out") == {"a": "a", "l": "a", "m": "a"}
 
 
-def test_other_entries_are_skipped_with_one_warning(
+def test_entries_that_cannot_be_collected_are_skipped_with_one_warning(
     collect: Collect, output: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     write_files(output, kept="kept", deep__kept="too")
@@ -190,7 +190,7 @@ def test_limit_on_bytes_includes_copies(collect: Collect, output: Path, tmp_path
 def test_limit_on_entries_includes_copies_and_skipped_entries(
     collect: Collect, output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Each folder links twice to the next folder, which makes 2 to the power of 30 files.
+    # Each folder has two links to the next folder, so that following all links would give 2**30 files.
     monkeypatch.setattr("paceline.runtime._output.MAX_ENTRIES", 500)
     for depth in range(30):
         write_files(output, **{f"d{depth}__x": ""})
@@ -209,7 +209,7 @@ def test_link_that_replaces_a_listed_entry_is_not_followed(
     (tmp_path / "job" / "b").write_text("secret")
     openat = os.open
 
-    def swap_then_open(name: str, *arguments: int, dir_fd: int | None = None) -> int:
+    def replace_then_open(name: str, *arguments: int, dir_fd: int | None = None) -> int:
         if swapped == "file" and name == "a":
             (output / "a").unlink(missing_ok=True)
             (output / "a").symlink_to("../secret")
@@ -218,7 +218,7 @@ def test_link_that_replaces_a_listed_entry_is_not_followed(
             (output / "sub").symlink_to("..")
         return openat(name, *arguments, dir_fd=dir_fd)
 
-    monkeypatch.setattr("paceline.runtime._local_output.os.open", swap_then_open)
+    monkeypatch.setattr("paceline.runtime._local_output.os.open", replace_then_open)
     ProcessJob(Scratch(tmp_path / "job"), max_output_bytes=1000, from_start=True).collect(tmp_path / "out")
     monkeypatch.undo()
     assert read_folder(tmp_path / "out") == (

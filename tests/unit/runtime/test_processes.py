@@ -1,4 +1,4 @@
-"""Identity and end of processes, including zombies."""
+"""Processes are identified even if a pid is reused, and zombies count as ended."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ def test_reused_pid_is_another_process(child):
 
 
 @pytest.mark.parametrize("stored", [None, {}, {"pid": 1}, {"pid": "one", "born_s": 2.0}, [1, 2], "1"])
-def test_invalid_identities_are_none(stored):
+def test_invalid_identities_are_read_as_none(stored):
     assert Identity.read(stored) is None
 
 
-def test_kill_by_environment_kills_only_one_jobs_processes(child):
+def test_kill_by_environment_kills_only_processes_of_one_job(child):
     other = subprocess.Popen([sys.executable, "-c", WAITS], stdin=subprocess.PIPE, env={"OF_JOB": "another"})
     try:
         assert [one.pid for one in find_by_environment("OF_JOB", str(os.getpid()))] == [child.pid]

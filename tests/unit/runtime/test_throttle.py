@@ -1,4 +1,4 @@
-"""The duty cycle with a simulated job, without processes, clocks or sleeps."""
+"""The throttle's duty cycle, tested with a simulated job in simulated time."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_late_updates_do_not_change_the_usage(devices: float) -> None:
     assert share == pytest.approx(devices, rel=0.03)
 
 
-def test_new_allocation_applies_at_once() -> None:
+def test_new_allocation_takes_effect_at_once() -> None:
     cycle = DutyCycle(0.2)
     simulate(cycle, rate=1.0, seconds=5.0)
     for cycle.devices, begin_s, used_s in ((0.8, 100.0, 1.0), (0.2, 200.0, 3.0)):
@@ -52,15 +52,15 @@ def test_idle_job_saves_at_most_one_period_of_tokens() -> None:
     cycle = DutyCycle(0.5, period_s=0.1)
     for step in range(100):
         cycle.update(step * 0.1, 0.0)
-    # The job now uses a whole core: it stops after at most the tokens of one period (50 ms).
+    # The job now uses a whole core, so it stops as soon as it has used the tokens of one period (50 ms).
     cycle.update(10.0, 0.0)
     cycle.update(10.11, 0.11)
     assert cycle.stopped
 
 
-def test_overdraft_stops_a_job_for_at_most_one_second() -> None:
+def test_job_that_exceeded_its_allocation_stops_for_at_most_one_second() -> None:
     cycle = DutyCycle(0.1)
     cycle.update(0.0, 0.0)
-    pause = cycle.update(1.0, 5.0)  # five core-seconds, measured too late
+    pause = cycle.update(1.0, 5.0)  # the job has used five core-seconds before the late measurement
     assert cycle.stopped
     assert pause <= 1.2

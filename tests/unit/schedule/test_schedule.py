@@ -1,4 +1,4 @@
-"""Schedulers protect applications, assign every sample, and return plans with correct durations."""
+"""Schedulers protect other applications, assign every sample, and return plans with correct durations."""
 
 import itertools
 import json
@@ -13,11 +13,11 @@ from paceline.errors import InvalidInputError
 from paceline.schedule import Candidate, NoFeasibleWorkerError, Problem, State, deep_edge, fair, schedule
 from paceline.schedule.plan import infeasible_candidates
 
-SAMPLE_S = {"nano": 0.040, "tx2": 0.015, "pi": 0.120}  # seconds for a sample on an idle machine
+SAMPLE_S = {"nano": 0.040, "tx2": 0.015, "pi": 0.120}  # seconds per sample on an idle machine
 
 
 class FormulaEstimates:
-    """Formulas as estimates: load slows the computation, and workers contend for the parameter server."""
+    """Estimates by formulas in which load slows the computation and workers contend for the parameter server."""
 
     def __init__(self, update_s=0.02, contention_s=0.01, app_s=0.08):
         self.one_s, self.contention_s, self.app_s = update_s, contention_s, app_s
@@ -60,7 +60,7 @@ def random_problem(seed, workers=6, samples=2000, costs=False, epochs=1):
 
 
 def total_s(problem, estimates, chosen, shards):
-    """Return the duration of a choice by the formulas of section III-A."""
+    """Return the duration of training with the chosen workers by the formulas of section III-A of the paper."""
     batch = np.maximum(np.minimum(estimates.max_batch(chosen), shards), 1)
     each_s = estimates.compute_s(chosen, batch) + estimates.update_s(chosen, batch, problem.server) / batch
     return max(
@@ -70,8 +70,8 @@ def total_s(problem, estimates, chosen, shards):
 
 
 def shortest_total_s(problem, estimates, feasible):
-    """Return the shortest duration over all choices of workers."""
-    found = np.inf
+    """Return the shortest duration over all possible choices of workers."""
+    shortest_s = np.inf
     for count in range(1, len(feasible) + 1):
         for chosen in itertools.combinations(feasible, count):
             chosen = list(chosen)
@@ -80,12 +80,12 @@ def shortest_total_s(problem, estimates, feasible):
             each_s = problem.epochs * each_s + np.array([one.transfer_s for one in chosen])
             begin_s = np.array([one.initialize_s for one in chosen])
             low, high = 0.0, float(np.max(begin_s + each_s * problem.samples))
-            for _ in range(60):  # bisection for the common end
+            for _ in range(60):  # find the common end time by bisection
                 middle = (low + high) / 2
                 enough = np.sum(np.maximum(middle - begin_s, 0) / each_s) >= problem.samples
                 low, high = (low, middle) if enough else (middle, high)
-            found = min(found, high)
-    return found
+            shortest_s = min(shortest_s, high)
+    return shortest_s
 
 
 ALL = [deep_edge, fair, schedule]
@@ -120,7 +120,7 @@ def test_every_sample_is_assigned_once_in_batches_that_fit(scheduler, seed, work
 
 @settings(max_examples=75)
 @given(seed=st.integers(0, 100_000), costs=st.booleans(), epochs=st.integers(1, 5))
-def test_schedule_is_not_slower_than_algorithm_1_and_near_optimal(seed, costs, epochs):
+def test_schedule_is_not_slower_than_algorithm_1_and_is_near_optimal(seed, costs, epochs):
     estimates, problem = FormulaEstimates(), random_problem(seed, workers=5, costs=costs, epochs=epochs)
     unfit = infeasible_candidates(problem, estimates)
     feasible = [one for one in problem.candidates if one.name not in unfit]
@@ -141,7 +141,7 @@ def test_algorithm_1_shards_are_proportional_to_speed(estimates):
     assert fast.epoch_s == pytest.approx(slow.epoch_s, rel=0.01)
 
 
-def test_algorithm_1_removes_slowest_worker_while_that_helps():
+def test_algorithm_1_removes_slowest_worker_while_that_shortens_training():
     candidates = [Candidate(f"tx2-{number}", "tx2") for number in range(3)] + [Candidate("pi", "pi")]
     plan = deep_edge(Problem(600, candidates), FormulaEstimates(contention_s=0.8))
     assert [one.worker for one in plan.assignments] == ["tx2-2"] or "pi" in plan.excluded
@@ -149,7 +149,7 @@ def test_algorithm_1_removes_slowest_worker_while_that_helps():
 
 
 def test_schedule_continues_to_remove_workers_after_a_slower_choice():
-    """Removing one of the equal workers slows the training down, and removing two speeds it up."""
+    """Training takes longer without one of the equal workers, but less time without two of them."""
 
     class StepEstimates(FormulaEstimates):
         def update_s(self, candidates, batch, server):
@@ -160,7 +160,7 @@ def test_schedule_continues_to_remove_workers_after_a_slower_choice():
     assert schedule(problem, StepEstimates()).total_s < 0.8 * deep_edge(problem, StepEstimates()).total_s
 
 
-def test_worker_with_affected_application_is_excluded_with_reason(estimates):
+def test_worker_that_would_slow_an_application_is_excluded_with_reason(estimates):
     busy = Candidate("busy", "tx2", State(cpu=0.95), {"sift": 0.15})
     problem = Problem(100, [busy, Candidate("free", "pi")])
     for scheduler in (schedule, deep_edge):

@@ -1,4 +1,4 @@
-"""``DriftSensor`` without a running Airflow: settings, templates and report folders."""
+"""Tests of ``DriftSensor`` without a running Airflow: settings, templates and report folders."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from paceline.sensors.reports import XCOM_LIMIT_BYTES, fit_to_xcom, run_folder, 
         ({"prediction": "predicted"}, "actual: got None, expected a column name"),
     ],
 )
-def test_invalid_settings_are_rejected_at_parsing(options: dict[str, Any], message: str) -> None:
+def test_invalid_settings_are_rejected_when_the_dag_is_parsed(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidInputError, match="^" + message):
         DriftSensor(task_id="drift", reference="a.csv", current="b.csv", **options)
 

@@ -1,4 +1,4 @@
-"""Every template field of ``DriftSensor`` accepts the values of Airflow's own sensors and is checked when rendered."""
+"""Template fields of ``DriftSensor`` accept the same values as in Airflow's sensors and are validated when rendered."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TEMPLATES: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def render_sensor(field: str, value: object, **options: Any) -> DriftSensor:
-    """Return a sensor whose ``field`` is a DAG parameter that the run renders to ``value``."""
+    """Return a sensor whose ``field`` is a template that renders to ``value``."""
     with DAG("dag", schedule=None) as dag:
         sensor = DriftSensor(task_id="drift", **{**VALID, **options, field: dag.param("x")})
     sensor.render_template_fields({"dag_run": SimpleNamespace(conf={"x": value})})  # type: ignore[typeddict-item]
@@ -41,7 +41,7 @@ def render_sensor(field: str, value: object, **options: Any) -> DriftSensor:
 
 @pytest.mark.parametrize("template", TEMPLATES)
 @pytest.mark.parametrize("field", FIELDS)
-def test_template_is_kept_at_parsing_and_sets_dependencies(field: str, template: str) -> None:
+def test_template_is_not_validated_when_parsed_and_sets_dependencies(field: str, template: str) -> None:
     with DAG("dag", schedule=None, params={"x": 1}) as dag:
         value = TEMPLATES[template](BaseOperator(task_id="first"), dag)
         sensor = DriftSensor(task_id="drift", **{**VALID, field: value})
@@ -62,7 +62,7 @@ def test_mapped_sensor_accepts_templates(field: str) -> None:
 
 @pytest.mark.parametrize("deferrable", [False, True])
 @pytest.mark.parametrize("field", FIELDS)
-def test_invalid_rendered_value_fails_the_task_by_name(field: str, deferrable: bool) -> None:
+def test_error_for_an_invalid_rendered_value_names_the_field(field: str, deferrable: bool) -> None:
     sensor = render_sensor(field, 5, deferrable=deferrable, silent_fail=deferrable)
     with pytest.raises(AirflowFailException, match=f"^{field}: got 5, expected "):
         sensor.execute({})
@@ -76,7 +76,7 @@ def test_soft_fail_and_never_fail_skip_for_an_invalid_value(option: str, deferra
 
 
 @pytest.mark.parametrize("field", ["features", "categorical", "reference_parameters", "current_parameters"])
-def test_text_instead_of_a_list_is_rejected_at_parsing_and_rendering(field: str) -> None:
+def test_text_instead_of_a_list_is_rejected_when_parsed_and_when_rendered(field: str) -> None:
     message = f"^{field}: got 'temp', expected a list"
     with pytest.raises(InvalidInputError, match=message):
         DriftSensor(task_id="drift", **{**VALID, field: "temp"})
@@ -108,7 +108,7 @@ def test_lists_and_paths_of_any_type_are_read_and_json_safe(tmp_path: Path) -> N
     assert json.loads(json.dumps(sensor._check().to_dict()))["reference"] == f"file://{place}"
 
 
-def test_parsing_a_sensor_imports_no_operators(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parsing_a_sensor_does_not_import_the_operators(monkeypatch: pytest.MonkeyPatch) -> None:
     """Importing the operators takes much longer than importing the sensors."""
     monkeypatch.setitem(sys.modules, "paceline.operators", None)
     DriftSensor(

@@ -1,4 +1,4 @@
-"""Drift triggers: one event per new drift, no blocked event loop, and checks that continue after errors."""
+"""Drift triggers emit one event per new drift, do not block the event loop, and continue after errors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def make_report(*drifted: str, rows: int = 500) -> DriftReport:
 
 
 class FakeStateStore:
-    """A fake of the state store that a triggerer gives the trigger of one asset."""
+    """A fake of the state store that the triggerer provides for the trigger of one asset."""
 
     def __init__(self) -> None:
         self.values: dict[str, str] = {}
@@ -60,19 +60,19 @@ SHORT = DriftReport("not enough data", "", 500, 3)
 @pytest.mark.parametrize(
     ("checks", "fire_on", "fired"),
     [
-        # Continuing drift fires once although the window slides; after a check without drift it fires again.
+        # Continued drift fires once although the window slides. New drift after a check without drift fires again.
         (
             [make_report(), make_report("temp"), make_report("temp", rows=501), make_report(), make_report("temp")],
             "new_drift",
             [1, 4],
         ),
-        # Drift of another feature fires; a feature that stops drifting and drifts again does not.
+        # Drift of a second feature fires. A feature that stops drifting and then drifts again does not fire.
         (
             [make_report("temp"), make_report("temp", "wind"), make_report("temp"), make_report("temp", "wind")],
             "new_drift",
             [0, 1],
         ),
-        # Too little data changes nothing.
+        # A check with too little data does not change the state.
         ([SHORT, make_report("temp"), SHORT, make_report("temp")], "new_drift", [1]),
         # With batches, each window with drift fires once.
         (
@@ -91,7 +91,7 @@ def test_drift_fires_once(checks: list[DriftReport], fire_on: Any, fired: list[i
     assert fired_checks == fired
 
 
-def test_changed_check_ignores_the_old_state() -> None:
+def test_state_of_a_different_check_is_ignored() -> None:
     _, last = decide_event(make_report("temp"), TriggerState(), "old", "new_drift")
     assert decide_event(make_report("temp"), last, "new", "new_drift")[0]
 
@@ -108,8 +108,8 @@ PARAMETERS: Any = {"reference_parameters": {"month": "2013-01"}, "current_parame
         DriftTrigger(DriftCheck("a.csv", "b.csv", reference_parameters=("x",)).to_dict(), 5.0, True),
     ],
 )
-def test_trigger_is_unchanged_by_serialization(trigger: Any) -> None:
-    """Otherwise Airflow would restart the trigger at each parsing of its DAG."""
+def test_trigger_round_trips_through_serialization(trigger: Any) -> None:
+    """Otherwise, Airflow would restart the trigger each time that it parses the DAG."""
     path, kwargs = trigger.serialize()
     stored = Trigger(path, encode_trigger({"classpath": path, "kwargs": kwargs})["kwargs"])
     assert BaseEventTrigger.hash(path, stored.kwargs) == BaseEventTrigger.hash(path, kwargs)
@@ -125,7 +125,7 @@ def test_trigger_is_unchanged_by_serialization(trigger: Any) -> None:
         ({"current": "b.csv", "settings": {"minimum_samples": 1}}, "minimum_samples: got 1, expected"),
     ],
 )
-def test_invalid_settings_are_rejected_at_parsing(options: dict[str, Any], message: str) -> None:
+def test_invalid_settings_are_rejected_when_the_dag_is_parsed(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidInputError, match="^" + message):
         DriftEventTrigger(reference="a.csv", **options)
 
@@ -219,7 +219,7 @@ def test_slow_check_does_not_block_the_event_loop(monkeypatch: pytest.MonkeyPatc
 
     async def run_scenario() -> None:
         event = asyncio.ensure_future(anext(DriftEventTrigger(reference="a.csv", current="b.csv").run()))
-        for _ in range(100):  # other triggers run while the check blocks
+        for _ in range(100):  # other triggers run during the slow check
             await asyncio.sleep(0)
         assert not event.done()
         release.set()

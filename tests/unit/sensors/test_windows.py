@@ -1,4 +1,4 @@
-"""Windows are read from real databases and files; errors name the field and what is accepted."""
+"""Windows are read from real databases and files. Errors name the field and what is accepted."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ def test_query_is_distinguished_from_a_path(source: str, expected: bool) -> None
     assert is_sql(source) is expected
 
 
-def test_query_runs_through_its_connection_with_bound_parameters(store: str) -> None:
+def test_query_runs_on_its_connection_with_bound_parameters(store: str) -> None:
     named, in_order = (f"SELECT * FROM flights WHERE carrier = {mark}" for mark in (":c", "?"))
-    found = read_window("current", named, conn_id=store, parameters={"c": "AA"})
-    assert found["temp"].iloc[0] == 1.5
-    assert len(found) == 2
+    rows = read_window("current", named, conn_id=store, parameters={"c": "AA"})
+    assert rows["temp"].iloc[0] == 1.5
+    assert len(rows) == 2
     assert read_window("current", in_order, conn_id=store, parameters=["UA"])["temp"].tolist() == [2.5]
-    # A parameter is a value, not a part of the query.
-    found = read_window("current", named, conn_id=store, parameters={"c": "AA' OR '1'='1"})
-    assert (len(found), list(found.columns)) == (0, ["temp", "carrier"])
+    # A parameter is a value and cannot change the query.
+    rows = read_window("current", named, conn_id=store, parameters={"c": "AA' OR '1'='1"})
+    assert (len(rows), list(rows.columns)) == (0, ["temp", "carrier"])
 
 
 @pytest.mark.parametrize("name", ["batch.csv", "batch.csv.gz", "batch.parquet"])
@@ -68,7 +68,7 @@ def test_files_are_read_by_path_and_by_url(tmp_path: Path, name: str, scheme: st
     [
         ("SELECT 1", None, "conn_id: got None, expected the id of a database connection, as current is a SQL query"),
         ("SELECT 1", "nowhere", "conn_id: got 'nowhere', expected the id of an Airflow connection that exists"),
-        ("SELECT 1", "files", "conn_id: got 'files', expected a database connection, not one of FSHook"),
+        ("SELECT 1", "files", "conn_id: got 'files', expected a database connection, not one for FSHook"),
         ("SELECT 1", "odd", "conn_id: got 'odd', expected a database connection whose provider is installed"),
         ("batch.json", None, "current: got 'batch.json', expected a query that starts with SELECT or WITH, or a file"),
         ("/no/such.csv", None, "current: got '/no/such.csv', expected a file that exists"),
@@ -76,7 +76,7 @@ def test_files_are_read_by_path_and_by_url(tmp_path: Path, name: str, scheme: st
         ("", None, "current: got '', expected a SQL query, or the path"),
     ],
 )
-def test_unreadable_window_is_rejected_by_field(
+def test_error_for_an_unreadable_window_names_the_field(
     monkeypatch: pytest.MonkeyPatch, source: str, conn_id: str | None, message: str
 ) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_FILES", json.dumps({"conn_type": "fs"}))

@@ -27,7 +27,7 @@ POOL = [Node("pool", 8)]
 
 
 class RandomPolicy:
-    """A policy with a random legal allocation at each decision."""
+    """A policy that returns a random valid allocation at each decision."""
 
     name = "random"
 
@@ -44,14 +44,14 @@ class RandomPolicy:
                 if count:
                     free[node.name] -= count
                     placements[job.name] = Placement(node.name, count)
-        if not placements and jobs:  # a job must run, or the simulation deadlocks
+        if not placements and jobs:  # at least one job must run, otherwise the simulation deadlocks
             node = nodes[0]
             placements[jobs[0].name] = Placement(node.name, jobs[0].speeds[node.kind].counts[0])
         return Allocation(placements)
 
 
 class ScriptedPolicy:
-    """A policy that returns scripted allocations and repeats the last."""
+    """A policy that returns the scripted allocations in order and then repeats the last one."""
 
     name = "script"
 
@@ -113,7 +113,7 @@ frictions = st.builds(
 def test_devices_jobs_and_work_are_conserved(rows, friction, seed, period_s):
     arrivals = make_arrivals(rows)
     nodes = [Node("pool", 8), Node("small", 3)]
-    spent = {}  # work done by each job, summed between events
+    spent = {}  # work of each job, added up between events
     before = {}
 
     def check_event(simulation):
@@ -142,7 +142,7 @@ def test_devices_jobs_and_work_are_conserved(rows, friction, seed, period_s):
             if friction.snapshot_every_s is None:
                 assert spent[one.name] == pytest.approx(one.work, rel=1e-6, abs=1e-6)
             else:
-                assert spent[one.name] >= one.work * (1 - 1e-6)  # lost work is repeated
+                assert spent[one.name] >= one.work * (1 - 1e-6)  # the job repeats the lost work
             assert outcomes[one.name].met is (
                 None if one.deadline_s is None else outcomes[one.name].departed_s <= one.deadline_s * (1 + 1e-6) + 1e-6
             )
@@ -170,9 +170,9 @@ def test_every_policy_returns_executable_allocations(rows):
             self.name, self.policy = policy.name, policy
 
         def allocate(self, jobs, nodes, now_s, *, rescale):
-            found = self.policy.allocate(jobs, nodes, now_s, rescale=rescale)
-            check(found, jobs, nodes)
-            return found
+            allocation = self.policy.allocate(jobs, nodes, now_s, rescale=rescale)
+            check(allocation, jobs, nodes)
+            return allocation
 
     for policy in (fifo(), edf(), priority(), OnTime(change_s=1.0)):
         result, _ = run(make_arrivals(rows), CheckedPolicy(policy), nodes)
@@ -188,7 +188,7 @@ def test_job_ends_when_its_work_is_done_and_pause_delays_the_end():
     assert outcomes["a"].departed_s == pytest.approx(40.0)
 
 
-def test_growth_takes_effect_after_delay_and_shrinking_at_once():
+def test_allocation_grows_after_a_delay_and_shrinks_at_once():
     arrivals = [Arrival("a", 0.0, 200.0, CURVE), Arrival("b", 20.0, 1.0, CURVE), Arrival("c", 50.0, 1.0, CURVE)]
     speeds = {}
 
@@ -198,24 +198,24 @@ def test_growth_takes_effect_after_delay_and_shrinking_at_once():
 
     script = ScriptedPolicy({"a": 1}, {"a": 4, "b": 1}, {"a": 4}, {"a": 2, "c": 1}, {"a": 2})
     run(arrivals, script, friction=Friction(delay_s=15.0), on_event=record)
-    assert speeds[0.0] == 0.0  # no speed before the start
+    assert speeds[0.0] == 0.0  # the speed is zero before the start
     assert speeds[15.0] == 1.0
     assert speeds[20.0] == 1.0  # four devices, still at the old speed
     assert speeds[35.0] == pytest.approx(2.56)
-    assert speeds[50.0] == pytest.approx(1.6)  # shrinking takes effect at once
+    assert speeds[50.0] == pytest.approx(1.6)  # a smaller allocation takes effect at once
 
 
 def test_stopped_job_resumes_from_last_snapshot():
     arrivals = [Arrival("a", 0.0, 100.0, CURVE), Arrival("b", 17.0, 5.0, CURVE)]
     policy = ScriptedPolicy({"a": 1}, {"b": 1}, {"a": 1})
     _, outcomes = run(arrivals, policy, friction=Friction(snapshot_every_s=10.0))
-    # After 17 s of training, 7 s are lost; b takes 5 s; 90 s remain.
+    # Job a loses 7 of its 17 s of training, waits 5 s for job b, and then trains for the remaining 90 s.
     assert outcomes["a"].departed_s == pytest.approx(17 + 5 + 90)
     _, saved = run(arrivals, ScriptedPolicy({"a": 1}, {"b": 1}, {"a": 1}))
     assert saved["a"].departed_s == pytest.approx(17 + 5 + 83)
 
 
-def test_bug_occurs_after_training_time_and_cancellation_after_arrival():
+def test_bug_time_counts_from_the_start_of_training_and_cancellation_time_from_arrival():
     arrivals = [
         Arrival("bug", 0.0, 100.0, CURVE, breaks_after_s=12.0),
         Arrival("runs", 0.0, 100.0, CURVE, cancelled_after_s=20.0),
@@ -225,12 +225,12 @@ def test_bug_occurs_after_training_time_and_cancellation_after_arrival():
     waits, runs, bug = outcomes["waits"], outcomes["runs"], outcomes["bug"]
     assert (waits.status, waits.departed_s, waits.started_s) == ("cancelled", 3.0, None)
     assert bug.status == "broken"
-    assert bug.departed_s == pytest.approx(15.0)  # 12 s of training from 3 s on
+    assert bug.departed_s == pytest.approx(15.0)  # training starts at 3 s and takes 12 s
     assert (runs.status, runs.departed_s) == ("cancelled", 20.0)
     assert (result.done, result.broken, result.cancelled) == (0, 1, 2)
 
 
-def test_energy_and_tardiness_costs_are_accounted():
+def test_costs_of_energy_and_tardiness_are_added_up():
     nodes = [Node("pool", 2, cost_per_s=(0.5, 2.0, 3.0))]
     curve = {"device": Speeds.linear(2)}
     arrivals = [Arrival("a", 0.0, 10.0, curve), Arrival("b", 0.0, 4.0, curve)]
@@ -253,7 +253,7 @@ def test_regular_decisions_are_periodic_while_jobs_are_active():
     assert script.decided_s == [130.0, 200.0, 300.0, 2000.0]
 
 
-def test_memory_does_not_grow_with_departed_jobs():
+def test_memory_does_not_grow_with_the_number_of_ended_jobs():
     arrivals = (Arrival(f"j{n}", 10.0 * n, 5.0, CURVE) for n in range(5_000))
     largest = [0]
 
@@ -270,7 +270,7 @@ def test_memory_does_not_grow_with_departed_jobs():
     ("step", "message"),
     [({"a": 4, "b": 8}, "12 of 8 devices"), ({"a": 3}, "devices: got 3"), ({}, "no job is running")],
 )
-def test_impossible_allocation_is_rejected(step, message):
+def test_invalid_allocation_of_a_policy_is_rejected(step, message):
     arrivals = [Arrival("a", 0.0, 10.0, CURVE), Arrival("b", 0.0, 10.0, CURVE)]
     with pytest.raises((ImpossibleAllocationError, InvalidInputError), match=message):
         run(arrivals, ScriptedPolicy(step))

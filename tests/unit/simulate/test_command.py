@@ -21,19 +21,19 @@ def test_policies_are_compared_on_generated_workload(tmp_path, capsys):
     assert last == str(picture)
     assert picture.read_bytes().startswith(b"\x89PNG")
     fifo, greedy, milp = json.loads(figures.read_text())
-    assert fifo["mean_queue_s"] > greedy["mean_queue_s"]  # fifo does not shrink running jobs
+    assert fifo["mean_queue_s"] > greedy["mean_queue_s"]  # the fifo policy does not shrink running jobs
     assert milp["done"] == 30
     assert simulate(*args, "--json", str(tmp_path / "again.json")) == 0
     assert (tmp_path / "again.json").read_text() == figures.read_text()
 
 
-def test_heterogeneous_nodes_have_energy_cost(capsys):
+def test_energy_costs_of_heterogeneous_nodes_are_printed(capsys):
     assert simulate("andreas-small", "--nodes", "4", "--jobs", "12", "--policy", "edf", "--policy", "rg") == 0
     edf, rg = (line.split() for line in capsys.readouterr().out.splitlines()[1:3])
     assert 0 < float(rg[-3]) < 0.7 * float(edf[-3])
 
 
-def test_published_trace_is_read_with_its_throughputs(tmp_path, capsys):
+def test_published_trace_is_simulated_with_its_throughputs(tmp_path, capsys):
     (tmp_path / "resnet50.csv").write_text("global_batch_size,1,2\n64,10,18\n")
     trace = tmp_path / "trace"
     trace.write_text(

@@ -1,4 +1,4 @@
-"""The ANDREAS workload has the published shape, and a mean load equal to the capacity of the cluster."""
+"""The ANDREAS workload has the published distributions and a mean load equal to the capacity of the cluster."""
 
 from statistics import mean
 
@@ -25,7 +25,7 @@ def test_node_cost_is_zero_while_idle_and_linear_in_gpus(mix):
         assert node.cost(0) == 0.0
         steps = [node.cost(used + 1) - node.cost(used) for used in range(1, node.devices)]
         assert steps == pytest.approx([steps[0]] * len(steps) if steps else [])
-    assert 3600 * nodes[0].cost(2) == pytest.approx(0.7 * EUR_PER_KWH)  # 200 W, and 250 W for each GPU
+    assert 3600 * nodes[0].cost(2) == pytest.approx(0.7 * EUR_PER_KWH)  # 200 W for the node and 250 W per GPU
 
 
 def test_job_durations_and_due_dates_are_in_range():
@@ -34,7 +34,9 @@ def test_job_durations_and_due_dates_are_in_range():
         v100, t4 = one.speeds[V100], one.speeds[T4]
         assert 540.0 <= one.work / v100.at(1) <= 14400.0
         assert 2.0 <= v100.at(1) / t4.at(1) <= 3.0
-        assert all(one < count for one, count in zip(v100.per_s[1:], v100.counts[1:], strict=True))  # sublinear
+        assert all(
+            one < count for one, count in zip(v100.per_s[1:], v100.counts[1:], strict=True)
+        )  # the speed-up is sublinear
         assert v100.useful == v100.counts
     assert {one.weight for one in arrivals} == {1.0, 2.0, 3.0, 4.0, 5.0}
     slack = [(one.deadline_s - one.arrives_s) / (one.work / one.speeds[V100].per_s[-1]) for one in arrivals]

@@ -29,7 +29,7 @@ def test_jobs_have_published_number_mean_and_share_of_short_jobs(seed):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_arrivals_are_ordered_within_two_days_and_denser_by_day(seed):
+def test_arrivals_are_ordered_within_two_days_and_more_frequent_during_the_day(seed):
     jobs = modelarts_workload(seed, jobs=4000)
     times = [job.arrives_s for job in jobs]
     assert times == sorted(times)
@@ -43,7 +43,9 @@ def test_arrivals_are_ordered_within_two_days_and_denser_by_day(seed):
 def test_arrivals_are_bursty():
     times = [job.arrives_s for job in modelarts_workload(0)]
     close = sum(later - time < 60 for time, later in pairwise(times))
-    assert close > 2 * len(times) * (1 - exp(-60 * len(times) / SPAN_S))  # twice as many as with independent arrivals
+    assert close > 2 * len(times) * (
+        1 - exp(-60 * len(times) / SPAN_S)
+    )  # twice as many as if arrivals were independent
 
 
 def test_workload_is_reproducible_and_independent_of_disturbances():

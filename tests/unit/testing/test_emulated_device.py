@@ -1,4 +1,4 @@
-"""Processors and quota periods of emulated devices."""
+"""Assignment of processors and quota periods to emulated devices."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def assign_processors(devices):
     return {machine.name: processor for machine, processor in _assign_processors(devices)}
 
 
-def test_devices_do_not_oversubscribe_processors(monkeypatch):
+def test_no_processor_is_oversubscribed_by_devices(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3, 5})
     assigned = assign_processors(make_machines(a=0.35, b=0.5, c=0.35, d=0.3))
     assert set(assigned.values()) == {3, 5}
@@ -33,9 +33,9 @@ def test_fleet_larger_than_the_machine_is_rejected(monkeypatch):
 
 
 @pytest.mark.parametrize("cores", [0.001, 0.18, 0.333, 1.0, 4.0])
-def test_periods_are_whole_milliseconds_and_differ_among_devices(cores):
+def test_quota_periods_are_whole_milliseconds_and_differ_among_devices(cores):
     periods = [_period_us(cores) for _ in range(5)]
     assert all(period % 1000 == 0 and 20_000 <= period <= 1_000_000 for period in periods)
-    if cores > 0.02:  # fewer cores need more than the kernel's longest period
+    if cores > 0.02:  # fewer cores would need a longer period than the kernel allows
         assert min(periods) * cores >= 16_000 * 0.99
         assert len(set(periods)) == 5

@@ -1,4 +1,4 @@
-"""Fixtures: a manual clock, a separate training session for each test, and jobs on several emulated machines."""
+"""Fixtures: a manual clock, a new training session per test, and jobs on several emulated machines."""
 
 import signal
 
@@ -10,7 +10,7 @@ from .machines import EmulatedTraining
 
 
 class ManualClock:
-    """A clock that tests set; each reading advances it by ``step_s``."""
+    """A clock that tests set and that each reading advances by ``step_s``."""
 
     def __init__(self):
         self.now_s = 1000.0
@@ -22,7 +22,7 @@ class ManualClock:
 
 
 class RecordingDisplay:
-    """A display that records the progress."""
+    """A display that records the displayed progress."""
 
     def __init__(self, interval_s=0.2):
         self.interval_s = interval_s
@@ -51,8 +51,8 @@ def recorder():
 
 
 @pytest.fixture
-def new_process(monkeypatch, clock):
-    """Return a function that resets the training session, as a restart of the process does."""
+def restart_process(monkeypatch, clock):
+    """Return a function that starts a new training session, as a restart of the process does."""
 
     def begin_session():
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -64,24 +64,24 @@ def new_process(monkeypatch, clock):
 
 
 @pytest.fixture(autouse=True)
-def session(monkeypatch, new_process):
-    """Give each test a separate session, outside a job."""
+def session(monkeypatch, restart_process):
+    """Give each test a new training session outside a job."""
     for name in ("PACELINE_OUTPUT", "PACELINE_INPUT", "PACELINE_CHECKPOINT", "PACELINE_CONTROL"):
         monkeypatch.delenv(name, raising=False)
-    before = signal.getsignal(signal.SIGTERM)  # Airflow may have set a handler in another test
-    yield new_process()
+    before = signal.getsignal(signal.SIGTERM)  # an Airflow in another test may have set a handler
+    yield restart_process()
     signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture
 def start_training(tmp_path, fork):
-    """Return a function that starts a job on several emulated machines, given the names of its workers."""
-    trainings = []
+    """Return a function that starts a job on several emulated machines. Its arguments are the names of the workers."""
+    jobs = []
 
     def start_job(*names, **options):
-        trainings.append(EmulatedTraining(fork, tmp_path, names, **options))
-        return trainings[-1]
+        jobs.append(EmulatedTraining(fork, tmp_path, names, **options))
+        return jobs[-1]
 
     yield start_job
-    for training in trainings:
+    for training in jobs:
         training.kill_all()

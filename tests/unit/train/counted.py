@@ -1,11 +1,11 @@
-"""A training script whose model counts how often it was trained on each sample; ``machines.py`` starts it.
+"""A training script, started by ``machines.py``, whose model counts how often each sample was trained on.
 
 ``python counted.py SAMPLES EPOCHS OPTIONS``. The options are JSON: ``workers`` of the loader, ``step`` of the count,
 ``stop_after`` a number of batches (if negative, also leave the loop), and ``gain``: the training ends when an epoch
 improves the accuracy, which levels off, by less.
 
-A file ``hold`` in the output folder holds the training after the number of batches in the file (0 if empty); the file
-``held`` then contains this number. So tests can produce both outcomes of a race on a machine of any speed.
+A file ``hold`` in the output folder pauses the script after the number of batches in the file (0 if empty). During the
+pause, the file ``held`` contains this number. So tests can produce both outcomes of a race at any machine speed.
 """
 
 import json
@@ -23,14 +23,14 @@ step, stop_after, gain = options.get("step", 1), options.get("stop_after", 0), o
 torch.manual_seed(0)
 
 
-class Counts(nn.Module):
+class CountingModel(nn.Module):
     def __init__(self):
         super().__init__()
         self.counts = nn.Parameter(torch.zeros(samples, dtype=torch.float64))
         self.register_buffer("batches", torch.tensor(0))
 
 
-model = Counts()
+model = CountingModel()
 data = TensorDataset(torch.arange(samples))
 loader = DataLoader(data, 4, shuffle=True, num_workers=options.get("workers", 0))
 checkpoint(model=model)

@@ -1,6 +1,6 @@
-"""One process of a small training job, which a signal may end. ``test_resume_after_death`` starts it.
+"""A small training script that a signal may end, started by ``test_resume_after_death``.
 
-``python lives.py SCENARIO LIFE`` writes the batches that it trained on, and a digest of its final state.
+``python lives.py SCENARIO LIFE`` writes the trained batches and a digest of the final state. LIFE counts the restarts.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ AFTER_THE_LOOP = 0
 
 
 class NoisySamples(Dataset):
-    """Samples with noise from the random generators of all three libraries at each read."""
+    """Samples with new noise at each read, from the random generators of torch, Python and numpy."""
 
     def __init__(self, samples):
         self.samples = samples
@@ -78,7 +78,7 @@ def train(scenario, life, seen):
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.7)
     parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
     if checkpoint(**parts, every_s=scenario["every_s"]):
-        torch.rand(7)  # draws before the loop must not matter
+        torch.rand(7)  # random numbers drawn before the loop must not affect the result
     kill = dict([scenario["kills"][life]]) if life < len(scenario["kills"]) else {}
     for number in range(scenario.get("loops", 1)):
         loop = track(loader, epochs=scenario["epochs"], total=scenario.get("total"))

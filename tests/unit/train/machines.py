@@ -1,6 +1,6 @@
-"""A training job on several machines, emulated by processes: a parameter server, workers, and holders of the state.
+"""A training job on machines that processes emulate: a parameter server, workers, and holders of state shards.
 
-``test_asynchronous`` and ``test_sharding`` use it; the workers run ``counted.py``. A held worker completes no further
+The workers run ``counted.py``. A held worker completes no further
 batch until it is resumed, so tests do not depend on the speed of the machine.
 """
 
@@ -22,7 +22,7 @@ from paceline.train.progress import parse_line
 HERE = Path(__file__).parent
 INCLUDE = HERE.parents[2] / "include"
 SAMPLES, BATCH_SIZE = 60, 3
-LIMIT_S = 120  # timeout of operations that take seconds
+LIMIT_S = 120  # timeout for operations that take seconds
 
 
 def free_port():
@@ -34,15 +34,17 @@ def free_port():
 
 
 class Machine:
-    """A process of the job, and its log."""
+    """An emulated machine: one process of the job, and the log of the process."""
 
     def __init__(self, fork, folder, command, environment):
         self.output = folder / "output"
         self.output.mkdir(parents=True, exist_ok=True)
         self._log_path = folder / "log.txt"
-        own = {"PYTHONPATH": str(INCLUDE), "PACELINE_OUTPUT": str(self.output)}
+        variables = {"PYTHONPATH": str(INCLUDE), "PACELINE_OUTPUT": str(self.output)}
         with self._log_path.open("w") as log:
-            self.process = fork(command, env={**os.environ, **own, **environment}, stdout=log, stderr=subprocess.STDOUT)
+            self.process = fork(
+                command, env={**os.environ, **variables, **environment}, stdout=log, stderr=subprocess.STDOUT
+            )
 
     @property
     def log(self):
@@ -50,7 +52,7 @@ class Machine:
 
     @property
     def all_logs(self):
-        """The logs of all machines; a restarted machine's log begins at the restart."""
+        """The logs of all machines. The log of a restarted machine begins at the restart."""
         every = sorted(self._log_path.parent.parent.glob("*/log.txt"))
         return "\n".join(f"--- {log.parent.name}\n{log.read_text()}" for log in every)
 
@@ -64,25 +66,25 @@ class Machine:
 
     @property
     def model(self):
-        """The model that a worker has written."""
+        """The trained model that a worker has written."""
         return torch.load(self.output / "model.pt", weights_only=True)
 
     def wait_until(self, condition):
-        give_up = time.monotonic() + LIMIT_S
+        time_limit_s = time.monotonic() + LIMIT_S
         while not condition(self):
             assert self.process.poll() is None, self.all_logs
-            assert time.monotonic() < give_up, self.all_logs
+            assert time.monotonic() < time_limit_s, self.all_logs
             time.sleep(0.01)
 
     def wait_until_logged(self, text):
         self.wait_until(lambda machine: text in machine.log)
 
     def wait_until_done(self, samples):
-        """Wait until the parameter server has done this many samples."""
+        """Wait until the parameter server reports this number of trained samples."""
         self.wait_until(lambda machine: machine.progress and machine.newest_progress.done >= samples)
 
     def wait_until_held(self, after):
-        """Wait until a worker is held after this many batches."""
+        """Wait until the worker is held after this number of batches."""
         held = self.output / "held"
         self.wait_until(lambda machine: held.exists() and held.read_text() == str(after))
 
@@ -96,7 +98,7 @@ class Machine:
         return self.wait_for_end()
 
     def hold(self, after):
-        """Hold the worker after this many batches."""
+        """Hold the worker after this number of batches."""
         (self.output / "hold.new").write_text(str(after))
         (self.output / "hold.new").rename(self.output / "hold")
 
@@ -105,7 +107,7 @@ class Machine:
 
 
 class EmulatedTraining:
-    """A job on emulated machines; only the parameter server starts automatically."""
+    """A job on emulated machines. The constructor starts only the parameter server."""
 
     def __init__(self, fork, folder, names, epochs=4, options=()):
         self._fork, self._folder = fork, folder
@@ -119,14 +121,14 @@ class EmulatedTraining:
         self.start_server(*options)
 
     def start_server(self, *options):
-        """Start the parameter server, or restart it."""
+        """Start or restart the parameter server."""
         command = ["-m", "paceline.train.asynchronous", self.plan, "--port", self.port, *options]
         checkpoint = str(self._folder / "checkpoint")
         self.server = self._start(self._folder / "server", command, PACELINE_CHECKPOINT=checkpoint)
         self.server.wait_until_logged("listens on")
 
     def start_worker(self, name, options=None, epochs=None, samples=SAMPLES, hold=None, **environment):
-        """Start a worker; for ``options`` see ``counted.py``."""
+        """Start a worker. ``counted.py`` describes the ``options``."""
         if hold is not None:
             (self._folder / name / "output").mkdir(parents=True, exist_ok=True)
             (self._folder / name / "output" / "hold").write_text(str(hold))
@@ -135,7 +137,7 @@ class EmulatedTraining:
         return self._start(self._folder / name, command, **environment)
 
     def start_workers(self, names, options=None, hold=0):
-        """Start workers and wait until all train; hold each after ``hold`` batches."""
+        """Start workers that are held after ``hold`` batches, and wait until all workers have joined."""
         workers = [self.start_worker(name, options, hold=hold) for name in names]
         for name in names:
             self.server.wait_until_logged(f"{name} has joined")
@@ -144,11 +146,11 @@ class EmulatedTraining:
     def start_holder(self, name):
         """Start a process that holds a shard of the state."""
         command = ["-m", "paceline.train.asynchronous.state_shard"]
-        own = {"PACELINE_SERVER": self.address, "PACELINE_WORKER": name}
-        return self._start(self._folder / name, command, **own)
+        variables = {"PACELINE_SERVER": self.address, "PACELINE_WORKER": name}
+        return self._start(self._folder / name, command, **variables)
 
     def finish_all(self, workers):
-        """Resume the workers, and wait until all processes succeed."""
+        """Resume the workers, and check that all processes end with exit code 0."""
         for worker in workers:
             worker.resume()
         for worker in workers:
@@ -156,7 +158,7 @@ class EmulatedTraining:
         assert self.server.wait_for_end() == 0, self.server.all_logs
 
     def finish_and_check(self, workers):
-        """Resume the workers, wait for all processes, and check that each sample counted once in every epoch."""
+        """Resume the workers, and check that all processes succeed and each sample counted once in every epoch."""
         self.finish_all(workers)
         for worker in workers:
             assert worker.model["counts"].tolist() == [self.epochs] * SAMPLES
@@ -170,8 +172,8 @@ class EmulatedTraining:
             machine.kill()
 
 
-def joined_training(names, batch_size, numbers=3, epochs=1):
-    """Return a server's training with a state of ``numbers`` values and workers on connections 0, 1, 2."""
+def make_joined_training(names, batch_size, numbers=3, epochs=1):
+    """Return a ``SharedTraining`` with a state of ``numbers`` values and workers on connections 0, 1, 2, ...."""
     training = SharedTraining({name: SampleShare(1, batch_size) for name in names}, stuck_s=60.0)
     training.set_initial_state(torch.zeros(numbers))
     for connection_id, name in enumerate(names):

@@ -1,7 +1,7 @@
-"""A data-parallel training script that changes its number of processes by a plan; ``test_data_parallel`` starts it.
+"""A data-parallel training script, started by ``test_data_parallel``, whose number of processes follows a plan.
 
-``python parallel.py PLAN.json``; the plan maps batches done to the number of processes from then on. Followers are
-forked from the same Python process.
+The plan in ``python parallel.py PLAN.json`` maps numbers of done batches to the number of processes from then on.
+Followers are forked from the same Python process.
 """
 
 import itertools
@@ -21,10 +21,10 @@ from torch.utils.data import DataLoader, Dataset
 from paceline.train import _lead, _session, checkpoint, data_parallel, device, output_dir, stop_early, track
 from paceline.train._lead import Lead
 
-SAMPLES, BATCH_SIZE, EPOCHS = 50, 8, 4  # an epoch's last batch has two samples, fewer than processes
+SAMPLES, BATCH_SIZE, EPOCHS = 50, 8, 4  # the last batch of an epoch has fewer samples than there are processes
 
 
-class Squares(Dataset):
+class SquaresDataset(Dataset):
     def __init__(self):
         self.x = torch.randn(SAMPLES, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 
@@ -42,11 +42,11 @@ def fork_follower(command, *, env, pass_fds, stdin, stdout):
 plan = json.loads(Path(sys.argv[1]).read_text())
 _lead.subprocess = SimpleNamespace(**vars(subprocess) | {"Popen": fork_follower})
 torch.manual_seed(0)
-torch.set_default_dtype(torch.float64)  # rounding errors stay below the errors to detect
-# Each reading advances the clock by a second, so the loop reads the share between any two batches.
+torch.set_default_dtype(torch.float64)  # rounding errors are smaller than the errors to detect
+# Each reading advances the clock by a second, so the loop reads its CPU share after every batch.
 _session.current.clock = itertools.count().__next__
 workers = plan["workers"]
-loader = DataLoader(Squares(), BATCH_SIZE, shuffle=True, num_workers=workers, persistent_workers=workers > 0)
+loader = DataLoader(SquaresDataset(), BATCH_SIZE, shuffle=True, num_workers=workers, persistent_workers=workers > 0)
 model = torch.nn.Sequential(torch.nn.Linear(4, 32), torch.nn.Tanh(), torch.nn.Linear(32, 1)).to(device())
 model = data_parallel(model)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
@@ -62,7 +62,7 @@ for indices, x, y in loop:
     if lead is not None and loop.done in wanted:
         Path(os.environ["PACELINE_CONTROL"]).write_text(json.dumps({"devices": wanted[loop.done]}))
         while not lead.adjust_processes(wanted[loop.done]) and not plan.get("followers_fail"):
-            time.sleep(0.005)  # processes take seconds to start
+            time.sleep(0.005)  # processes need seconds to start
     loss = torch.nn.functional.mse_loss(model(x).squeeze(1), y)
     optimizer.zero_grad()
     loss.backward()

@@ -1,4 +1,4 @@
-"""``paceline.train`` needs only the standard library, and torch only if the training code uses it."""
+"""``paceline.train`` needs only the standard library, and torch only if the training code uses torch."""
 
 import ast
 import shutil
@@ -15,7 +15,7 @@ SOURCES = sorted((INCLUDE / "paceline" / "train").rglob("*.py"))
 
 
 def python_versions():
-    """Return this Python, and the oldest supported version if the machine has it."""
+    """Return this Python, and the oldest supported Python if it is installed."""
     oldest = shutil.which("python3.10")
     works = oldest and subprocess.run([oldest, "-c", ""], capture_output=True).returncode == 0
     return [sys.executable, *([oldest] if works else [])]
@@ -23,7 +23,7 @@ def python_versions():
 
 @pytest.mark.parametrize("python", python_versions())
 def test_train_runs_with_only_the_standard_library(tmp_path, python):
-    # A runtime also copies this package below an empty ``paceline``.
+    # Like the runtimes, copy the package into an otherwise empty package ``paceline``.
     shutil.copytree(INCLUDE / "paceline" / "train", tmp_path / "paceline" / "train")
     (tmp_path / "paceline" / "__init__.py").touch()
     code = f"""
@@ -58,7 +58,7 @@ def test_train_imports_no_other_package_of_paceline(source):
             assert not any(alias.name.startswith("paceline") for alias in node.names)
 
 
-def test_public_names_are_pinned_and_sorted():
+def test_public_names_are_unchanged_and_sorted():
     names = ["Converged", "Loop", "checkpoint", "data_parallel", "device"]
     names += ["input_dir", "output_dir", "report", "stop_early", "track"]
     assert paceline.train.__all__ == names == sorted(names)
@@ -67,7 +67,7 @@ def test_public_names_are_pinned_and_sorted():
 
 @pytest.mark.parametrize("in_a_job", [True, False])
 def test_job_process_exits_without_garbage_collection(tmp_path, in_a_job):
-    # The handler registered first runs last. Afterwards the interpreter collects garbage.
+    # The exit handler that is registered first runs last. After that, the interpreter would collect garbage.
     code = """
 import atexit, gc
 atexit.register(lambda: print(gc.get_freeze_count() > 1000))

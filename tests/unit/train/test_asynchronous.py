@@ -1,6 +1,6 @@
-"""Training on several machines: each sample counts once in every epoch, even if workers and server die.
+"""In training on several machines, each sample counts once in every epoch, even if workers or the server are killed.
 
-All processes are real. The model counts the samples that it was trained on: see ``counted.py``.
+All processes are real. The model counts how often each sample was trained on, see ``counted.py``.
 """
 
 import signal
@@ -19,7 +19,7 @@ from paceline.train.asynchronous._vector import StateVector
 from paceline.train.asynchronous.peer import connect
 from paceline.train.asynchronous.plan import read_plan
 
-from .machines import LIMIT_S, SAMPLES, joined_training
+from .machines import LIMIT_S, SAMPLES, make_joined_training
 
 EPOCHS = 4
 
@@ -30,17 +30,17 @@ def test_workers_share_samples_and_end_with_the_same_model(start_training, loade
     workers = training.start_workers("abc", {"workers": loader_workers})
     training.finish_and_check(workers)
     batches = {int(worker.model["batches"]) for worker in workers}
-    assert batches == {sum(worker.newest_progress.done for worker in workers)}  # buffers add up as well
+    assert batches == {sum(worker.newest_progress.done for worker in workers)}  # buffers are added up, too
     assert all(worker.newest_progress.percent == 100 for worker in workers)
     last = training.server.newest_progress
     assert (last.event, last.done, last.total) == ("finish", EPOCHS * SAMPLES, EPOCHS * SAMPLES)
     assert (last.loss, last.spent) == (1.0, {})
 
 
-def test_worker_without_batches_finishes(start_training):
+def test_worker_that_gets_no_batches_ends_successfully(start_training):
     training = start_training("a", "b", epochs=1)
     first = training.start_worker("a", hold=SAMPLES // 3 - 1)
-    first.wait_until_held(after=SAMPLES // 3 - 1)  # it has the last batch
+    first.wait_until_held(after=SAMPLES // 3 - 1)  # the held worker has the last batch
     late = training.start_worker("b")
     training.server.wait_until_logged("b has joined")
     first.resume()
@@ -48,9 +48,13 @@ def test_worker_without_batches_finishes(start_training):
     assert (late.newest_progress.event, late.newest_progress.percent) == ("finish", 100)
 
 
-def test_worker_marks_epoch_ends_and_reports_time_spent(start_training, monkeypatch, clock):
+def test_worker_reports_epoch_ends_and_time_spent(start_training, monkeypatch, clock):
     training = start_training("a", "b")
-    for name, value in (("SERVER", training.address), ("WORKER", "a"), ("EPOCHS", "2")):  # the script has four epochs
+    for name, value in (
+        ("SERVER", training.address),
+        ("WORKER", "a"),
+        ("EPOCHS", "2"),
+    ):  # the script trains for four epochs
         monkeypatch.setenv(f"PACELINE_{name}", value)
     monkeypatch.setattr(worker_module, "time", SimpleNamespace(monotonic=clock))
     checkpoint(model=torch.nn.Linear(1, 1))
@@ -65,7 +69,7 @@ def test_worker_marks_epoch_ends_and_reports_time_spent(start_training, monkeypa
     assert training.server.wait_for_end() == 0
 
 
-def test_killed_worker_loses_no_samples_and_may_rejoin(start_training):
+def test_killed_worker_loses_no_samples_and_can_rejoin(start_training):
     training = start_training("a", "b", "c")
     workers = training.start_workers("abc")
     killed = workers[1]
@@ -80,7 +84,7 @@ def test_killed_worker_loses_no_samples_and_may_rejoin(start_training):
     assert training.server.newest_progress.metrics["failures"] == 1
 
 
-def test_worker_is_left_out_after_three_failures(start_training):
+def test_worker_is_excluded_after_three_failures(start_training):
     training = start_training("a", "b")
     (other,) = training.start_workers("a")
     for failure in (1, 2, 3):
@@ -105,7 +109,7 @@ def test_killed_server_resumes_from_its_checkpoint(start_training):
     for worker in workers:
         worker.hold(after=8)
     training.server.wait_until_done(48)
-    training.server.kill()  # the server writes no final checkpoint
+    training.server.kill()  # a killed server writes no final checkpoint
     training.start_server()
     training.finish_and_check(workers)
     assert "resuming from checkpoint" in training.server.log
@@ -119,7 +123,9 @@ def test_restarted_server_ends_after_the_last_worker_has_reconnected(start_train
     training.server.process.terminate()
     assert training.server.wait_for_end() == 143
     training.start_server()
-    training.server.wait_until(lambda server: len(server.progress) > 1)  # the server has saved without workers
+    training.server.wait_until(
+        lambda server: len(server.progress) > 1
+    )  # the server has saved a checkpoint without connected workers
     training.server.kill()
     training.start_server()
     other.resume()
@@ -143,7 +149,7 @@ def test_worker_ended_by_sigterm_is_not_a_failure(start_training):
 def test_batch_of_hanging_worker_is_reassigned(start_training):
     training = start_training("a", "b", options=("--stuck-s", "1"))
     hanging, other = training.start_workers("ab")
-    hanging.wait_until_held(0)  # the worker has a batch
+    hanging.wait_until_held(0)  # the worker has taken a batch
     hanging.process.send_signal(signal.SIGSTOP)
     hanging.resume()
     other.resume()
@@ -155,24 +161,24 @@ def test_batch_of_hanging_worker_is_reassigned(start_training):
 
 @pytest.fixture
 def server_clock(monkeypatch, clock):
-    """Replace the clock of a server in this process."""
+    """Replace the clock of a server in this process by a manual clock."""
     monkeypatch.setattr("paceline.train.asynchronous._training.time", SimpleNamespace(monotonic=clock))
     return clock
 
 
 def test_order_request_to_hanging_worker_is_reassigned(server_clock):
-    training = joined_training("ab", batch_size=4)
+    training = make_joined_training("ab", batch_size=4)
     assert training.next_message("a", 0)["kind"] == "order"
     server_clock.now_s += 61.0
     training.reassign_stuck()
     assert training.next_message("b", 1)["kind"] == "order"
-    training.start_epoch("a", 0, [0, 1])  # this order is too late
+    training.start_epoch("a", 0, [0, 1])  # the server ignores this late order
     training.start_epoch("b", 1, [3, 2])
     assert sorted(training.next_message("b", 1)["indices"]) == [2, 3]
 
 
 def test_batch_of_slow_worker_counts_after_a_reassignment(server_clock):
-    training = joined_training("a", batch_size=4)
+    training = make_joined_training("a", batch_size=4)
     assert training.next_message("a", 0)["kind"] == "order"
     training.start_epoch("a", 0, [0, 1, 2, 3])
     for counts in (False, True):
@@ -191,7 +197,7 @@ BUFFERS = {
 
 
 @pytest.mark.parametrize("buffer", BUFFERS.values(), ids=BUFFERS)
-def test_state_vector_preserves_buffers_of_any_dtype(buffer):
+def test_buffers_of_any_dtype_survive_conversion_to_a_state_vector(buffer):
     module = torch.nn.Linear(1, 1)
     module.register_buffer("kept", buffer.clone())
     vector = StateVector({"model": module})
@@ -260,7 +266,7 @@ def test_silent_connections_are_closed_after_the_handshake_timeout(monkeypatch):
     )
     server.open()
     with ExitStack() as closing:
-        silent = [  # more connections than handshakes are allowed at a time
+        silent = [  # more connections than the server accepts handshakes at a time
             closing.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=LIMIT_S))
             for _ in range(100)
         ]
@@ -270,7 +276,7 @@ def test_silent_connections_are_closed_after_the_handshake_timeout(monkeypatch):
                 peer = connect("127.0.0.1", server.port, b"")
                 peer.send({"worker": "a"})
                 answer = peer.receive()
-            except handshake.DisconnectedError:  # the limit is reached: retry, as workers do
+            except handshake.DisconnectedError:  # retry at the limit, as workers do
                 continue
         for connection in silent:
             while connection.recv(1000):
@@ -278,14 +284,14 @@ def test_silent_connections_are_closed_after_the_handshake_timeout(monkeypatch):
     assert answer == {"kind": "welcome"}
 
 
-def test_server_without_workers_gives_up_after_its_patience_time(start_training):
+def test_server_ends_if_no_worker_connects_within_its_patience_time(start_training):
     training = start_training("a", options=("--patience-s", "0.5"))
     assert training.server.wait_for_end() == 4
     assert "no worker for 0.5 s: giving up" in training.server.log
 
 
 def test_asynchronous_updates_reach_the_accuracy_of_one_worker():
-    """Three workers take turns to train a batch, on a state that lacks the last two changes of the other workers."""
+    """Three workers train batches in turn. Each worker's state lacks the last two changes by the other workers."""
     random = torch.Generator().manual_seed(3)
     inputs = torch.randn(500, 8, generator=random)
     wanted = (inputs @ torch.randn(8, generator=random) > 0).float()
@@ -293,7 +299,7 @@ def test_asynchronous_updates_reach_the_accuracy_of_one_worker():
     def train_and_measure_accuracy(names):
         model = torch.nn.Linear(8, 1)
         vector = StateVector({"model": model})
-        training = joined_training(names, batch_size=5, numbers=vector.size, epochs=2)
+        training = make_joined_training(names, batch_size=5, numbers=vector.size, epochs=2)
         seen = dict.fromkeys(names, training.snapshot())
         while not training.ended:
             for connection_id, name in enumerate(names):
@@ -320,17 +326,17 @@ def test_asynchronous_updates_reach_the_accuracy_of_one_worker():
     assert train_and_measure_accuracy("abc") >= alone - 0.01
 
 
-def test_server_ends_a_levelled_off_training_even_after_a_restart(start_training):
+def test_server_ends_the_job_when_accuracy_levels_off_even_after_a_restart(start_training):
     training = start_training("a", "b", epochs=200)
     (worker,) = training.start_workers("a", {"gain": 0.005}, hold=120)
     training.server.wait_until_done(6 * SAMPLES)
-    training.server.process.terminate()  # saves the accuracy curve, unlike SIGKILL
+    training.server.process.terminate()  # SIGTERM saves the accuracy curve, unlike SIGKILL
     assert training.server.wait_for_end() == 143
     training.start_server()
     training.finish_all([worker])
     counts = worker.model["counts"].tolist()
-    assert set(counts) == {counts[0]}  # all epochs are complete
-    assert 9 <= counts[0] <= 16  # after 10 epochs, one epoch gains 0.005
+    assert set(counts) == {counts[0]}  # all epochs have been trained completely
+    assert 9 <= counts[0] <= 16  # after 10 epochs, the gain of an epoch is 0.005
     assert "training ends after" in training.server.log
     first, last = training.server.progress[0], training.server.newest_progress
     assert first.epochs < 200

@@ -16,7 +16,7 @@ from .machines import INCLUDE
 
 
 class Counter:
-    """The smallest object that can be saved."""
+    """A minimal object with a state that a checkpoint can save."""
 
     def __init__(self, value=0):
         self.value = value
@@ -37,7 +37,7 @@ def newest_file(folder):
 
 
 def train_three_batches(counter, **path):
-    """Count three batches; return whether a checkpoint was restored."""
+    """Train for three batches, and return whether a checkpoint was restored."""
     restored = checkpoint(counter=counter, **path)
     for _ in track(range(3)):
         counter.value += 1
@@ -45,7 +45,7 @@ def train_three_batches(counter, **path):
 
 
 def interrupt_training(folder, after, batches=10, epochs=1):
-    """Train, and leave the loop in batch number ``after``; the checkpoint then has ``after`` batches."""
+    """Train, and leave the loop so that the checkpoint contains ``after`` batches."""
     checkpoint(counter=(counter := Counter()), path=folder, every_s=0)
     for done, _ in enumerate(track(range(batches), epochs=epochs)):
         if done == after:
@@ -55,7 +55,7 @@ def interrupt_training(folder, after, batches=10, epochs=1):
 
 @pytest.fixture
 def restart(new_process, tmp_path):
-    """Return a function that restarts the training, by default with a counter, and returns the counter."""
+    """Return a function that restarts the training script, by default with a counter, and returns the counter."""
 
     def restart_training(**parts):
         new_process()
@@ -74,8 +74,8 @@ def test_nothing_is_saved_without_a_folder(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("batches", "saved_at"), [(25, [10, 20]), (21, [10])])
 def test_no_checkpoint_is_written_right_before_the_final_checkpoint(tmp_path, clock, recorder, batches, saved_at):
-    """Such a checkpoint would delay the last batches when a controller can no longer compensate."""
-    recorder.interval_s = 3600  # checkpoints are reported at any interval
+    """A checkpoint just before the end would delay the last batches, and a controller could no longer compensate."""
+    recorder.interval_s = 3600  # every checkpoint is reported, even between two progress intervals
     checkpoint(counter=Counter(), path=tmp_path, every_s=10)
     for _ in Loop(range(batches), display=recorder):
         clock.now_s += 1.0
@@ -98,7 +98,7 @@ def test_checkpoint_is_written_at_the_end_of_the_loop(tmp_path, monkeypatch, new
 
 
 @pytest.mark.parametrize("epochs", [2, 1])
-def test_ended_training_skips_its_loop_after_a_restart(tmp_path, restart, recorder, capsys, epochs):
+def test_restarted_script_skips_a_completed_loop(tmp_path, restart, recorder, capsys, epochs):
     interrupt_training(tmp_path, after=99, batches=5, epochs=2)
     restart()
     saved = file_names(tmp_path)
@@ -108,7 +108,7 @@ def test_ended_training_skips_its_loop_after_a_restart(tmp_path, restart, record
     assert file_names(tmp_path) == saved
 
 
-def test_restart_reports_where_it_resumes(tmp_path, restart, recorder, capsys):
+def test_restarted_script_reports_the_batch_at_which_it_resumes(tmp_path, restart, recorder, capsys):
     interrupt_training(tmp_path, after=4)
     restart()
     assert list(Loop(range(10), display=recorder)) == [4, 5, 6, 7, 8, 9]
@@ -139,7 +139,7 @@ def record_saves(clock, monkeypatch, folder, *, cost_s, batch_s, batches, every_
     checkpoint(counter=Counter(), path=folder, every_s=every_s)
     for _ in track(range(batches)):
         clock.now_s += batch_s
-    return moments[:-1]  # without the final save
+    return moments[:-1]  # the final checkpoint is not included
 
 
 def test_progress_lines_report_the_duration_of_the_last_checkpoint(clock, monkeypatch, tmp_path, recorder):
@@ -164,7 +164,7 @@ def test_checkpoints_take_at_most_two_percent_of_the_time(clock, monkeypatch, tm
     assert cost_s * (len(moments) - 1) / (moments[-1] - moments[0]) <= 0.02
 
 
-def test_checkpoints_are_at_most_a_minute_and_a_batch_apart(clock, monkeypatch, tmp_path):
+def test_time_between_checkpoints_is_at_most_a_minute_and_a_batch(clock, monkeypatch, tmp_path):
     moments = record_saves(clock, monkeypatch, tmp_path, cost_s=10, batch_s=7, batches=100)
     gaps = [b - a - 10 for a, b in itertools.pairwise(moments)]
     assert max(gaps) <= 67
@@ -177,7 +177,7 @@ def test_checkpoints_are_at_most_a_minute_and_a_batch_apart(clock, monkeypatch, 
         ({"cost_s": 0.25, "batch_s": 0.5, "batches": 20, "every_s": 3}, [3.25, 6.5, 9.75]),
     ],
 )
-def test_checkpoints_are_five_seconds_or_every_s_apart(clock, monkeypatch, tmp_path, timing, moments):
+def test_time_between_checkpoints_is_five_seconds_or_every_s(clock, monkeypatch, tmp_path, timing, moments):
     assert record_saves(clock, monkeypatch, tmp_path, **timing) == moments
 
 
@@ -203,14 +203,14 @@ def test_invalid_checkpoint_argument_is_rejected(tmp_path, parts, message):
         checkpoint(**{"path": tmp_path, **parts})
 
 
-def test_state_that_becomes_unloadable_is_rejected_at_the_save(tmp_path):
+def test_state_that_could_not_be_loaded_is_rejected_when_saved(tmp_path):
     checkpoint(counter=(counter := Counter()), path=tmp_path, every_s=0)
     with pytest.raises(ValueError, match="counter: got a state with pathlib"):  # noqa: PT012
         for _ in track("ab"):
             counter.value = Path("x")
 
 
-def test_parts_that_differ_from_the_checkpoint_are_rejected(tmp_path, restart):
+def test_names_that_differ_from_those_in_the_checkpoint_are_rejected(tmp_path, restart):
     checkpoint(model=torch.nn.Linear(2, 2), path=tmp_path)
     list(track("a"))
     with pytest.raises(ValueError, match=r"checkpoint: got \['counter', 'model'\], expected \['model'\] as in"):
@@ -257,7 +257,7 @@ def test_checkpoint_inside_the_loop_cannot_restore(tmp_path, new_process):
             checkpoint(counter=Counter(), path=tmp_path)
 
 
-def test_checkpoint_inside_the_loop_may_follow_a_checkpoint_before_it(tmp_path, restart):
+def test_checkpoint_call_inside_the_loop_may_repeat_the_call_before_the_loop(tmp_path, restart):
     interrupt_training(tmp_path, after=2)
     counter = restart()
     for _ in track(range(10)):
@@ -278,8 +278,8 @@ def test_two_newest_files_are_kept(tmp_path):
     assert [name[:17] for name in kept] == ["checkpoint-000004", "checkpoint-000005"]
 
 
-def test_content_is_synced_before_the_rename(tmp_path, monkeypatch):
-    """Otherwise a power cut could leave an empty file with a valid name. The test checks the order of the calls."""
+def test_checkpoint_is_synced_to_disk_before_the_rename(tmp_path, monkeypatch):
+    """Otherwise, a power cut could leave an empty file with a valid name. The test checks the order of the calls."""
     calls = []
     for name in ("fsync", "replace"):
         real = getattr(os, name)
@@ -290,7 +290,7 @@ def test_content_is_synced_before_the_rename(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("damage", ["cut short", "emptied", "one bit"])
-def test_damaged_newest_file_falls_back_to_the_previous_file(tmp_path, restart, capsys, damage):
+def test_previous_file_is_restored_if_the_newest_file_is_damaged(tmp_path, restart, capsys, damage):
     interrupt_training(tmp_path, after=5)
     path = newest_file(tmp_path)
     content = bytearray(path.read_bytes())
@@ -303,7 +303,7 @@ def test_damaged_newest_file_falls_back_to_the_previous_file(tmp_path, restart, 
 
 
 class Malicious:
-    """An object that runs code when it is unpickled."""
+    """An object that executes code when it is unpickled."""
 
     def __init__(self, target):
         self.target = target
@@ -321,13 +321,13 @@ def test_file_that_contains_code_is_rejected(tmp_path, restart, capsys, how):
     else:
         torch.save({"format": 1, "parts": {"counter": Malicious(victim)}}, evil)
     checksum = zlib.crc32(evil.read_bytes())
-    evil.rename(tmp_path / f"checkpoint-000099-{checksum:08x}.pt")  # a valid name with wrong content
+    evil.rename(tmp_path / f"checkpoint-000099-{checksum:08x}.pt")  # a file with a valid name and invalid content
     assert restart().value == 5
     assert not victim.exists()
     assert "checkpoint-000099" in capsys.readouterr().err
 
 
-def test_training_starts_from_the_beginning_without_a_usable_file(tmp_path, new_process, capsys):
+def test_loop_starts_from_the_beginning_without_a_usable_checkpoint(tmp_path, new_process, capsys):
     interrupt_training(tmp_path, after=2)
     for path in tmp_path.iterdir():
         path.write_bytes(b"")
@@ -339,7 +339,7 @@ def test_training_starts_from_the_beginning_without_a_usable_file(tmp_path, new_
     assert list(track(range(3))) == [0, 1, 2]
 
 
-def test_training_continues_on_a_full_disk(tmp_path, fork):
+def test_loop_continues_if_the_disk_is_full(tmp_path, fork):
     code = """
 import os, resource, sys, torch
 from paceline.train import checkpoint, track
@@ -391,7 +391,7 @@ def test_sigterm_handler_of_the_training_code_is_kept(tmp_path):
     assert caught == [1, 1]
 
 
-def test_sigterm_during_the_last_save_ends_the_process_after_it(tmp_path, monkeypatch):
+def test_sigterm_during_the_last_save_ends_the_process_after_the_save(tmp_path, monkeypatch):
     real_save = _checkpoint.Store.save
 
     def save(self, content):
@@ -414,7 +414,7 @@ def test_sigterm_handler_is_restored_after_a_loop_outside_a_job(tmp_path, saved)
 
 
 def test_sigterm_is_handled_after_the_loop_in_a_job(monkeypatch, tmp_path):
-    """The first process of a container ignores SIGTERM unless it has a handler."""
+    """The first process of a container ignores SIGTERM unless the process has a handler."""
     monkeypatch.setenv("PACELINE_OUTPUT", str(tmp_path))
     list(track("a"))
     with pytest.raises(SystemExit, match="143"):
@@ -446,7 +446,7 @@ time.sleep(300)
     assert fork(["-c", code], env=environment).wait() == 143
 
 
-def test_loader_workers_end_by_sigterm(tmp_path):
+def test_sigterm_ends_loader_workers(tmp_path):
     checkpoint(counter=Counter(), path=tmp_path)
     loader = DataLoader(list(range(8)), num_workers=1, persistent_workers=True)
     for _ in track(loader):

@@ -1,6 +1,6 @@
-"""Data-parallel training with joining and leaving processes equals training in one process: see ``parallel.py``.
+"""Data-parallel training in processes that join and leave has the same result as training in one process.
 
-All processes are real, with real sockets and torch's real collectives.
+The processes (see ``parallel.py``), their sockets and torch's collectives are real.
 """
 
 import json
@@ -22,7 +22,7 @@ ROOT = HERE.parents[2]
 
 
 class FinishedJob:
-    """The results of a training job that ran with a plan."""
+    """The results of a training job whose number of processes followed a plan."""
 
     def __init__(self, folder, output, errors):
         self.errors = errors
@@ -38,8 +38,8 @@ class FinishedJob:
         return [(line.done, line.devices) for line in self.progress if line.event == "resized"]
 
     @property
-    def learned(self):
-        """For each epoch, how often it trained on each sample."""
+    def trained_counts(self):
+        """For each epoch, how often the job trained on each sample."""
         counts = [Counter() for _ in range(4)]
         for epoch, share, indices in self.seen:
             counts[int(epoch)].update(json.loads(indices) if float(share) > 0 else [])
@@ -48,7 +48,7 @@ class FinishedJob:
 
 @pytest.fixture(scope="module")
 def run_plan(tmp_path_factory, fork):
-    def run_with_plan(folder=None, wanted=None, workers=0, ends_with=0, **plan):
+    def run_script(folder=None, wanted=None, workers=0, ends_with=0, **plan):
         folder = folder or tmp_path_factory.mktemp("parallel")
         for name in ("seen", "output", "tmp"):
             (folder / name).mkdir(exist_ok=True)
@@ -71,7 +71,7 @@ def run_plan(tmp_path_factory, fork):
         assert not list((folder / "tmp").glob("paceline-*")), "temporary folders are left"
         return FinishedJob(folder, output.read_text(), errors.read_text())
 
-    return run_with_plan
+    return run_script
 
 
 @pytest.fixture(scope="module")
@@ -79,47 +79,47 @@ def single_process(run_plan):
     return run_plan()
 
 
-def are_close(weights, others):
+def weights_are_close(weights, others):
     return all(torch.allclose(weights[name], others[name], rtol=1e-9, atol=1e-9) for name in weights)
 
 
 def test_joining_and_leaving_processes_do_not_change_the_result(run_plan, single_process):
     resized = run_plan(wanted={"2": 3, "9": 1, "16": 2})
     assert resized.resizes == [(3, 3), (10, 1), (17, 2)]
-    assert resized.processes == 4  # the lead, two processes that join and leave, and one that joins later
-    assert are_close(resized.weights, single_process.weights)
-    assert resized.learned == single_process.learned == [Counter(range(50))] * 4
-    assert resized.text == ["ended on 28"]  # only the lead runs the code after the loop
+    assert resized.processes == 4  # the lead, two followers that join and leave, and a follower that joins later
+    assert weights_are_close(resized.weights, single_process.weights)
+    assert resized.trained_counts == single_process.trained_counts == [Counter(range(50))] * 4
+    assert resized.text == ["ended on 28"]  # only the lead executes the code after the loop
 
 
-def test_order_is_kept_with_persistent_loader_workers(run_plan):
+def test_batch_order_is_the_same_with_persistent_loader_workers(run_plan):
     resized = run_plan(wanted={"9": 2}, workers=2)
     assert resized.resizes == [(10, 2)]
-    assert are_close(resized.weights, run_plan(workers=2).weights)
-    assert resized.learned == [Counter(range(50))] * 4
+    assert weights_are_close(resized.weights, run_plan(workers=2).weights)
+    assert resized.trained_counts == [Counter(range(50))] * 4
 
 
-def test_sigterm_to_all_saves_a_checkpoint_that_any_number_of_processes_resumes(run_plan, single_process, tmp_path):
+def test_any_number_of_processes_can_resume_the_checkpoint_saved_at_sigterm(run_plan, single_process, tmp_path):
     stopped = run_plan(tmp_path, wanted={"2": 2}, killed="lead's group", killed_at=11, ends_with=143)
     assert stopped.resizes == [(3, 2)]
     resumed = run_plan(tmp_path)
     assert resumed.progress[0].event == "start"
-    assert resumed.progress[0].done in (11, 12)  # the lead may be a batch ahead
-    assert are_close(resumed.weights, single_process.weights)
+    assert resumed.progress[0].done in (11, 12)  # the lead may be one batch ahead of the followers
+    assert weights_are_close(resumed.weights, single_process.weights)
 
 
-def test_death_of_a_process_ends_the_training_with_an_error(run_plan):
+def test_death_of_a_process_ends_the_job_with_an_error(run_plan):
     broken = run_plan(wanted={"2": 2}, killed="follower", killed_at=9, ends_with=1)
     assert "data_parallel: the process of device 1" in broken.errors or "peer" in broken.errors
 
 
-def test_training_continues_without_a_process_that_fails_to_start(run_plan, single_process):
+def test_job_continues_without_a_process_that_fails_to_start(run_plan, single_process):
     single = run_plan(wanted={"2": 2}, followers_fail=True)
-    assert are_close(single.weights, single_process.weights)
+    assert weights_are_close(single.weights, single_process.weights)
     assert [line.devices for line in single.progress] == [1] * len(single.progress)
 
 
-def test_stop_early_in_all_processes_ends_the_training(run_plan):
+def test_stop_early_in_all_processes_ends_the_job(run_plan):
     stopped = run_plan(wanted={"2": 2}, stop_after=12)
     assert stopped.text == ["ended on 12"]
     assert (stopped.progress[-1].event, stopped.progress[-1].done, stopped.progress[-1].total) == ("finish", 12, 12)
@@ -190,6 +190,6 @@ def test_follower_ignores_sigterm_and_ends_with_the_lead(monkeypatch, model):
     data_parallel(model)
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
     here.close()
-    with pytest.raises(SystemExit) as ended:  # the follower ends with the lead
+    with pytest.raises(SystemExit) as ended:  # the follower ends when the lead ends
         next(iter(track(DataLoader(TensorDataset(torch.ones(3))))))
     assert ended.value.code == 0

@@ -19,7 +19,7 @@ HALF = Progress(done=5, total=10, loss=0.5)
 
 
 def run_training_code(code, *, job=True, terminal=False):
-    """Run training code in a separate process; return its output. A terminal combines both streams."""
+    """Run training code in a separate process, and return its output. A terminal combines stdout and stderr."""
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(INCLUDE), "PYTHONUNBUFFERED": "1"}
     if job:
         environment["PACELINE_OUTPUT"] = "/tmp"
@@ -27,14 +27,14 @@ def run_training_code(code, *, job=True, terminal=False):
     if not terminal:
         return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True)
     here, there = pty.openpty()
-    fcntl.ioctl(there, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))  # set a window size
+    fcntl.ioctl(there, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))  # set the size of the terminal's window
     with subprocess.Popen(command, env=environment, stdout=there, stderr=there, stdin=there) as process:
         os.close(there)
         output = b""
         try:
             while piece := os.read(here, 4096):
                 output += piece
-        except OSError:  # a terminal's end is an error
+        except OSError:  # at the end, reading from a terminal raises an error
             pass
     os.close(here)
     assert process.returncode == 0
@@ -44,7 +44,7 @@ def run_training_code(code, *, job=True, terminal=False):
 LOOP = "from paceline.train import track, report\n"
 
 
-def test_lines_stay_whole_after_prints_without_a_line_end():
+def test_progress_line_starts_a_new_line_after_a_print_without_a_line_end():
     code = (
         LOOP + "for b in track(range(3), epochs=2): print(f'batch {b}', end=' ')\nprint('end', end=' ')\nreport(mae=1)"
     )
@@ -79,7 +79,7 @@ def test_line_is_written_at_once_to_a_stream_without_attributes():
     assert (replace(HALF, source=parsed.source, number=parsed.number), stream.flushed) == (parsed, 1)
 
 
-def test_metrics_are_omitted_from_too_long_lines(capsys):
+def test_metrics_are_omitted_if_the_progress_line_would_be_too_long(capsys):
     stream = io.StringIO()
     lines = Lines(stream)
     for _ in range(2):
@@ -91,7 +91,7 @@ def test_metrics_are_omitted_from_too_long_lines(capsys):
 
 
 @pytest.mark.parametrize("display", [Lines, Text, Bar])
-def test_closed_reader_does_not_end_the_training(display):
+def test_closed_output_does_not_end_the_loop(display):
     read, write = os.pipe()
     stream = os.fdopen(write, "w", buffering=1)
     shown = display(stream)
@@ -104,11 +104,11 @@ def test_closed_reader_does_not_end_the_training(display):
         stream.close()
 
 
-def test_job_prints_lines_even_on_a_terminal():
+def test_job_prints_progress_lines_even_on_a_terminal():
     assert run_training_code(LOOP + "list(track('ab'))", terminal=True).count(MARKER) == 2
 
 
-def test_only_training_code_writes_standard_output_outside_a_job():
+def test_nothing_but_training_code_writes_to_standard_output_outside_a_job():
     done = run_training_code(LOOP + "for b in track('ab'): print(b)\nreport(mae=0.5)", job=False)
     assert done.stdout == "a\nb\n"
     assert MARKER not in done.stderr
@@ -131,7 +131,7 @@ def test_bar_is_shown_on_a_terminal_outside_a_job(tqdm):
     assert output.endswith("\n")
 
 
-def test_own_bar_shows_speed_and_overwrites_the_whole_line(monkeypatch):
+def test_bar_without_tqdm_shows_speed_and_overwrites_the_whole_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "tqdm.auto", None)
     stream = io.StringIO()
     bar = Bar(stream)

@@ -1,4 +1,4 @@
-"""The guide's first example runs unchanged, by hand and as a job."""
+"""The first example of the guide runs unchanged, both when started by hand and as a job."""
 
 import re
 import subprocess

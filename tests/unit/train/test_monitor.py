@@ -1,4 +1,4 @@
-"""The accuracy monitor: how many epochs a training job still needs, and when it ends."""
+"""The accuracy monitor forecasts how many epochs a job still needs, and ends the job when accuracy levels off."""
 
 import math
 import random
@@ -11,7 +11,7 @@ from paceline.train._monitor import Monitor, fit_curve
 
 
 def run_monitor(curve, until, max_epochs=100, noise=0.0, seed=0):
-    """Add a value to a monitor after each epoch until it ends the training or the epochs end; return the monitor."""
+    """Add one value per epoch to a monitor until the monitor ends the job or no value is left. Return the monitor."""
     draw, monitor = random.Random(seed), Monitor(until, max_epochs)
     for epoch in range(1, max_epochs + 1):
         monitor.add(epoch, curve(epoch) + draw.gauss(0, noise))
@@ -24,16 +24,16 @@ def hyperbola(epoch):
     return 0.93 - 0.5 / (0.8 * epoch + 0.7)
 
 
-def epochs_needed(curve, gain):
+def expected_epochs(curve, gain):
     return next(epoch for epoch in range(1, 10_000) if curve(epoch + 1) - curve(epoch) < gain)
 
 
 @pytest.mark.parametrize(
     ("until", "truth"),
-    [(Converged("accuracy", gain=gain), epochs_needed(hyperbola, gain)) for gain in (0.01, 0.001, 0.0001)]
+    [(Converged("accuracy", gain=gain), expected_epochs(hyperbola, gain)) for gain in (0.01, 0.001, 0.0001)]
     + [(Converged("accuracy", gain=1e-9, target=0.9), next(k for k in range(1, 500) if hyperbola(k) >= 0.9))],
 )
-def test_monitor_forecasts_the_epochs_after_six(until, truth):
+def test_number_of_epochs_is_forecast_after_six_epochs(until, truth):
     monitor = Monitor(until, max_epochs=500)
     for epoch in range(1, 7):
         monitor.add(epoch, hyperbola(epoch))
@@ -41,8 +41,8 @@ def test_monitor_forecasts_the_epochs_after_six(until, truth):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_noise_does_not_end_an_improving_training(seed):
-    truth = epochs_needed(hyperbola, 0.001)
+def test_noise_does_not_end_a_job_that_improves(seed):
+    truth = expected_epochs(hyperbola, 0.001)
     monitor = run_monitor(hyperbola, Converged("accuracy", gain=0.001), noise=0.002, seed=seed)
     assert truth - 3 <= len(monitor.points) <= truth + 6
 
@@ -57,19 +57,19 @@ def test_exponential_curve_ends_once_it_is_flat(seed):
 
 
 @pytest.mark.parametrize("curve", [lambda epoch: 0.5, lambda epoch: 1 / epoch], ids=["flat", "falling"])
-def test_training_without_gain_is_ended(curve):
+def test_job_without_improvement_is_ended(curve):
     monitor = run_monitor(curve, Converged("accuracy"))
     assert len(monitor.points) == 7
     assert monitor.end_reason == "accuracy has not gained 0.001 in 6 epochs"
 
 
-def test_falling_loss_mirrors_rising_accuracy():
+def test_falling_loss_is_handled_like_rising_accuracy():
     down = run_monitor(lambda epoch: 1 - hyperbola(epoch), Converged("loss", gain=0.001, better="lower"))
     up = run_monitor(hyperbola, Converged("accuracy", gain=0.001))
     assert len(down.points) == len(up.points)
 
 
-def test_only_a_reached_target_ends_the_training():
+def test_job_with_a_target_ends_only_when_the_target_is_reached():
     reached = run_monitor(hyperbola, Converged("accuracy", gain=1e-9, target=0.85))
     assert reached.points[-1][1] >= 0.85 > reached.points[-2][1]
     assert "reaches the target" in reached.end_reason
@@ -120,10 +120,10 @@ def run_loop(recorder, epochs=50, until=None, report_in=lambda epoch: True, **op
 def test_loop_ends_after_the_last_epoch_with_enough_gain(recorder):
     recorder.interval_s = 0.0
     loop = run_loop(recorder)
-    truth = epochs_needed(hyperbola, 0.002)
+    truth = expected_epochs(hyperbola, 0.002)
     assert abs(loop.epochs - truth) <= 3
     assert (loop.done, loop.total) == (10 * loop.epochs, 10 * loop.epochs)
-    # The total is known early, so a deadline controller can release devices.
+    # The job forecasts the total early, so a deadline controller can release devices.
     midway = next(one for one in recorder.shown if one.done >= 5 * truth)
     assert midway.total == pytest.approx(10 * truth, rel=0.1)
     assert recorder.shown[-1].event == "finish"
@@ -133,18 +133,18 @@ def test_loop_with_a_given_total_ends_at_the_same_batch(recorder):
     assert run_loop(recorder, total=500).done == run_loop(recorder).done
 
 
-def test_rarely_reported_metric_is_followed(recorder, capsys):
+def test_metric_may_be_reported_rarely(recorder, capsys):
     loop = run_loop(recorder, report_in=lambda epoch: epoch % 3 == 2)
-    assert abs(loop.epochs - epochs_needed(hyperbola, 0.002)) <= 4
+    assert abs(loop.epochs - expected_epochs(hyperbola, 0.002)) <= 4
     assert "not reported" in capsys.readouterr().err
 
 
-def test_missing_metric_does_not_end_the_training(recorder, capsys):
+def test_missing_metric_does_not_end_the_loop(recorder, capsys):
     assert run_loop(recorder, epochs=5, report_in=lambda epoch: False).done == 50
     assert capsys.readouterr().err.count("no forecast, because accuracy was not reported in the first two epochs") == 1
 
 
-def test_restarted_training_keeps_its_curve(tmp_path, new_process):
+def test_restarted_job_keeps_its_accuracy_curve(tmp_path, new_process):
     def train_until_interrupted(interrupt_after=None):
         new_process()
         checkpoint(model=torch.nn.Linear(1, 1), path=tmp_path, every_s=0)
@@ -157,13 +157,16 @@ def test_restarted_training_keeps_its_curve(tmp_path, new_process):
         return loop
 
     uninterrupted = run_loop(None).epochs
-    for interrupt_after in (50, 55, 95):  # at the end and in the middle of an epoch
+    for interrupt_after in (50, 55, 95):  # interruptions at the end and in the middle of an epoch
         train_until_interrupted(interrupt_after)
     ended = train_until_interrupted()
     assert (ended.epochs, ended.done) == (uninterrupted, 10 * uninterrupted)
     assert [epochs for epochs, _ in ended.monitor.points] == list(range(1, uninterrupted + 1))
     restarted = train_until_interrupted()
-    assert (restarted.epochs, restarted.done) == (uninterrupted, 10 * uninterrupted)  # no epoch is left
+    assert (restarted.epochs, restarted.done) == (
+        uninterrupted,
+        10 * uninterrupted,
+    )  # all epochs were complete before the restart
 
 
 def test_reached_target_stays_reached_after_a_restart():

@@ -48,7 +48,7 @@ fields = st.sampled_from(list(json.loads(Progress(1, 1).to_line()[len(MARKER) :]
 
 
 @given(st.text() | json_values.map(json.dumps) | st.dictionaries(fields, json_values).map(json.dumps))
-def test_garbage_after_the_marker_raises_only_value_error(garbage):
+def test_invalid_text_after_the_marker_raises_value_error(garbage):
     try:
         progress = parse_line(MARKER + garbage)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The batches of a loader after a restart, for any loader and position, without killing processes."""
+"""A restarted loop continues with the same batches, for any loader and position. These tests kill no processes."""
 
 import random
 import tempfile
@@ -13,7 +13,7 @@ from paceline.train import _session, checkpoint, track
 
 
 class Samples(Dataset):
-    """Samples with random augmentation that count their reads."""
+    """A data set with random augmentation that counts how often samples are read."""
 
     def __init__(self, count):
         self.count = count
@@ -30,7 +30,7 @@ class Samples(Dataset):
 
 
 def train_until(make_loader, folder, *, epochs, stop_after=None):
-    """Run a training loop; return its batches, and the generators' next values."""
+    """Run a training loop. Return its batches and the next value of each random generator."""
     _session.current = _session.Session()
     seen = []
     torch.manual_seed(3)
@@ -41,14 +41,14 @@ def train_until(make_loader, folder, *, epochs, stop_after=None):
         if len(seen) == stop_after:
             return seen, None
         seen.append([part.tolist() for part in batch])
-        torch.rand(2)  # like dropout
+        torch.rand(2)  # use a random number in every batch, like dropout
     return seen, (torch.rand(()).item(), random.random())
 
 
 @st.composite
-def loaders(draw):
+def random_loaders(draw):
     samples, batch_size = draw(st.integers(1, 12)), draw(st.integers(1, 5))
-    own = draw(st.booleans())  # a separate or the global generator
+    own = draw(st.booleans())  # with a separate generator or with the global generator
     kind = draw(
         st.sampled_from(["in order", "shuffle", "replacement", "more than there are", "batch sampler", "whole batches"])
     )
@@ -74,7 +74,9 @@ def loaders(draw):
 
 
 @settings(max_examples=60)
-@given(make_loader=loaders(), epochs=st.integers(1, 3), more=st.integers(0, 2), place=st.none() | st.floats(0, 1))
+@given(
+    make_loader=random_loaders(), epochs=st.integers(1, 3), more=st.integers(0, 2), place=st.none() | st.floats(0, 1)
+)
 def test_interrupted_run_yields_the_batches_of_an_uninterrupted_run(make_loader, epochs, more, place):
     with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as two:
         whole, after_whole = train_until(make_loader, one, epochs=epochs + more)
@@ -88,7 +90,7 @@ def test_interrupted_run_yields_the_batches_of_an_uninterrupted_run(make_loader,
 
 @settings(max_examples=30)
 @given(batches=st.integers(1, 6), epochs=st.integers(1, 4), place=st.floats(0, 1))
-def test_any_iterable_resumes_in_the_middle(batches, epochs, place):
+def test_loop_over_any_iterable_resumes_in_the_middle(batches, epochs, place):
     stop_after = int(place * (batches * epochs - 1))
     loader = [[torch.tensor(k)] for k in range(batches)]
     with tempfile.TemporaryDirectory() as folder:
@@ -99,7 +101,7 @@ def test_any_iterable_resumes_in_the_middle(batches, epochs, place):
 
 @pytest.mark.parametrize("torch_internals_match", [True, False])
 def test_completed_samples_are_not_read_again(tmp_path, monkeypatch, torch_internals_match):
-    """If torch's internals change, samples are read and discarded, which is slower but yields the same batches."""
+    """If torch's internals change, samples are read and discarded, which is slower but returns the same batches."""
     if not torch_internals_match:
         known = torch.utils.data.dataloader._SingleProcessDataLoaderIter
         renamed = type("_InProcessIter", (known,), {})

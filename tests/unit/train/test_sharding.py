@@ -1,4 +1,4 @@
-"""The state of a training job in several processes that join, leave or die: each update counts once."""
+"""The model's state is sharded over processes that join, leave or die. Each update of the state counts once."""
 
 import subprocess
 import threading
@@ -11,13 +11,13 @@ from paceline.train.asynchronous.peer import connect
 from paceline.train.asynchronous.state_shard import HeldShard, ShardServer
 from paceline.train.job import EXIT_STATE_LOST
 
-from .machines import INCLUDE, LIMIT_S, SAMPLES, joined_training
+from .machines import INCLUDE, LIMIT_S, SAMPLES, make_joined_training
 
 EPOCHS = 8
 
 
 def start_holder_thread(address, name="ps-1"):
-    """Start a holder of the state in a thread."""
+    """Start a holder of a state shard in a thread."""
     holder = ShardServer(name, address, "127.0.0.1")
     thread = threading.Thread(target=holder.run, daemon=True)
     thread.start()
@@ -30,19 +30,19 @@ def join_thread(thread):
 
 
 def wait_for(condition):
-    """Wait until a condition on another thread has a value, and return the value."""
-    give_up_s = time.monotonic() + LIMIT_S
-    while (found := condition()) is None:
-        assert time.monotonic() < give_up_s
+    """Wait until ``condition`` returns a value other than None, and return the value."""
+    time_limit_s = time.monotonic() + LIMIT_S
+    while (value := condition()) is None:
+        assert time.monotonic() < time_limit_s
         time.sleep(0.001)
-    return found
+    return value
 
 
-def has_server_count(number):
+def has_number_of_servers(number):
     return lambda server: server.progress and server.newest_progress.metrics.get("servers", 1) == number
 
 
-def test_no_update_is_lost_when_a_holder_joins_and_leaves_often(start_training):
+def test_no_update_is_lost_when_holders_join_and_leave_often(start_training):
     training = start_training("a", "b", "c", epochs=EPOCHS)
     workers = training.start_workers("abc")
     for number in range(1, 21):
@@ -51,13 +51,13 @@ def test_no_update_is_lost_when_a_holder_joins_and_leaves_often(start_training):
         for worker in workers:
             worker.hold(after=number)
         wait_for(lambda holder=holder, before=before: None if torch.equal(holder._shard.read(), before) else True)
-        holder.leave()  # while changes of the workers are in flight
+        holder.leave()  # meanwhile, the workers send changes
         join_thread(thread)
     assert training.server.newest_progress.done < EPOCHS * SAMPLES, "all holders left during the training"
     _, stays = start_holder_thread(training.address, "ps-21")
-    training.server.wait_until(has_server_count(2))
+    training.server.wait_until(has_number_of_servers(2))
     training.finish_and_check(workers)
-    join_thread(stays)  # the server releases the holder at the end
+    join_thread(stays)  # the server ends the holder at the end of the job
     assert training.server.log.count("holds a shard of the state,") == 21
     assert all("lost" not in machine.log for machine in (training.server, *workers))
 
@@ -66,25 +66,25 @@ def test_holder_returns_its_shard_on_sigterm(start_training):
     training = start_training("a", "b", epochs=EPOCHS)
     workers = training.start_workers("ab")
     holders = [training.start_holder(f"ps-{number}") for number in (1, 2, 3)]
-    training.server.wait_until(has_server_count(4))
+    training.server.wait_until(has_number_of_servers(4))
     for left, holder in enumerate(holders, start=1):
         for worker in workers:
             worker.hold(after=10 * left)
         holder.process.terminate()
         assert holder.wait_for_end() == 0, holder.log
-        training.server.wait_until(has_server_count(4 - left))
+        training.server.wait_until(has_number_of_servers(4 - left))
     training.finish_and_check(workers)
     assert "lost" not in training.server.log, "a holder that leaves is not a failure"
 
 
-def test_holder_without_a_server_ends_on_leave():
+def test_leave_ends_a_holder_that_has_no_server():
     holder, thread = start_holder_thread("127.0.0.1:1")
     holder.leave()
     join_thread(thread)
 
 
 def test_change_of_wrong_length_or_version_is_not_applied():
-    training = joined_training("a", batch_size=4)
+    training = make_joined_training("a", batch_size=4)
     assert training.next_message("a", 0)["kind"] == "order"
     training.start_epoch("a", 0, [0, 1, 2])
     number, version = training.next_message("a", 0)["number"], training.own_range()[0]["version"]
@@ -96,11 +96,11 @@ def test_change_of_wrong_length_or_version_is_not_applied():
     assert training.snapshot().tolist() == [1.0, 1.0, 1.0]
 
 
-def test_training_resumes_from_the_checkpoint_after_a_holder_is_killed(start_training):
+def test_job_resumes_from_its_checkpoint_after_a_holder_is_killed(start_training):
     training = start_training("a", "b", epochs=EPOCHS)
     workers = training.start_workers("ab")
     holder = training.start_holder("ps-1")
-    training.server.wait_until(has_server_count(2))
+    training.server.wait_until(has_number_of_servers(2))
     for worker in workers:
         worker.hold(after=20)
     training.server.wait_until_done(40 * 3)
@@ -113,7 +113,7 @@ def test_training_resumes_from_the_checkpoint_after_a_holder_is_killed(start_tra
     training.finish_and_check(workers)
 
 
-def test_held_shard_adds_a_change_once_at_its_commit():
+def test_held_shard_adds_a_change_once_when_it_is_committed():
     holder = HeldShard()
     with pytest.raises(ValueError, match="change: got 2 numbers, expected at most 0"):
         holder.allocate(2)
@@ -153,7 +153,7 @@ def test_holder_reports_a_missing_server(capsys):
         ShardServer("ps-1", "nowhere", "127.0.0.1")
 
 
-def test_end_process_keeps_the_exit_code_with_running_threads(fork):
+def test_end_process_keeps_the_exit_code_despite_running_threads(fork):
     program = """
 import threading
 from paceline.train.asynchronous._handshake import end_process

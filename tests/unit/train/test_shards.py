@@ -1,4 +1,4 @@
-"""Every sample is done once in every epoch, even if workers join, leave, lag or hang."""
+"""Every sample is trained once in every epoch, even if workers join, leave, lag or hang."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NAMES = "abc"
         st.tuples(st.sampled_from(["join", "lose", "lease", "finish", "hang", "restart"]), st.integers(0, 99))
     ),
 )
-def test_no_sample_is_lost_or_done_twice(samples, epochs, weights, sizes, moves):
+def test_no_sample_is_lost_or_trained_twice(samples, epochs, weights, sizes, moves):
     shares = {name: SampleShare(weight, size) for name, weight, size in zip(NAMES, weights, sizes, strict=True)}
     shards = Shards(shares, epochs)
     held: dict[str, list[Lease]] = {name: [] for name in NAMES}
@@ -83,7 +83,7 @@ def test_no_sample_is_lost_or_done_twice(samples, epochs, weights, sizes, moves)
 
 
 def start_first_epoch(shares: dict[str, SampleShare], samples: int, epochs: int, *, fixed: bool = False) -> Shards:
-    """Return shards in their first epoch, after all workers have joined."""
+    """Return shards in the first epoch, which all workers have joined."""
     shards = Shards(shares, epochs, fixed=fixed)
     for name in shares:
         shards.join(name)
@@ -91,7 +91,7 @@ def start_first_epoch(shares: dict[str, SampleShare], samples: int, epochs: int,
     return shards
 
 
-def test_shards_are_proportional_to_the_schedule():
+def test_sizes_of_shards_are_proportional_to_the_schedule():
     shards = start_first_epoch({"a": SampleShare(30, 1), "b": SampleShare(10, 1)}, samples=8, epochs=3)
     assert (shards.forecast_batches("a"), shards.forecast_batches("b")) == (18, 6)
 
@@ -111,7 +111,7 @@ def test_fast_worker_takes_over_and_straggler_gets_fewer_samples_next():
 
 
 @pytest.mark.parametrize("samples", [97, 100, 129])
-def test_all_batches_of_an_epoch_but_the_last_are_full(samples):
+def test_only_the_last_batch_of_an_epoch_may_be_smaller(samples):
     shards = start_first_epoch(
         {"a": SampleShare(5, 16), "b": SampleShare(3, 16), "c": SampleShare(1, 16)}, samples, epochs=1
     )
@@ -123,7 +123,7 @@ def test_all_batches_of_an_epoch_but_the_last_are_full(samples):
 
 
 @pytest.mark.parametrize(("fixed", "each"), [(False, 47), (True, 60)])
-def test_forecast_total_counts_a_workers_batches(fixed, each):
+def test_forecast_total_is_the_number_of_batches_of_a_worker(fixed, each):
     shards = start_first_epoch(dict.fromkeys("abc", SampleShare(1, 16)), samples=100, epochs=20, fixed=fixed)
     assert [shards.forecast_batches(name) for name in "abc"] == pytest.approx([each] * 3, abs=1)
 
@@ -137,7 +137,7 @@ def test_shard_of_a_lost_worker_is_redistributed_and_returned():
     assert (shards.forecast_batches("a"), shards.forecast_batches("b")) == (5, 5)
 
 
-def test_only_the_next_epoch_begins_before_an_epoch_is_done():
+def test_at_most_one_epoch_begins_before_the_current_epoch_is_done():
     shards = start_first_epoch({"a": SampleShare(1, 2)}, samples=2, epochs=3)
     first = shards.lease("a")
     assert shards.needs_order
@@ -151,7 +151,7 @@ def test_only_the_next_epoch_begins_before_an_epoch_is_done():
 def test_cancelled_epoch_does_not_begin():
     shards = start_first_epoch({"a": SampleShare(1, batch_size=2)}, samples=2, epochs=9)
     lease = shards.lease("a")
-    assert shards.needs_order  # a worker draws the next order
+    assert shards.needs_order  # a worker draws the sample order of the next epoch
     shards.set_epochs(1)
     shards.start_epoch([1, 0])
     assert shards.finish("a", lease.number)

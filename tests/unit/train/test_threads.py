@@ -28,8 +28,8 @@ NESTED = {
     "user.slice/app.slice": "50000 100000",
     "user.slice/app.slice/job.scope": "max 100000",
 }
-ABOVE_V1 = {f"cpu,cpuacct/{group}": quota for group, quota in (("a", 75_000), ("a/b", 90_000), ("a/b/c", -1))}
-ABOVE_REVERSED = {group.replace("cpu,cpuacct", "cpuacct,cpu"): quota for group, quota in ABOVE_V1.items()}
+ABOVE_V1 = {f"cpu,cpuacct/{cgroup}": quota for cgroup, quota in (("a", 75_000), ("a/b", 90_000), ("a/b/c", -1))}
+ABOVE_REVERSED = {cgroup.replace("cpu,cpuacct", "cpuacct,cpu"): quota for cgroup, quota in ABOVE_V1.items()}
 REVERSED = v1_mount("/").replace("cpu,cpuacct", "cpuacct,cpu")
 OTHER_MOUNT = f"40 31 0:29 /b /sys/fs/cgroup/other rw - cgroup cgroup rw,cpu,cpuacct\n{v1_mount('/a')}"
 TWO_MOUNTS = f"{v1_mount('/a/b')}\n40 31 0:29 / /sys/fs/cgroup/host rw - cgroup cgroup rw,cpu,cpuacct"
@@ -46,8 +46,8 @@ def read_share(root, cgroup, mounts, quotas, control=None):
     if cgroup:
         (proc / "cgroup").write_text(cgroup + "\n")
         (proc / "mountinfo").write_text(mounts + "\n")
-    for group, quota in quotas.items():
-        folder = root / "sys/fs/cgroup" / group
+    for name, quota in quotas.items():
+        folder = root / "sys/fs/cgroup" / name
         folder.mkdir(parents=True, exist_ok=True)
         if isinstance(quota, str):
             (folder / "cpu.max").write_text(quota + "\n")
@@ -101,8 +101,8 @@ def test_control_file_takes_precedence_over_control_groups(tmp_path, content, sh
 
 
 @pytest.fixture
-def group():
-    """Yield a real control group."""
+def cgroup():
+    """Yield a new control group of the kernel."""
     made = cgroups.create(f"paceline-test-{os.getpid()}")
     if made is None:
         pytest.skip("no permission to create control groups")
@@ -110,7 +110,7 @@ def group():
     assert made.remove(timeout_s=60)
 
 
-def test_change_of_a_real_control_group_is_read(group):
+def test_change_of_a_real_control_group_is_read(cgroup):
     code = """
 import sys
 from paceline.train._share import CpuShare
@@ -121,11 +121,11 @@ for _ in sys.stdin:
     environment = {"PYTHONPATH": str(INCLUDE)}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "bufsize": 1, "text": True}
     with subprocess.Popen([sys.executable, "-c", code], env=environment, **pipes) as process:
-        group.join(process.pid)
+        cgroup.join(process.pid)
         process.stdin.write("it is\n")
         seen = []
         for devices in (0.7, 0.35):
-            group.set_devices(devices)
+            cgroup.set_devices(devices)
             process.stdin.write("?\n")
             seen.append(float(process.stdout.readline()))
     assert seen == [0.7, 0.35]
@@ -140,7 +140,7 @@ def two_threads():
 
 
 class PerformanceModel:
-    """A performance model: batches per CPU second, and busy cores, by thread count."""
+    """A model of performance that maps thread counts to batches per CPU second and to busy cores."""
 
     def __init__(self, batches_per_cpu_s, cores):
         self.batches_per_cpu_s = dict(enumerate(batches_per_cpu_s, start=1))
@@ -150,7 +150,7 @@ class PerformanceModel:
         return self.batches_per_cpu_s[threads] * min(share, self.cores[threads])
 
     def train(self, choice, share_at, for_s):
-        """Return the batches done and the thread counts used, with two choices a second as in the loop."""
+        """Return the number of batches and the used thread counts. Like the loop, choose a count twice per second."""
         now_s = cpu_s = next_read_s = 0.0
         done, threads = 0, choice.choose(share_at(0.0), 0, 0.0, 0.0)
         used = [threads]
@@ -164,7 +164,7 @@ class PerformanceModel:
         return done, used
 
 
-# Measured on networks: one whose threads wait for each other, one that a second thread slows down, and a tiny one.
+# Measured on three networks: threads wait for each other, a second thread slows training down, and a tiny network.
 WAITS = PerformanceModel([2.85, 3.86], [1.0, 1.37])
 SLOWED = PerformanceModel([4.6, 3.4], [1.0, 1.65])
 TINY = PerformanceModel([100.0, 45.0], [1.0, 2.0])
@@ -175,14 +175,14 @@ WIDE = PerformanceModel(
 
 @pytest.mark.parametrize("share", [0.5, 1.0, 1.2, 1.6, 2.0])
 @pytest.mark.parametrize("model", [WAITS, SLOWED, TINY], ids=["waits", "slowed", "tiny"])
-def test_best_thread_count_for_a_share_is_found(model, share):
+def test_best_thread_count_for_a_cpu_share_is_found(model, share):
     done, used = model.train(ThreadChoice(cores=2), lambda now_s: share, for_s=120)
     best = max((1, 2), key=lambda threads: model.speed(threads, share))
     assert used[-1] == best
     assert done >= 0.985 * 120 * model.speed(best, share)
 
 
-def test_thread_count_starts_at_the_rounded_up_share_within_cores():
+def test_first_thread_count_is_the_share_rounded_up_but_at_most_the_cores():
     assert ThreadChoice(cores=8).choose(0.05, 0, 0.0, 0.0) == 1
     assert ThreadChoice(cores=8).choose(110_000 / 100_000 - 0.1, 0, 0.0, 0.0) == 1
     assert ThreadChoice(cores=8).choose(3.2, 0, 0.0, 0.0) == 4
@@ -191,22 +191,22 @@ def test_thread_count_starts_at_the_rounded_up_share_within_cores():
     assert max(used) == 4
 
 
-def test_thread_count_climbs_on_many_cores_and_follows_jumps():
+def test_thread_count_rises_on_many_cores_and_follows_jumps_of_the_share():
     for share in (4.0, 8.0, 15.0):
         done, _ = WIDE.train(ThreadChoice(cores=16), lambda now_s, share=share: share, for_s=600)
         best = max(WIDE.speed(threads, share) for threads in range(1, 17))
         assert done >= 0.95 * 600 * best
     _, used = WIDE.train(ThreadChoice(cores=16), lambda now_s: 1.0 if now_s < 60 else 12.0, for_s=62)
-    assert used[-1] >= 6  # at once, not thread by thread
+    assert used[-1] >= 6  # the thread count changes at once, not thread by thread
 
 
-def test_thread_choice_learns_under_a_changing_share():
+def test_best_thread_count_is_found_while_the_share_changes():
     _, used = TINY.train(ThreadChoice(cores=2), lambda now_s: 1.4 + 0.1 * (int(now_s) % 3), for_s=20)
     assert used[-1] == 1
 
 
 @pytest.mark.usefixtures("two_threads")
-def test_threads_follow_the_share_and_are_kept_without_a_limit():
+def test_thread_count_follows_the_share_and_is_unchanged_without_a_limit():
     share = SimpleNamespace()
     share.read = lambda: share.cores
     threads = Threads(None, share)

@@ -13,13 +13,13 @@ from paceline.train.progress import parse_line
 
 @pytest.fixture
 def job(monkeypatch, tmp_path, capsys):
-    """Simulate the environment of a job; return a function that reads the progress lines so far."""
+    """Simulate the environment of a job, and return a function that reads the progress lines written so far."""
     monkeypatch.setenv("PACELINE_OUTPUT", str(tmp_path))
     return lambda: [line for text in capsys.readouterr().out.splitlines() if (line := parse_line(text))]
 
 
 def test_total_is_epochs_times_batches_in_an_epoch(recorder):
-    """Equation (2); the last batch of an epoch may be smaller and counts as a whole."""
+    """Equation (2) of DECOR-NN: the last batch of an epoch may be smaller and counts as a whole batch."""
     loader = DataLoader(TensorDataset(torch.arange(10)), batch_size=4)
     loop = Loop(loader, epochs=5, display=recorder)
     assert loop.total == len(loop) == 15
@@ -31,14 +31,14 @@ def test_total_is_epochs_times_batches_in_an_epoch(recorder):
     assert recorder.closed
 
 
-def test_batch_is_counted_after_the_loop_body(recorder, clock):
+def test_batch_counts_as_done_after_the_loop_body(recorder, clock):
     recorder.interval_s = 0.0
     for _ in (loop := Loop("abc", display=recorder)):
         assert recorder.shown[-1].done == loop.done
     assert [done for _, done, _ in recorder.events] == [0, 1, 2, 3, 3]
 
 
-def test_loop_has_epoch_batch_and_epoch_end():
+def test_loop_has_attributes_epoch_batch_and_epoch_end():
     loop = track("ab", epochs=2)
     seen = [(batch, loop.epoch, loop.batch, loop.epoch_end) for batch in loop]
     assert seen == [("a", 0, 0, False), ("b", 0, 1, True), ("a", 1, 0, False), ("b", 1, 1, True)]
@@ -51,18 +51,26 @@ def test_at_most_five_lines_are_written_a_second(job, clock):
     lines = job()
     assert [line.event for line in lines[:1] + lines[-1:]] == ["start", "finish"]
     moments_s = [line.monotonic_s for line in lines if line.event == "progress"]
-    assert 13 <= len(moments_s) <= 15  # the loop takes three seconds
+    assert 13 <= len(moments_s) <= 15  # the loop runs for three seconds
     assert min(b - a for a, b in itertools.pairwise(moments_s)) >= 0.2 - 1e-9
 
 
-def test_slow_batches_have_one_line_each(job, clock):
+def test_each_slow_batch_is_reported_in_one_line(job, clock):
     for _ in track(range(4)):
         clock.now_s += 30.0
-    assert [line.done for line in job()] == [0, 1, 2, 3, 3, 4, 4]  # before the fourth batch, as a pause may follow
+    assert [line.done for line in job()] == [
+        0,
+        1,
+        2,
+        3,
+        3,
+        4,
+        4,
+    ]  # a line before the fourth batch, because a pause may follow
 
 
 def test_progress_lines_forecast_the_validation(job, clock):
-    """A forward-only batch costs 0.4 training batches, in proportion to its size."""
+    """A validation batch takes 0.4 times as long as a training batch of the same size."""
     training, validation = DataLoader(range(40), batch_size=4), DataLoader(range(120), batch_size=8)
     for _ in track(training, epochs=2, validation=validation):
         clock.now_s += 0.5
@@ -73,7 +81,7 @@ def test_progress_lines_forecast_the_validation(job, clock):
     assert {line.validation_s for line in job()} == {None}
 
 
-def test_validation_without_batch_sizes_is_forecast_by_its_length(job, clock):
+def test_length_of_a_validation_loader_without_batch_sizes_is_used_for_the_forecast(job, clock):
     sampler = torch.utils.data.BatchSampler(torch.utils.data.SequentialSampler(range(40)), 4, drop_last=False)
     loader = DataLoader(range(40), batch_sampler=sampler)
     for _ in track(loader, validation=DataLoader(range(120), batch_size=8)):
@@ -94,7 +102,7 @@ def test_validation_without_a_length_is_rejected(job):
         track(range(3), validation=(n for n in range(3)))
 
 
-def test_line_has_device_threads_and_both_clocks(job, clock):
+def test_progress_line_has_device_threads_and_both_clocks(job, clock):
     list(track(range(2), device=torch.device("cuda", 1), threads=torch.get_num_threads()))
     line = job()[-1]
     assert line.device == "cuda:1"
@@ -137,7 +145,7 @@ def test_estimated_total_is_corrected_at_the_end(recorder, given, actual):
 
 
 class OverstatedLength:
-    """A loader whose length is too large, like an IterableDataset whose workers drop their last batches."""
+    """A loader with too large a length, like an IterableDataset whose workers drop their last batches."""
 
     def __len__(self):
         return 10
@@ -168,7 +176,7 @@ def test_stop_early_ends_the_loop_after_this_batch(recorder, breaks):
 
 
 @pytest.mark.parametrize("error", [None, KeyError("oops")], ids=["break", "error"])
-def test_left_loop_reports_no_finish_and_allows_another_loop(recorder, error):
+def test_loop_left_early_reports_no_finish_and_allows_another_loop(recorder, error):
     def leave_loop():
         for batch in Loop(range(100), display=recorder):
             if batch == 6 and error:
@@ -220,7 +228,7 @@ def test_reported_values_appear_in_the_next_and_later_lines(recorder, clock):
     assert [shown.metrics for shown in recorder.shown[1:4]] == [{"accuracy": 0.25}] * 3
 
 
-def test_nan_loss_does_not_end_the_training(job):
+def test_nan_loss_does_not_end_the_loop(job):
     for _ in track(range(2)):
         report(loss=float("nan"), mae=torch.tensor(float("inf")))
     assert [(line.event, line.loss, line.metrics) for line in job()][-1] == ("finish", None, {})
@@ -252,7 +260,7 @@ def test_report_outside_a_loop_is_a_line_with_the_last_progress(job, loop, done)
 
 def test_reports_outside_a_loop_are_limited_and_the_last_is_kept(job, clock, session):
     clock.step_s = 1e-4
-    for k in range(10_000):  # the reports take one second
+    for k in range(10_000):  # all reports together take one second
         report(mae=k)
     session.flush_report()
     values = [line.metrics["mae"] for line in job()]
@@ -270,12 +278,12 @@ def test_tensors_are_read_only_when_a_line_is_written(recorder):
             return 1.0
 
     value = torch.zeros(()).as_subclass(CountingTensor)
-    for _ in Loop(range(1000), display=recorder):  # no time passes, so only start and finish lines
+    for _ in Loop(range(1000), display=recorder):  # no time passes, so the loop writes only the start and finish lines
         report(loss=value)
     assert CountingTensor.reads <= 2
 
 
-def test_job_without_standard_output_trains(monkeypatch, tmp_path):
+def test_loop_runs_without_standard_output(monkeypatch, tmp_path):
     monkeypatch.setenv("PACELINE_OUTPUT", str(tmp_path))
     closed = io.StringIO()
     closed.close()

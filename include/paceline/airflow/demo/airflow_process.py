@@ -38,10 +38,9 @@ _COMPONENTS: Mapping[str, Sequence[str]] = {
 _AIRFLOW_COMMAND = (sys.executable, str(Path(sysconfig.get_path("scripts")) / "airflow"))
 _USERS = {"admin": "admin", "viewer": "viewer"}
 _DATABASE = "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"
-# Seconds that a component waits for SQLite's lock. Airflow's API server commits its audit log on its event loop. A
-# request that holds the lock needs the event loop for its commit. The audit log then blocks the request until the audit
-# log's timeout. So the API server has a short timeout, and its clients retry. The scheduler exits on a timeout, so its
-# timeout is long.
+# Seconds that a component waits for SQLite's lock. Airflow's API server commits its audit log on its event loop. If a
+# request holds the lock, this commit waits for the request, and the request waits for the event loop. A short timeout
+# ends this deadlock in the API server, whose clients retry. The scheduler exits on a timeout, so its timeout is long.
 _LOCK_TIMEOUT = "timeout=60"
 _API_SERVER_LOCK_TIMEOUT = "timeout=2"
 

@@ -15,10 +15,9 @@ from paceline.airflow.demo.screen import Screen
 
 @dataclass(frozen=True)
 class TaskText:
-    """Texts that the demo shows for a task.
+    """Texts that the demo shows for a task: ``activity`` during the task, then the title and text of ``describe``.
 
-    The live line shows ``activity`` while the task runs, or the progress of the task named by ``pace``. ``describe``
-    returns a title and a text for the task's result.
+    ``pace`` names the task whose progress the live line shows.
     """
 
     activity: str

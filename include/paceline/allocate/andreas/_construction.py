@@ -219,7 +219,7 @@ class Construction:
 
 
 class _FreeNodes:
-    """Equal nodes by number of free devices: for each number the bit set of its nodes, and a bit set of the numbers."""
+    """Equal nodes by number of free devices: a bit set of nodes for each number, and a bit set of these numbers."""
 
     __slots__ = ("nodes", "numbers")
 

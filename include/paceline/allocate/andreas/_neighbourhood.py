@@ -1,8 +1,8 @@
 """Neighbours of a schedule for the local search of :mod:`~paceline.allocate.andreas._randomized_greedy`.
 
 A neighbour consists of an order of the jobs and preferred placements.
-:class:`~paceline.allocate.andreas._construction.Construction` builds a schedule from it: displaced jobs get other
-placements, and no job waits while devices that it can use are free.
+:class:`~paceline.allocate.andreas._construction.Construction` builds a schedule from a neighbour. Displaced jobs get
+other placements, and no job waits while devices that the job can use are free.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class RandomizedGreedy:
     seed:
         Seed of the search, which makes decisions deterministic.
     improve:
-        Whether to make the changes above; ``False`` runs the published algorithm.
+        Whether to make the changes listed above; ``False`` runs the published algorithm.
     local_search:
         Whether to also improve schedules by small changes that take no devices from running jobs. With few jobs, this
         search nearly always finds the smallest f_OBJ. Over many decisions, however, jobs cost more: f_OBJ ignores the

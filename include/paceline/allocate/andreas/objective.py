@@ -98,7 +98,7 @@ def objective(
 ) -> float:
     """Return f_OBJ of ANDREAS: tardiness, postponements, and the cost of each node until its first job ends.
 
-    Jobs without a deadline add only the cost of the nodes on which they end first. Among jobs that end at the same
+    A job without a deadline adds a cost only if it is the first to end on its node. Among jobs that end at the same
     time, the cheapest job counts as the first.
 
     Parameters

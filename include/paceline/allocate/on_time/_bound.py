@@ -24,7 +24,7 @@ class Need(NamedTuple):
 def moore_hodgson(needs: Iterable[Need], devices: float) -> list[int]:
     """Return the largest set of jobs that can be on time if the devices form one divisible machine.
 
-    The method adds jobs by deadline, and drops the largest job each time one is late (J. M. Moore, 1968; exact).
+    The method adds jobs by deadline, and drops the largest job if a job is late; it is exact (J. M. Moore, 1968).
 
     Returns
     -------

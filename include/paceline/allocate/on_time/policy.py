@@ -52,7 +52,7 @@ class OnTime:
     time. If a job does not fit but is smaller than the largest planned job, it replaces that job. If many jobs do not
     fit, the policy selects small jobs first, as in the Moore-Hodgson method (:func:`~paceline.allocate.most_on_time` is
     the upper bound). All other jobs with a deadline are late. Late jobs, and jobs without a deadline, run on the other
-    devices, the shortest first. Spare devices go to the jobs with the most gain in speed, if it is worth the change.
+    devices, the shortest first. Spare devices go to the jobs that gain the most speed, if the gain is worth a change.
 
     Parameters
     ----------
@@ -151,7 +151,7 @@ class OnTime:
     def _stretch_deadlines(
         self, due: Sequence[_JobCase], plan: dict[int, Reservation], last_order: Sequence[int], node: Node, now_s: float
     ) -> dict[int, Reservation]:
-        """Return the plan with the smallest stretch of deadlines that fits all promised jobs; ``plan`` if none does."""
+        """Return a plan for all promised jobs, with the smallest deadline extension; ``plan`` if there is none."""
         promised = {index for index, case in enumerate(due) if case.job.name in self._planned}
         if promised <= plan.keys():
             return plan
@@ -269,7 +269,7 @@ class OnTime:
     def _reason(self, case: _JobCase, count: int, now_s: float) -> str:
         if case.planned is not None:
             if count > case.planned.devices_now:
-                return "more devices than its deadline requires, because devices are spare"
+                return "more devices than its deadline requires, because spare devices are available"
             if count and case.stretch:
                 return f"smallest allocation with which no promised job is more than {100 * case.stretch:.0f} % late"
             if count:

@@ -28,7 +28,7 @@ class Simulation:
     nodes:
         The nodes of the cluster.
     policy:
-        The policy, which decides at arrivals, at departures and at regular times.
+        The policy, which decides when jobs arrive or depart, and at regular times.
     friction:
         The cost of allocation changes.
     period_s:

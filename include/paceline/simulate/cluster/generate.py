@@ -126,7 +126,7 @@ def _short_times_s(draw: random.Random, number: int) -> list[float]:
 
 
 def _draw_with_mean(draw: Callable[[], float], number: int, low: float, high: float, mean: float) -> list[float]:
-    """Return random values with the given mean: scale them and clip them at ``high`` until neither is necessary."""
+    """Return random values with the given mean, after repeated scaling and clipping at ``high``."""
     beyond, room = mean - low, high - low
     drawn = [draw() for _ in range(number)]
     for _ in range(100):

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 # Larger than any valid message: a list of ten million samples is shorter.
 _MAX_MESSAGE_BYTES = 1 << 27
-# A machine that loses power does not close its connections: close them after about a minute without an answer.
+# A machine that loses power does not close its connections: close them after about a minute without a response.
 _KEEPALIVE = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 4}
 
 

@@ -8,7 +8,7 @@ export function timeZone(): string {
   try {
     return Intl.DateTimeFormat(undefined, { timeZone: stored }).resolvedOptions().timeZone;
   } catch {
-    return browserZone; // "local"
+    return browserZone; // Airflow has stored "local"
   }
 }
 

@@ -127,6 +127,6 @@ function previewText(paces: Pace[], pace: Pace, seconds: number): string {
     case "early":
       return `ends ${formatDuration(preview.earlyS)} before the deadline on the smallest allocation`;
     case "missed":
-      return `cannot be met: ${formatDuration(preview.lateS)} late on all ${formatDevices(preview.most, pace.quantum)}`;
+      return `cannot be met: ${formatDuration(preview.lateS)} late on all ${formatDevices(preview.maxDevices, pace.quantum)}`;
   }
 }

@@ -31,7 +31,7 @@ interface Props {
   mayChange: boolean;
 }
 
-/** A card with one job, or with the jobs of a distributed training, combined and separately. */
+/** A card for one job, or for the jobs of a distributed training run, combined and separately. */
 export function JobCard({ jobs, histories, mayChange }: Props) {
   const [first] = jobs;
   if (!first) return null;
@@ -91,7 +91,7 @@ function StatusAnnouncement({ status, name }: { status: Status; name: string }) 
   );
 }
 
-/** `taskEnded`: the task has ended, even if the last sample shows a running job. */
+/** The main figures of a job; `taskEnded` means that the task has ended, even if the last sample is of a running job. */
 function Figures({ pace, taskEnded }: { pace: Pace; taskEnded: boolean }) {
   const origin = originOf(pace).getTime();
   const deadline = pace.deadline_s;

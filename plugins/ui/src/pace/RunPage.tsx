@@ -31,7 +31,7 @@ export function RunPage({
         <JobCard key={name} jobs={group} histories={histories} mayChange={run.data?.may_change ?? false} />
       ))}
       {!jobs.length && !run.isError ? (
-        <Notice>{taskId ? "This task has not trained yet." : "This run has no training job yet."}</Notice>
+        <Notice>{taskId ? "This task has no training job yet." : "This run has no training job yet."}</Notice>
       ) : null}
       <Box>
         <DriftReports
@@ -50,13 +50,13 @@ const hasEnded = (state: string | null | undefined) => state === "success" || st
 
 const TEAM_OPERATORS = ["WorkerTrainingOperator", "ParameterServerOperator"];
 
-/** Group the workers and the parameter server of a distributed training; any other job forms its own group. */
+/** Group the workers and the parameter server of a distributed job; any other job forms a separate group. */
 function groupJobs(jobs: Job[]): [string, Job[]][] {
-  const found = new Map<string, Job[]>();
+  const groups = new Map<string, Job[]>();
   for (const job of jobs) {
     const isTeam = TEAM_OPERATORS.includes(job.operator ?? "") && job.map_index < 0;
     const group = isTeam ? job.task_id.slice(0, job.task_id.lastIndexOf(".") + 1) : jobKey(job);
-    found.set(group, [...(found.get(group) ?? []), job]);
+    groups.set(group, [...(groups.get(group) ?? []), job]);
   }
-  return [...found];
+  return [...groups];
 }

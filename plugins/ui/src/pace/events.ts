@@ -3,7 +3,7 @@ import type { RunEvent } from "../api";
 import { formatClock } from "../format";
 import { describeNodes } from "./nodes";
 
-/** Return the text for an event, after the machine's name if the event has one. */
+/** Return the text for an event, preceded by the name of its machine if the event has one. */
 export function eventText(event: RunEvent): string {
   return event.machine ? `${event.machine}: ${textWithoutMachine(event)}` : textWithoutMachine(event);
 }
@@ -30,9 +30,9 @@ function textWithoutMachine(event: RunEvent): string {
     case "scaled":
       return `${event.why ?? "Scaled"}. Now ${describeNodes(event.nodes ?? {})}`;
     case "engine_away":
-      return "The Docker engine did not answer";
+      return "The Docker engine did not respond";
     case "engine_back":
-      return "The Docker engine answered again";
+      return "The Docker engine responded again";
     case "total":
       return "The amount of work changed";
     case "infeasible":
@@ -48,7 +48,7 @@ function reasonOf(event: RunEvent): string {
   return event.why ? `: ${event.why}` : "";
 }
 
-/** Return whether the charts show a line at the time of an event. */
+/** Return whether the charts mark the time of an event with a vertical line. */
 export function isMarked(event: RunEvent): boolean {
   return ["deadline", "restarted", "resumed", "paused", "infeasible", "extended", "scaled"].includes(event.kind);
 }

@@ -1,4 +1,4 @@
-// The nodes of an elastic training over time, from its scaling events.
+// The nodes of an elastic job over time, from its scaling events.
 import type { RunEvent } from "../api";
 import { formatDevices } from "../format";
 import type { Column } from "./series";
@@ -10,7 +10,7 @@ const NODE_TYPES: [prefix: string, name: string][] = [
   ["worker-", "worker"],
 ];
 
-/** `{"ps-0": 0.5, "worker-0": 1}` -> `1 parameter server on 0.5 cores, 1 worker on 1 core` */
+/** Describe nodes: `{"ps-0": 0.5, "worker-0": 1}` -> `1 parameter server on 0.5 cores, 1 worker on 1 core` */
 export function describeNodes(cores: Cores): string {
   return NODE_TYPES.map(([prefix, name]) => {
     const [count, total] = [namesOf(cores, prefix).length, sum(cores, prefix)];

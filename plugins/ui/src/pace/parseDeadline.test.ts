@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 
-import { aPace } from "../samples";
+import { makePace } from "../samples";
 import { originOf, parseDeadline } from "./parseDeadline";
 
 const origin = new Date("2030-01-01T12:00:00Z");
@@ -32,8 +32,8 @@ test.each(["", "soon", "-5m", "0", "25:00", "12:61", "5 parsecs"])("%s is invali
   expect(parseDeadline(text, origin, now)).toBeNull();
 });
 
-test("the origin is the time at which the seconds of a sample start", () => {
-  expect(originOf(aPace({ t_s: 30, updated_at: "2030-01-01T12:00:30+00:00" })).toISOString()).toBe(
+test("the origin is the time from which the seconds of a sample are counted", () => {
+  expect(originOf(makePace({ t_s: 30, updated_at: "2030-01-01T12:00:30+00:00" })).toISOString()).toBe(
     "2030-01-01T12:00:00.000Z",
   );
 });

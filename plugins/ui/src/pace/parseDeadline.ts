@@ -2,7 +2,7 @@
 import type { Pace } from "../api";
 import { secondsOfDay, timeZone } from "../look/zone";
 
-/** Return the time at which the seconds of a sample start. */
+/** Return the time from which the seconds of a sample are counted. */
 export function originOf(pace: Pace): Date {
   return new Date(Date.parse(pace.updated_at) - 1000 * pace.t_s);
 }

@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 
-import { aPace } from "../samples";
+import { makePace } from "../samples";
 import { devicesNeeded, preview, previewAll, remainingSeconds } from "./preview";
 
 const remaining = { work_s: 100, exponent: 1, after_s: 2, usable_devices: null };
@@ -13,42 +13,42 @@ test("the formula is the same as in paceline.control.RemainingWork", () => {
 });
 
 test("a feasible deadline needs whole quanta of devices", () => {
-  const pace = aPace({ t_s: 10, max_devices: 2, remaining });
+  const pace = makePace({ t_s: 10, max_devices: 2, remaining });
   expect(preview(pace, 10 + 2 + 100 / 1.234)).toEqual({ kind: "met", devices: expect.closeTo(1.25) });
 });
 
 test("the preview of an infeasible deadline shows the delay on all devices", () => {
-  const pace = aPace({ t_s: 10, max_devices: 2, remaining });
-  expect(preview(pace, 42)).toEqual({ kind: "missed", lateS: expect.closeTo(20), most: 2 });
+  const pace = makePace({ t_s: 10, max_devices: 2, remaining });
+  expect(preview(pace, 42)).toEqual({ kind: "missed", lateS: expect.closeTo(20), maxDevices: 2 });
 });
 
 test("a safety factor requires more devices but makes no deadline infeasible", () => {
-  const pace = aPace({ t_s: 10, max_devices: 2, alpha: 0.9, remaining });
+  const pace = makePace({ t_s: 10, max_devices: 2, alpha: 0.9, remaining });
   expect(preview(pace, 112)).toEqual({ kind: "met", devices: expect.closeTo(1.15) });
   expect(preview(pace, 62.5)).toEqual({ kind: "met", devices: 2 });
-  const queued = aPace({ t_s: 1010, began_s: 1000, max_devices: 2, alpha: 0.9, remaining });
+  const queued = makePace({ t_s: 1010, began_s: 1000, max_devices: 2, alpha: 0.9, remaining });
   expect(preview(queued, 1112)).toEqual(preview(pace, 112)); // the factor does not apply to the time in the queue
 });
 
 test("a ceiling limits the devices", () => {
-  const pace = aPace({ t_s: 10, max_devices: 2, ceiling: 0.5, remaining });
-  expect(preview(pace, 112)).toMatchObject({ kind: "missed", most: 0.5 });
+  const pace = makePace({ t_s: 10, max_devices: 2, ceiling: 0.5, remaining });
+  expect(preview(pace, 112)).toMatchObject({ kind: "missed", maxDevices: 0.5 });
 });
 
 test("a distant deadline is met early on the minimum allocation", () => {
-  const pace = aPace({ t_s: 10, min_devices: 0.5, remaining });
+  const pace = makePace({ t_s: 10, min_devices: 0.5, remaining });
   expect(preview(pace, 412)).toEqual({ kind: "early", earlyS: expect.closeTo(200) });
 });
 
 test("a past deadline and unknown remaining work are reported", () => {
-  expect(preview(aPace({ t_s: 10, remaining }), 10)).toEqual({ kind: "passed" });
-  expect(preview(aPace({ t_s: 10, remaining: null }), 50)).toEqual({ kind: "unknown" });
+  expect(preview(makePace({ t_s: 10, remaining }), 10)).toEqual({ kind: "passed" });
+  expect(preview(makePace({ t_s: 10, remaining: null }), 50)).toEqual({ kind: "unknown" });
 });
 
 test("the preview of several workers depends on the slowest worker and sums the devices", () => {
-  const quick = aPace({ t_s: 10, remaining: { ...remaining, work_s: 50 } });
-  const slow = aPace({ t_s: 10, remaining });
+  const quick = makePace({ t_s: 10, remaining: { ...remaining, work_s: 50 } });
+  const slow = makePace({ t_s: 10, remaining });
   expect(previewAll([quick, slow], 112)).toEqual({ kind: "met", devices: expect.closeTo(1.5) });
-  expect(previewAll([quick, slow], 52)).toEqual({ kind: "missed", lateS: expect.closeTo(10), most: 4 });
-  expect(previewAll([quick, aPace({ t_s: 10 })], 112)).toEqual({ kind: "unknown" });
+  expect(previewAll([quick, slow], 52)).toEqual({ kind: "missed", lateS: expect.closeTo(10), maxDevices: 4 });
+  expect(previewAll([quick, makePace({ t_s: 10 })], 112)).toEqual({ kind: "unknown" });
 });

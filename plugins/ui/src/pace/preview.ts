@@ -7,7 +7,7 @@ export function remainingSeconds(remaining: Remaining, devices: number): number 
   return remaining.work_s / inUse ** remaining.exponent + remaining.after_s;
 }
 
-/** Return the devices with which a job ends within `seconds`; `null` if no number of devices suffices. */
+/** Return the number of devices on which a job ends within `seconds`; `null` if no number of devices suffices. */
 export function devicesNeeded(remaining: Remaining, seconds: number): number | null {
   const left = seconds - remaining.after_s;
   if (left <= 0) return null;
@@ -20,29 +20,29 @@ export type Preview =
   | { kind: "passed" }
   | { kind: "met"; devices: number }
   | { kind: "early"; earlyS: number }
-  | { kind: "missed"; lateS: number; most: number };
+  | { kind: "missed"; lateS: number; maxDevices: number };
 
 /** Preview a deadline that is `deadlineS` seconds after its origin. */
 export function preview(pace: Pace, deadlineS: number): Preview {
   if (deadlineS <= pace.t_s) return { kind: "passed" };
   const { remaining } = pace;
   if (!remaining) return { kind: "unknown" };
-  const most = Math.min(pace.max_devices, pace.ceiling ?? Infinity);
+  const maxDevices = Math.min(pace.max_devices, pace.ceiling ?? Infinity);
   const left = deadlineS - pace.t_s;
-  const least = devicesNeeded(remaining, left);
-  if (least === null || least > most * 1.005) {
-    return { kind: "missed", lateS: remainingSeconds(remaining, most) - left, most };
+  const neededForDeadline = devicesNeeded(remaining, left);
+  if (neededForDeadline === null || neededForDeadline > maxDevices * 1.005) {
+    return { kind: "missed", lateS: remainingSeconds(remaining, maxDevices) - left, maxDevices };
   }
   // The allocation depends on the target end, but the feasibility above only on the deadline.
   const began = pace.began_s ?? 0;
   const targetEnd = Math.min(began + (pace.alpha ?? 1) * (deadlineS - began), deadlineS);
-  const needed = Math.min(devicesNeeded(remaining, targetEnd - pace.t_s) ?? most, most);
-  const smallest = Math.min(pace.min_devices, most);
+  const needed = Math.min(devicesNeeded(remaining, targetEnd - pace.t_s) ?? maxDevices, maxDevices);
+  const smallest = Math.min(pace.min_devices, maxDevices);
   if (needed < smallest) return { kind: "early", earlyS: left - remainingSeconds(remaining, smallest) };
-  return { kind: "met", devices: Math.min(Math.ceil(needed / pace.quantum - 1e-9) * pace.quantum, most) };
+  return { kind: "met", devices: Math.min(Math.ceil(needed / pace.quantum - 1e-9) * pace.quantum, maxDevices) };
 }
 
-/** Preview a deadline for several workers: the last worker must meet it; the devices are summed. */
+/** Preview a deadline for several workers: all workers must meet the deadline; their devices are summed. */
 export function previewAll(paces: Pace[], deadlineS: number): Preview {
   const each = paces.map((pace) => preview(pace, deadlineS));
   const [first] = each;
@@ -51,8 +51,8 @@ export function previewAll(paces: Pace[], deadlineS: number): Preview {
   if (undecided || !each.length) return undecided ?? { kind: "unknown" };
   const missed = each.filter((one) => one.kind === "missed");
   if (missed.length) {
-    const most = paces.reduce((all, pace) => all + Math.min(pace.max_devices, pace.ceiling ?? Infinity), 0);
-    return { kind: "missed", lateS: Math.max(...missed.map((one) => one.lateS)), most };
+    const maxDevices = paces.reduce((all, pace) => all + Math.min(pace.max_devices, pace.ceiling ?? Infinity), 0);
+    return { kind: "missed", lateS: Math.max(...missed.map((one) => one.lateS)), maxDevices };
   }
   const early = each.filter((one) => one.kind === "early");
   if (early.length === each.length) return { kind: "early", earlyS: Math.min(...early.map((one) => one.earlyS)) };

@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 
 import type { History, Job } from "../api";
-import { aPace } from "../samples";
+import { makePace } from "../samples";
 import { combineSeries, combineWorkers, toSeries, valueAt } from "./series";
 
 const history: History = {
@@ -18,8 +18,8 @@ const history: History = {
 
 test("live samples are appended to the stored history without duplicates", () => {
   const series = toSeries(history, [
-    aPace({ t_s: 10, progress_pct: 99 }),
-    aPace({ t_s: 11, progress_pct: 22, metrics: { auc: 0.8 } }),
+    makePace({ t_s: 10, progress_pct: 99 }),
+    makePace({ t_s: 11, progress_pct: 22, metrics: { auc: 0.8 } }),
   ]);
   expect(series.t).toEqual([0, 10, 11]);
   expect(series.progress).toEqual([0, 20, 22]);
@@ -27,7 +27,9 @@ test("live samples are appended to the stored history without duplicates", () =>
 });
 
 test("a metric has null values before its first report", () => {
-  expect(toSeries(null, [aPace({ t_s: 1 }), aPace({ t_s: 2, metrics: { f1: 1 } })]).metrics).toEqual({ f1: [null, 1] });
+  expect(toSeries(null, [makePace({ t_s: 1 }), makePace({ t_s: 2, metrics: { f1: 1 } })]).metrics).toEqual({
+    f1: [null, 1],
+  });
 });
 
 test("the value between two samples is the earlier value", () => {
@@ -36,7 +38,7 @@ test("the value between two samples is the earlier value", () => {
   expect(valueAt(series, series.devices, 10)).toBe(1.5);
 });
 
-const worker = (changed: object, state = "running") => ({ state, pace: aPace(changed) }) as Job;
+const worker = (changed: object, state = "running") => ({ state, pace: makePace(changed) }) as Job;
 
 test("combined workers sum the devices of active workers and end with the last worker", () => {
   const all = combineWorkers([
@@ -59,10 +61,10 @@ test("combined workers have ended if all tasks have ended, despite the last samp
 
 test("combined series have all times, and an ended worker has no devices", () => {
   const a = toSeries(null, [
-    aPace({ t_s: 1, devices: 1, progress_pct: 10 }),
-    aPace({ t_s: 3, devices: 2, progress_pct: 30 }),
+    makePace({ t_s: 1, devices: 1, progress_pct: 10 }),
+    makePace({ t_s: 3, devices: 2, progress_pct: 30 }),
   ]);
-  const b = toSeries(null, [aPace({ t_s: 1, devices: 4, progress_pct: 50 })]);
+  const b = toSeries(null, [makePace({ t_s: 1, devices: 4, progress_pct: 50 })]);
   const all = combineSeries([
     { series: a, offsetS: 0, ended: false },
     { series: b, offsetS: 1, ended: true },

@@ -31,7 +31,7 @@ test("the champion comes from the newest promotion, and the reason from the prom
   ]);
 });
 
-test("equal names in two registries are two models, and results of other packages are ignored", () => {
+test("models with the same name in two registries are separate, and results of other packages are ignored", () => {
   const models = modelsOf({
     evaluations: [evaluated(1, 0.7), evaluated(1, 0.9, "s3://staging"), result({ score: 1 })],
     promotions: [promoted(1, true, 1, "s3://staging")],

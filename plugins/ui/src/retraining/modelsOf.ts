@@ -39,19 +39,19 @@ export function modelsOf({ evaluations, promotions, drift }: Overview): Model[] 
   for (const { value, dag_id } of evaluations) {
     if (!isEvaluation(value)) continue; // an operator of the same name from another package
     const key = modelKey(value);
-    const own = allPromotions.filter((promotion) => modelKey(promotion) === key);
+    const modelPromotions = allPromotions.filter((promotion) => modelKey(promotion) === key);
     const model = models.get(key) ?? {
       key,
       name: value.model,
       registry: value.registry ?? "",
       metric: value.metric,
       versions: [],
-      champion: championOf(own),
+      champion: championOf(modelPromotions),
       drift: drift.find((result) => result.dag_id === dag_id) ?? null,
     };
     models.set(key, model);
     if (!model.versions.some((one) => one.version === value.version)) {
-      const promoted = own.some((promotion) => promotion.version === value.version && promotion.promoted);
+      const promoted = modelPromotions.some((promotion) => promotion.version === value.version && promotion.promoted);
       model.versions.push({ version: value.version, score: value.challenger, promoted });
     }
   }

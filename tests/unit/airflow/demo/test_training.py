@@ -124,7 +124,9 @@ def test_model_file_that_could_run_code_is_rejected(
     (tmp_path / "model").mkdir()
     plan = {"numeric": {name: [0, 1] for name in train.NUMERIC}, "categorical": {n: [] for n in train.CATEGORICAL}}
     (tmp_path / "model" / "model.json").write_text(json.dumps(plan))
-    torch.save({"weights": Path("/etc")}, tmp_path / "model" / "weights.pt")  # any class that torch does not define
+    torch.save(
+        {"weights": Path("/etc")}, tmp_path / "model" / "weights.pt"
+    )  # torch.load must reject any class that torch does not define
     code, output = _run_script(fork, "evaluate.py", tmp_path, tmp_path)
     assert code == 1
     assert "Weights only load failed" in output

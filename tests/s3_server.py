@@ -50,13 +50,14 @@ class S3Server:
         return {"key": "key", "secret": "secret", "endpoint_url": address, "client_kwargs": region}
 
     def _respond(self, environment: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        response = list(self._s3(environment, start_response))
-        if environment["REQUEST_METHOD"] in _CHANGING_METHODS:
-            with self._lock:
-                index = len(self.changes)
-                self.changes.append(f"{environment['REQUEST_METHOD']} {environment['PATH_INFO']}")
-            if index in self.lost:
-                environment["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
+        if environment["REQUEST_METHOD"] not in _CHANGING_METHODS:
+            return list(self._s3(environment, start_response))
+        with self._lock:  # a conditional put of S3 is atomic; moto checks the condition first and writes later
+            response = list(self._s3(environment, start_response))
+            index = len(self.changes)
+            self.changes.append(f"{environment['REQUEST_METHOD']} {environment['PATH_INFO']}")
+        if index in self.lost:
+            environment["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
         return response
 
 

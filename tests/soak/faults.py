@@ -258,7 +258,7 @@ def fail_store_call(scene: Scene) -> Repaired:
     """Let one of the next calls of the state store fail. For ``starting``, the fixture has already chosen the call."""
     assert scene.fails_at is not None
     if scene.phase != "starting":
-        calls = LAST_CALLS if scene.phase == "finishing" else CALLS
+        calls = CALLS if scene.phase == "starting" else LAST_CALLS
         scene.fails_at.write_text(str(scene.rng.randint(1, calls)))
     return lambda: not scene.fails_at.exists()
 

@@ -6,7 +6,7 @@ import json
 import os
 from types import SimpleNamespace
 
-from tests.failures import LINES, report_sections
+from tests.failures import MAX_LINES, report_sections
 
 
 def fake_airflow_with_logs(home):
@@ -34,8 +34,8 @@ class FakeEngine:
 def test_failure_report_has_log_tails_events_and_containers(tmp_path):
     sections = dict(report_sections(fake_airflow_with_logs(tmp_path), FakeEngine(), since_s=100.0))
     log = sections.pop("log of dag_id=retrain/run_id=manual/task_id=train/attempt=1.log").splitlines()
-    assert (len(log), log[0], log[-1]) == (LINES, "12:00 info line 60", "no JSON")
+    assert (len(log), log[0], log[-1]) == (MAX_LINES, "12:00 info line 60", "no JSON")
     assert sections == {
         "events of retrain manual train": '{"t_s": 3.0, "kind": "resumed"}',
-        "container /paceline-new: Exited (137)": f"new wrote {LINES} lines",
+        "container /paceline-new: Exited (137)": f"new wrote {MAX_LINES} lines",
     }

@@ -150,11 +150,10 @@ class JobHandle:
         except Exception as error:
             self._log.warning("Training is done, but the job or its keys could not be removed: %s", error)
 
-    def close_exchange(self) -> None:
-        """Write the remaining values to the live state and close the exchange."""
+    def close_exchange(self) -> dict[str, Any]:
+        """Write the remaining values to the live state and close the exchange; return the values not written."""
         exchange, self.exchange = self.exchange, None
-        if exchange is not None:
-            exchange.close(_QUICK_TIMEOUT_S if self._stop_requested.is_set() else 10.0)
+        return {} if exchange is None else exchange.close(_QUICK_TIMEOUT_S if self._stop_requested.is_set() else 10.0)
 
     def close(self) -> None:
         """Disconnect from the job without stopping it."""

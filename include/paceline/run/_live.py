@@ -78,6 +78,7 @@ class Exchange:
         self._on_failure = on_failure
         self._every_s = every_s
         self._outgoing: dict[str, Any] = {}
+        self._writing: dict[str, Any] = {}
         self._incoming: dict[str, Any] = {}
         self._lock = threading.Lock()
         self._wake = threading.Event()
@@ -104,12 +105,14 @@ class Exchange:
         """Mean duration of a round in milliseconds; rounds do not delay control steps."""
         return 1000 * self._rounds_s / max(self._rounds, 1)
 
-    def close(self, timeout_s: float = 10.0) -> None:
-        """Write the remaining values and end the thread."""
+    def close(self, timeout_s: float = 10.0) -> dict[str, Any]:
+        """Write the remaining values and end the thread; return the values that it could not write in time."""
         self._closed.set()
         self._wake.set()
         self._thread.join(timeout_s)
         self._abandoned.set()
+        with self._lock:
+            return {**self._writing, **self._outgoing}
 
     def _run_rounds(self) -> None:
         while not self._closed.is_set():
@@ -127,15 +130,18 @@ class Exchange:
 
     def _run_round(self) -> None:
         with self._lock:
-            outgoing, self._outgoing = self._outgoing, {}
+            self._writing, self._outgoing = self._outgoing, {}
         try:
-            for key in list(outgoing):
-                self._state.set(key, outgoing[key])
-                del outgoing[key]
+            for key in list(self._writing):
+                if self._abandoned.is_set():
+                    return
+                self._state.set(key, self._writing[key])
+                with self._lock:
+                    del self._writing[key]
             read = {key: self._state.get(key) for key in self._watch}
         except Exception as error:  # the store may raise any exception; control continues
             with self._lock:
-                self._outgoing = {**outgoing, **self._outgoing}
+                self._outgoing, self._writing = {**self._writing, **self._outgoing}, {}
             if isinstance(error, (EOFError, ConnectionError)):  # an unreachable API server raises another error
                 self.disconnected = True
             elif not self._failing:

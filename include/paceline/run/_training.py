@@ -10,9 +10,10 @@ import math
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from paceline.contract import (
     CEILING,
@@ -309,22 +310,31 @@ class Training:
         )
         outcome = handle.loop.run()
         self._succeeded = True
-        handle.close_exchange()  # the exchange must not write after the keys are deleted
         return outcome
 
     def _store_result(self, outcome: Outcome, record: JobRecord) -> TrainingResult:
         """Collect the output, store the result, and only then remove the job. The next try can repeat each step."""
         assert self._handle.job is not None  # the job has just ended
+        unwritten = self._handle.close_exchange()  # the exchange must not write after the keys are deleted
         if not self._handle.is_owner():
             raise DetachedError("Another process has taken over the job; this process is disconnecting")
         model = self._host.collect(self._handle.job)
         result = TrainingResult(**outcome.model_dump(), model=model, runtime=record.runtime, origin=record.origin)
         stored = StoredResult(try_number=self._host.try_number, max_tries=self._host.max_tries, result=result)
         self._store.set(RESULT, stored.to_json())
+        self._write_last_values(unwritten)
         self._handle.clean_up()
         if outcome.learned is not None:
             self._host.save_measurements(outcome.learned)
         return result
+
+    def _write_last_values(self, values: Mapping[str, Any]) -> None:
+        """Write the last samples if the store was unavailable when the job ended. The result is already safe."""
+        try:
+            for key, value in values.items():
+                self._store.set(key, value)
+        except Exception as error:  # the store may raise any exception
+            self._log.warning("Could not store the last samples: %s", error)
 
     # --- stops and failures ---------------------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ from paceline.errors import (
 )
 from paceline.run import MemoryState, Training
 from paceline.run import _handle as handle_module
+from paceline.run import _live as live_module
 from paceline.run import _training as training_module
 from paceline.run.settings import Settings
 
@@ -564,6 +565,20 @@ def test_devices_are_counted_from_the_start_of_a_job_without_control(task, monke
     result = task.run()
     assert task.engine.started == 1
     assert result.device_seconds == pytest.approx(result.mean_devices * result.finished_s, rel=0.01)
+
+
+def test_last_samples_are_stored_after_an_outage_of_the_store(task, monkeypatch):
+    def fail_until_the_result(key, value):
+        job = task.engine.jobs.get("job-1")
+        if key != RESULT and RESULT not in task.store and job is not None and job.status().state == "exited":
+            raise RuntimeError("the API server does not answer")
+        MemoryState.set(task.store, key, value)
+
+    monkeypatch.setattr(live_module, "_FINAL_RETRY_S", (0.0,))
+    monkeypatch.setattr(task.store, "set", fail_until_the_result)
+    task.run()
+    assert task.store["history"]["samples"][-1][1] == 100.0
+    assert task.store["pace"]["state"] == "finished"
 
 
 def test_closed_supervisor_connection_ends_store_retries(task, monkeypatch):

@@ -54,11 +54,11 @@ def interrupt_training(folder, after, batches=10, epochs=1):
 
 
 @pytest.fixture
-def restart(new_process, tmp_path):
+def restart(restart_process, tmp_path):
     """Return a function that restarts the training script, by default with a counter, and returns the counter."""
 
     def restart_training(**parts):
-        new_process()
+        restart_process()
         counter = Counter()
         checkpoint(**(parts or {"counter": counter}), path=tmp_path)
         return counter
@@ -85,13 +85,13 @@ def test_no_checkpoint_is_written_right_before_the_final_checkpoint(tmp_path, cl
 
 
 @pytest.mark.parametrize("named_by", ["argument", "environment"])
-def test_checkpoint_is_written_at_the_end_of_the_loop(tmp_path, monkeypatch, new_process, named_by):
+def test_checkpoint_is_written_at_the_end_of_the_loop(tmp_path, monkeypatch, restart_process, named_by):
     folder = tmp_path / "made" / "as needed"
     monkeypatch.setenv("PACELINE_CHECKPOINT", str(folder if named_by == "environment" else tmp_path))
     path = {"path": folder} if named_by == "argument" else {}
     assert train_three_batches(Counter(), **path) is False
     assert len(file_names(folder)) == 1
-    new_process()
+    restart_process()
     again = Counter()
     assert train_three_batches(again, **path) is True
     assert again.value == 3
@@ -249,9 +249,9 @@ def test_checkpoint_inside_the_loop_saves_and_logs_its_limit(tmp_path, restart, 
     assert restart().value == 4
 
 
-def test_checkpoint_inside_the_loop_cannot_restore(tmp_path, new_process):
+def test_checkpoint_inside_the_loop_cannot_restore(tmp_path, restart_process):
     interrupt_training(tmp_path, after=2)
-    new_process()
+    restart_process()
     with pytest.raises(RuntimeError, match=r"too late to restore .*: call it before the `for"):  # noqa: PT012
         for _ in track(range(10)):
             checkpoint(counter=Counter(), path=tmp_path)
@@ -327,11 +327,11 @@ def test_file_that_contains_code_is_rejected(tmp_path, restart, capsys, how):
     assert "checkpoint-000099" in capsys.readouterr().err
 
 
-def test_loop_starts_from_the_beginning_without_a_usable_checkpoint(tmp_path, new_process, capsys):
+def test_loop_starts_from_the_beginning_without_a_usable_checkpoint(tmp_path, restart_process, capsys):
     interrupt_training(tmp_path, after=2)
     for path in tmp_path.iterdir():
         path.write_bytes(b"")
-    new_process()
+    restart_process()
     assert checkpoint(counter=Counter(), path=tmp_path) is False
     log = capsys.readouterr().err
     assert log.count("is unusable") == 2

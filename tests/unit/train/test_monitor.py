@@ -144,9 +144,9 @@ def test_missing_metric_does_not_end_the_loop(recorder, capsys):
     assert capsys.readouterr().err.count("no forecast, because accuracy was not reported in the first two epochs") == 1
 
 
-def test_restarted_job_keeps_its_accuracy_curve(tmp_path, new_process):
+def test_restarted_job_keeps_its_accuracy_curve(tmp_path, restart_process):
     def train_until_interrupted(interrupt_after=None):
-        new_process()
+        restart_process()
         checkpoint(model=torch.nn.Linear(1, 1), path=tmp_path, every_s=0)
         loop = track(range(10), epochs=50, until=Converged("accuracy", 0.002))
         for _ in loop:

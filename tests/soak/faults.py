@@ -258,8 +258,7 @@ def fail_store_call(scene: Scene) -> Repaired:
     """Let one of the next calls of the state store fail. For ``starting``, the fixture has already chosen the call."""
     assert scene.fails_at is not None
     if scene.phase != "starting":
-        calls = CALLS if scene.phase == "starting" else LAST_CALLS
-        scene.fails_at.write_text(str(scene.rng.randint(1, calls)))
+        scene.fails_at.write_text(str(scene.rng.randint(1, LAST_CALLS)))
     return lambda: not scene.fails_at.exists()
 
 

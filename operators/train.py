@@ -73,7 +73,7 @@ class DeadlineTrainingOperator(JobOperator):
     shared:
         Let an arbiter (:class:`~paceline.operators.ArbiterOperator`) of the task's Airflow ``pool`` allocate the
         devices. The job starts with its first grant and never exceeds its grant. While the grant is zero, the job is
-        preempted, after a checkpoint. With ``objective="throughput"``, the grant is the budget.
+        preempted, after a checkpoint. With ``objective="throughput"``, the granted devices are the budget.
     output:
         Destination of the job's files in ``$PACELINE_OUTPUT``: a local path or an object storage URL. By default a
         folder of this task's run below ``$AIRFLOW_HOME/paceline-data``. (templated)

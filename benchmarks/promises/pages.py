@@ -116,7 +116,7 @@ def _create_ten_hour_run(stage: Stage, dag_id: str, running: str) -> str:
 
 
 @measures("fifty", takes_s=(10, 10))
-def fifty(stage: Stage) -> Iterator[Reading]:
+def time_listing_of_fifty_jobs(stage: Stage) -> Iterator[Reading]:
     """Request the list of jobs while fifty training jobs run, each with a long history."""
     import httpx
 

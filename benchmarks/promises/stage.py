@@ -60,7 +60,7 @@ class Stage:
     quick:
         Make shorter measurements.
     shortest_s:
-        Duration on all cores of the jobs whose deviation from the deadline is measured.
+        Time that each job of the deadline measurements takes on all cores.
     image:
         The trainer image.
     log:

@@ -277,7 +277,7 @@ def test_interruption_during_cleanup_is_reported(fake_outcomes, tmp_path, monkey
     assert "the same command resumes the run" in capsys.readouterr().out
 
 
-def test_next_run_stops_the_airflow_of_a_killed_run(fake_outcomes, tmp_path) -> None:
+def test_next_run_stops_airflow_left_by_a_killed_run(fake_outcomes, tmp_path) -> None:
     stage = Stage(tmp_path, quick=True, shortest_s=24.0, image="none")
     leftover, other = stage.scratch / "airflow", tmp_path / "other"
     processes = []

@@ -13,9 +13,9 @@ class Growing:
     """Policy that starts jobs before their whole budget is free (Nearchus, section IV, first-come, first-served).
 
     The budget of a job is ``ClusterJob.requested`` devices. A waiting job starts as soon as a fraction of its budget is
-    free; no job overtakes another. If no job is waiting at a regular time, the running jobs each grow by half, in order
-    of arrival, up to their budgets, while devices are free. No running job loses devices.
-    Unlike in the paper, a job does not grow if its speed-up curve shows hardly any gain.
+    free; no job overtakes another. If no job is waiting at a periodic decision, the running jobs each grow by half, in
+    order of arrival, up to their budgets, while devices are free. No running job loses devices. Unlike in the paper, a
+    job does not grow if its speed-up curve shows hardly any gain.
 
     Parameters
     ----------

@@ -227,8 +227,8 @@ class Policy(Protocol):
         now_s:
             The time in seconds.
         rescale:
-            Whether running jobs may be resized. Periodic policies resize at regular times only. If a job arrives or
-            ends between these times, they only start waiting jobs.
+            Whether running jobs may be resized. Periodic policies resize only at periodic decisions. If a job arrives
+            or ends between these times, they only start waiting jobs.
         """
         ...
 

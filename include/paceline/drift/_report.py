@@ -86,7 +86,8 @@ class ConceptDrift:
     """The error of recorded predictions over time, and the changes that a streaming detector found.
 
     ``measure`` is ``"share of wrong predictions"`` or ``"mean absolute error"``. ``curve`` is the running error
-    as (row, error), thinned for a picture. Row 0 is the first row of the current window; reference rows are negative.
+    as (row, error), downsampled for plotting. Row 0 is the first row of the current window; reference rows are
+    negative.
     """
 
     detector: str

@@ -112,7 +112,7 @@ class TeamJob:
         return steps
 
     def read_lines(self) -> list[str]:
-        """Return the first server's output, and all other nodes' output, prefixed by node name, without progress."""
+        """Return the first server's lines, and the other nodes' lines, prefixed by node, without progress lines."""
         for name, node in list(self._nodes.items()):
             for line in node.job.read_lines():
                 if name == FIRST_SERVER:

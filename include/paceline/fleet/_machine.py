@@ -108,7 +108,7 @@ class Machine(_FleetModel):
     @property
     def engine(self) -> str:
         """Identity of the machine's engine: connection and queue."""
-        # One connection may refer to the local socket at several sites.
+        # Sites may share a connection that names the local socket of each site.
         return f"{self.engine_conn_id or ''} {self.queue or ''}"
 
     @field_validator("address")

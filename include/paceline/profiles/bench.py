@@ -84,7 +84,7 @@ class Bench:
         self._machines = {machine.name: machine for machine in machines}
         if len(self._machines) < len(machines) or server.name in self._machines:
             names = [*(machine.name for machine in machines), server.name]
-            raise InvalidInputError("machines", names, "unique names, with the server as a separate machine")
+            raise InvalidInputError("machines", names, "unique names, and a name that no worker has for the server")
         self._server_machine = server
         self._gauges = gauges
         self._timing = timing or Timing()

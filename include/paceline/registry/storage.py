@@ -1,7 +1,7 @@
 """File operations of the registry, with the same guarantees on local and remote file systems.
 
 Called by ``Registry`` and ``ProfileStore``. Local folders use the kernel's atomic link and rename. Other fsspec file
-systems use their single put, and a conditional put ("create only") for files with exactly one writer.
+systems write a file in one request. For a file that only one of several writers may create, the request is conditional.
 """
 
 from __future__ import annotations

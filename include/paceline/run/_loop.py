@@ -81,7 +81,7 @@ class PaceLoop:
         Called with every published sample; must return quickly.
     team:
         The job if it is a team of containers, else ``None``. The loop adds the team's scaling steps to the history, but
-        does not measure a team's utilization, because unused devices are for the next scaling step.
+        does not measure the utilization of a team, which keeps unused devices for its next scaling step.
     shared:
         The ceiling in force, if an arbiter allocates the devices. A ceiling of 0 preempts the job; a later ceiling
         resumes it from its checkpoint.

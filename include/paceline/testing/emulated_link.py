@@ -65,8 +65,8 @@ def _limit_bandwidths(client: APIClient, links: Mapping[str | None, Link], stop:
 def limit_bandwidth(client: APIClient, container: str, link: Link) -> None:
     """Limit a running container's network to a link's bandwidth, in both directions, until the container ends.
 
-    Set a token bucket of the kernel's traffic control at both ends of the container's virtual Ethernet pair. Ignore the
-    link's delay, because few kernels have ``netem``.
+    Install a token bucket filter on both ends of the container's virtual Ethernet pair. Ignore the link's delay,
+    because few kernels have ``netem``.
 
     Parameters
     ----------

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.allocate import ClusterJob, Node, OnTime, Placement, Speeds, check, edf, most_on_time
-from paceline.allocate.on_time._bound import Need, moore_hodgson
+from paceline.allocate.on_time._bound import DeadlineDemand, moore_hodgson
 from paceline.arbiter._admission import check_admission
 from paceline.errors import InvalidInputError
 from paceline.simulate.cluster import Arrival, Friction, Simulation
@@ -137,7 +137,7 @@ def test_promises_are_kept_if_work_is_slightly_underestimated(factor, kept):
 def test_moore_hodgson_is_exact_on_one_machine():
     draw = random.Random(1)
     for _ in range(20):
-        needs = [Need(draw.uniform(1, 20), draw.uniform(0.5, 8), number) for number in range(8)]
+        needs = [DeadlineDemand(draw.uniform(1, 20), draw.uniform(0.5, 8), number) for number in range(8)]
         best = 0
         for subset in range(256):
             chosen = sorted(needs[n] for n in range(8) if subset >> n & 1)

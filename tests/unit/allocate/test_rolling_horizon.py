@@ -142,7 +142,7 @@ def test_queued_jobs_get_idle_nodes_between_regular_times():
     policy = RollingHorizon()
     allocation = policy.allocate(jobs, [Node("pool", 13)], 60.0, rescale=False)
     assert {name: placement.devices for name, placement in allocation.placements.items()} == {"a": 4, "b": 8, "c": 1}
-    assert policy.last is None  # no new plan between regular times
+    assert policy.last is None  # no new plan between periodic decisions
 
 
 def test_job_that_exceeds_its_estimated_time_gets_its_smallest_allocation():

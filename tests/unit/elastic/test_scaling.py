@@ -120,7 +120,7 @@ def test_step_without_gain_is_reverted_and_not_repeated():
     assert scaling.configuration == TeamConfiguration((0.9,), (1.0, 1.0))
 
 
-def test_busy_link_tries_nodes_of_both_kinds_together():
+def test_busy_link_adds_a_server_and_a_worker_together():
     def speed(now: TeamConfiguration) -> float:
         return 6.0 if len(now.servers) > 1 and len(now.workers) > 2 else 5.0
 

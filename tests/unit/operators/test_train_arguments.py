@@ -61,7 +61,7 @@ def test_templates_are_not_validated_when_the_dag_is_parsed():
     DeadlineTrainingOperator(**VALID | {name: f"{{{{ params.{name} }}}}" for name in templated})
 
 
-def test_number_of_gpus_limits_the_devices_of_a_job_on_whole_devices():
+def test_number_of_gpus_limits_the_allocation_of_a_gpu_job():
     def max_devices(**arguments):
         task = DeadlineTrainingOperator(**VALID, **arguments)
         return _arguments.read(task).limits(16.0, task.log).max_devices

@@ -1,4 +1,4 @@
-"""Changes of a device's load are ordered to disturb the measurement least. A fake engine records the order."""
+"""The order of load changes disturbs the measurement as little as possible. A fake engine records the order."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def test_philly_columns_and_pollux_applications_are_read(tmp_path, tables):
     assert (only.work, only.deadline_s) == (pytest.approx(0.5 * 3600 * 10), None)
 
 
-def test_resampled_trace_has_any_length_and_is_reproducible(tmp_path, tables):
+def test_trace_can_be_resampled_reproducibly_to_any_length(tmp_path, tables):
     original = list(read_trace(write_trace(tmp_path, ELASTICFLOW), tables))
     many = list(resample(original, 50, seed=3))
     assert many == list(resample(original, 50, seed=3)) != list(resample(original, 50, seed=4))

@@ -1,8 +1,11 @@
 """A training script, started by ``machines.py``, whose model counts how often each sample was trained on.
 
-``python counted.py SAMPLES EPOCHS OPTIONS``. The options are JSON: ``workers`` of the loader, ``step`` of the count,
-``stop_after`` a number of batches (if negative, also leave the loop), and ``gain``: the training ends when an epoch
-improves the accuracy, which levels off, by less.
+``python counted.py SAMPLES EPOCHS OPTIONS``. The options are JSON:
+
+- ``workers``: number of the loader's worker processes
+- ``step``: amount by which a batch increases the counts of its samples
+- ``stop_after``: number of batches before ``stop_early()``; if negative, the script also breaks out of the loop
+- ``gain``: training ends after the first epoch that improves the accuracy by less
 
 A file ``hold`` in the output folder pauses the script after the number of batches in the file (0 if empty). During the
 pause, the file ``held`` contains this number. So tests can produce both outcomes of a race at any machine speed.

@@ -198,7 +198,7 @@ def _cumulative_weights(pending: PendingJob) -> list[float]:
 def _randomize(
     order: Sequence[PendingJob], cumulative_weights: Sequence[Sequence[float]], rng: Random
 ) -> ConstructionInput:
-    """Swap a random fraction of adjacent jobs, and prefer random configurations for the same fraction of jobs.
+    """Swap some adjacent jobs and choose some configurations at random; the fraction of both is random.
 
     The paper does not specify the fraction. In a large cluster, schedules with many changes are never the best; in a
     small cluster, the search soon exhausts the schedules with few changes.

@@ -27,13 +27,13 @@ class RollingHorizon:
     has one binary variable instead, delta- + delta+ - 1, which is 1 for the selected number and 0 for all other
     numbers: the same problem with half the variables and a tighter relaxation.
 
-    Between the regular times (``rescale=False``) running jobs keep their allocations, and queued jobs start in order,
-    each on as many idle nodes as possible (section 5.1). The policy accepts one pool of equal nodes.
+    Between the periodic decisions (``rescale=False``) running jobs keep their allocations, and queued jobs start in
+    order, each on as many idle nodes as possible (section 5.1). The policy accepts one pool of equal nodes.
 
     Parameters
     ----------
     period_s:
-        Seconds between two regular times, and the length of a step.
+        Seconds between two periodic decisions, and the length of a step.
     steps:
         Number of planned steps; only the first is executed.
     gap:
@@ -45,13 +45,13 @@ class RollingHorizon:
     time_limit_s:
         Time limit of HiGHS, which then returns its best plan so far.
     spare_nodes:
-        Devices that plans leave idle for jobs that arrive before the next regular time; the smallest allocations of
-        running jobs have precedence. The plans of the paper use every useful node, so new jobs mostly wait.
+        Devices that plans leave idle for jobs that arrive before the next periodic decision; the smallest allocations
+        of running jobs have precedence. The plans of the paper use every useful node, so new jobs mostly wait.
 
     Attributes
     ----------
     last:
-        The plan of the last regular time, with its value, bound and gap.
+        The plan of the last periodic decision, with its value, bound and gap.
 
     Examples
     --------

@@ -20,8 +20,8 @@ class Greedy:
        the queue gets the released nodes.
     4. No idle nodes, no waiting jobs: nothing changes.
 
-    Between the regular times (``rescale=False``) only rule 1 applies, as in section 5.1. The allocator accepts one pool
-    of equal nodes.
+    Between the periodic decisions (``rescale=False``) only rule 1 applies, as in section 5.1. The allocator accepts one
+    pool of equal nodes.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ class Greedy:
         This rule performs better.
     repeat:
         Whether rule 3 repeats until no job waits or no allocation can be halved; ``False`` serves only the head of the
-        queue at each regular time. The paper states the repetition for rules 1 and 2 only, but mentions that
+        queue at each periodic decision. The paper states the repetition for rules 1 and 2 only, but mentions that
         allocations are halved repeatedly.
 
     Examples

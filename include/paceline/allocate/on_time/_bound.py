@@ -13,7 +13,7 @@ from paceline.allocate.on_time.capacity import SpeedUpCurve
 _ROUNDING = 1e-9
 
 
-class Need(NamedTuple):
+class DeadlineDemand(NamedTuple):
     """Lower bound on the device seconds that a job needs before its deadline."""
 
     within_s: float  # seconds from now to the deadline
@@ -21,7 +21,7 @@ class Need(NamedTuple):
     number: int  # index of the job in the caller's list
 
 
-def moore_hodgson(needs: Iterable[Need], devices: float) -> list[int]:
+def moore_hodgson(needs: Iterable[DeadlineDemand], devices: float) -> list[int]:
     """Return the largest set of jobs that can be on time if the devices form one divisible machine.
 
     The method adds jobs by deadline, and drops the largest job if a job is late; it is exact (J. M. Moore, 1968).
@@ -33,7 +33,8 @@ def moore_hodgson(needs: Iterable[Need], devices: float) -> list[int]:
 
     Examples
     --------
-    >>> sorted(moore_hodgson([Need(10.0, 8.0, 0), Need(10.0, 4.0, 1), Need(20.0, 15.0, 2)], devices=1))
+    >>> demands = [DeadlineDemand(10.0, 8.0, 0), DeadlineDemand(10.0, 4.0, 1), DeadlineDemand(20.0, 15.0, 2)]
+    >>> sorted(moore_hodgson(demands, devices=1))
     [1, 2]
     """
     chosen: list[tuple[float, int]] = []  # heap with the largest job first
@@ -70,5 +71,5 @@ def most_on_time(jobs: Sequence[ClusterJob], node: Node, now_s: float) -> int:
         if job.deadline_s is not None and speeds is not None:
             curve = curves.setdefault(id(speeds), SpeedUpCurve(speeds))
             within_s = job.deadline_s - now_s
-            needs.append(Need(within_s, curve.min_device_s(job.work_left(now_s), within_s), index))
+            needs.append(DeadlineDemand(within_s, curve.min_device_s(job.work_left(now_s), within_s), index))
     return len(moore_hodgson(needs, node.devices))

@@ -8,7 +8,7 @@ from heapq import heapify, heappop, heappush
 from math import inf
 
 from paceline.allocate._model import Allocation, ClusterJob, Node, Placement
-from paceline.allocate.on_time._bound import Need, moore_hodgson
+from paceline.allocate.on_time._bound import DeadlineDemand, moore_hodgson
 from paceline.allocate.on_time.capacity import Capacity, Reservation, SpeedUpCurve
 from paceline.errors import InvalidInputError
 
@@ -130,7 +130,7 @@ class OnTime:
             due, feasible, node, now_s, swap=len(due) <= _MAX_SWAP_JOBS and not self._keep_promises
         )
         if len(plan) < len(feasible):
-            needs = [Need(due[index].deadline_s - now_s, due[index].needed, index) for index in feasible]
+            needs = [DeadlineDemand(due[index].deadline_s - now_s, due[index].needed, index) for index in feasible]
             others = [sorted(moore_hodgson(needs, node.devices * share)) for share in _FILL_FRACTIONS]
             # The last plan is still feasible, so the new plan must not be worse. Each job keeps its number of devices,
             # because the plan reserves these devices for other jobs when the job ends.

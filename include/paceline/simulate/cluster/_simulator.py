@@ -28,11 +28,11 @@ class Simulation:
     nodes:
         The nodes of the cluster.
     policy:
-        The policy, which decides when jobs arrive or depart, and at regular times.
+        The policy, which decides when jobs arrive or depart, and periodically.
     friction:
         The cost of allocation changes.
     period_s:
-        Seconds between regular times, at which jobs may be resized; with ``None``, every decision may resize jobs.
+        Seconds between periodic decisions, at which jobs may be resized; with ``None``, every decision may resize jobs.
     pue:
         Power usage effectiveness: the energy of the data centre relative to that of its nodes.
     on_event:
@@ -79,7 +79,7 @@ class Simulation:
         self._events: list[tuple[float, int, int, RunningJob]] = []  # heap of (time, arrival number, version, job)
         self._versions: dict[int, int] = {}  # current version by arrival number; older events are obsolete
         self._cancels: list[tuple[float, int, RunningJob]] = []
-        self._regular_s = inf  # the next regular time
+        self._regular_s = inf  # the next periodic decision
         self._replan_s = inf  # time of the next change in the policy's plan
         self._next_arrival = self._read_arrival()
         self._arrived = 0

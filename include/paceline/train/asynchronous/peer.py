@@ -86,7 +86,7 @@ class Peer:
         return str(self._socket.getpeername()[0])
 
     def receive(self, into: torch.Tensor | Allocate | None = None) -> dict[str, Any]:
-        """Wait for the next message and return it. If it has a row of numbers, read the row into ``into``.
+        """Wait for the next message and return it. Store the numbers that follow some messages in ``into``.
 
         If ``into`` is callable, it is called with the message and the length of the row, and returns the memory.
         Raises ``ValueError`` if the row and the memory differ in length.

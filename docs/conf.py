@@ -49,6 +49,7 @@ html_static_path = ["../build/mermaid/dist"]
 mermaid_fullscreen = False
 mermaid_height = "auto"
 
+
 def add_dark_pictures(app, page, source):
     """Add the dark version of each picture that has one; the site shows the one of the reader's theme."""
     themed = r"![\1](\2-light.png){.only-light}\n![\1](\2-dark.png){.only-dark}"

@@ -76,7 +76,7 @@ def test_running_job_is_listed_and_its_deadline_is_changed(airflow, run_paceline
 
     code, _, error = run_paceline("deadline", "set", "steered", run_id, "train", "60s")
     assert code == 1
-    assert error == f"paceline: TASK: got 'train', expected a running training task of steered {run_id}\n"
+    assert error == f"paceline: TASK: got 'train', expected a running training task of run {run_id} of steered\n"
     assert run_paceline("status", "steered") == (0, "No training job is running.\n", "")
 
 

@@ -125,7 +125,7 @@ def test_container_that_was_created_but_not_started_is_replaced(
     # If the task crashes between create and start, the container may lack files.
     wanted = harness.spec("print('done')")
     with monkeypatch.context() as crash:
-        crash.setattr(DockerRuntime, "_discard", lambda *_: None)
+        crash.setattr(DockerRuntime, "_remove_container", lambda *_: None)
         crash.setattr(harness.client, "start", raise_when_called(KeyboardInterrupt()))
         with pytest.raises(KeyboardInterrupt):
             harness.runtime.start(wanted)

@@ -78,7 +78,7 @@ def test_container_loses_no_output_line_while_its_engine_is_down(
     job = DockerRuntime(client).start(JobSpec("outage", ["/bin/sh", "-c", COUNTS], 0.5, image="shell:latest"))
     lines = wait_for_line(job, "line 5")
     control_private_engine("stop")
-    with pytest.raises(RuntimeUnavailableError, match="does not answer"):
+    with pytest.raises(RuntimeUnavailableError, match="is not responding"):
         job.resize(0.3)
     with pytest.raises(RuntimeUnavailableError):
         job.status()

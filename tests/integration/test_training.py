@@ -169,7 +169,7 @@ def test_first_run_starts_from_measurements_of_another_task_with_the_same_code(a
         training.wait_until(lambda pace: pace["state"] == "starting")
         open_gates(docker_client, training.container, "begin", "go", "end")
         assert training.airflow.wait(dag, training.run_id, LONG_S) == "success", training.log()
-    assert "starting from the measurements of another task with the same code" in training.log()
+    assert "using the measurements of another task with the same code" in training.log()
 
 
 def test_killed_container_is_resumed_from_its_checkpoint_by_a_retry(start_task, docker_client):

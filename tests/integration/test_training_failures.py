@@ -98,7 +98,9 @@ def test_missing_script_is_reported(run, runtime):
 
 @both_runtimes
 def test_missing_input_is_reported(run, runtime):
-    with pytest.raises(AirflowFailException, match=r"inputs\['data'\]: got '/nowhere/data.csv', expected a file or"):
+    with pytest.raises(
+        AirflowFailException, match=r"inputs\['data'\]: got '/nowhere/data.csv', expected an existing file or"
+    ):
         run(TRACKED, runtime=runtime, inputs={"data": "/nowhere/data.csv"})
 
 

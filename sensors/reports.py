@@ -58,7 +58,8 @@ def fit_to_xcom(report: dict[str, Any], limit_bytes: int = XCOM_LIMIT_BYTES) -> 
     if len(json.dumps(report)) <= limit_bytes:
         return report
     note = "{} features are omitted here; the stored report contains all features."
-    left = limit_bytes - len(json.dumps({**report, "features": [], "notes": [*report["notes"], note + "    "]}))
+    longest_note = note.format(len(features))
+    left = limit_bytes - len(json.dumps({**report, "features": [], "notes": [*report["notes"], longest_note]}))
     kept: dict[int, dict[str, Any]] = {}
     # The features are sorted by severity, drifted features first.
     drifted = sum(feature["verdict"] == "drift" for feature in features)

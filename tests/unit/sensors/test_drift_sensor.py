@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 
-from paceline.drift import DriftReport
+from paceline.drift import DriftReport, FeatureDrift, Histogram
 from paceline.errors import InvalidInputError
 from paceline.sensors import DriftSensor
-from paceline.sensors.reports import XCOM_LIMIT_BYTES, fit_to_xcom, run_folder, write_report
+from paceline.sensors.reports import XCOM_LIMIT_BYTES, fit_to_xcom, run_folder, summarise, write_report
 
 
 @pytest.mark.parametrize(
@@ -80,3 +80,13 @@ def test_report_for_xcom_keeps_the_drifted_features(drifted: int, complete: int)
     assert short["notes"] == [
         f"{800 - len(short['features'])} features are omitted here; the stored report contains all features."
     ]
+
+
+def test_summary_and_report_of_many_features_fit_into_an_event() -> None:
+    histogram = Histogram((0.05,) * 20, (0.05,) * 20, edges=(0.5,) * 21)
+    features = tuple(
+        FeatureDrift(f"feature_{number}", "numeric", "drift", histogram=histogram) for number in range(800)
+    )
+    result = summarise(DriftReport("drift", "800 features have drifted.", 500, 500, features), None)
+    assert len(json.dumps(result["report"])) <= XCOM_LIMIT_BYTES
+    assert len(result["summary"]["drifted_features"]) == 800

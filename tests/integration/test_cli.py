@@ -20,7 +20,7 @@ DAG = f"""
 from airflow.sdk import DAG
 from paceline.operators import DeadlineTrainingOperator
 
-with DAG("steered", schedule=None):
+with DAG("DAG_ID", schedule=None):
     DeadlineTrainingOperator(
         task_id="train", script={str(SCRIPT)!r}, arguments=["--folder=GATES"], deadline="1h", runtime="process"
     )
@@ -42,42 +42,44 @@ def run_paceline(airflow: AirflowProcess, monkeypatch: pytest.MonkeyPatch, capsy
 @pytest.fixture
 def training_task(airflow: AirflowProcess, tmp_path: Path):
     """Yield a training task whose job is a local process that waits at a gate."""
-    with gates.temporary_dag(airflow, "steered", DAG.replace("GATES", str(tmp_path))) as dag:
+    dag_id = f"steered_{uuid.uuid4().hex[:8]}"
+    text = DAG.replace("DAG_ID", dag_id).replace("GATES", str(tmp_path))
+    with gates.temporary_dag(airflow, dag_id, text) as dag:
         yield TrainingTask(airflow, dag, airflow.run_dag(dag))
 
 
 def test_running_job_is_listed_and_its_deadline_is_changed(airflow, run_paceline, training_task, tmp_path):
-    run_id = training_task.run_id
+    dag_id, run_id = training_task.dag_id, training_task.run_id
     training_task.wait_until(lambda pace: pace["state"] == "training")
-    code, shown, _ = run_paceline("status", "steered")
+    code, shown, _ = run_paceline("status", dag_id)
     assert code == 0
-    assert [word in shown for word in ("steered", run_id, "SETPOINT", "3600 s")] == [True] * 4
+    assert [word in shown for word in (dag_id, run_id, "SETPOINT", "3600 s")] == [True] * 4
 
-    assert run_paceline("deadline", "set", "steered", "latest", "train", "soon")[2].startswith(
+    assert run_paceline("deadline", "set", dag_id, "latest", "train", "soon")[2].startswith(
         "paceline: deadline: got 'soon'"
     )
-    code, _, error = run_paceline("deadline", "set", "steered", "latest", "train", "0.1s")
+    code, _, error = run_paceline("deadline", "set", dag_id, "latest", "train", "0.1s")
     assert code == 1
     assert "expected a time in the future" in error
-    code, _, error = run_paceline("deadline", "set", "steered", "latest", "train", "2h", user="viewer")
+    code, _, error = run_paceline("deadline", "set", dag_id, "latest", "train", "2h", user="viewer")
     assert code == 1
     assert "403" in error
-    assert run_paceline("deadline", "show", "steered", run_id, "train")[1] == "1h\n"
+    assert run_paceline("deadline", "show", dag_id, run_id, "train")[1] == "1h\n"
 
-    code, output, _ = run_paceline("deadline", "set", "steered", "latest", "train", "2h")
+    code, output, _ = run_paceline("deadline", "set", dag_id, "latest", "train", "2h")
     assert code == 0
     assert "1h -> 2h" in output
     training_task.wait_until(lambda pace: pace["deadline_s"] == 7200.0)
     (tmp_path / "go").touch()
-    assert airflow.wait("steered", run_id, LONG_S) == "success"
+    assert airflow.wait(dag_id, run_id, LONG_S) == "success"
     result = training_task.result()
     assert (result["deadline_s"], result["runtime"]) == (7200.0, "process")
     assert (Path(result["model"]) / "model.json").is_file()
 
-    code, _, error = run_paceline("deadline", "set", "steered", run_id, "train", "60s")
+    code, _, error = run_paceline("deadline", "set", dag_id, run_id, "train", "60s")
     assert code == 1
-    assert error == f"paceline: TASK: got 'train', expected a running training task of run {run_id} of steered\n"
-    assert run_paceline("status", "steered") == (0, "No training job is running.\n", "")
+    assert error == f"paceline: TASK: got 'train', expected a running training task of run {run_id} of {dag_id}\n"
+    assert run_paceline("status", dag_id) == (0, "No training job is running.\n", "")
 
 
 def test_unreachable_airflow_is_reported(monkeypatch, capsys):

@@ -16,7 +16,12 @@ from paceline.airflow.demo.airflow_process import AirflowProcess
 
 @contextlib.contextmanager
 def temporary_dag(airflow: AirflowProcess, dag_id: str, text: str) -> Iterator[str]:
-    """Add a DAG to Airflow for the duration of the block. At the end, remove the DAG's file and end its runs."""
+    """Add a DAG to Airflow for the duration of the block. At the end, remove the DAG's file and end its runs.
+
+    Each id is used once: Airflow removes a DAG some time after its file, and would then remove a second DAG of that id.
+    """
+    known = airflow.api("GET", "/dags", dag_id_pattern=dag_id, exclude_stale=False)["dags"]
+    assert dag_id not in [dag["dag_id"] for dag in known]
     path = airflow.dags_folder / f"{dag_id}.py"
     path.write_text(text)
     try:

@@ -69,7 +69,7 @@ $(STAMP): constraints.txt pyproject.toml
 	  echo "==> torch from $(TORCH_INDEX)"; \
 	  $(PIP) install --no-compile -c constraints.txt --index-url "$(TORCH_INDEX)" torch $(QUIETLY); \
 	fi
-	@$(PIP) install --no-compile -c constraints.txt --group dev -e ".[demo,torch]" $(QUIETLY)
+	@$(PIP) install --no-compile -c constraints.txt --group dev -e ".[demo,torch,worker]" $(QUIETLY)
 	@touch $(VENV)/.installed $@
 	@echo "==> environment ready"
 
@@ -175,7 +175,7 @@ wheels: $(STAMP) ## Download the wheels of the images into build/wheels (or WHEE
 
 compose-wheels: $(STAMP) ## Build the wheels of the Airflow image in build/compose-wheels, for docker compose without an index
 	@mkdir -p build/compose-wheels
-	@$(PIP) wheel -c constraints.txt --wheel-dir build/compose-wheels ".[compose,demo]" setuptools $(QUIETLY)
+	@$(PIP) wheel -c constraints.txt --wheel-dir build/compose-wheels ".[compose,demo,worker]" setuptools $(QUIETLY)
 	@rm -f build/compose-wheels/airflow_paceline-*.whl
 	@echo "==> $$(ls build/compose-wheels | wc -l) wheels in build/compose-wheels"
 

@@ -17,7 +17,7 @@ HOME = os.path.expanduser(os.environ.get("AIRFLOW_HOME", "~/airflow"))
 STORAGE = os.environ.get("PACELINE_STORAGE", f"file://{HOME}/paceline-data")
 
 COLUMNS = "day, carrier, origin, dep_hour, distance, temp, humid, wind_speed, precip, pressure, visib, predicted, late"
-FLIGHTS = f"SELECT {COLUMNS} FROM flights"  # noqa: S608  (our own names)
+FLIGHTS = f'SELECT "window", {COLUMNS} FROM flights'  # noqa: S608  (our own names)
 
 flights_watch = Asset(
     "flights_watch",
@@ -31,7 +31,8 @@ flights_watch = Asset(
                 prediction="predicted",
                 actual="late",
                 time="day",
-                fire_on="new_window",  # data arrives once a month, so fire one event for each month with drift
+                fire_on="new_window",  # fire at most one event for each month, although the newest month still grows
+                window_column="window",
                 poll_interval_s=30,
                 report_dir=STORAGE + "/watch",
             ),

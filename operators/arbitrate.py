@@ -16,7 +16,8 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from paceline.contract import CEILING, Ceiling
 from paceline.control import CPU_QUANTUM
-from paceline.errors import InvalidInputError
+from paceline.errors import InvalidInputError, PacelineError
+from paceline.extras import require
 
 from .values import Reader, is_template, number, one_of, read_fields, text
 
@@ -121,8 +122,9 @@ class ArbiterOperator(BaseOperator):
         try:
             read_fields(self, _READERS, rendered=True)
             self._check_devices()
-        except InvalidInputError as error:
-            raise AirflowFailException(str(error)) from error
+            require("worker", "numpy", "scipy")
+        except PacelineError as error:
+            raise AirflowFailException(str(error)) from error  # a retry cannot succeed
         from httpx import TransportError
 
         from paceline.airflow.api import AirflowApiError

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
+from paceline.contract import EVALUATION_XCOM
 from paceline.errors import InvalidInputError, PacelineError, TrainingFailedError
 from paceline.registry import ModelVersion, Registry
 from paceline.registry.manifest import check_name
@@ -58,7 +59,8 @@ class EvaluateOperator(JobOperator):
     greater_is_better:
         Whether a greater score is better; ``False`` for losses and errors.
     data_window:
-        Description of the challenger's training data; stored with the version. (templated)
+        The challenger's training data; stored with the version. With its ``source`` (a query or a file), as in
+        ``drift.output["window"]``, later drift checks can compare with it (``reference="champion"``). (templated)
     lineage:
         Additional provenance of the challenger (drift report, training summary, ...). The operator adds the DAG, run,
         task and evaluation. (templated)
@@ -195,6 +197,7 @@ the first a letter or digit
             key=key,
         )
         self._log_verdict(version, verdict)
+        context["ti"].xcom_push(key=EVALUATION_XCOM, value=True)
         return {
             "model": self.model,
             "registry": self.registry,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from paceline.errors import InvalidInputError, PacelineError, RuntimeUnavailableError
+from paceline.extras import require
 from paceline.fleet import BackgroundApp, Fleet, Machine
 from paceline.fleet.rendezvous import check_rendezvous
 
@@ -127,9 +128,10 @@ class ProfileOperator(JobOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Measure each kind of device that has no valid profile, and store the new profiles."""
-        from paceline.profiles.store import ProfileStore
-
         try:
+            require("worker", "numpy", "pandas", "scipy", "sklearn", "skops")
+            from paceline.profiles.store import ProfileStore
+
             self.read_templates()
             with tempfile.TemporaryDirectory() as scratch:
                 training = self._training_spec(Path(scratch))

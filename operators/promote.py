@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk import Asset, BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
+from paceline.contract import PROMOTION_XCOM
 from paceline.errors import InvalidInputError
 from paceline.registry import ChampionChangedError, Registry
 from paceline.registry.manifest import check_name
@@ -90,6 +91,7 @@ class PromoteOperator(BaseOperator):
             context["outlet_events"][outlet].extra.update(
                 {key: result[key] for key in ("model", "version", "previous_version", "reason")}
             )
+        context["ti"].xcom_push(key=PROMOTION_XCOM, value=True)
         return result
 
     def _decide_and_promote(self) -> dict[str, Any]:

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
+from paceline.contract import SCHEDULE_XCOM
 from paceline.errors import PacelineError, RuntimeUnavailableError
+from paceline.extras import require
 from paceline.fleet import Fleet, Machine
 
 from ._engine import engine_client
@@ -127,9 +129,11 @@ class ScheduleOperator(BaseOperator):
         for name, reason in plan.excluded.items():
             self.log.info("%s is excluded: %s", name, reason)
         shares = {name: {"cpu": round(one.cpu, 3), "memory": round(one.memory, 3)} for name, one in states.items()}
+        context["ti"].xcom_push(key=SCHEDULE_XCOM, value=True)
         return {**plan.to_dict(), "states": shares}
 
     def _schedule(self) -> tuple[Plan, dict[str, State]]:
+        require("worker", "numpy", "scipy", "sklearn", "skops")
         from paceline import schedule
         from paceline.profiles import NoProfileError, ProfileEstimates
         from paceline.profiles.store import ProfileStore

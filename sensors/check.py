@@ -1,6 +1,7 @@
 """``DriftCheck``: the sources of both windows and the settings of a drift check, as a value that JSON can store.
 
-``DriftSensor`` and the triggers create checks. Airflow stores a trigger's check with the trigger.
+``DriftSensor`` and the triggers create checks. Airflow stores a trigger's check with the trigger. A check whose
+reference is the champion's training data finds it in the registry.
 """
 
 from __future__ import annotations
@@ -8,16 +9,23 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from paceline.drift import DriftSettings
 from paceline.drift.compare import check_column_pair
 from paceline.errors import InvalidInputError
+from paceline.extras import require
 
-from .windows import Parameters, describe, read_window
+from ._files import identify_file
+from ._queries import Parameters
+from .windows import DataWindow, cached_window, describe, is_sql, read_window
 
 if TYPE_CHECKING:
     from paceline.drift import DriftReport
+
+# A reference that stands for the data on which the champion of ``model`` was trained.
+CHAMPION = "champion"
 
 
 class CheckOptions(TypedDict, total=False):
@@ -34,11 +42,18 @@ class CheckOptions(TypedDict, total=False):
     actual: str | None
     time: str | None
     settings: DriftSettings
+    model: str | None
+    registry: str | None
 
 
 @dataclasses.dataclass(frozen=True)
 class DriftCheck:
-    """The sources of both windows (see ``paceline.sensors.windows``) and the settings of their comparison."""
+    """The sources of both windows (see ``paceline.sensors.windows``) and the settings of their comparison.
+
+    ``window_column`` identifies the current window (see ``read_window``) and is not compared. ``reference_conn_id`` is
+    the connection for the reference, if it is not ``conn_id``. ``champion`` describes the model version that was
+    trained on the reference.
+    """
 
     reference: str
     current: str
@@ -51,6 +66,11 @@ class DriftCheck:
     actual: str | None = None
     time: str | None = None
     settings: DriftSettings = dataclasses.field(default_factory=DriftSettings)
+    model: str | None = None
+    registry: str | None = None
+    window_column: str | None = None
+    reference_conn_id: str | None = None
+    champion: str = ""
 
     def __post_init__(self) -> None:
         if isinstance(self.settings, dict):  # the result of ``to_dict``
@@ -58,25 +78,119 @@ class DriftCheck:
         elif not isinstance(self.settings, DriftSettings):
             raise InvalidInputError("settings", self.settings, "DriftSettings(...)")
         check_column_pair(self.prediction, self.actual)
+        check_champion(self.reference, self.model, self.registry)
+
+    def resolve(self) -> DriftCheck | None:
+        """Return the check with the champion's training data as its reference, or ``None`` without a champion.
+
+        A check with a reference of its own is returned unchanged.
+        """
+        if self.reference != CHAMPION or self.model is None or self.registry is None:
+            return self
+        # mypy does not find the operators' folder by this name.
+        from paceline.operators.values import storage_path  # type: ignore[import-not-found]
+        from paceline.registry import Registry
+
+        champion = Registry(storage_path(self.registry)).champion(self.model)
+        if champion is None:
+            return None
+        window: Any = champion.data_window
+        source = window.get("source")
+        if not isinstance(source, str) or source == CHAMPION:
+            raise InvalidInputError(
+                "reference",
+                CHAMPION,
+                f"a champion whose data_window contains the source of its training data, as with EvaluateOperator("
+                f"data_window=drift.output['window']); that of {self.model} version {champion.version} is {window}",
+            )
+        return dataclasses.replace(
+            self,
+            reference=source,
+            reference_parameters=window.get("parameters"),
+            reference_conn_id=window.get("conn_id"),
+            champion=f"{self.model} version {champion.version}",
+        )
 
     def run(self) -> DriftReport:
         """Read and compare both windows. This method blocks, so asynchronous code must call it in a thread."""
+        check = self.resolve()
+        return self.without_champion() if check is None else check.compare(check.read_current())
+
+    def without_champion(self) -> DriftReport:
+        """Return the report of a check whose model has no champion."""
+        from paceline.drift import DriftReport
+
+        return DriftReport("no champion", f"{self.model} has no champion yet.", 0, 0)
+
+    def read_current(self) -> DataWindow:
+        """Read the current window."""
+        return self._read("current", self.current, self.conn_id, self.current_parameters, self.window_column)
+
+    def compare(self, current: DataWindow) -> DriftReport:
+        """Read the reference and compare the current window with it."""
         from paceline.drift import compare
 
-        reference = read_window("reference", self.reference, conn_id=self.conn_id, parameters=self.reference_parameters)
-        current = read_window("current", self.current, conn_id=self.conn_id, parameters=self.current_parameters)
+        name = describe(self.reference, self.reference_parameters)
+        reference = self._read_reference()
+        is_feature = self.window_column in (self.features or ())
+        left_out = [] if self.window_column is None or is_feature else [self.window_column]
+        before = reference.frame.drop(columns=left_out, errors="ignore")
+        if self.champion and self.prediction is not None:
+            # The predictions in its training data are those of the champion's predecessor.
+            before = before.drop(columns=[self.prediction], errors="ignore")
         return compare(
-            reference,
-            current,
+            before,
+            current.frame.drop(columns=left_out, errors="ignore"),
             columns=self.features,
             categorical=self.categorical,
             prediction=self.prediction,
             actual=self.actual,
             time=self.time,
             settings=self.settings,
-            reference_name=describe(self.reference, self.reference_parameters),
+            reference_name=f"training data of {self.champion}: {name}" if self.champion else name,
             current_name=describe(self.current, self.current_parameters),
+            reference_rows=reference.rows,
+            current_rows=current.rows,
         )
+
+    def _read_reference(self) -> DataWindow:
+        """Read the reference; the same file or the data of the same champion is read once."""
+        conn_id = self.reference_conn_id or self.conn_id
+
+        def read() -> DataWindow:
+            return self._read("reference", self.reference, conn_id, self.reference_parameters)
+
+        if is_sql(self.reference) and not self.champion:
+            return read()  # the query may return other rows each time
+        identity = self.champion if is_sql(self.reference) else identify_file("reference", self.reference)
+        parts = (self.reference, self.reference_parameters, conn_id, self._columns(), self.settings.max_rows, identity)
+        return cached_window(repr(parts), read)
+
+    def _read(
+        self, field: str, source: str, conn_id: str | None, parameters: Parameters | None, column: str | None = None
+    ) -> DataWindow:
+        require("worker", "pandas", "pyarrow", "river", "sklearn", "scipy")
+        return read_window(
+            field,
+            source,
+            conn_id=conn_id,
+            parameters=parameters,
+            columns=self._columns(column),
+            max_rows=self.settings.max_rows,
+            window_column=column,
+        )
+
+    def _columns(self, *more: str | None) -> list[str] | None:
+        """Return the columns that the comparison needs, or ``None`` for all."""
+        if self.features is None:
+            return None
+        return [*dict.fromkeys(c for c in (*self.features, self.prediction, self.actual, self.time, *more) if c)]
+
+    def window(self) -> dict[str, Any]:
+        """Return the source of the current window, as the ``data_window`` of a model that is trained on it."""
+        parameters = self.current_parameters
+        plain = dict(parameters) if isinstance(parameters, Mapping) else list(parameters) if parameters else None
+        return {"source": self.current, "parameters": plain, "conn_id": self.conn_id}
 
     def to_dict(self) -> dict[str, Any]:
         """Return the arguments of ``DriftCheck(**…)`` as plain JSON values. Tuples become lists."""
@@ -90,3 +204,10 @@ class DriftCheck:
         False
         """
         return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:16]
+
+
+def check_champion(reference: object, model: object, registry: object) -> None:
+    """Raise InvalidInputError if the reference is the champion and its model or registry is not given."""
+    for field, value in (("model", model), ("registry", registry)):
+        if reference == CHAMPION and not value:
+            raise InvalidInputError(field, value, "a value, because the reference is the champion")

@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from airflow.sdk import Asset, BaseSensorOperator, PokeReturnValue
+from airflow.sdk import Asset, BaseSensorOperator, PokeReturnValue, timezone
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from paceline.drift import DriftSettings
+from paceline.drift import NEEDS_TRAINING, DriftSettings
 from paceline.errors import InvalidInputError
 
-from .check import CheckOptions, DriftCheck
+from .check import CHAMPION, CheckOptions, DriftCheck, check_champion
 from .reports import DriftReportLink, run_folder, summarise
+from .retraining import find_earlier_training, load_started, parse_cooldown, record_started
 from .triggers import DriftTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from .windows import Parameters
+    from ._queries import Parameters
 
 OnNoDrift = Literal["wait", "skip", "succeed"]
 # Accepted types of template fields when Airflow parses the DAG. All other template fields accept text.
 _PLAIN_TYPES: dict[str, tuple[type, ...]] = {
+    "cooldown": (),
     "reference_parameters": (list, tuple, dict),
     "current_parameters": (list, tuple, dict),
     "features": (list, tuple),
@@ -43,7 +45,9 @@ class DriftSensor(BaseSensorOperator):
     reference, current:
         The windows. Each is a SQL query (``SELECT`` or ``WITH`` …, or a template file ending in ``.sql``), executed
         through ``conn_id``, or the path or URL of a ``.parquet``, ``.csv`` or ``.csv.gz`` file. A URL may name its
-        Airflow connection: ``s3://aws_default@bucket/key.parquet``.
+        Airflow connection: ``s3://aws_default@bucket/key.parquet``. ``reference="champion"`` is the data on which the
+        champion of ``model`` was trained, according to its ``data_window``; without a champion, the sensor starts the
+        first training.
     conn_id:
         Database connection for queries.
     reference_parameters, current_parameters:
@@ -58,10 +62,17 @@ class DriftSensor(BaseSensorOperator):
         Column that orders the rows and locates a change of the error.
     settings:
         Thresholds and methods, for example ``DriftSettings(minimum_samples=500)``.
+    model, registry:
+        Name of the model, and path or URL of its registry, for ``reference="champion"``.
+    cooldown:
+        Time after a run with drift during which further drift starts no training (``"1d"``, ``"PT12H"``, seconds). With
+        a cooldown or ``reference="champion"``, drift also starts no training while an earlier run of the DAG trains
+        because of drift. Both count the earlier runs of this task with the same ``model``.
     on_no_drift:
         ``"wait"`` (default): check every ``poke_interval`` until there is drift or ``timeout`` has passed. ``"skip"``:
         check once and, without drift, skip this task and its downstream tasks; for scheduled DAGs. ``"succeed"``: check
-        once and succeed; the summary contains the verdict. Too little data counts as no drift.
+        once and succeed; the summary contains the verdict. Too little data counts as no drift, and so does drift that
+        starts no training.
     report_dir:
         Path or URL of the folder for ``report.json`` and ``report.html`` of each run.
     report_url:
@@ -71,8 +82,10 @@ class DriftSensor(BaseSensorOperator):
 
     Returns
     -------
-    The summary (XCom ``return_value``): ``verdict``, ``reason``, ``drifted_features``, ``concept_drift``,
-    ``statistics`` of the drifted features, row counts, and ``report_json`` and ``report_html`` with ``report_dir``.
+    The summary (XCom ``return_value``): ``verdict``, ``reason``, ``retrain`` (whether a training is to start),
+    ``drifted_features``, ``concept_drift``, ``statistics`` of the drifted features, row counts, ``window``, and with
+    ``report_dir`` also ``report_json`` and ``report_html``. XCom ``window`` is the source of the current window, for
+    ``EvaluateOperator(data_window=drift.output["window"])``.
     XCom ``report`` contains the whole report for Airflow's pages; if it exceeds 48 kB, the least severe features are
     omitted.
 
@@ -107,6 +120,9 @@ class DriftSensor(BaseSensorOperator):
         "categorical",
         "report_dir",
         "report_url",
+        "model",
+        "registry",
+        "cooldown",
     )
     template_ext: Sequence[str] = (".sql",)
     template_fields_renderers: ClassVar[dict[str, str]] = {"reference": "sql", "current": "sql"}
@@ -127,6 +143,9 @@ class DriftSensor(BaseSensorOperator):
         actual: str | None = None,
         time: str | None = None,
         settings: DriftSettings = DriftSettings(),  # noqa: B008  (frozen)
+        model: str | None = None,
+        registry: str | None = None,
+        cooldown: timedelta | float | str | None = None,
         on_no_drift: OnNoDrift = "wait",
         report_dir: str | None = None,
         report_url: str | None = None,
@@ -147,6 +166,9 @@ class DriftSensor(BaseSensorOperator):
         self.actual = actual
         self.time = time
         self.settings = settings
+        self.model = model
+        self.registry = registry
+        self.cooldown: Any = cooldown
         self.on_no_drift: OnNoDrift = on_no_drift
         self.report_dir = report_dir
         self.report_url = report_url
@@ -156,6 +178,7 @@ class DriftSensor(BaseSensorOperator):
         self.report_link = ""
         # Reject invalid settings when Airflow parses the DAG, not when the task runs.
         self._check(rendered=False)
+        check_champion(reference, model, registry)
         plain = {field: (*_PLAIN_TYPES.get(field, (str,)), type(None)) for field in self.template_fields}
         if not all(isinstance(getattr(self, field), kinds) for field, kinds in plain.items()):
             self._read_fields(rendered=False)
@@ -178,8 +201,9 @@ class DriftSensor(BaseSensorOperator):
                 raise
             self.log.exception("The drift check failed; trying again in %g s", self.poke_interval)
             result = PokeReturnValue(is_done=False)
-        if result.is_done:
-            return result.xcom_value
+        return result.xcom_value if result.is_done else self._defer(context)
+
+    def _defer(self, context: Context) -> None:
         trigger = DriftTrigger(
             self._check().to_dict(),
             self.poke_interval,
@@ -188,23 +212,25 @@ class DriftSensor(BaseSensorOperator):
             folder=run_folder(context["ti"]),
         )
         self.defer(trigger=trigger, method_name="execute_complete", timeout=timedelta(seconds=self.timeout))
-        return None
 
     def poke(self, context: Context) -> PokeReturnValue:
         """Check for drift once."""
         self._read_templates()
         report = self._check().run()
         self.log.info("%s", report.reason)
-        if not report.drifted and self.on_no_drift == "wait":
+        earlier = self._find_earlier_training(context) if report.needs_training else ""
+        if self.on_no_drift == "wait" and (earlier or not report.needs_training):
             return PokeReturnValue(is_done=False)
         event = summarise(report, self.report_dir, *run_folder(context["ti"]))
-        return PokeReturnValue(is_done=True, xcom_value=self._finish(context, **event))
+        return PokeReturnValue(is_done=True, xcom_value=self._finish(context, earlier, **event))
 
-    def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
-        """Finish the task after the trigger has found drift."""
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
+        """Finish the task after the trigger has found drift, or wait again if an earlier training makes it moot."""
         self._read_templates()
         self.log.info("%s", event["summary"]["reason"])
-        return self._finish(context, **event)
+        if self._find_earlier_training(context):
+            return self._defer(context)
+        return self._finish(context, "", **event)
 
     def _read_templates(self) -> None:
         try:
@@ -238,6 +264,9 @@ class DriftSensor(BaseSensorOperator):
             "categorical": lambda field, value: read_columns(field, value) or [],
             "report_dir": values.optional_path_or_url,
             "report_url": values.optional_text,
+            "model": values.optional_text,
+            "registry": values.optional_path_or_url,
+            "cooldown": lambda field, value: parse_cooldown(value),
         }
         values.read_fields(self, readers, rendered=rendered)
 
@@ -246,21 +275,57 @@ class DriftSensor(BaseSensorOperator):
         names = [name for name in CheckOptions.__annotations__ if rendered or name not in self.template_fields]
         return DriftCheck(**{"reference": "", "current": "", **{name: getattr(self, name) for name in names}})
 
-    def _finish(self, context: Context, summary: dict[str, Any], report: dict[str, Any]) -> dict[str, Any]:
-        """Publish the report, set the asset events and return the summary, or skip the task."""
+    def _find_earlier_training(self, context: Context) -> str:
+        """Return why an earlier training makes a further one unnecessary, or ""."""
+        if self.cooldown is None and self.reference != CHAMPION:
+            return ""
         ti = context["ti"]
+        earlier = load_started(ti, self.model)
+        reason = find_earlier_training(
+            earlier, self._now(context), self.cooldown, lambda run: ti.get_dagrun_state(ti.dag_id, run)
+        )
+        if reason:
+            self.log.info("No training starts: %s", reason)
+        return reason
+
+    def _now(self, context: Context) -> datetime:
+        """Return the time that counts for the cooldown: the time of the run, so that a backfill gives equal results.
+
+        The time of a waiting sensor is the current time.
+        """
+        return timezone.utcnow() if self.on_no_drift == "wait" else context["dag_run"].run_after
+
+    def _finish(
+        self, context: Context, earlier: str, summary: dict[str, Any], report: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Publish the report, set the asset events and return the summary, or skip the task.
+
+        ``earlier`` is the reason why an earlier training makes a further one unnecessary, or "".
+        """
+        from paceline.contract import DRIFT_XCOM
+
+        ti = context["ti"]
+        retrain = summary["verdict"] in NEEDS_TRAINING and not earlier
+        summary = {**summary, "retrain": retrain, "window": self._check().window()}
+        if earlier:
+            note = f"No training starts: {earlier}."
+            summary["reason"] += f" {note}"
+            report = {**report, "notes": [*report["notes"], note]}
         if self.report_dir:
             self.log.info("Report: %s", summary["report_html"])
             if self.report_url:
                 relative = summary["report_html"].removeprefix(str(_storage_path(self.report_dir))).lstrip("/")
                 self.report_link = f"{self.report_url.rstrip('/')}/{relative}"
+        ti.xcom_push(key=DRIFT_XCOM, value=True)
         ti.xcom_push(key="report", value=report)
-        if summary["verdict"] == "drift":
+        ti.xcom_push(key="window", value=summary["window"])
+        if retrain:
+            record_started(ti, self.model, self._now(context))
             for outlet in self.outlets:
                 if isinstance(outlet, Asset):
                     context["outlet_events"][outlet].extra = summary
             return summary
-        # Airflow emits an event for every outlet of a successful task. Without drift, emit no event.
+        # Airflow emits an event for every outlet of a successful task. Without a training, emit no event.
         self.outlets = []
         if self.on_no_drift == "skip":
             ti.xcom_push(key="return_value", value=summary)

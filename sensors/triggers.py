@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import asdict, dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
+from airflow.sdk import timezone
 from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 
 from paceline.errors import InvalidInputError
 
+from ._decision import EventDecision, TriggerState, decide_new_drift, decide_new_window
 from .check import CheckOptions, DriftCheck
 from .reports import summarise, write_report
+from .retraining import parse_cooldown
+from .windows import is_sql
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-    from paceline.drift import DriftReport
 
 FireOn = Literal["new_drift", "new_window"]
 STATE_KEY = "paceline_drift"
@@ -31,7 +33,7 @@ HANDOVER_S = 3.0
 
 
 class DriftTrigger(BaseTrigger):
-    """A trigger of ``DriftSensor``: repeats the check until there is drift, then resumes the task with the report.
+    """A trigger of ``DriftSensor``: repeats the check until a training is needed, then resumes the task.
 
     Parameters
     ----------
@@ -67,54 +69,22 @@ class DriftTrigger(BaseTrigger):
         return f"{type(self).__module__}.{type(self).__qualname__}", kwargs
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Yield one event, the result of ``summarise``, when there is drift."""
+        """Yield one event, the result of ``summarise``, when a training is needed."""
         while True:
             await asyncio.sleep(self.poll_interval_s)
             try:
                 report = await asyncio.to_thread(self.check.run)
                 self.log.info("%s", report.reason)
-                if report.drifted:
+                if report.needs_training:
                     event = await asyncio.to_thread(summarise, report, self.report_dir, *self.folder)
             except Exception:
                 if not self.keep_going:
                     raise
                 self.log.exception("The drift check failed; trying again in %g s", self.poll_interval_s)
                 continue
-            if report.drifted:
+            if report.needs_training:
                 yield TriggerEvent(event)  # type: ignore[no-untyped-call]
                 return
-
-
-@dataclass(frozen=True)
-class TriggerState:
-    """State of an event trigger: the check's digest, what has drifted so far, and the last event's report digest."""
-
-    check: str = ""
-    parts: tuple[str, ...] = ()
-    finding: str = ""
-
-
-def decide_event(report: DriftReport, last: TriggerState, check: str, fire_on: FireOn) -> tuple[bool, TriggerState]:
-    """Return whether to fire an event for a report, and the state to store.
-
-    With ``"new_drift"``, fire if a feature or the model's error drifts for the first time since the last check without
-    drift. Drift that continues in a sliding window is not new. With ``"new_window"``, fire once for every window with
-    drift. A report with too little data does not change the state. A changed check resets the state.
-
-    >>> from paceline.drift import DriftReport, FeatureDrift
-    >>> drift = DriftReport("drift", "", 500, 500, features=(FeatureDrift("temp", "numeric", "drift"),))
-    >>> is_new, state = decide_event(drift, TriggerState(), "check", "new_drift")
-    >>> is_new, decide_event(drift, state, "check", "new_drift")[0]
-    (True, False)
-    """
-    if report.verdict == "not enough data":
-        return False, last
-    if not report.drifted:
-        return False, TriggerState(check)
-    known = last if last.check == check else TriggerState(check)
-    parts, finding = report.drifted_parts, report.fingerprint()
-    is_new = finding != known.finding if fire_on == "new_window" else bool(set(parts) - set(known.parts))
-    return is_new, TriggerState(check, tuple(sorted({*known.parts, *parts})), finding if is_new else known.finding)
 
 
 class DriftEventTrigger(BaseEventTrigger):
@@ -130,7 +100,15 @@ class DriftEventTrigger(BaseEventTrigger):
         Seconds between checks.
     fire_on:
         ``"new_drift"`` (default): fire when a feature or the model's error starts to drift, and again only after a
-        check without drift. ``"new_window"``: fire once for each window with drift, for data that arrives in batches.
+        check without drift. ``"new_window"``: fire at most once for each window, for data that arrives in batches. In
+        both cases, the trigger fires once if the model has no champion.
+    window_column:
+        For ``"new_window"``: column of the current window whose greatest value identifies the window, for example the
+        day or the number of the batch. A window that grows is checked again each time that it has grown by a quarter.
+        Without this parameter, ``current`` must be a file, and each change of the file is a new window.
+    cooldown:
+        Time after an event during which the trigger fires no other (``"1d"``, ``"PT12H"``, seconds). Drift that is
+        still there fires after it. A new champion does not end the cooldown.
     report_dir:
         Folder, as a path or URL, for ``report.json`` and ``report.html`` of each event.
     **check:
@@ -154,6 +132,8 @@ class DriftEventTrigger(BaseEventTrigger):
         *,
         poll_interval_s: float = 60.0,
         fire_on: FireOn = "new_drift",
+        window_column: str | None = None,
+        cooldown: timedelta | float | str | None = None,
         report_dir: str | None = None,
         **check: Unpack[CheckOptions],
     ) -> None:
@@ -163,9 +143,15 @@ class DriftEventTrigger(BaseEventTrigger):
         for field in ("reference", "current"):
             if not check.get(field):
                 raise InvalidInputError(field, check.get(field), "a SQL query, or the path of a Parquet or CSV file")
-        self.check = DriftCheck(**check)
+        if window_column is not None and fire_on != "new_window":
+            raise InvalidInputError("window_column", window_column, "None, because fire_on is not 'new_window'")
+        if window_column is None and fire_on == "new_window" and is_sql(check["current"]):
+            accepted = "a column whose greatest value identifies the window, because current is a SQL query"
+            raise InvalidInputError("window_column", window_column, accepted)
+        self.check = DriftCheck(**check, window_column=window_column)
         self.poll_interval_s = poll_interval_s
         self.fire_on: FireOn = fire_on
+        self.cooldown_s = parse_cooldown(cooldown)
         self.report_dir = report_dir
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
@@ -173,6 +159,7 @@ class DriftEventTrigger(BaseEventTrigger):
         kwargs = {
             "poll_interval_s": self.poll_interval_s,
             "fire_on": self.fire_on,
+            "cooldown": self.cooldown_s,
             "report_dir": self.report_dir,
             **self.check.to_dict(),
         }
@@ -200,16 +187,28 @@ class DriftEventTrigger(BaseEventTrigger):
             await asyncio.sleep(self.poll_interval_s)
 
     async def _check_once(self, last: TriggerState) -> tuple[bool, TriggerState, dict[str, Any]]:
-        report = await asyncio.to_thread(self.check.run)
+        decision = await asyncio.to_thread(self._decide, last)
+        if decision.report is None:
+            return False, decision.state, {}
+        report = decision.report
         self.log.info("%s", report.reason)
-        is_new, state = decide_event(report, last, self.check.fingerprint(), self.fire_on)
-        if not is_new:
-            return is_new, state, {}
+        if not decision.fires:
+            return False, decision.state, {}
         payload = {**report.summary(), "current": report.current, "fingerprint": report.fingerprint()}
+        payload["window"] = self.check.window()
         if self.report_dir is not None:
             folder = report.fingerprint()
             payload |= await asyncio.to_thread(write_report, report, self.report_dir, folder)
-        return is_new, state, payload
+        return True, decision.state, payload
+
+    def _decide(self, last: TriggerState) -> EventDecision:
+        now = timezone.utcnow()
+        check = self.check.resolve()
+        if check is None:
+            return decide_new_drift(self.check.without_champion(), last, self.check.fingerprint(), now, self.cooldown_s)
+        if self.fire_on == "new_drift":
+            return decide_new_drift(check.run(), last, check.fingerprint(), now, self.cooldown_s)
+        return decide_new_window(check, check.read_current(), last, now, self.cooldown_s)
 
     async def _load_state(self) -> TriggerState:
         if self.asset_state_store is None:
@@ -219,16 +218,13 @@ class DriftEventTrigger(BaseEventTrigger):
         except ValueError:
             self.log.warning("This trigger has several assets, so its state will be lost when the triggerer restarts")
             return TriggerState()
-        if not isinstance(stored, dict):
-            return TriggerState()
-        parts: Any = stored.get("parts") or ()
-        return TriggerState(str(stored.get("check")), tuple(map(str, parts)), str(stored.get("finding")))
+        return TriggerState.from_json(stored)
 
     async def _store_state(self, state: TriggerState) -> None:
         if self.asset_state_store is None:
             return
         try:
-            await self.asset_state_store.aset(STATE_KEY, {**asdict(state), "parts": list(state.parts)})
+            await self.asset_state_store.aset(STATE_KEY, state.to_json())
         except ValueError:
             return  # the trigger has several assets, as `_load_state` has logged
         except Exception:

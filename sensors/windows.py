@@ -6,16 +6,22 @@
 from __future__ import annotations
 
 import re
-import warnings
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from cachetools import LRUCache
+
+from paceline.drift import DriftSettings
 from paceline.errors import InvalidInputError
+
+from ._files import identify_file, read_file
+from ._queries import Parameters, read_query
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Parameters = Mapping[str, Any] | Sequence[Any]
 _SQL = re.compile(r"(\s|--[^\n]*\n|/\*.*?\*/|\()*(select|with|values|table|from)\b", re.IGNORECASE | re.DOTALL)
 _MAX_DESCRIPTION = 300
 
@@ -29,10 +35,30 @@ def is_sql(source: str) -> bool:
     return _SQL.match(source) is not None and any(character.isspace() for character in source.strip())
 
 
+@dataclass(frozen=True)
+class DataWindow:
+    """A window of data.
+
+    ``frame`` contains all rows, or a random sample in their order if there are more than ``max_rows``. ``rows`` is
+    their whole number. ``identity`` distinguishes the window from the next one, see ``read_window``.
+    """
+
+    frame: pd.DataFrame
+    rows: int
+    identity: str = ""
+
+
 def read_window(
-    field: str, source: str, *, conn_id: str | None = None, parameters: Parameters | None = None
-) -> pd.DataFrame:
-    """Read a window of data into a data frame.
+    field: str,
+    source: str,
+    *,
+    conn_id: str | None = None,
+    parameters: Parameters | None = None,
+    columns: Sequence[str] | None = None,
+    max_rows: int = DriftSettings.max_rows,
+    window_column: str | None = None,
+) -> DataWindow:
+    """Read a window of data.
 
     Parameters
     ----------
@@ -40,20 +66,49 @@ def read_window(
         Name of the parameter, for error messages.
     source:
         A query, or the path or URL of a ``.parquet``, ``.csv`` or ``.csv.gz`` file; a URL may name its Airflow
-        connection (``s3://aws_default@bucket/key.parquet``).
+        connection (``s3://aws_default@bucket/key.parquet``). The path of a folder of Parquet files ends in
+        ``.parquet``, too.
     conn_id:
         Id of the database connection for a query.
     parameters:
         Values for the placeholders of a query, in the style that the database's driver expects.
+    columns:
+        The columns to read from a file; by default, all.
+    max_rows:
+        Number of rows above which a random sample of this size is read.
+    window_column:
+        Column whose greatest value is the window's identity. By default, the identity of a file changes with the file,
+        and a query has none.
 
     Raises
     ------
     InvalidInputError
-        If the connection or file is missing, the connection is not a database connection, or the format is unknown.
+        If the connection or file is missing, the connection is not a database connection, the format is unknown, or
+        the window lacks ``window_column``.
     """
     if not isinstance(source, str) or not source.strip():
         raise InvalidInputError(field, source, "a SQL query, or the path of a Parquet or CSV file")
-    return _read_query(field, source, conn_id, parameters) if is_sql(source) else _read_file(field, source)
+    if is_sql(source):
+        return DataWindow(*read_query(field, source, conn_id, parameters, max_rows, window_column))
+    identity = identify_file(field, source)
+    frame, rows, newest = read_file(field, source, columns, max_rows, window_column)
+    return DataWindow(frame, rows, identity if window_column is None else newest)
+
+
+# The references of the last checks. A triggerer repeats the checks of several triggers.
+_cache: LRUCache[str, DataWindow] = LRUCache(8)
+_cache_lock = threading.Lock()
+
+
+def cached_window(key: str, read: Callable[[], DataWindow]) -> DataWindow:
+    """Return the window with this key, and read it only if it is not among the last eight."""
+    with _cache_lock:
+        window = _cache.get(key)
+    if window is None:
+        window = read()
+        with _cache_lock:
+            _cache[key] = window
+    return window
 
 
 def describe(source: str, parameters: Parameters | None) -> str:
@@ -64,47 +119,3 @@ def describe(source: str, parameters: Parameters | None) -> str:
         return text
     values = dict(parameters) if isinstance(parameters, Mapping) else list(parameters)
     return f"{text} with {values}"
-
-
-def _read_query(field: str, sql: str, conn_id: str | None, parameters: Parameters | None) -> pd.DataFrame:
-    from airflow.providers.common.sql.hooks.sql import DbApiHook
-    from airflow.sdk import BaseHook
-    from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException
-
-    if not conn_id:
-        raise InvalidInputError("conn_id", conn_id, f"the id of a database connection, as {field} is a SQL query")
-    try:
-        hook = BaseHook.get_hook(conn_id)
-    except AirflowNotFoundException as error:
-        raise InvalidInputError("conn_id", conn_id, "the id of an Airflow connection that exists") from error
-    except AirflowException as error:
-        accepted = f"a database connection whose provider is installed ({error})"
-        raise InvalidInputError("conn_id", conn_id, accepted) from error
-    if not isinstance(hook, DbApiHook):
-        raise InvalidInputError("conn_id", conn_id, f"a database connection, not one for {type(hook).__name__}")
-    bound = dict(parameters) if isinstance(parameters, Mapping) else list(parameters) if parameters else None
-    with warnings.catch_warnings():
-        # pandas warns about connections other than SQLAlchemy's. The hook uses the driver's connections on purpose.
-        warnings.filterwarnings("ignore", message=".*SQLAlchemy.*", category=UserWarning)
-        return hook.get_df(sql, parameters=bound, df_type="pandas")
-
-
-def _read_file(field: str, source: str) -> pd.DataFrame:
-    import pandas as pd
-    from airflow.sdk import ObjectStoragePath
-
-    name = source.rstrip("/").lower()
-    if not name.endswith((".parquet", ".csv", ".csv.gz")):
-        raise InvalidInputError(
-            field, source, "a query that starts with SELECT or WITH, or a file that ends in .parquet, .csv or .csv.gz"
-        )
-    path = ObjectStoragePath(source)
-    try:
-        with path.open("rb") as stream:  # type: ignore[no-untyped-call]
-            if name.endswith(".parquet"):
-                return pd.read_parquet(stream)
-            return pd.read_csv(stream, compression="gzip" if name.endswith(".gz") else None)
-    except FileNotFoundError as error:
-        raise InvalidInputError(field, source, "a file that exists") from error
-    except pd.errors.EmptyDataError as error:
-        raise InvalidInputError(field, source, "a file with a header line of column names") from error

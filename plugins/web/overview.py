@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import datetime, timedelta, timezone
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.api_fastapi.common.db.common import SessionDep
-from airflow.models.taskinstance import TaskInstance
-from airflow.models.xcom import XComModel
+from airflow.models.xcom import XCOM_RETURN_KEY, XComModel
 from fastapi import APIRouter, Query
 from pydantic import BaseModel
-from sqlalchemy import and_, select
-from sqlalchemy.orm import Session
+from sqlalchemy import Select, Text, and_, cast, select
+from sqlalchemy.orm import Session, aliased
+
+from paceline.contract import DRIFT_XCOM, EVALUATION_XCOM, PROMOTION_XCOM, SCHEDULE_XCOM
 
 from .access import ReadableDags, can_read_results
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 router = APIRouter(tags=["Overview"])
 
@@ -39,47 +44,22 @@ class Overview(BaseModel):
 
 
 _MAX_AGE = timedelta(days=90)
-# Airflow stores the operator's class name with each task instance.
-_OPERATORS = {
-    "evaluations": "EvaluateOperator",
-    "promotions": "PromoteOperator",
-    "drift": "DriftSensor",
-    "schedules": "ScheduleOperator",
+_MARKS = {
+    "evaluations": EVALUATION_XCOM,
+    "promotions": PROMOTION_XCOM,
+    "drift": DRIFT_XCOM,
+    "schedules": SCHEDULE_XCOM,
 }
 
 
 @router.get("/overview", dependencies=[can_read_results])
 def overview(session: SessionDep, readable: ReadableDags, limit: int = Query(100, ge=1, le=500)) -> Overview:
     """Return the newest results of evaluations, promotions, drift checks and schedules, up to ``limit`` of each."""
-    return Overview(**{kind: _results(session, readable, name, limit) for kind, name in _OPERATORS.items()})
+    return Overview(**{kind: _results(session, readable, mark, limit) for kind, mark in _MARKS.items()})
 
 
-def _results(session: Session, readable: set[str], operator: str, limit: int) -> list[TaskResult]:
-    same_task = and_(
-        XComModel.dag_id == TaskInstance.dag_id,
-        XComModel.run_id == TaskInstance.run_id,
-        XComModel.task_id == TaskInstance.task_id,
-        XComModel.map_index == TaskInstance.map_index,
-    )
-    rows = session.execute(
-        select(
-            XComModel.dag_id,
-            XComModel.run_id,
-            XComModel.task_id,
-            XComModel.map_index,
-            XComModel.timestamp,
-            XComModel.value,
-        )
-        .join(TaskInstance, same_task)
-        .where(
-            XComModel.key == "return_value",
-            XComModel.timestamp > datetime.now(timezone.utc) - _MAX_AGE,
-            TaskInstance.operator == operator,
-            XComModel.dag_id.in_(readable),
-        )
-        .order_by(XComModel.timestamp.desc())
-        .limit(limit)
-    )
+def _results(session: Session, readable: Collection[str], mark: str, limit: int) -> list[TaskResult]:
+    rows = session.execute(select_results(readable, mark, limit))
     return [
         TaskResult(
             dag_id=row.dag_id,
@@ -90,6 +70,41 @@ def _results(session: Session, readable: set[str], operator: str, limit: int) ->
             value=row.value,
         )
         for row in rows
-        # Paceline's tasks return plain JSON. Skip serialized classes, and references that custom XCom backends store.
-        if isinstance(row.value, dict) and "__classname__" not in row.value
     ]
+
+
+def select_results(readable: Collection[str], mark: str, limit: int) -> Select[Unpack[tuple[Any, ...]]]:
+    """Return the query for the newest results that the XCom ``mark`` marks, in the ``readable`` DAGs.
+
+    The index on the key finds the marks, and the primary key finds the result of each mark.
+    """
+    marked, result = aliased(XComModel), aliased(XComModel)
+    same_task = and_(
+        result.dag_run_id == marked.dag_run_id,
+        result.task_id == marked.task_id,
+        result.map_index == marked.map_index,
+        result.key == XCOM_RETURN_KEY,
+    )
+    # Paceline's tasks return JSON objects. Skip references that custom XCom backends store, and serialized classes,
+    # whose keys all begin with "__" in whatever order the database stores them.
+    text = cast(result.value, Text)
+    is_object = and_(text.startswith("{"), ~text.startswith('{"__', autoescape=True))
+    return (
+        select(
+            marked.dag_id,
+            marked.run_id,
+            marked.task_id,
+            marked.map_index,
+            marked.timestamp,
+            result.value,
+        )
+        .join(result, same_task)
+        .where(
+            marked.key == mark,
+            marked.timestamp > datetime.now(timezone.utc) - _MAX_AGE,
+            marked.dag_id.in_(readable),
+            is_object,
+        )
+        .order_by(marked.timestamp.desc())
+        .limit(limit)
+    )

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 from urllib.parse import unquote
 
 import numpy as np
@@ -15,6 +17,7 @@ import pytest
 from tests.recorded import RecordedRun
 
 from paceline.airflow.demo.airflow_process import AirflowProcess
+from paceline.contract import DRIFT_XCOM, EVALUATION_XCOM
 from paceline.drift import compare
 from paceline.operators import EvaluateOperator, PromoteOperator
 from paceline.operators.links import ModelLink
@@ -66,8 +69,11 @@ def run_ids(airflow: AirflowProcess, tmp_path_factory: pytest.TempPathFactory) -
         report = compare(reference, current, reference_name="last-year.csv", current_name="today.csv")
         evaluation = evaluate_challenger(registry, folder / "model", auc)
         promote = PromoteOperator(task_id="promote", registry=str(registry.root), evaluation=evaluation)
-        promotion = promote.execute({})  # type: ignore[typeddict-item]
+        ti = Mock(xcom_push=partial(run.put_xcom, "promote"))
+        promotion = promote.execute({"ti": ti})  # type: ignore[typeddict-item]
         run.put_xcom("drift", report.to_dict(), key="report")
+        run.put_xcom("drift", True, key=DRIFT_XCOM)
+        run.put_xcom("evaluate", True, key=EVALUATION_XCOM)
         for task_id, result in (("drift", report.summary()), ("evaluate", evaluation), ("promote", promotion)):
             run.put_task(task_id, "success", ended=ended)
             run.put_xcom(task_id, result)

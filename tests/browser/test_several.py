@@ -12,6 +12,7 @@ import pytest
 from tests.recorded import RecordedRun, record
 
 from paceline.airflow.demo.airflow_process import AirflowProcess
+from paceline.contract import SCHEDULE_XCOM
 from paceline.schedule import Assignment, Plan
 from paceline.testing.plant import Plant
 
@@ -59,6 +60,7 @@ def gates_run(airflow: AirflowProcess) -> Iterator[RecordedRun]:
     (airflow.dags_folder / "several.py").write_text(DAG)
     run = RecordedRun(airflow, "gates")
     run.put_task("schedule", "success")
+    run.put_xcom("schedule", True, key=SCHEDULE_XCOM)
     run.put_xcom("schedule", PLAN.to_dict())
     run.put_task("train.gate-3", "skipped")
     for task_id in TASKS:

@@ -18,13 +18,16 @@ DAG = """
 from airflow.sdk import DAG, Asset
 from paceline.operators import EvaluateOperator, PromoteOperator
 
+class ReviewedPromotion(PromoteOperator):
+    pass  # as a user may write it
+
 with DAG("judge", schedule=None, params={"challenger": "", "min_improvement": 0}):
     evaluate = EvaluateOperator(
         task_id="evaluate", model="promoted", registry="REGISTRY", challenger="{{ params.challenger }}",
         data={"holdout.csv": __file__}, script="score.py", metric="auc", runtime="process",
         data_window={"until": "{{ run_id }}"},
     )
-    PromoteOperator(
+    ReviewedPromotion(
         task_id="promote", registry="REGISTRY", evaluation=evaluate.output,
         min_improvement="{{ params.min_improvement }}", outlets=[Asset("champion")],
     )
@@ -65,6 +68,8 @@ def test_only_a_better_challenger_replaces_the_champion_and_emits_an_event(
     assert [r["promoted"] for r in results] == [True, False, True]
     assert [r["champion_version"] for r in results] == [1, 1, 3]
     assert [p.version for p in registry.history("promoted")] == [1, 3]
+    newest = [r for r in airflow.pages("/overview")["promotions"] if r["dag_id"] == "judge"]
+    assert [r["value"] for r in newest] == results[::-1], "the overview shows the results of a subclass"
     what = {"dry_run": False, "dag_run_id": run_id, "task_ids": ["promote"], "only_failed": False}
     airflow.api("POST", "/dags/judge/clearTaskInstances", what)
     assert airflow.wait("judge", run_id, LONG_S) == "success"

@@ -6,6 +6,7 @@ import importlib
 import importlib.resources
 import json
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -19,6 +20,8 @@ import paceline
 from paceline.airflow.provider import get_provider_info
 
 PROJECT = Path(__file__).parents[2]
+# Import names of the libraries of the extra `worker`.
+WORKER_LIBRARIES = ("matplotlib", "numpy", "pandas", "pyarrow", "river", "scipy", "skops", "sklearn", "tqdm")
 # The import names of the folders outside include/.
 MAPPED = {"operators": "paceline.operators", "plugins": "paceline.plugins", "sensors": "paceline.sensors"}
 
@@ -86,6 +89,27 @@ def test_modules_of_the_provider_info_can_be_imported(kind: str) -> None:
         importlib.import_module(name)
 
 
+def test_pages_operators_sensors_and_command_need_no_extra() -> None:
+    """The API server and the DAG processor import these modules, and have only the base dependencies."""
+    program = f"""
+import sys
+from importlib import import_module
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {WORKER_LIBRARIES}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Blocker())
+for name in ("operators", "sensors", "airflow.provider", "plugins.web.app", "plugins.paceline_plugin", "airflow.cli"):
+    import_module(f"paceline.{{name}}")
+plugin = sys.modules["paceline.plugins.paceline_plugin"].PacelinePlugin()
+assert plugin.fastapi_apps and plugin.react_apps
+sys.modules["paceline.airflow.cli"].main(["--help"])
+"""
+    assert "usage: paceline" in _run_python(program).stdout
+
+
 def test_airflow_lists_the_provider(tmp_path: Path) -> None:
     """Airflow only logs a warning for an invalid provider and then ignores the provider."""
     program = (
@@ -95,6 +119,27 @@ def test_airflow_lists_the_provider(tmp_path: Path) -> None:
     done = _run_python(program, AIRFLOW_HOME=str(tmp_path))
 
     assert done.stdout.splitlines()[-1] == paceline.__version__, done.stderr
+
+
+def test_libraries_of_the_extra_are_not_base_dependencies(wheel: zipfile.ZipFile) -> None:
+    metadata = wheel.read(f"airflow_paceline-{paceline.__version__}.dist-info/METADATA").decode()
+    names = {"sklearn": "scikit-learn"}
+    for library in WORKER_LIBRARIES:
+        requirements = re.findall(rf"^Requires-Dist: ({names.get(library, library)}\b.*)$", metadata, re.MULTILINE)
+        assert [one.partition("; ")[2] for one in requirements] == ['extra == "worker"'], library
+
+
+def test_links_and_pictures_of_the_readme_work_on_the_package_index() -> None:
+    """The package index shows the README without the other files, so links to these are URLs."""
+    text = (PROJECT / "README.md").read_text()
+    targets = re.findall(r"\]\(([^)]+)\)", text) + re.findall(r'(?:href|src|srcset)="([^"]+)"', text)
+    assert [target for target in targets if not target.startswith("https://")] == []
+    hosts = (
+        r"https://(?:github\.com/paceline/airflow-paceline/blob|raw\.githubusercontent\.com/paceline/airflow-paceline)"
+    )
+    files = [match[1] for match in (re.match(rf"{hosts}/main/([^#]+)", target) for target in targets) if match]
+    assert len(files) > 10
+    assert [file for file in files if not (PROJECT / file).exists()] == []
 
 
 def test_wheel_contains_every_package(wheel: zipfile.ZipFile) -> None:

@@ -13,6 +13,7 @@ from paceline.contract._record import finite
 from paceline.contract._result import CollectedOutput, Outcome, StoredResult, TrainingResult
 from paceline.contract._sample import PaceSample, Remaining, State
 from paceline.contract._stored_deadline import StoredDeadline
+from paceline.contract._xcoms import DRIFT_XCOM, EVALUATION_XCOM, PROMOTION_XCOM, SCHEDULE_XCOM
 from paceline.contract.history import RunEvent, StoredHistory
 
 __all__ = [
@@ -21,10 +22,14 @@ __all__ = [
     "CONTAINER",
     "CONTROLLER",
     "DEADLINE",
+    "DRIFT_XCOM",
+    "EVALUATION_XCOM",
     "HISTORY",
     "OUTPUT",
     "PACE",
+    "PROMOTION_XCOM",
     "RESULT",
+    "SCHEDULE_XCOM",
     "AlertKind",
     "Ceiling",
     "CollectedOutput",

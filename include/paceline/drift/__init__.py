@@ -4,8 +4,27 @@ Independent of Airflow; ``paceline.sensors`` is the integration.
 """
 
 from paceline.drift._page import to_html
-from paceline.drift._report import Change, ConceptDrift, DriftReport, FeatureDrift, Histogram
+from paceline.drift._report import (
+    NEEDS_TRAINING,
+    Change,
+    ConceptDrift,
+    DriftReport,
+    FeatureDrift,
+    Histogram,
+    JointDrift,
+)
 from paceline.drift._settings import DriftSettings
 from paceline.drift.compare import compare
 
-__all__ = ["Change", "ConceptDrift", "DriftReport", "DriftSettings", "FeatureDrift", "Histogram", "compare", "to_html"]
+__all__ = [
+    "NEEDS_TRAINING",
+    "Change",
+    "ConceptDrift",
+    "DriftReport",
+    "DriftSettings",
+    "FeatureDrift",
+    "Histogram",
+    "JointDrift",
+    "compare",
+    "to_html",
+]

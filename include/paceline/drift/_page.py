@@ -8,7 +8,7 @@ from __future__ import annotations
 from html import escape
 
 from paceline.drift._picture import distribution_chart, error_curve
-from paceline.drift._report import ConceptDrift, DriftReport, FeatureDrift
+from paceline.drift._report import ConceptDrift, DriftReport, FeatureDrift, JointDrift
 
 _STYLE = """
 :root { color-scheme: light dark; --ground: #fbfaf8; --card: #fff; --ink: #22262b; --soft: #5d6670; --rule: #dcdfe2;
@@ -45,7 +45,12 @@ svg text { fill: var(--soft); font-size: 11px; font-family: inherit; } .axis { s
 table { border-collapse: collapse; } td { padding: 3px 18px 3px 0; }
 """
 _SIGN = {"drift": "▲ drift", "no drift": "✓ no drift", "skipped": "· skipped", "not enough data": "… not enough data"}
-_TITLE = {"drift": "The data has drifted", "no drift": "No drift", "not enough data": "Not enough data for a verdict"}
+_TITLE = {
+    "drift": "The data has drifted",
+    "no drift": "No drift",
+    "not enough data": "Not enough data for a verdict",
+    "no champion": "No champion to compare with",
+}
 
 
 def to_html(report: DriftReport) -> str:
@@ -66,6 +71,8 @@ def to_html(report: DriftReport) -> str:
         "</div>",
         *(f'<p class="soft">{escape(note)}</p>' for note in report.notes),
     ]
+    if report.joint is not None:
+        body.append(_joint_card(report.joint))
     if report.concept is not None:
         body.append(_concept_card(report.concept))
     if report.features:
@@ -102,10 +109,20 @@ def _feature_card(feature: FeatureDrift) -> str:
     )
 
 
+def _joint_card(joint: JointDrift) -> str:
+    facts = f"p {_format_p_value(joint.p_value)} (Mann-Whitney, on half of {joint.rows:,} rows)"
+    return (
+        f'<h2>All features together</h2><article class="card"><header><h3>Domain classifier</h3>{_badge(joint.verdict)}'
+        f'</header><p>{escape(joint.reason)}</p><p class="soft num">{escape(facts)}</p></article>'
+    )
+
+
 def _concept_card(concept: ConceptDrift) -> str:
     facts = [f"{concept.reference_rows:,} reference and {concept.current_rows:,} current rows have a label"]
     if concept.error_reference is not None and concept.error_current is not None:
         facts.append(f"{concept.measure} {concept.error_reference:.3g} → {concept.error_current:.3g}")
+    if concept.auc_reference is not None or concept.auc_current is not None:
+        facts.append(f"AUC {_format_number(concept.auc_reference)} → {_format_number(concept.auc_current)}")
     return (
         '<h2>Model error</h2><article class="card"><header>'
         f"<h3>{escape(concept.detector)} on the {escape(concept.measure)}</h3>{_badge(concept.verdict)}</header>"

@@ -13,7 +13,9 @@ from typing import Any, Literal, TypeVar
 
 from paceline.errors import InvalidInputError
 
-Verdict = Literal["drift", "no drift", "not enough data"]
+Verdict = Literal["drift", "no drift", "not enough data", "no champion"]
+# Verdicts after which a model is to be trained.
+NEEDS_TRAINING = ("drift", "no champion")
 FeatureVerdict = Literal["drift", "no drift", "skipped"]
 
 FORMAT = 1
@@ -85,9 +87,13 @@ class Change:
 class ConceptDrift:
     """The error of recorded predictions over time, and the changes that a streaming detector found.
 
-    ``measure`` is ``"share of wrong predictions"`` or ``"mean absolute error"``. ``curve`` is the running error
-    as (row, error), downsampled for plotting. Row 0 is the first row of the current window; reference rows are
-    negative.
+    ``measure`` is ``"share of wrong predictions"``, ``"mean absolute error"``, ``"Brier score"``, ``"mean log loss"``
+    or ``"ranking error"``; ``error_reference`` and ``error_current`` are its values in each window. ``curve`` is the
+    running error as (row, error), downsampled for plotting. Row 0 is the first row of the current window; reference
+    rows are negative.
+
+    ``auc_reference`` and ``auc_current`` are each window's area under the ROC curve. They are None unless the labels
+    are 0 and 1, the predictions are probabilities or scores, and the window has labels of both classes.
     """
 
     detector: str
@@ -100,6 +106,23 @@ class ConceptDrift:
     error_current: float | None = None
     changes: tuple[Change, ...] = ()
     curve: tuple[tuple[int, float], ...] = ()
+    auc_reference: float | None = None
+    auc_current: float | None = None
+
+
+@dataclass(frozen=True)
+class JointDrift:
+    """Whether a classifier tells the windows apart although no single feature has drifted.
+
+    ``auc`` is the classifier's area under the ROC curve on rows from which it has not learned: 0.5 if the windows have
+    the same distribution. ``rows`` is the number of rows of both windows that were used.
+    """
+
+    verdict: Literal["drift", "no drift"]
+    reason: str
+    auc: float
+    p_value: float
+    rows: int
 
 
 @dataclass(frozen=True)
@@ -109,7 +132,8 @@ class DriftReport:
     Parameters
     ----------
     verdict:
-        ``"drift"``, ``"no drift"`` or ``"not enough data"``.
+        ``"drift"``, ``"no drift"``, ``"not enough data"``, or ``"no champion"`` if there is no model yet whose training
+        data could be the reference.
     reason:
         The verdict in one sentence.
     reference_rows, current_rows:
@@ -118,6 +142,8 @@ class DriftReport:
         Every feature, most severe drift first.
     concept:
         The model's error, if ``compare`` was called with the columns of predictions and labels.
+    joint:
+        The joint distribution of the features, if no single feature has drifted.
     reference, current:
         Descriptions of the windows: a query, a path, a time span.
     notes:
@@ -138,6 +164,7 @@ class DriftReport:
     current_rows: int
     features: tuple[FeatureDrift, ...] = ()
     concept: ConceptDrift | None = None
+    joint: JointDrift | None = None
     reference: str = "reference"
     current: str = "current"
     notes: tuple[str, ...] = ()
@@ -149,15 +176,26 @@ class DriftReport:
         return self.verdict == "drift"
 
     @property
+    def needs_training(self) -> bool:
+        """Whether a model is to be trained, because of drift or because there is none yet."""
+        return self.verdict in NEEDS_TRAINING
+
+    @property
     def drifted_features(self) -> list[str]:
         """Names of the features that drifted, most severe first."""
         return [feature.name for feature in self.features if feature.verdict == "drift"]
 
     @property
     def drifted_parts(self) -> list[str]:
-        """Sorted names of the drifted features, with ``"(concept)"`` if the model's error rose."""
-        concept = ["(concept)"] if self.concept is not None and self.concept.verdict == "drift" else []
-        return sorted(self.drifted_features + concept)
+        """Sorted names of the drifted features, with ``"(concept)"`` if the model's error rose.
+
+        ``"(joint)"`` means that no single feature has drifted but all of them jointly. Without a champion,
+        ``["(no champion)"]``.
+        """
+        if self.verdict == "no champion":
+            return ["(no champion)"]
+        others = (("(concept)", self.concept), ("(joint)", self.joint))
+        return sorted([*self.drifted_features, *(name for name, part in others if part and part.verdict == "drift")])
 
     def fingerprint(self) -> str:
         """Return a digest of the report; equal data and settings have equal digests.
@@ -179,6 +217,7 @@ class DriftReport:
             "reason": self.reason,
             "drifted_features": self.drifted_features,
             "concept_drift": self.concept is not None and self.concept.verdict == "drift",
+            "joint_drift": self.joint is not None and self.joint.verdict == "drift",
             "statistics": {
                 feature.name: {
                     "test": feature.test,
@@ -214,7 +253,8 @@ class DriftReport:
             changes = tuple(_build_known(Change, item) for item in concept.get("changes", ()))
             curve = tuple((int(row), float(error)) for row, error in concept.get("curve", ()))
             concept = _build_known(ConceptDrift, concept, changes=changes, curve=curve)
-        return _build_known(cls, data, features=features, concept=concept)
+        joint = _build_optional(JointDrift, data.get("joint"))
+        return _build_known(cls, data, features=features, concept=concept, joint=joint)
 
 
 T = TypeVar("T")

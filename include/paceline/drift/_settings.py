@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from paceline.drift.concept import DETECTORS, ERROR_KINDS, Detector, ErrorKind
+from paceline.drift.concept import DETECTORS, Detector
+from paceline.drift.prediction_errors import ERROR_KINDS, ErrorKind
 from paceline.errors import InvalidInputError
 
 
@@ -21,14 +22,26 @@ class DriftSettings:
         A difference matters if its population stability index reaches ``psi_threshold`` (0.1 is the usual limit of
         stable data) or its KS statistic or Cramér's V reaches ``effect_threshold`` (0.1: the shares of rows differ by
         ten percentage points).
+    joint_threshold:
+        Smallest relevant area under the ROC curve of a classifier that tells the windows apart although no single
+        feature has drifted (0.6; 0.5 means that it cannot).
     missing_threshold:
         Smallest relevant change of the share of missing values (0.05: five percentage points).
     minimum_samples:
         Minimum number of rows and of a feature's values in each window; with fewer, ``compare`` tests nothing.
+    max_rows:
+        Number of rows above which a random sample of this size stands for a window. 200,000 rows show differences far
+        smaller than those that matter.
     error_threshold:
-        Smallest relevant rise of the model's error (0.02: two percentage points).
-    detector, error:
-        Detector and measure of the errors; see ``paceline.drift.concept``.
+        Smallest relevant rise of the model's error, relative to the error of predictions without skill (0.02: two
+        percent of it; for wrong predictions two percentage points).
+    detector:
+        ``"adwin"``, ``"page_hinkley"``, or ``"ddm"`` for right and wrong predictions.
+    error:
+        Kind of error: ``"wrong"``, ``"absolute"``, ``"brier"``, ``"log_loss"`` or ``"auc"``. ``"auto"`` selects the
+        absolute error for numbers, the Brier score for probabilities, and otherwise right and wrong predictions.
+    threshold:
+        Probability from which a prediction counts as class 1, for right and wrong predictions.
 
     Raises
     ------
@@ -47,26 +60,40 @@ class DriftSettings:
     significance: float = 0.01
     psi_threshold: float = 0.1
     effect_threshold: float = 0.1
+    joint_threshold: float = 0.6
     missing_threshold: float = 0.05
     minimum_samples: int = 100
+    max_rows: int = 200_000
     error_threshold: float = 0.02
     detector: Detector = "adwin"
     error: ErrorKind = "auto"
+    threshold: float = 0.5
 
     def __post_init__(self) -> None:
-        for field in ("significance", "effect_threshold", "missing_threshold", "error_threshold"):
+        for field in (
+            "significance",
+            "effect_threshold",
+            "joint_threshold",
+            "missing_threshold",
+            "error_threshold",
+            "threshold",
+        ):
             number = _to_float(getattr(self, field))
             if number is None or not 0 < number < 1:
                 raise InvalidInputError(field, getattr(self, field), "a number between 0 and 1, both excluded")
         psi = _to_float(self.psi_threshold)
         if psi is None or not 0 <= psi < float("inf"):
             raise InvalidInputError("psi_threshold", self.psi_threshold, "a number of at least 0")
-        minimum = self.minimum_samples
-        if isinstance(minimum, bool) or not isinstance(minimum, int) or minimum < 2:
-            raise InvalidInputError("minimum_samples", minimum, "a whole number of at least 2")
+        for field, least in (("minimum_samples", 2), ("max_rows", self.minimum_samples)):
+            rows = getattr(self, field)
+            if isinstance(rows, bool) or not isinstance(rows, int) or rows < least:
+                raise InvalidInputError(field, rows, f"a whole number of at least {least}")
         for field, accepted in (("detector", DETECTORS), ("error", ERROR_KINDS)):
             if getattr(self, field) not in accepted:
                 raise InvalidInputError(field, getattr(self, field), "one of " + ", ".join(accepted))
+        if self.detector == "ddm" and self.error not in ("auto", "wrong"):
+            suitable = f"adwin or page_hinkley for error={self.error!r} (ddm processes right and wrong predictions)"
+            raise InvalidInputError("detector", self.detector, suitable)
 
 
 def _to_float(value: object) -> float | None:

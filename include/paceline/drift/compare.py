@@ -6,14 +6,16 @@ Called by the sensors and triggers in ``paceline.sensors``; ``compare`` accepts 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from paceline.drift._columns import check_column, check_window, choose_columns
 from paceline.drift._features import TestedFeature, judge_features, run_tests
-from paceline.drift._report import ConceptDrift, DriftReport, FeatureDrift, Verdict
+from paceline.drift._joint import compare_jointly
+from paceline.drift._report import ConceptDrift, DriftReport, FeatureDrift, JointDrift, Verdict
 from paceline.drift._settings import DriftSettings
-from paceline.drift.concept import compute_errors, detect_concept_drift
+from paceline.drift.concept import detect_concept_drift
+from paceline.drift.prediction_errors import compute_errors
 from paceline.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -32,13 +34,16 @@ def compare(
     settings: DriftSettings = DriftSettings(),  # noqa: B008  (frozen)
     reference_name: str = "reference",
     current_name: str = "current",
+    reference_rows: int | None = None,
+    current_rows: int | None = None,
 ) -> DriftReport:
     """Test whether ``current`` has drifted from ``reference``, for each feature and for the whole window.
 
     A feature has drifted if its test is significant after Benjamini-Hochberg correction over all features, and if the
     difference is large enough to matter. The first condition limits false alarms for any number of features; the second
-    prevents alarms about negligible differences in many rows. The window has drifted if at least one feature has
-    drifted or the model's error rose.
+    prevents alarms about negligible differences in many rows. If no feature has drifted, a classifier tries to tell the
+    windows apart, which finds changes of the joint distribution. The window has drifted if at least one feature, or all
+    of them jointly, have drifted, or the model's error rose.
 
     Parameters
     ----------
@@ -56,6 +61,8 @@ def compare(
         Thresholds and methods.
     reference_name, current_name:
         Descriptions of the windows for the report.
+    reference_rows, current_rows:
+        Number of rows of the whole windows, if ``reference`` or ``current`` is a sample of them.
 
     Raises
     ------
@@ -89,24 +96,33 @@ def compare(
         if name is not None:
             check_column(field, name, current, "current")
 
+    for window, frame, rows in (("reference", reference, reference_rows), ("current", current, current_rows)):
+        if rows is not None and rows > len(frame):
+            notes.append(f"A random sample of {len(frame):,} of {rows:,} rows stands for the {window} window.")
     features: list[FeatureDrift] = []
-    concept = None
+    concept, joint = None, None
     too_short = _too_short_reason(len(reference), len(current), settings.minimum_samples)
     if too_short:
         verdict, reason = "not enough data", too_short
     else:
         measured = [run_tests(column, reference, current, settings) for column in chosen]
         features = judge_features(measured, settings)
+        if not any(feature.verdict == "drift" for feature in features):
+            tested = {feature.name for feature in features if feature.verdict == "no drift"}
+            joint = compare_jointly(
+                [column for column in chosen if column.name in tested], reference, current, settings
+            )
         if prediction is not None and actual is not None:
             concept = _compare_errors(reference, current, prediction, actual, time, settings)
-        verdict, reason = _overall_verdict(features, concept, measured)
+        verdict, reason = _overall_verdict(features, concept, joint, measured)
     return DriftReport(
         verdict=verdict,  # type: ignore[arg-type]
         reason=reason,
-        reference_rows=len(reference),
-        current_rows=len(current),
+        reference_rows=reference_rows or len(reference),
+        current_rows=current_rows or len(current),
         features=tuple(features),
         concept=concept,
+        joint=joint,
         reference=_add_time_span(reference_name, reference, time),
         current=_add_time_span(current_name, current, time),
         notes=tuple(notes),
@@ -133,26 +149,35 @@ def _compare_errors(
         current = current.sort_values(time, kind="stable")
         if time in reference.columns:
             reference = reference.sort_values(time, kind="stable")
-    errors, measured, rows = compute_errors(current, prediction, actual, error=settings.error)
-    before = errors[:0]
-    if {prediction, actual} <= set(reference.columns):
-        known, old_measure, _ = compute_errors(reference, prediction, actual, error=settings.error, window="reference")
-        # A reference without labels, or with another measure of the error, cannot be the baseline.
-        before = known if old_measure == measured else before
-    labels = None if time is None else current[time].to_numpy()[rows]
-    return detect_concept_drift(
-        before,
-        errors,
-        measure=measured,
+    errors = compute_errors(
+        reference,
+        current,
+        prediction,
+        actual,
+        error=settings.error,
+        threshold=settings.threshold,
+        detector=settings.detector,
+    )
+    concept = detect_concept_drift(
+        errors.reference,
+        errors.current,
+        measure=errors.measure,
         detector=settings.detector,
         minimum_samples=settings.minimum_samples,
         error_threshold=settings.error_threshold,
-        labels=labels,
+        labels=None if time is None else current[time].to_numpy()[errors.rows],
+        no_skill=errors.no_skill,
+        ceiling=errors.ceiling,
+        classes=errors.classes,
     )
+    return replace(concept, auc_reference=errors.auc_reference, auc_current=errors.auc_current)
 
 
 def _overall_verdict(
-    features: Sequence[FeatureDrift], concept: ConceptDrift | None, measured: Sequence[TestedFeature]
+    features: Sequence[FeatureDrift],
+    concept: ConceptDrift | None,
+    joint: JointDrift | None,
+    measured: Sequence[TestedFeature],
 ) -> tuple[Verdict, str]:
     drifted = [feature.name for feature in features if feature.verdict == "drift"]
     tested = [feature for feature in features if feature.verdict != "skipped"]
@@ -160,8 +185,7 @@ def _overall_verdict(
     if drifted:
         names = ", ".join(drifted[:5]) + (f" and {len(drifted) - 5} more" if len(drifted) > 5 else "")
         parts.append(f"Drift in {len(drifted)} of {len(tested)} features: {names}.")
-    if concept is not None and concept.verdict == "drift":
-        parts.append(concept.reason)
+    parts += [part.reason for part in (joint, concept) if part is not None and part.verdict == "drift"]
     if parts:
         return "drift", " ".join(parts)
     if not tested and any(item.too_few for item in measured):

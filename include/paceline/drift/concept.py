@@ -1,4 +1,4 @@
-"""Detects concept drift with a streaming detector on a model's errors.
+"""Detects concept drift: changes of a model's error, with a streaming detector.
 
 Called by ``paceline.drift.compare`` if predictions and labels are recorded. The detectors come from the package river.
 """
@@ -7,67 +7,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from paceline.drift._columns import to_label, to_numbers
 from paceline.drift._report import Change, ConceptDrift
+from paceline.drift.prediction_errors import ABSOLUTE, RANKING, WRONG
 from paceline.errors import InvalidInputError
 
 if TYPE_CHECKING:
     import numpy as np
-    import pandas as pd
     from numpy.typing import NDArray
 
 Detector = Literal["adwin", "ddm", "page_hinkley"]
 DETECTORS: tuple[Detector, ...] = ("adwin", "ddm", "page_hinkley")
-ErrorKind = Literal["auto", "wrong", "absolute"]
-ERROR_KINDS = ("auto", "wrong", "absolute")
-WRONG, ABSOLUTE = "share of wrong predictions", "mean absolute error"
 CURVE_POINTS = 120
-
-
-def compute_errors(
-    frame: pd.DataFrame, prediction: str, actual: str, *, error: ErrorKind = "auto", window: str = "current"
-) -> tuple[NDArray[np.float64], str, NDArray[np.int64]]:
-    """Return the error of each row with a prediction and an actual label, in row order.
-
-    With ``error="auto"``, errors are absolute if the labels are numbers. If they are text, true/false or only 0 and 1,
-    a right prediction has the error 0 and a wrong prediction 1; numeric predictions are probabilities (threshold 0.5).
-
-    Returns
-    -------
-    The errors, their measure, and the row number of each error.
-
-    >>> import pandas as pd
-    >>> frame = pd.DataFrame({"predicted": [0.9, 0.2, 0.6, None], "late": [1, 1, 1, 0]})
-    >>> compute_errors(frame, "predicted", "late")[0].tolist()
-    [0.0, 1.0, 0.0]
-    """
-    import numpy as np
-    from pandas.api import types
-
-    labelled = (frame[prediction].notna() & frame[actual].notna()).to_numpy()
-    rows = np.flatnonzero(labelled)
-    predicted, truth = frame[prediction][labelled], frame[actual][labelled]
-    if not len(rows):
-        return np.empty(0), ABSOLUTE if error == "absolute" else WRONG, rows
-    both_numbers = all(types.is_numeric_dtype(s) or types.is_bool_dtype(s) for s in (predicted, truth))
-    binary = both_numbers and bool(truth.isin([0, 1]).all())
-    if both_numbers:
-        predicted_numbers, truth_numbers = to_numbers(predicted, window), to_numbers(truth, window)
-        if error == "absolute" or (error == "auto" and not binary):
-            return np.abs(predicted_numbers - truth_numbers), ABSOLUTE, rows
-        if binary:
-            outside = (predicted_numbers < 0) | (predicted_numbers > 1)
-            if outside.any():
-                raise InvalidInputError(
-                    prediction,
-                    float(predicted_numbers[outside][0]),
-                    f"a class or a probability between 0 and 1: {actual!r} contains only 0 and 1 (or error='absolute')",
-                )
-            return ((predicted_numbers >= 0.5) != (truth_numbers == 1)).astype(float), WRONG, rows
-    elif error == "absolute":
-        raise InvalidInputError("error", error, f"'wrong' or 'auto', because {prediction!r} and {actual!r} are labels")
-    pairs = zip(predicted.tolist(), truth.tolist(), strict=True)
-    return np.array([float(to_label(p) != to_label(t)) for p, t in pairs]), WRONG, rows
 
 
 def detect_concept_drift(
@@ -79,6 +29,9 @@ def detect_concept_drift(
     minimum_samples: int = 100,
     error_threshold: float = 0.02,
     labels: NDArray[Any] | None = None,
+    no_skill: float = 1.0,
+    ceiling: float = 1.0,
+    classes: NDArray[np.float64] | None = None,
 ) -> ConceptDrift:
     """Detect changes of the error in the current rows. The detector processes the reference rows first, as its history.
 
@@ -94,10 +47,20 @@ def detect_concept_drift(
     minimum_samples:
         Minimum number of current errors for a verdict.
     error_threshold:
-        Smallest relevant rise, relative to the error of predictions that are always wrong (1) or, for absolute errors,
-        to the 99th percentile of the earlier errors.
+        Smallest relevant rise of the measure, relative to ``no_skill``.
     labels:
         Label of each current row, used for ``Change.at``.
+    no_skill:
+        Measure of predictions without skill: 1 if they are right or wrong, the measure of always predicting the base
+        rate if they are probabilities, and 0.5 for the ranking error. For absolute errors, the 99th percentile of the
+        earlier errors is used instead.
+    ceiling:
+        Error from which errors count as equal for the detector, which processes values between 0 and 1. For absolute
+        errors, the same percentile is used instead.
+    classes:
+        Class (0 or 1) of each row of both windows. With classes, one detector follows all rows and two more follow one
+        class each: the rows of a rare class hardly change the mean of all rows. The ranking error, which needs classes,
+        is the mean of the two classes' means.
 
     Notes
     -----
@@ -117,35 +80,55 @@ def detect_concept_drift(
 
     if detector not in DETECTORS:
         raise InvalidInputError("detector", detector, "one of " + ", ".join(DETECTORS))
-    if detector == "ddm" and measure == ABSOLUTE:
-        raise InvalidInputError("detector", detector, "adwin or page_hinkley, because the errors are absolute")
+    if detector == "ddm" and measure != WRONG:
+        raise InvalidInputError(
+            "detector",
+            detector,
+            f"adwin or page_hinkley, because the measure is the {measure} (ddm processes right and wrong predictions: "
+            "error='wrong')",
+        )
+    stream = np.concatenate([reference, current])
+    start = len(reference)
+    weighed = classes if measure == RANKING else None
+
+    def mean(begin: int, end: int | None) -> float:
+        return _mean(stream[begin:end], None if weighed is None else weighed[begin:end])
+
     known = {
         "detector": detector,
         "measure": measure,
         "reference_rows": len(reference),
         "current_rows": len(current),
-        "error_reference": float(reference.mean()) if len(reference) else None,
-        "error_current": float(current.mean()) if len(current) else None,
+        "error_reference": mean(0, start) if len(reference) else None,
+        "error_current": mean(start, None) if len(current) else None,
     }
     if len(current) < minimum_samples:
         reason = f"{len(current)} current rows have a prediction and a label; the minimum is {minimum_samples}."
         return ConceptDrift(verdict="not enough data", reason=reason, **known)  # type: ignore[arg-type]
 
-    stream = np.concatenate([reference, current])
-    start = len(reference)
-    base = reference if len(reference) >= minimum_samples else current
-    scale = float(np.quantile(base, 0.99)) or float(stream.max()) or 1.0 if measure == ABSOLUTE else 1.0
-    found = _find_changes(np.minimum(stream / scale, 1.0), detector)
-    bounds = [0, *(position for position, _ in found), len(stream)]
+    if measure == ABSOLUTE:
+        base = reference if len(reference) >= minimum_samples else current
+        no_skill = ceiling = float(np.quantile(base, 0.99)) or float(stream.max()) or 1.0
+    scaled = np.minimum(stream / ceiling, 1.0)
+    followed = [np.arange(len(stream))]
+    if classes is not None:
+        followed += [np.flatnonzero(classes == label) for label in (0, 1)]
     changes = []
-    for number, (position, detected) in enumerate(found):
-        if detected < start:
-            continue  # a change in the reference window
-        row = max(0, position - start)
-        before, after = stream[bounds[number] : position], stream[position : bounds[number + 2]]
-        at = None if labels is None else str(labels[row])
-        changes.append(Change(row, detected - start, float(before.mean()), float(after.mean()), at))
-    rises = [c for c in changes if c.error_after - c.error_before >= error_threshold * scale]
+    for rows in followed:
+        # By default ADWIN checks every 32nd value. A rare class may have few more.
+        found = _find_changes(scaled[rows], detector, adwin_clock=32 if len(rows) == len(stream) else 1)
+        bounds = [0, *(int(rows[position]) for position, _ in found), len(stream)]
+        for number, (_, detected) in enumerate(found, start=1):
+            if rows[detected] < start:
+                continue  # a change in the reference window
+            row = max(0, bounds[number] - start)
+            before, after = mean(bounds[number - 1], bounds[number]), mean(bounds[number], bounds[number + 1])
+            at = None if labels is None else str(labels[row])
+            changes.append(Change(row, int(rows[detected]) - start, before, after, at))
+    smallest = error_threshold * no_skill
+    if classes is not None:
+        changes = _merge_changes(changes, smallest)
+    rises = [c for c in changes if c.error_after - c.error_before >= smallest]
     if rises:
         first = rises[0]
         where = f"row {first.row}" + (f" ({first.at})" if first.at else "")
@@ -159,19 +142,42 @@ def detect_concept_drift(
         verdict="drift" if rises else "no drift",
         reason=reason,
         changes=tuple(changes),
-        curve=_running_error(stream, start),
+        curve=_running_error(stream, weighed, start),
         **known,  # type: ignore[arg-type]
     )
 
 
-def _find_changes(stream: NDArray[np.float64], detector: Detector) -> list[tuple[int, int]]:
+def _mean(errors: NDArray[np.float64], classes: NDArray[np.float64] | None) -> float:
+    """Return the mean of the errors; with ``classes``, the mean of the means of the classes that occur."""
+    if classes is None:
+        return float(errors.mean())
+    means = [float(errors[classes == label].mean()) for label in (0, 1) if (classes == label).any()]
+    return sum(means) / len(means)
+
+
+def _merge_changes(changes: list[Change], smallest: float) -> list[Change]:
+    """Return the changes without those that another detector has found too; ``smallest`` is the smallest relevant rise.
+
+    Changes in the same direction are the same change if the rows from their beginnings to their reports overlap.
+    """
+    kept: list[Change] = []
+    for change in sorted(changes, key=lambda c: (c.error_after - c.error_before < smallest, c.detected_row)):
+        if not any(
+            change.is_rise == other.is_rise and change.row <= other.detected_row and other.row <= change.detected_row
+            for other in kept
+        ):
+            kept.append(change)
+    return sorted(kept, key=lambda c: c.row)
+
+
+def _find_changes(stream: NDArray[np.float64], detector: Detector, adwin_clock: int) -> list[tuple[int, int]]:
     """Return for each change its estimated position, and the position at which the detector reported the change."""
     from river import drift
 
     kinds: Any = drift  # river's detectors have no types
     # Page-Hinkley compares a sum of errors with the threshold; river's default of 50 suits errors larger than 1.
     make = {
-        "adwin": lambda: kinds.ADWIN(),
+        "adwin": lambda: kinds.ADWIN(clock=adwin_clock),
         "ddm": lambda: kinds.binary.DDM(),
         "page_hinkley": lambda: kinds.PageHinkley(threshold=25.0, mode="up"),
     }
@@ -201,10 +207,20 @@ def _change_point(stream: NDArray[np.float64], start: int, end: int) -> int:
     return start + 1 + int(np.argmax(gap / np.sqrt(before * (len(part) - before))))
 
 
-def _running_error(stream: NDArray[np.float64], start: int) -> tuple[tuple[int, float], ...]:
+def _running_error(
+    stream: NDArray[np.float64], classes: NDArray[np.float64] | None, start: int
+) -> tuple[tuple[int, float], ...]:
     import numpy as np
 
     width = max(1, min(len(stream) // 20, 500))
-    running = np.convolve(stream, np.ones(width) / width, mode="valid")
+    groups = [np.ones(len(stream))] if classes is None else [classes == 0.0, classes == 1.0]
+    means = []
+    for group in groups:
+        if group.any():
+            sums, counts = (np.convolve(part, np.ones(width), mode="valid") for part in (stream * group, group * 1.0))
+            # Where a rare class has no rows, its mean over the whole stream stands in.
+            overall = stream[group > 0].mean()
+            means.append(np.where(counts > 0.5, sums / np.maximum(counts, 1.0), overall))
+    running = np.mean(means, axis=0)
     step = max(1, -(-len(running) // CURVE_POINTS))
     return tuple((i + width - 1 - start, round(float(running[i]), 5)) for i in range(0, len(running), step))

@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from paceline.extras import require
+
 _PROGRESS, _SETPOINT, _DEVICES, _DEADLINE = "#1f6feb", "#24292f", "#2da44e", "#cf222e"
 
 
@@ -33,6 +35,7 @@ def draw(history: dict[str, Any], path: str | os.PathLike[str], *, title: str = 
     >>> draw(history.to_json(), tempfile.mkdtemp() + "/pace.png").name
     'pace.png'
     """
+    require("worker", "matplotlib")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.errors import InvalidInputError
+from paceline.extras import require
 
 if TYPE_CHECKING:
     from paceline.allocate import Node, Policy
@@ -38,7 +39,7 @@ def add_command(commands: Any) -> None:
         "--policy",
         action="append",
         metavar="NAME",
-        help=f"policy to compare, repeatable: {', '.join(_policies())} (edf, on_time)",
+        help=f"policy to compare, repeatable: {', '.join(_POLICIES)} (edf, on_time)",
     )
     simulate.add_argument(
         "--throughputs", type=Path, metavar="FOLDER", help="folder with a file MODEL.csv for each model"
@@ -96,6 +97,7 @@ class _Workload:
 
 
 def _simulate(args: argparse.Namespace) -> int:
+    require("worker", "numpy", "scipy", "tqdm", *(["matplotlib"] if args.picture else []))
     from tqdm import tqdm
 
     from paceline.simulate.cluster import Friction, Simulation

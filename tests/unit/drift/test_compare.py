@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import runpy
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
+# The numbers in the documentation come from this benchmark, with more windows than in these tests.
+from benchmarks.drift.frames import ten_features
+from benchmarks.drift.rates import detection_rate, false_alarm_rate
+
 from paceline.drift import DriftReport, DriftSettings, FeatureDrift, compare
 from paceline.errors import InvalidInputError
-
-# The numbers in the documentation come from this benchmark, with more windows than in these tests.
-BENCHMARK = runpy.run_path(str(Path(__file__).parents[3] / "benchmarks" / "drift.py"))
-detection_rate, false_alarm_rate, ten_features = (
-    BENCHMARK[name] for name in ("detection_rate", "false_alarm_rate", "ten_features")
-)
 
 
 def window(seed: int = 0, n: int = 500, **columns: object) -> pd.DataFrame:

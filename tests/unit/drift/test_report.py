@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
@@ -73,6 +74,31 @@ def test_report_round_trips_through_json_and_ignores_unknown_keys(report: DriftR
     assert DriftReport.from_dict(data) == report
     with pytest.raises(InvalidInputError, match=r"^format: got 99, expected 1"):
         DriftReport.from_dict({**data, "format": 99})
+
+
+def test_report_without_auc_can_be_read(report: DriftReport) -> None:
+    assert report.concept is not None
+    data = report.to_dict()
+    for key in ("auc_reference", "auc_current"):
+        del data["concept"][key]
+    assert DriftReport.from_dict(data) == report
+    scored = replace(report, concept=replace(report.concept, auc_reference=0.91, auc_current=0.53))
+    assert DriftReport.from_dict(scored.to_dict()) == scored
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "fact"),
+    [(0.91, 0.53, "AUC 0.910 → 0.530"), (None, 0.53, "AUC n/a → 0.530"), (None, None, None)],
+)
+def test_page_shows_the_auc_after_the_error(
+    report: DriftReport, before: float | None, after: float | None, fact: str | None
+) -> None:
+    assert report.concept is not None
+    text = Page(to_html(replace(report, concept=replace(report.concept, auc_reference=before, auc_current=after)))).text
+    if fact is None:
+        assert "AUC" not in text
+    else:
+        assert text.index("share of wrong predictions 0.") < text.index(fact)
 
 
 def test_summary_is_small_and_names_the_drift(report: DriftReport) -> None:

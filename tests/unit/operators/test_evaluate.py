@@ -7,10 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
+from paceline.contract import EVALUATION_XCOM
 from paceline.errors import InvalidInputError
 from paceline.operators import EvaluateOperator
 from paceline.registry import Registry
@@ -60,8 +62,11 @@ def evaluate(tmp_path: Path, process_runtime_root: Path, monkeypatch: pytest.Mon
                 **arguments,
             }
         )
-        ti = SimpleNamespace(dag_id="retrain", run_id=run_id, task_id="evaluate", map_index=-1)
-        return operator.execute({"ti": ti})  # type: ignore[typeddict-item]
+        push = Mock()
+        ti = SimpleNamespace(dag_id="retrain", run_id=run_id, task_id="evaluate", map_index=-1, xcom_push=push)
+        result = operator.execute({"ti": ti})  # type: ignore[typeddict-item]
+        push.assert_called_once_with(key=EVALUATION_XCOM, value=True)
+        return result
 
     return run_operator
 

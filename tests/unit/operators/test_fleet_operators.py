@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -12,11 +13,13 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from sklearn.linear_model import LinearRegression
 from upath import UPath
 
+from paceline.contract import SCHEDULE_XCOM
 from paceline.errors import InvalidInputError, RuntimeUnavailableError
 from paceline.fleet import BackgroundApp, Fleet, Machine
 from paceline.operators import ProfileOperator, ScheduleOperator
 from paceline.profiles import FUNCTIONS, DeviceProfile, Learned, Origin
 from paceline.profiles.store import ProfileStore
+from paceline.schedule import Assignment, Plan, State
 
 GATE = Machine(name="gate", kind="nano", cores=1, memory_gib=1, cgroup_parent="/gate")
 SERVER = GATE.model_copy(update={"name": "server", "cgroup_parent": "/server"})
@@ -100,6 +103,15 @@ def test_missing_engine_is_retried_and_missing_script_is_not(profiles, script, t
         schedule_task(profiles).execute(CONTEXT)
     with pytest.raises(AirflowFailException, match=r"script: got .*none.py"):
         profile_task(profiles, tmp_path / "none.py").execute(CONTEXT)
+
+
+def test_schedule_is_marked_for_the_overview(profiles, monkeypatch):
+    plan = Plan((Assignment("gate", 100, 16, 0.1),), {}, 10.0)
+    monkeypatch.setattr(ScheduleOperator, "_schedule", lambda self: (plan, {"gate": State(cpu=0.5, memory=0.1)}))
+    push = Mock()
+    result = schedule_task(profiles).execute({"ti": SimpleNamespace(xcom_push=push)})
+    assert (set(result["workers"]), result["states"]) == ({"gate"}, {"gate": {"cpu": 0.5, "memory": 0.1}})
+    push.assert_called_once_with(key=SCHEDULE_XCOM, value=True)
 
 
 def test_invalid_arguments_are_rejected_by_name(profiles):

@@ -6,12 +6,14 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from airflow.sdk import Asset
 from airflow.sdk.exceptions import AirflowFailException
 from airflow.sdk.execution_time.context import OutletEventAccessors
 
+from paceline.contract import PROMOTION_XCOM
 from paceline.errors import InvalidInputError
 from paceline.operators import PromoteOperator
 from paceline.operators import promote as promote_module
@@ -43,7 +45,9 @@ def promote(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> Task:
             task_id="promote", evaluation=evaluation, registry=str(registry.root), outlets=[CHAMPION], **arguments
         )
         events = OutletEventAccessors()
-        result = operator.execute({"outlet_events": events})  # type: ignore[typeddict-item]
+        ti = Mock(spec=["xcom_push"])
+        result = operator.execute({"ti": ti, "outlet_events": events})  # type: ignore[typeddict-item]
+        ti.xcom_push.assert_called_once_with(key=PROMOTION_XCOM, value=True)
         assert bool(operator.outlets) is result["promoted"], "only a promotion keeps the outlets and their events"
         if result["promoted"]:
             assert events[CHAMPION].extra["version"] == result["version"]

@@ -63,8 +63,8 @@ def test_mapped_sensor_accepts_templates(field: str) -> None:
 @pytest.mark.parametrize("deferrable", [False, True])
 @pytest.mark.parametrize("field", FIELDS)
 def test_error_for_an_invalid_rendered_value_names_the_field(field: str, deferrable: bool) -> None:
-    sensor = render_sensor(field, 5, deferrable=deferrable, silent_fail=deferrable)
-    with pytest.raises(AirflowFailException, match=f"^{field}: got 5, expected "):
+    sensor = render_sensor(field, -5, deferrable=deferrable, silent_fail=deferrable)
+    with pytest.raises(AirflowFailException, match=f"^{field}: got -5, expected "):
         sensor.execute({})
 
 

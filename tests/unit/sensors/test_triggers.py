@@ -6,6 +6,7 @@ import asyncio
 import json
 import threading
 from collections.abc import AsyncIterator
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,11 @@ from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 from paceline.drift import DriftReport, FeatureDrift
 from paceline.errors import InvalidInputError
 from paceline.sensors import DriftEventTrigger, DriftTrigger, triggers
+from paceline.sensors._decision import TriggerState, decide_new_drift, decide_new_window, look_significance
 from paceline.sensors.check import DriftCheck
-from paceline.sensors.triggers import TriggerState, decide_event
+from paceline.sensors.windows import DataWindow
+
+NOON = datetime(2030, 1, 1, 12, tzinfo=timezone.utc)
 
 
 def make_report(*drifted: str, rows: int = 500) -> DriftReport:
@@ -58,42 +62,89 @@ SHORT = DriftReport("not enough data", "", 500, 3)
 
 
 @pytest.mark.parametrize(
-    ("checks", "fire_on", "fired"),
+    ("checks", "fired"),
     [
         # Continued drift fires once although the window slides. New drift after a check without drift fires again.
         (
             [make_report(), make_report("temp"), make_report("temp", rows=501), make_report(), make_report("temp")],
-            "new_drift",
             [1, 4],
         ),
         # Drift of a second feature fires. A feature that stops drifting and then drifts again does not fire.
         (
             [make_report("temp"), make_report("temp", "wind"), make_report("temp"), make_report("temp", "wind")],
-            "new_drift",
             [0, 1],
         ),
         # A check with too little data does not change the state.
-        ([SHORT, make_report("temp"), SHORT, make_report("temp")], "new_drift", [1]),
-        # With batches, each window with drift fires once.
-        (
-            [make_report("temp"), make_report("temp"), make_report("temp", rows=501), make_report("temp", rows=501)],
-            "new_window",
-            [0, 2],
-        ),
+        ([SHORT, make_report("temp"), SHORT, make_report("temp")], [1]),
     ],
 )
-def test_drift_fires_once(checks: list[DriftReport], fire_on: Any, fired: list[int]) -> None:
-    last, fired_checks = TriggerState(), []
-    for number, item in enumerate(checks):
-        fires, last = decide_event(item, last, "check", fire_on)
-        if fires:
-            fired_checks.append(number)
-    assert fired_checks == fired
+def test_drift_fires_once(checks: list[DriftReport], fired: list[int]) -> None:
+    assert fired_checks(checks) == fired
+
+
+def fired_checks(reports: list[DriftReport], cooldown_s: float | None = None, digests: str = "") -> list[int]:
+    """Return the numbers of the hourly reports that fire. ``digests`` has the digest of each report's check."""
+    state, fired = TriggerState(), []
+    for hour, (report, digest) in enumerate(zip(reports, digests or "a" * len(reports), strict=True)):
+        decision = decide_new_drift(report, state, digest, NOON + timedelta(hours=hour), cooldown_s)
+        state = TriggerState.from_json(decision.state.to_json())
+        if decision.fires:
+            fired.append(hour)
+    return fired
 
 
 def test_state_of_a_different_check_is_ignored() -> None:
-    _, last = decide_event(make_report("temp"), TriggerState(), "old", "new_drift")
-    assert decide_event(make_report("temp"), last, "new", "new_drift")[0]
+    assert fired_checks([make_report("temp")] * 3, digests="abb") == [0, 1]
+
+
+def test_lasting_drift_fires_again_only_after_the_cooldown() -> None:
+    lasting = [make_report("temp"), *[make_report("temp", "wind")] * 5]
+    assert fired_checks(lasting, cooldown_s=2.5 * 3600) == [0, 3]
+    # A new champion resets the drifted parts, but not the cooldown.
+    assert fired_checks(lasting, cooldown_s=2.5 * 3600, digests="abbbbb") == [0, 3]
+
+
+def test_model_without_a_champion_fires_once() -> None:
+    missing = DriftReport("no champion", "churn has no champion yet.", 0, 0)
+    assert fired_checks([missing, missing, make_report(), make_report("temp")], digests="abcc") == [0, 1, 3]
+
+
+def windows_fired(path: Path, windows: list[pd.DataFrame]) -> list[int]:
+    """Return the numbers of the windows whose check fires an event."""
+    check = DriftCheck(write_window(path / "reference.csv"), str(path / "current.parquet"), window_column="batch")
+    state, fired = TriggerState(), []
+    for hour, frame in enumerate(windows):
+        frame.to_parquet(path / "current.parquet")
+        decision = decide_new_window(check, check.read_current(), state, NOON + timedelta(hours=hour), None)
+        state = TriggerState.from_json(decision.state.to_json())
+        if decision.fires:
+            fired.append(hour)
+    return fired
+
+
+def make_batch(number: int, rows: int, shift: float) -> pd.DataFrame:
+    rng = np.random.default_rng(number)
+    return pd.DataFrame({"temp": rng.normal(shift, 1, rows), "wind": rng.normal(0, 1, rows), "batch": number})
+
+
+def test_each_window_with_drift_fires_once_although_it_grows(tmp_path: Path) -> None:
+    growing = [make_batch(1, rows, 1.0) for rows in range(50, 1050, 100)]
+    following = [make_batch(2, 300, 0.0), make_batch(3, 300, 1.0), make_batch(3, 600, 1.0)]
+    assert windows_fired(tmp_path, growing + following) == [1, 11]
+
+
+def test_growing_window_is_checked_at_each_quarter_with_less_significance(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[tuple[int, float]] = []
+
+    def compare(self: DriftCheck, window: DataWindow) -> DriftReport:
+        looks.append((window.rows, self.settings.significance))
+        return make_report()
+
+    monkeypatch.setattr(DriftCheck, "compare", compare)
+    windows_fired(tmp_path, [make_batch(1, rows, 0.0) for rows in (99, 100, 124, 125, 125, 150, 157)])
+    assert looks == [(rows, look_significance(0.01, look)) for look, rows in enumerate((100, 125, 157), 1)]
 
 
 # --- serialization ---------------------------------------------------------------------------------------------
@@ -121,6 +172,12 @@ def test_trigger_round_trips_through_serialization(trigger: Any) -> None:
     ("options", "message"),
     [
         ({}, "current: got None, expected a SQL query"),
+        (
+            {"current": "SELECT 1", "fire_on": "new_window"},
+            "window_column: got None, expected a column whose greatest value identifies the window",
+        ),
+        ({"current": "b.csv", "window_column": "day"}, "window_column: got 'day', expected None"),
+        ({"current": "b.csv", "cooldown": "-1h"}, "cooldown: got '-1h', expected a duration"),
         ({"current": "b.csv", "fire_on": "always"}, "fire_on: got 'always', expected 'new_drift'"),
         ({"current": "b.csv", "settings": {"minimum_samples": 1}}, "minimum_samples: got 1, expected"),
     ],

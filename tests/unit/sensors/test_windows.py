@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 import sqlite3
+import subprocess
+import sys
+import uuid
 from contextlib import closing
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
+from airflow.providers.sqlite.hooks.sqlite import SqliteHook
+from tests.s3_server import serve
 
+from paceline.drift import DriftReport, DriftSettings
 from paceline.errors import InvalidInputError
+from paceline.sensors import _files, windows
+from paceline.sensors.check import DriftCheck
 from paceline.sensors.windows import describe, is_sql, read_window
 
 FRAME = pd.DataFrame({"temp": [1.5, 2.5, None], "carrier": ["AA", "UA", "AA"]})
@@ -43,12 +54,12 @@ def test_query_is_distinguished_from_a_path(source: str, expected: bool) -> None
 
 def test_query_runs_on_its_connection_with_bound_parameters(store: str) -> None:
     named, in_order = (f"SELECT * FROM flights WHERE carrier = {mark}" for mark in (":c", "?"))
-    rows = read_window("current", named, conn_id=store, parameters={"c": "AA"})
+    rows = read_window("current", named, conn_id=store, parameters={"c": "AA"}).frame
     assert rows["temp"].iloc[0] == 1.5
     assert len(rows) == 2
-    assert read_window("current", in_order, conn_id=store, parameters=["UA"])["temp"].tolist() == [2.5]
+    assert read_window("current", in_order, conn_id=store, parameters=["UA"]).frame["temp"].tolist() == [2.5]
     # A parameter is a value and cannot change the query.
-    rows = read_window("current", named, conn_id=store, parameters={"c": "AA' OR '1'='1"})
+    rows = read_window("current", named, conn_id=store, parameters={"c": "AA' OR '1'='1"}).frame
     assert (len(rows), list(rows.columns)) == (0, ["temp", "carrier"])
 
 
@@ -60,7 +71,7 @@ def test_files_are_read_by_path_and_by_url(tmp_path: Path, name: str, scheme: st
         FRAME.to_parquet(path)
     else:
         FRAME.to_csv(path, index=False)
-    pd.testing.assert_frame_equal(read_window("reference", f"{scheme}{path}"), FRAME)
+    pd.testing.assert_frame_equal(read_window("reference", f"{scheme}{path}").frame, FRAME)
 
 
 @pytest.mark.parametrize(
@@ -84,6 +95,163 @@ def test_error_for_an_unreadable_window_names_the_field(
     with pytest.raises(InvalidInputError) as caught:
         read_window("current", source, conn_id=conn_id)
     assert str(caught.value).startswith(message)
+
+
+# --- large windows ---------------------------------------------------------------------------------------------
+
+LARGE = pd.DataFrame({"row": range(250_000), "late": [0, 1] * 125_000, "name": [f"n{i % 7}" for i in range(250_000)]})
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the same large window as a file, as a folder of files, and as a database table."""
+    folder = tmp_path_factory.mktemp("large")
+    LARGE.to_parquet(folder / "file.parquet", row_group_size=60_000)
+    LARGE.to_csv(folder / "file.csv", index=False)
+    (folder / "parts.parquet").mkdir()
+    for part in range(5):
+        LARGE.iloc[part * 50_000 : (part + 1) * 50_000].to_parquet(folder / "parts.parquet" / f"part-{part}.parquet")
+    with closing(sqlite3.connect(folder / "store.db")) as database, database:
+        LARGE.to_sql("rows", database, index=False)
+    return folder
+
+
+@pytest.mark.parametrize("source", ["file.parquet", "file.csv", "parts.parquet", "SELECT * FROM rows -- all"])
+def test_large_window_is_read_as_a_random_sample_in_order(
+    large: Path, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_LARGE", json.dumps({"conn_type": "sqlite", "host": str(large / "store.db")}))
+    place = source if is_sql(source) else str(large / source)
+    window = read_window("current", place, conn_id="large", max_rows=20_000, window_column="row")
+    assert (window.rows, window.identity) == (250_000, "249999")
+    rows = window.frame["row"]
+    assert rows.is_monotonic_increasing
+    assert rows.is_unique
+    # Eight standard deviations around the number of rows that each tenth of the window contributes.
+    tenths = (rows // 25_000).value_counts()
+    assert tenths.between(2000 - 8 * 45, 2000 + 8 * 45).all()
+    assert list(window.frame.columns) == ["row", "late", "name"]
+    if not is_sql(source):
+        assert len(rows) == 20_000
+        again = read_window("current", place, max_rows=20_000)
+        pd.testing.assert_frame_equal(again.frame, window.frame)
+
+
+# The file's bytes are Python objects, its columns are in Arrow's memory, whose peak counts from the process's start.
+READ_AND_PRINT_PEAK = """
+import sys, tracemalloc
+import pyarrow as pa
+from paceline.sensors.windows import read_window
+
+small, large = sys.argv[1:]
+read_window("current", small)  # imports the libraries
+tracemalloc.start()
+rows = read_window("current", large, max_rows=1000).rows
+print(rows, tracemalloc.get_traced_memory()[1] + pa.default_memory_pool().max_memory())
+"""
+
+
+def test_large_file_is_never_in_memory_as_a_whole(tmp_path: Path) -> None:
+    path = tmp_path / "wide.parquet"
+    numbers = np.random.default_rng(0).normal(size=(1_500_000, 5))
+    pd.DataFrame(numbers, columns=list("abcde")).to_parquet(path, row_group_size=50_000)
+    FRAME.to_parquet(tmp_path / "small.parquet")
+    ended = subprocess.run(
+        [sys.executable, "-c", READ_AND_PRINT_PEAK, str(tmp_path / "small.parquet"), str(path)],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    rows, peak = map(int, ended.stdout.split())
+    assert rows == len(numbers)
+    assert peak < numbers.nbytes / 2
+
+
+@pytest.mark.parametrize("source", ["file.parquet", "file.csv"])
+def test_only_the_needed_columns_of_a_file_are_read(large: Path, source: str) -> None:
+    read = read_window("current", str(large / source), columns=["late", "row"], max_rows=300_000)
+    assert sorted(read.frame.columns) == ["late", "row"]
+    # The error message about an unknown column lists all columns.
+    assert len(read_window("current", str(large / source), columns=["late", "rows"]).frame.columns) == 3
+
+
+def test_small_window_is_read_by_one_query(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    queries: list[str] = []
+    run = SqliteHook.get_df
+    monkeypatch.setattr(SqliteHook, "get_df", lambda self, sql, **kw: queries.append(sql) or run(self, sql, **kw))
+    read_window("current", "SELECT * FROM flights;", conn_id=store, window_column="temp")
+    assert len(queries) == 1
+
+
+def test_identity_of_a_file_changes_with_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "parts.parquet"
+    path.mkdir()
+    FRAME.to_parquet(path / "a.parquet")
+    first = read_window("current", str(path)).identity
+    assert read_window("current", str(path)).identity == first
+    FRAME.to_parquet(path / "b.parquet")
+    window = read_window("current", str(path))
+    assert (window.rows, window.identity == first) == (6, False)
+
+
+def test_file_in_an_object_store_is_read_again_only_if_it_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serve() as server:
+        folder = server.folder(uuid.uuid4().hex)
+        # Without a connection, because the test's server has no Airflow connection.
+        monkeypatch.setattr(_files, "find_file", lambda field, source: folder / source)
+
+        def write(name: str, rows: int) -> None:
+            content = io.BytesIO()
+            pd.concat([FRAME] * rows).to_parquet(content)
+            (folder / name).write_bytes(content.getvalue())
+
+        write("one.parquet", 1)
+        write("parts.parquet/a.parquet", 2)
+        first = {name: read_window("reference", name) for name in ("one.parquet", "parts.parquet")}
+        assert [window.rows for window in first.values()] == [3, 6]
+        for name, window in first.items():
+            assert read_window("reference", name).identity == window.identity
+        write("one.parquet", 3)
+        write("parts.parquet/b.parquet", 1)
+        second = {name: read_window("reference", name) for name in first}
+        assert [window.rows for window in second.values()] == [9, 9]
+        assert all(second[name].identity != first[name].identity for name in first)
+
+
+def test_unknown_window_column_is_rejected(tmp_path: Path) -> None:
+    FRAME.to_parquet(tmp_path / "a.parquet")
+    message = "window_column: got 'day', expected a column of the current window (the columns are temp, carrier)"
+    with pytest.raises(InvalidInputError, match=re.escape(message)):
+        read_window("current", str(tmp_path / "a.parquet"), window_column="day")
+
+
+def test_reference_of_a_check_is_read_once_until_its_file_changes(tmp_path: Path) -> None:
+    reference, current = str(tmp_path / "a.parquet"), str(tmp_path / "b.parquet")
+    many = pd.concat([FRAME] * 100, ignore_index=True)
+    many.to_parquet(reference)
+    many.to_parquet(current)
+    reads: list[str] = []
+    check = DriftCheck(reference, current)
+
+    def run() -> DriftReport:
+        with pytest.MonkeyPatch.context() as patch:
+            read = windows.read_file
+            patch.setattr(windows, "read_file", lambda field, *rest: reads.append(field) or read(field, *rest))
+            return check.run()
+
+    assert [run().reference_rows for _ in range(2)] == [300, 300]
+    assert reads == ["current", "reference", "current"]
+    many.iloc[:200].to_parquet(reference)
+    assert run().reference_rows == 200
+
+
+def test_report_counts_all_rows_and_names_the_sample(tmp_path: Path) -> None:
+    pd.concat([FRAME] * 200).to_parquet(tmp_path / "a.parquet")
+    pd.concat([FRAME] * 100).to_parquet(tmp_path / "b.parquet")
+    settings = DriftSettings(max_rows=400)
+    report = DriftCheck(str(tmp_path / "a.parquet"), str(tmp_path / "b.parquet"), settings=settings).run()
+    assert (report.reference_rows, report.current_rows) == (600, 300)
+    assert report.notes == ("A random sample of 400 of 600 rows stands for the reference window.",)
 
 
 def test_file_without_a_header_line_is_rejected(tmp_path: Path) -> None:

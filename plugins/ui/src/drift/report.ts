@@ -23,8 +23,13 @@ export interface ConceptDrift {
   error_current: number | null;
 }
 
+export interface JointDrift {
+  verdict: "drift" | "no drift";
+  reason: string;
+}
+
 export interface Report {
-  verdict: "drift" | "no drift" | "not enough data";
+  verdict: "drift" | "no drift" | "not enough data" | "no champion";
   reason: string;
   reference_rows: number;
   current_rows: number;
@@ -32,5 +37,6 @@ export interface Report {
   current?: string;
   features: FeatureDrift[];
   concept: ConceptDrift | null;
+  joint?: JointDrift | null;
   notes: string[];
 }

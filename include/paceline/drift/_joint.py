@@ -1,0 +1,118 @@
+"""Tests whether the features have drifted jointly although no single feature has: for example, if a correlation turned.
+
+Called by ``paceline.drift.compare``. The classifier comes from scikit-learn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from paceline.drift._columns import Column, to_label
+from paceline.drift._report import JointDrift
+from paceline.drift._settings import DriftSettings
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+    from numpy.typing import NDArray
+
+# Rows of each window. More rows would take longer and hardly separate the windows better.
+MAX_ROWS = 5_000
+# Fewer rows, in multiples of ``minimum_samples``, cannot tell a relevant difference from noise.
+FEWEST = 5
+
+
+def compare_jointly(
+    columns: Sequence[Column], reference: pd.DataFrame, current: pd.DataFrame, settings: DriftSettings
+) -> JointDrift | None:
+    """Test whether a classifier can tell the rows of the windows apart; return ``None`` with too few rows or columns.
+
+    The classifier learns from one half of the rows. On the other half, its scores for the two windows are compared
+    with the Mann-Whitney test: if the windows have the same distribution, no classifier gives different scores.
+
+    Notes
+    -----
+    D. Lopez-Paz and M. Oquab, "Revisiting classifier two-sample tests", ICLR 2017.
+
+    Examples
+    --------
+    >>> import numpy as np, pandas as pd
+    >>> rng = np.random.default_rng(0)
+    >>> def correlated(rho):
+    ...     return pd.DataFrame(rng.multivariate_normal([0, 0], [[1, rho], [rho, 1]], 1000), columns=["temp", "humid"])
+    >>> columns = [Column("temp", "numeric"), Column("humid", "numeric")]
+    >>> result = compare_jointly(columns, correlated(0.9), correlated(-0.9), DriftSettings())
+    >>> result.verdict, result.auc > 0.9, "the correlation of temp and humid turned" in result.reason
+    ('drift', True, True)
+    """
+    import numpy as np
+    from scipy.stats import mannwhitneyu
+    from sklearn.ensemble import HistGradientBoostingClassifier
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+    if len(columns) < 2 or min(len(reference), len(current)) < FEWEST * settings.minimum_samples:
+        return None
+    rng = np.random.default_rng(0)
+    chosen = [frame.iloc[np.sort(rng.permutation(len(frame))[:MAX_ROWS])] for frame in (reference, current)]
+    encoded = np.concatenate([_encode(column, *chosen) for column in columns], axis=1)
+    labels = np.repeat([0, 1], [len(frame) for frame in chosen])
+    learn = rng.random(len(labels)) < 0.5
+    classifier = HistGradientBoostingClassifier(max_iter=60, random_state=0)
+    with threadpool_limits(1, user_api="openmp"):  # several threads would take longer for so few rows
+        classifier.fit(encoded[learn], labels[learn])
+        scores, truth = classifier.decision_function(encoded[~learn]), labels[~learn]
+    test = mannwhitneyu(scores[truth == 1], scores[truth == 0], alternative="greater")
+    auc = float(test.statistic) / float((truth == 1).sum() * (truth == 0).sum())
+    drifted = test.pvalue <= settings.significance and auc >= settings.joint_threshold
+    return JointDrift(
+        verdict="drift" if drifted else "no drift",
+        reason=_describe(columns, encoded, labels, auc, drifted),
+        auc=auc,
+        p_value=float(test.pvalue),
+        rows=len(labels),
+    )
+
+
+def _encode(column: Column, *frames: pd.DataFrame) -> NDArray[np.float64]:
+    """Return a column's values in all frames as numbers; labels become the rank of their frequency."""
+    import numpy as np
+    import pandas as pd
+
+    values = pd.concat([frame[column.name] for frame in frames], ignore_index=True)
+    if column.kind == "numeric":
+        return values.to_numpy(dtype=float, na_value=np.nan)[:, None]
+    labels = values.map(to_label, na_action="ignore").astype(object)
+    ranks: dict[Any, int] = {label: rank for rank, label in enumerate(labels.value_counts().index)}
+    return labels.map(ranks, na_action="ignore").to_numpy(dtype=float, na_value=np.nan)[:, None]
+
+
+def _describe(
+    columns: Sequence[Column], encoded: NDArray[np.float64], labels: NDArray[np.int64], auc: float, drifted: bool
+) -> str:
+    if not drifted:
+        return f"A classifier hardly tells the windows apart (AUC {auc:.2f})."
+    text = f"No single feature has drifted, but a classifier tells the windows apart (AUC {auc:.2f})"
+    change = _largest_correlation_change(columns, encoded, labels)
+    return f"{text}: {change}." if change else f"{text}."
+
+
+def _largest_correlation_change(
+    columns: Sequence[Column], encoded: NDArray[np.float64], labels: NDArray[np.int64]
+) -> str:
+    """Describe the pair of numeric features whose rank correlation differs most between the windows."""
+    import numpy as np
+    import pandas as pd
+
+    numeric = [index for index, column in enumerate(columns) if column.kind == "numeric"]
+    if len(numeric) < 2:
+        return ""
+    frame = pd.DataFrame(encoded[:, numeric])
+    before, after = (frame[labels == label].corr(method="spearman").to_numpy() for label in (0, 1))
+    gaps = np.nan_to_num(np.abs(np.triu(after - before, k=1)))
+    first, second = np.unravel_index(int(gaps.argmax()), gaps.shape)
+    if gaps[first, second] < 0.1:
+        return ""
+    names = f"{columns[numeric[first]].name} and {columns[numeric[second]].name}"
+    old, new = before[first, second], after[first, second]
+    return f"the correlation of {names} {'turned' if old * new < 0 else 'changed'} from {old:.2f} to {new:.2f}"

@@ -1,0 +1,249 @@
+"""Measures a model's error in each labelled row of two windows, of the same kind in both.
+
+Called by ``paceline.drift.compare``; ``paceline.drift.concept`` looks for changes in the errors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from paceline.drift._columns import to_label, to_numbers
+from paceline.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+    from numpy.typing import NDArray
+
+ErrorKind = Literal["auto", "wrong", "absolute", "log_loss", "brier", "auc"]
+ERROR_KINDS: tuple[ErrorKind, ...] = ("auto", "wrong", "absolute", "log_loss", "brier", "auc")
+WRONG, ABSOLUTE, RANKING = "share of wrong predictions", "mean absolute error", "ranking error"
+MEASURES: dict[ErrorKind, str] = {
+    "wrong": WRONG,
+    "absolute": ABSOLUTE,
+    "log_loss": "mean log loss",
+    "brier": "Brier score",
+    "auc": RANKING,
+}
+# Kinds of errors for labels of 0 and 1 with probabilities or scores.
+TWO_CLASS_KINDS: tuple[ErrorKind, ...] = ("log_loss", "brier", "auc")
+# The log loss of a certain but wrong prediction is infinite; probabilities closer to 0 or 1 count as this close.
+LOG_LOSS_CLIP = 1e-6
+
+
+@dataclass(frozen=True)
+class PredictionErrors:
+    """The model's error in each labelled row of both windows.
+
+    Parameters
+    ----------
+    measure:
+        Name of the mean of the errors; see ``ConceptDrift``.
+    reference, current:
+        Errors in row order.
+    rows:
+        Number of the row of each current error in the current window.
+    no_skill, ceiling:
+        Scale of the errors; see ``detect_concept_drift``.
+    classes:
+        Label (0 or 1) of each row of both windows for probabilities and scores, otherwise None.
+    auc_reference, auc_current:
+        Area under the ROC curve of each window, or None without probabilities or scores, or without rows of both
+        classes.
+    """
+
+    measure: str
+    reference: NDArray[np.float64]
+    current: NDArray[np.float64]
+    rows: NDArray[np.int64]
+    no_skill: float = 1.0
+    ceiling: float = 1.0
+    classes: NDArray[np.float64] | None = None
+    auc_reference: float | None = None
+    auc_current: float | None = None
+
+
+def compute_errors(
+    reference: pd.DataFrame | None,
+    current: pd.DataFrame,
+    prediction: str,
+    actual: str,
+    *,
+    error: ErrorKind = "auto",
+    threshold: float = 0.5,
+    detector: str = "adwin",
+) -> PredictionErrors:
+    """Return the error of each row with a prediction and an actual label, of the same kind in both windows.
+
+    Parameters
+    ----------
+    reference, current:
+        The windows; the reference may be None or lack the columns.
+    prediction, actual:
+        Columns of the predictions and labels.
+    error:
+        Kind of error. With ``"auto"``, the values of both windows together decide: numbers have absolute errors; labels
+        of 0 and 1 with probabilities have the Brier score, or right and wrong predictions for the detector DDM; other
+        labels have right and wrong predictions.
+
+        - ``"wrong"``: 0 for a right and 1 for a wrong prediction.
+        - ``"absolute"``: absolute difference.
+        - ``"brier"``: squared difference of the probability and the label (0 or 1).
+        - ``"log_loss"``: negative logarithm of the probability of the label, clipped to ``LOG_LOSS_CLIP``.
+        - ``"auc"``: share of the reference's rows of the other class that are ranked on the wrong side of the row. Its
+          mean in the reference is 1 - AUC. Scores may be any numbers.
+    threshold:
+        Probability from which a prediction counts as class 1, for ``"wrong"``.
+    detector:
+        Detector that will process the errors.
+
+    Raises
+    ------
+    InvalidInputError
+        For an error kind that does not suit the values, and probabilities outside 0 to 1.
+
+    Notes
+    -----
+    G. W. Brier, "Verification of forecasts expressed in terms of probability", Monthly Weather Review 78, 1950.
+    M. S. Pepe and T. Cai, "The analysis of placement values for evaluating discriminatory measures", Biometrics 60,
+    2004 (errors of the kind ``"auc"``).
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> frame = pd.DataFrame({"predicted": [0.9, 0.2, 0.6, None], "late": [1, 1, 0, 0]})
+    >>> compute_errors(None, frame, "predicted", "late").current.round(2).tolist()
+    [0.01, 0.64, 0.36]
+    >>> compute_errors(None, frame, "predicted", "late", error="wrong", threshold=0.7).current.tolist()
+    [0.0, 1.0, 0.0]
+    """
+    import numpy as np
+
+    if reference is None or not {prediction, actual} <= set(reference.columns):
+        reference = current[:0]
+    before, after = ((frame[prediction].notna() & frame[actual].notna()).to_numpy() for frame in (reference, current))
+    start, rows = int(before.sum()), np.flatnonzero(after)
+    # Each column's values in both windows.
+    columns = [(reference[name][before], current[name][after]) for name in (prediction, actual)]
+
+    if not all(_are_numbers(series) for column in columns for series in column if len(series)):
+        if error not in ("auto", "wrong"):
+            raise InvalidInputError(
+                "error", error, f"'wrong' or 'auto', because {prediction!r} and {actual!r} are labels"
+            )
+        given, true = ([to_label(value) for series in column for value in series.tolist()] for column in columns)
+        is_wrong = np.array([float(p != t) for p, t in zip(given, true, strict=True)])
+        return PredictionErrors(WRONG, is_wrong[:start], is_wrong[start:], rows)
+
+    predicted, truth = (
+        np.concatenate([to_numbers(old, "reference"), to_numbers(new, "current")]) for old, new in columns
+    )
+    binary = bool(np.isin(truth, (0, 1)).all())
+    scored = binary and not np.isin(predicted, (0, 1)).all()
+    if error == "auto":
+        error = "absolute" if not binary else "brier" if scored and detector != "ddm" else "wrong"
+    _check_values(error, prediction, actual, predicted, binary=binary)
+    values, no_skill, ceiling = _compute_row_errors(error, predicted, truth, start, threshold, binary=binary)
+    return PredictionErrors(
+        MEASURES[error],
+        values[:start],
+        values[start:],
+        rows,
+        no_skill,
+        ceiling,
+        truth if error in TWO_CLASS_KINDS else None,
+        _compute_auc(predicted[:start], truth[:start]) if scored else None,
+        _compute_auc(predicted[start:], truth[start:]) if scored else None,
+    )
+
+
+def _are_numbers(series: pd.Series[Any]) -> bool:
+    """Return whether all values are numbers or true/false. Columns of objects occur with missing or decimal values."""
+    import numbers
+    from decimal import Decimal
+
+    from pandas.api import types
+
+    if types.is_object_dtype(series.dtype):
+        return all(isinstance(value, numbers.Real | Decimal) for value in series.infer_objects().tolist())
+    return types.is_numeric_dtype(series.dtype) or types.is_bool_dtype(series.dtype)
+
+
+def _check_values(
+    error: ErrorKind, prediction: str, actual: str, predicted: NDArray[np.float64], *, binary: bool
+) -> None:
+    if error in TWO_CLASS_KINDS and not binary:
+        raise InvalidInputError(
+            "error", error, f"'absolute', 'wrong' or 'auto', because {actual!r} has numbers other than 0 and 1"
+        )
+    outside = predicted[(predicted < 0) | (predicted > 1)]
+    if len(outside) and binary and error not in ("absolute", "auc"):
+        raise InvalidInputError(
+            prediction,
+            float(outside[0]),
+            f"a class or a probability between 0 and 1: {actual!r} contains only 0 and 1 "
+            "(or error='absolute' or error='auc')",
+        )
+
+
+def _compute_row_errors(
+    error: ErrorKind,
+    predicted: NDArray[np.float64],
+    truth: NDArray[np.float64],
+    start: int,
+    threshold: float,
+    *,
+    binary: bool,
+) -> tuple[NDArray[np.float64], float, float]:
+    """Return the errors, and their ``no_skill`` and ``ceiling``. The current rows begin at ``start``."""
+    import numpy as np
+
+    # Half a row is added to each class, so that the rate is never 0 or 1.
+    rate = (float(truth.sum()) + 0.5) / (len(truth) + 1)
+    if error == "absolute":
+        return np.abs(predicted - truth), 1.0, 1.0  # the detector takes the scale from the errors
+    if error == "brier":
+        return (predicted - truth) ** 2, rate * (1 - rate), 1.0
+    if error == "log_loss":
+        clipped = np.clip(predicted, LOG_LOSS_CLIP, 1 - LOG_LOSS_CLIP)
+        losses = -np.log(np.where(truth == 1, clipped, 1 - clipped))
+        entropy = -rate * np.log(rate) - (1 - rate) * np.log(1 - rate)
+        # ADWIN's bound grows with the range of its values. Cut losses where the probability of the label is half of the
+        # rarer class's rate, so that errors still count more than the prediction of that rate.
+        return losses, float(entropy), float(-np.log(min(rate, 1 - rate) / 2))
+    if error == "auc":
+        positives, negatives = predicted[:start][truth[:start] == 1], predicted[:start][truth[:start] == 0]
+        if not len(positives) or not len(negatives):
+            raise InvalidInputError(
+                "error",
+                error,
+                "another kind of error, or a reference with predictions and labels of both classes (it has "
+                f"{len(positives)} rows with the label 1 and {len(negatives)} with 0)",
+            )
+        return _rank_errors(predicted, truth, positives, negatives), 0.5, 0.5
+    is_wrong = (predicted >= threshold) != (truth == 1) if binary else predicted != truth
+    return is_wrong.astype(float), 1.0, 1.0
+
+
+def _rank_errors(
+    predicted: NDArray[np.float64],
+    truth: NDArray[np.float64],
+    positives: NDArray[np.float64],
+    negatives: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """Return for each row the share of the other class's scores on the wrong side of its score; ties count half."""
+    import numpy as np
+
+    below = [
+        (np.searchsorted(scores, predicted, "left") + np.searchsorted(scores, predicted, "right")) / 2 / len(scores)
+        for scores in (np.sort(positives), np.sort(negatives))
+    ]
+    return np.where(truth == 1, 1 - below[1], below[0])
+
+
+def _compute_auc(predicted: NDArray[np.float64], truth: NDArray[np.float64]) -> float | None:
+    positives, negatives = predicted[truth == 1], predicted[truth == 0]
+    if not len(positives) or not len(negatives):
+        return None
+    return 1 - float(_rank_errors(predicted, truth, positives, negatives)[truth == 1].mean())

@@ -1,0 +1,141 @@
+"""Decides whether a check of ``DriftEventTrigger`` fires an event, given the state after the checks before.
+
+The state is a value that the trigger stores with its asset, so that a restarted trigger does not repeat events.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from .retraining import is_cooling_down
+
+if TYPE_CHECKING:
+    from paceline.drift import DriftReport
+
+    from .check import DriftCheck
+    from .windows import DataWindow
+
+# A growing window is checked again when it has grown by this factor.
+GROWTH = 1.25
+
+
+@dataclass(frozen=True)
+class TriggerState:
+    """What an event trigger remembers.
+
+    ``check`` is the digest of the check, ``parts`` are the parts that have drifted. ``window`` identifies the newest
+    window, ``looks`` counts its checks, ``rows`` is its number of rows at the last check, and ``fired`` tells whether
+    the window has fired. ``fired_at`` is the time of the last event (ISO 8601), or "".
+    """
+
+    check: str = ""
+    parts: tuple[str, ...] = ()
+    window: str = ""
+    looks: int = 0
+    rows: int = 0
+    fired: bool = False
+    fired_at: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the state as JSON values."""
+        loaded: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
+        return loaded
+
+    @classmethod
+    def from_json(cls, stored: object) -> TriggerState:
+        """Build a state from the result of ``to_json``. Ignore unknown keys and values that are not a state.
+
+        >>> TriggerState.from_json({"check": "1f0c", "parts": ["temp"], "finding": "of an earlier version"}).parts
+        ('temp',)
+        """
+        if not isinstance(stored, dict):
+            return cls()
+        known = {field.name for field in dataclasses.fields(cls)}
+        state = cls(**{key: value for key, value in stored.items() if key in known})
+        return dataclasses.replace(state, parts=tuple(map(str, state.parts)))
+
+
+@dataclass(frozen=True)
+class EventDecision:
+    """Whether to fire an event for ``report``, and the state to store. Without a check, ``report`` is ``None``."""
+
+    fires: bool
+    state: TriggerState
+    report: DriftReport | None
+
+
+def decide_new_drift(
+    report: DriftReport, last: TriggerState, check: str, now: datetime, cooldown_s: float | None
+) -> EventDecision:
+    """Fire if a feature or the model's error drifts for the first time since the last check without drift.
+
+    Drift that continues in a sliding window is not new. With a cooldown, it fires again after the cooldown, because the
+    training that it started has not ended it. A report with too little data does not change the state. A changed check
+    or champion (``check``) resets the state.
+
+    >>> from datetime import timezone
+    >>> from paceline.drift import DriftReport, FeatureDrift
+    >>> now = datetime(2030, 1, 1, tzinfo=timezone.utc)
+    >>> drift = DriftReport("drift", "", 500, 500, features=(FeatureDrift("temp", "numeric", "drift"),))
+    >>> first = decide_new_drift(drift, TriggerState(), "check", now, None)
+    >>> first.fires, decide_new_drift(drift, first.state, "check", now, None).fires
+    (True, False)
+    """
+    if report.verdict == "not enough data":
+        return EventDecision(False, last, report)
+    known = last if last.check == check else TriggerState(check, fired_at=last.fired_at)
+    if not report.needs_training:
+        return EventDecision(False, TriggerState(check, fired_at=known.fired_at), report)
+    parts = set(report.drifted_parts)
+    if is_cooling_down(known.fired_at, now, cooldown_s):
+        return EventDecision(False, known, report)
+    if parts <= set(known.parts) and cooldown_s is None:
+        return EventDecision(False, known, report)
+    parts |= set(known.parts)
+    state = dataclasses.replace(known, parts=tuple(sorted(parts)), fired_at=now.isoformat())
+    return EventDecision(True, state, report)
+
+
+def decide_new_window(
+    check: DriftCheck, window: DataWindow, last: TriggerState, now: datetime, cooldown_s: float | None
+) -> EventDecision:
+    """Check the current window, unless it has fired or has hardly grown since its last check; fire if it has drifted.
+
+    The checks of one window share the significance, so that a window that grows causes no more false alarms than a
+    complete one; see ``look_significance``.
+    """
+    settings = check.settings
+    digest = check.fingerprint()
+    known = last
+    if (last.check, last.window) != (digest, window.identity):
+        known = TriggerState(digest, window=window.identity, fired_at=last.fired_at)
+    if (
+        known.fired
+        or window.rows < max(settings.minimum_samples, math.ceil(known.rows * GROWTH))
+        or is_cooling_down(known.fired_at, now, cooldown_s)
+    ):
+        return EventDecision(False, known, None)
+    looks = known.looks + 1
+    spent = dataclasses.replace(settings, significance=look_significance(settings.significance, looks))
+    report = dataclasses.replace(check, settings=spent).compare(window)
+    fires = report.needs_training
+    state = dataclasses.replace(known, looks=looks, rows=window.rows, fired=fires)
+    return EventDecision(fires, dataclasses.replace(state, fired_at=now.isoformat()) if fires else state, report)
+
+
+def look_significance(significance: float, look: int) -> float:
+    """Return the share of ``significance`` for the ``look``-th check of a growing window; all shares add up to it.
+
+    The first check, the only one of a window that arrives complete, gets 61 %. This is an alpha-spending sequence
+    (K. K. G. Lan and D. L. DeMets, "Discrete sequential boundaries for clinical trials", Biometrika 70, 1983) that
+    falls with the square of the number.
+
+    >>> round(look_significance(0.01, 1), 5), round(sum(look_significance(0.01, k) for k in range(1, 10_000)), 4)
+    (0.00608, 0.01)
+    """
+    return significance * 6.0 / (math.pi * look) ** 2

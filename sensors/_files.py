@@ -1,0 +1,110 @@
+"""Reads a window from a Parquet or CSV file of any size, in bounded memory."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from paceline.errors import InvalidInputError
+
+from ._sample import Newest, RowSample
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from airflow.sdk import ObjectStoragePath
+
+_PARQUET = ".parquet"
+_CSV = (".csv", ".csv.gz")
+_PART_ROWS = 100_000
+
+
+def read_file(
+    field: str, source: str, columns: Sequence[str] | None, max_rows: int, window_column: str | None = None
+) -> tuple[pd.DataFrame, int, str]:
+    """Return the rows of a file or a random sample of ``max_rows`` rows, and the number of the file's rows.
+
+    The third value is the greatest value of ``window_column``, or "". A path that ends in ``.parquet`` may be a folder
+    of Parquet files. Only ``columns`` are read, unless the file lacks one of them.
+    """
+    import pandas as pd
+
+    path = find_file(field, source)
+    newest = Newest(field, window_column)
+    read = _read_parquet if path.name.lower().endswith(_PARQUET) else _read_csv
+    try:
+        frame, rows = read(path, columns, max_rows, newest)
+    except FileNotFoundError as error:
+        raise InvalidInputError(field, source, "a file that exists") from error
+    except pd.errors.EmptyDataError as error:
+        raise InvalidInputError(field, source, "a file with a header line of column names") from error
+    return frame, rows, newest.identity()
+
+
+def identify_file(field: str, source: str) -> str:
+    """Return a value that changes when a file, or a file of a folder, changes: from sizes, times of change, digests."""
+    path: Any = find_file(field, source)
+    path.fs.invalidate_cache(path.path)  # object stores keep listings
+    try:
+        entries = [path.fs.info(part.path) for part in _parquet_files(path)]
+    except FileNotFoundError as error:
+        raise InvalidInputError(field, source, "a file that exists") from error
+    return hashlib.sha256(repr(entries).encode()).hexdigest()
+
+
+def find_file(field: str, source: str) -> ObjectStoragePath:
+    """Return the path of a Parquet or CSV file."""
+    from airflow.sdk import ObjectStoragePath
+
+    if not source.rstrip("/").lower().endswith((_PARQUET, *_CSV)):
+        raise InvalidInputError(
+            field, source, "a query that starts with SELECT or WITH, or a file that ends in .parquet, .csv or .csv.gz"
+        )
+    return ObjectStoragePath(source)
+
+
+def _read_parquet(path: Any, columns: Sequence[str] | None, max_rows: int, newest: Newest) -> tuple[pd.DataFrame, int]:
+    import pyarrow as pa  # type: ignore[import-untyped]
+    from pyarrow import parquet
+
+    sample = RowSample[pa.Table](max_rows, lambda parts: pa.concat_tables(parts, promote_options="permissive"))
+    for part in _parquet_files(path):
+        with part.open("rb") as stream:
+            file = parquet.ParquetFile(stream, pre_buffer=False)  # a buffer would hold the whole file
+            known = [name for name in file.schema_arrow.names if not name.startswith("__index_level_")]  # of pandas
+            wanted = list(columns) if columns and set(columns) <= set(known) else known
+            if not file.metadata.num_rows:
+                sample.add(file.read(columns=wanted))
+            for batch in file.iter_batches(_PART_ROWS, columns=wanted):
+                rows = pa.Table.from_batches([batch])
+                sample.add(rows)
+                if newest.column is not None:
+                    newest.add((rows.select([newest.column]) if newest.column in known else rows).to_pandas())
+    return sample.table().to_pandas(), sample.rows
+
+
+def _parquet_files(path: Any) -> Iterator[Any]:
+    if not path.is_dir():
+        yield path
+        return
+    parts = sorted((part for part in path.rglob(f"*{_PARQUET}") if part.is_file()), key=str)
+    if not parts:
+        raise FileNotFoundError(path)
+    yield from parts
+
+
+def _read_csv(path: Any, columns: Sequence[str] | None, max_rows: int, newest: Newest) -> tuple[pd.DataFrame, int]:
+    import pandas as pd
+
+    compression: Literal["gzip"] | None = "gzip" if path.name.lower().endswith(".gz") else None
+    wanted = None
+    if columns:
+        with path.open("rb") as stream:
+            header = pd.read_csv(stream, compression=compression, nrows=0).columns
+        wanted = list(columns) if set(columns) <= set(header) else None
+    sample = RowSample[pd.DataFrame](max_rows, lambda parts: pd.concat(parts, ignore_index=True))
+    with path.open("rb") as stream:
+        for part in pd.read_csv(stream, compression=compression, usecols=wanted, chunksize=_PART_ROWS):
+            sample.add(part)
+            newest.add(part)
+    return sample.table(), sample.rows

@@ -1,0 +1,118 @@
+"""``RowSample``: a uniform random sample, in order, of the rows of a table that arrives in parts.
+
+With ``Newest``, the greatest value of a column, ``paceline.sensors.windows`` reads files of any size in bounded memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from paceline.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+    from numpy.typing import NDArray
+
+Table = TypeVar("Table", bound=Any)
+
+
+class RowSample(Generic[Table]):
+    """All rows of a table up to ``max_rows`` rows, else a uniform random sample of ``max_rows`` rows in their order.
+
+    Every row gets a random key, and the rows with the smallest keys are kept. The keys have a fixed seed, so that equal
+    tables have equal samples.
+
+    Parameters
+    ----------
+    max_rows:
+        Size of the sample in rows, at least 1.
+    concat:
+        Function that joins parts: ``pandas.concat`` or ``pyarrow.concat_tables``.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> sample = RowSample(3, pa.concat_tables)
+    >>> for start in range(0, 1000, 100):
+    ...     sample.add(pa.table({"row": range(start, start + 100)}))
+    >>> sample.rows, sample.table().num_rows
+    (1000, 3)
+    >>> rows = sample.table()["row"].to_pylist()
+    >>> rows == sorted(rows)
+    True
+    """
+
+    def __init__(self, max_rows: int, concat: Callable[[list[Table]], Table]) -> None:
+        import numpy as np
+
+        self.rows = 0  # of the whole table
+        self._max_rows = max_rows
+        self._concat = concat
+        self._random = np.random.default_rng(0)
+        self._parts: list[Table] = []
+        self._keys: list[NDArray[np.float64]] = []
+        self._limit = 1.0  # rows with greater keys are not in the sample
+
+    def add(self, part: Table) -> None:
+        """Add the next rows."""
+        import numpy as np
+
+        self.rows += len(part)
+        keys = self._random.random(len(part))
+        if self._limit < 1.0:
+            chosen = np.flatnonzero(keys < self._limit)
+            part, keys = part.take(chosen), keys[chosen]
+        self._parts.append(part)
+        self._keys.append(keys)
+        if sum(map(len, self._keys)) > 2 * self._max_rows:
+            self._shrink()
+
+    def table(self) -> Table:
+        """Return the sample; ``add`` must have been called."""
+        if sum(map(len, self._keys)) > self._max_rows:
+            self._shrink()
+        return self._concat(self._parts)
+
+    def _shrink(self) -> None:
+        import numpy as np
+
+        keys = np.concatenate(self._keys)
+        self._limit = float(np.partition(keys, self._max_rows)[self._max_rows])
+        chosen = np.flatnonzero(keys < self._limit)
+        self._parts = [self._concat(self._parts).take(chosen)]
+        self._keys = [keys[chosen]]
+
+
+class Newest:
+    """The greatest value of a column of a table that arrives in parts; it identifies a window.
+
+    >>> import pandas as pd
+    >>> newest = Newest("current", "day")
+    >>> newest.add(pd.DataFrame({"day": ["2030-01-02", "2030-01-01"]}))
+    >>> newest.add(pd.DataFrame({"day": [None, "2030-01-01"]}))
+    >>> newest.identity()
+    '2030-01-02'
+    """
+
+    def __init__(self, field: str, column: str | None) -> None:
+        self._field = field
+        self.column = column
+        self._value: Any = None
+
+    def add(self, part: pd.DataFrame) -> None:
+        """Add the next rows. Raise InvalidInputError if they lack the column."""
+        if self.column is None:
+            return
+        if self.column not in part.columns:
+            names = ", ".join(map(str, part.columns[:20]))
+            accepted = f"a column of the {self._field} window (the columns are {names})"
+            raise InvalidInputError("window_column", self.column, accepted)
+        values = part[self.column].dropna()
+        if len(values) and (self._value is None or values.max() > self._value):
+            self._value = values.max()
+
+    def identity(self) -> str:
+        """Return the greatest value as text, or "" without a column or values."""
+        return "" if self._value is None else str(self._value)

@@ -1,0 +1,73 @@
+"""Joint drift: no single feature changes, but their joint distribution does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from paceline.drift import DriftReport, DriftSettings, compare, to_html
+
+Frame = pd.DataFrame
+
+
+def make_frame(seed: int, rows: int = 1000, *, correlation: float = 0.9, same_kind: float = 0.9) -> Frame:
+    """Return two correlated numbers, two categories that are often equal, and an independent number."""
+    rng = np.random.default_rng(seed)
+    numbers = rng.multivariate_normal([0, 0], [[1, correlation], [correlation, 1]], rows)
+    kind = rng.integers(0, 2, rows)
+    other = np.where(rng.random(rows) < same_kind, kind, 1 - kind)
+    return pd.DataFrame(
+        {
+            "temp": numbers[:, 0],
+            "humid": numbers[:, 1],
+            "kind": np.array(["rain", "snow"])[kind],
+            "other": np.array(["rain", "snow"])[other],
+            "wind": np.where(rng.random(rows) < 0.1, np.nan, rng.normal(size=rows)),
+        }
+    )
+
+
+def test_equal_windows_have_no_joint_drift() -> None:
+    report = compare(make_frame(0), make_frame(1))
+    assert (report.verdict, report.drifted_parts) == ("no drift", [])
+    assert report.joint is not None
+    assert (report.joint.verdict, report.joint.rows) == ("no drift", 2000)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"correlation": -0.9}, "the correlation of temp and humid turned from 0.9"),
+        ({"correlation": 0.2}, "the correlation of temp and humid changed from 0.9"),
+        ({"same_kind": 0.1}, "a classifier tells the windows apart"),
+    ],
+)
+def test_change_of_a_dependence_is_joint_drift(change: dict[str, float], reason: str) -> None:
+    report = compare(make_frame(0), make_frame(1, **change))  # type: ignore[arg-type]
+    assert (report.verdict, report.drifted_features, report.drifted_parts) == ("drift", [], ["(joint)"])
+    assert report.summary()["joint_drift"] is True
+    assert reason in report.reason
+    assert "All features together" in to_html(report)
+    assert DriftReport.from_dict(report.to_dict()) == report
+
+
+@pytest.mark.parametrize(
+    ("columns", "rows", "settings"),
+    [
+        (["temp"], 1000, {}),
+        (["temp", "humid"], 499, {}),
+        (["temp", "humid"], 1000, {"minimum_samples": 300}),
+    ],
+)
+def test_too_few_rows_or_columns_are_not_tested_jointly(columns: list[str], rows: int, settings: Any) -> None:
+    current = make_frame(1, rows, correlation=-0.9)
+    report = compare(make_frame(0), current, columns=columns, settings=DriftSettings(**settings))
+    assert (report.verdict, report.joint) == ("no drift", None)
+
+
+def test_single_feature_that_has_drifted_is_not_reported_jointly_too() -> None:
+    report = compare(make_frame(0), make_frame(1).assign(wind=3.0))
+    assert (report.drifted_parts, report.joint) == (["wind"], None)

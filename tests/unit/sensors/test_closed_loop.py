@@ -1,0 +1,175 @@
+"""The loop from drift to promotion closes: each change leads to one training, and then to silence until the next.
+
+A DAG run a day is simulated: the sensor, its data and the registry are real, Airflow's task instance is a fake.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from airflow.sdk.exceptions import AirflowSkipException
+
+from paceline.errors import InvalidInputError
+from paceline.registry import Registry
+from paceline.sensors import DriftSensor
+
+FIRST_DAY = datetime(2030, 1, 1, tzinfo=timezone.utc)
+MODEL = "churn"
+
+
+@dataclass
+class Production:
+    """A simulated production system with a daily run of a drift sensor, and a training if the sensor succeeds."""
+
+    folder: Path
+    options: dict[str, Any]
+    rows: pd.DataFrame
+    window_days: int = 1
+    xcoms: list[tuple[int, str, Any]] = field(default_factory=list)
+    states: dict[str, str] = field(default_factory=dict)
+    reasons: dict[int, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.registry = Registry(self.folder / "registry")
+
+    def run_day(self, day: int, *, better: bool = True, state: str = "success") -> bool:
+        """Run the sensor on a day. If it succeeds, register a model, and promote it if it is ``better``."""
+        window = self.rows[self.rows["day"].between(day - self.window_days + 1, day)]
+        window.to_parquet(self.folder / f"day-{day}.parquet", index=False)
+        sensor = DriftSensor(
+            task_id="drift",
+            reference="champion",
+            model=MODEL,
+            registry=str(self.folder / "registry"),
+            current=str(self.folder / f"day-{day}.parquet"),
+            features=["usage", "age"],
+            on_no_drift="skip",
+            **self.options,
+        )
+        try:
+            summary: Any = sensor.poke(self._context(day)).xcom_value
+        except AirflowSkipException as skip:
+            self.reasons[day] = str(skip)
+            return False
+        assert summary["retrain"]
+        self.states[f"day-{day}"] = state
+        self.reasons[day] = summary["reason"]
+        model = self.folder / f"model-{day}"
+        model.mkdir()
+        (model / "weights").write_text(str(day))
+        version = self.registry.register(model, name=MODEL, data_window=summary["window"])
+        if better:
+            self.registry.promote(MODEL, version.version, reason="better")
+        return True
+
+    def _context(self, day: int) -> Any:
+        def pull(**options: Any) -> list[Any]:
+            assert options["include_prior_dates"]
+            return [value for at, key, value in self.xcoms if key == options["key"] and at <= day] or [None]
+
+        ti = SimpleNamespace(
+            dag_id="retrain",
+            run_id=f"day-{day}",
+            task_id="drift",
+            map_index=-1,
+            xcom_pull=pull,
+            xcom_push=lambda key, value: self.xcoms.append((day, key, value)),
+            get_dagrun_state=lambda dag_id, run_id: self.states[run_id],
+        )
+        return {"ti": ti, "dag_run": SimpleNamespace(run_after=FIRST_DAY + timedelta(days=day))}
+
+    def trained_days(self, days: int, **options: Any) -> list[int]:
+        """Return the days of ``days`` on which a training starts."""
+        return [day for day in range(days) if self.run_day(day, **options)]
+
+
+def make_rows(days: int, usage_shifts: tuple[int, ...] = (), error_days: tuple[int, int] = (0, 0)) -> pd.DataFrame:
+    """Return 300 rows a day. From each day of ``usage_shifts`` on, the usage is higher by one standard deviation.
+
+    The share of wrong predictions is 5 %, and 40 % on the days from ``error_days[0]`` to before ``error_days[1]``.
+    """
+    rng = np.random.default_rng(0)
+    parts = []
+    for day in range(-20, days):
+        late = rng.integers(0, 2, 300)
+        wrong = rng.random(300) < (0.4 if error_days[0] <= day < error_days[1] else 0.05)
+        parts.append(
+            pd.DataFrame(
+                {
+                    "day": day,
+                    "usage": rng.normal(sum(day >= start for start in usage_shifts), 1, 300),
+                    "age": rng.normal(40, 10, 300),
+                    "predicted": np.where(wrong, 1 - late, late),
+                    "late": late,
+                }
+            )
+        )
+    return pd.concat(parts, ignore_index=True)
+
+
+def test_each_change_of_a_month_leads_to_one_training(tmp_path: Path) -> None:
+    production = Production(tmp_path, {}, make_rows(30, usage_shifts=(12, 21)))
+    assert production.trained_days(30) == [0, 12, 21]
+    assert production.reasons[0] == "churn has no champion yet."
+    assert [promotion.version for promotion in production.registry.history(MODEL)] == [1, 2, 3]
+
+
+def test_drift_that_training_does_not_mend_trains_again_after_the_cooldown(tmp_path: Path) -> None:
+    production = Production(tmp_path, {"cooldown": "5d"}, make_rows(30, usage_shifts=(12,)))
+    assert production.run_day(0)
+    trained = [day for day in range(1, 30) if production.run_day(day, better=False)]
+    assert trained == [12, 17, 22, 27]
+    assert production.reasons[13].endswith(
+        "No training starts: a training for drift started at 2030-01-13 00:00 UTC, and the cooldown lasts until "
+        "2030-01-18 00:00 UTC."
+    )
+
+
+def test_drift_starts_no_training_while_an_earlier_run_trains(tmp_path: Path) -> None:
+    production = Production(tmp_path, {}, make_rows(30, usage_shifts=(12,)))
+    assert production.run_day(0)
+    assert production.run_day(12, better=False, state="running")
+    assert not production.run_day(13)
+    assert production.reasons[13].endswith("No training starts: run day-12 is already training for drift.")
+    production.states["day-12"] = "failed"
+    assert production.run_day(14)
+
+
+def test_rise_of_the_error_whose_labels_are_a_week_late_leads_to_one_training(tmp_path: Path) -> None:
+    # The new champion predicts from the day after its training on. Its predecessor's wrong predictions get their
+    # labels for a week after that, and leave the window of two weeks after another week.
+    rows = make_rows(60, error_days=(10, 20))
+    options = {"cooldown": "22d", "prediction": "predicted", "actual": "late", "time": "day"}
+    production = Production(tmp_path, options, rows, window_days=14)
+    trained = []
+    for day in range(60):
+        production.rows = rows.assign(late=rows["late"].where(rows["day"] <= day - 7))
+        if production.run_day(day):
+            trained.append(day)
+    assert trained[0] == 0
+    assert len(trained) == 2
+    assert 17 <= trained[1] <= 22, "labels of day 10 arrive on day 17; the cooldown after the first training ends on 22"
+    assert "share of wrong predictions rose" in production.reasons[trained[1]]
+
+
+def test_champion_without_a_source_of_its_training_data_is_rejected(tmp_path: Path) -> None:
+    production = Production(tmp_path, {}, make_rows(1))
+    assert production.run_day(0)
+    version = production.registry.register(tmp_path / "model-0", name=MODEL, data_window={"days": "January"})
+    production.registry.promote(MODEL, version.version, reason="by hand")
+    with pytest.raises(InvalidInputError, match=r"version 2 is \{'days': 'January'\}$"):
+        production.run_day(0)
+
+
+@pytest.mark.parametrize("field", ["model", "registry"])
+def test_champion_needs_a_model_and_a_registry(field: str) -> None:
+    options = {"model": MODEL, "registry": "models", field: None}
+    with pytest.raises(InvalidInputError, match=f"^{field}: got None, expected a value, because the reference is the"):
+        DriftSensor(task_id="drift", reference="champion", current="b.csv", **options)  # type: ignore[arg-type]

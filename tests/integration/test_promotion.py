@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from tests.integration.training import gates
@@ -78,3 +81,30 @@ def test_only_a_better_challenger_replaces_the_champion_and_emits_an_event(
     sent = airflow.api("GET", "/assets/events", order_by="timestamp", source_dag_id="judge")["asset_events"]
     assert [event["extra"]["version"] for event in sent] == [1, 3]
     assert sent[1]["extra"]["previous_version"] == 1
+
+
+@pytest.mark.parametrize(("answer", "promoted"), [("Approve", [1]), ("Reject", [])])
+def test_person_decides_about_the_promotion(
+    airflow: AirflowProcess, project: Path, tmp_path: Path, answer: str, promoted: list[int]
+) -> None:
+    """The example in docs/registry.md works unchanged."""
+    examples = re.findall(r"```python\n(.*?)```", (project / "docs" / "registry.md").read_text(), re.DOTALL)
+    example = next(text for text in examples if "ApprovalOperator" in text)
+    dag_id = f"approve_{answer.lower()}"
+    text = DAG.replace('"judge"', f'"{dag_id}"').replace("REGISTRY", str(tmp_path / "registry"))
+    text = text.replace("    ReviewedPromotion(", "    promote = ReviewedPromotion(") + textwrap.indent(example, "    ")
+    (airflow.dags_folder / "score.py").write_text(SCORE)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "auc").write_text("0.8")
+    with gates.temporary_dag(airflow, dag_id, text):
+        run_id = airflow.run_dag(dag_id, {"challenger": str(tmp_path / "model")})
+        airflow.wait_for_task(dag_id, run_id, "approve", "awaiting_input", LONG_S)
+        question = f"/dags/{dag_id}/dagRuns/{quote(run_id)}/taskInstances/approve/-1/hitlDetails"
+        asked = airflow.api("GET", question)
+        assert (asked["subject"], asked["body"]) == ("Promote promoted version 1?", "auc: 0.8, champion: None")
+        airflow.api("PATCH", question, {"chosen_options": [answer]})
+        assert airflow.wait(dag_id, run_id, LONG_S) == "success"
+        states = airflow.task_states(dag_id, run_id)
+    (airflow.dags_folder / "score.py").unlink()
+    assert states["promote"] == ("success" if promoted else "skipped")
+    assert [promotion.version for promotion in Registry(tmp_path / "registry").history("promoted")] == promoted

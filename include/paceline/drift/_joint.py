@@ -1,4 +1,4 @@
-"""Tests whether the features have drifted jointly although no single feature has: for example, if a correlation turned.
+"""Tests whether the features have drifted jointly although no single feature has: for example, if a correlation has reversed.
 
 Called by ``paceline.drift.compare``. The classifier comes from scikit-learn.
 """
@@ -43,7 +43,7 @@ def compare_jointly(
     ...     return pd.DataFrame(rng.multivariate_normal([0, 0], [[1, rho], [rho, 1]], 1000), columns=["temp", "humid"])
     >>> columns = [Column("temp", "numeric"), Column("humid", "numeric")]
     >>> result = compare_jointly(columns, correlated(0.9), correlated(-0.9), DriftSettings())
-    >>> result.verdict, result.auc > 0.9, "the correlation of temp and humid turned" in result.reason
+    >>> result.verdict, result.auc > 0.9, "the correlation of temp and humid reversed" in result.reason
     ('drift', True, True)
     """
     import numpy as np
@@ -115,4 +115,4 @@ def _largest_correlation_change(
         return ""
     names = f"{columns[numeric[first]].name} and {columns[numeric[second]].name}"
     old, new = before[first, second], after[first, second]
-    return f"the correlation of {names} {'turned' if old * new < 0 else 'changed'} from {old:.2f} to {new:.2f}"
+    return f"the correlation of {names} {'reversed' if old * new < 0 else 'changed'} from {old:.2f} to {new:.2f}"

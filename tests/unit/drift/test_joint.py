@@ -40,7 +40,7 @@ def test_equal_windows_have_no_joint_drift() -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"correlation": -0.9}, "the correlation of temp and humid turned from 0.9"),
+        ({"correlation": -0.9}, "the correlation of temp and humid reversed from 0.9"),
         ({"correlation": 0.2}, "the correlation of temp and humid changed from 0.9"),
         ({"same_kind": 0.1}, "a classifier tells the windows apart"),
     ],

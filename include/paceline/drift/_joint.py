@@ -1,4 +1,4 @@
-"""Tests whether the features have drifted jointly although no single feature has: for example, if a correlation has reversed.
+"""Tests whether all features together have drifted although no single one has, as when a correlation has reversed.
 
 Called by ``paceline.drift.compare``. The classifier comes from scikit-learn.
 """

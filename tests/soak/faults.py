@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import docker
 import psutil
@@ -197,34 +198,39 @@ def kill_supervisor(scene: Scene) -> Repaired:
     return repaired
 
 
+def _stored_job(task: TrainingTask) -> dict[str, Any]:
+    """Return the record of the task's job; a task that is starting may not have stored it yet."""
+    return task.stored_value(CONTAINER) or {}
+
+
 def drain_worker(scene: Scene) -> Repaired:
     """Send SIGTERM to the task, as when a pod is evicted or a worker is restarted."""
     task = scene.task("train")
-    before = task.stored_value(CONTAINER)
-    os.kill(task.instance()["pid"], signal.SIGTERM)
-    return lambda: (task.stored_value(CONTAINER) or {}).get("owner") != before["owner"]
+    drained = task.instance()["pid"]
+    os.kill(drained, signal.SIGTERM)
+    return lambda: task.instance()["pid"] not in (None, drained)
 
 
 def clear_task(scene: Scene) -> Repaired:
     """Clear the task, as a user does to repeat the training job."""
     task = scene.task("train")
-    before = task.stored_value(CONTAINER)
+    before = _stored_job(task)
     body = {"dry_run": False, "dag_run_id": scene.run_id, "task_ids": ["train"], "only_failed": False}
     scene.airflow.api("POST", f"/dags/{scene.dag_id}/clearTaskInstances", body)
-    return lambda: (task.stored_value(CONTAINER) or {}).get("id") != before["id"]
+    return lambda: _stored_job(task).get("id") != before.get("id")
 
 
 def suspend_worker(scene: Scene) -> Repaired:
     """Suspend a worker and its task. Resume both processes when another worker has taken over the task."""
     task = scene.task("train")
-    before, retried = task.stored_value(CONTAINER), _has_next_try(task)
+    before, retried = _stored_job(task), _has_next_try(task)
     process = psutil.Process(task.instance()["pid"])
     scene.suspended = [psutil.Process(process.ppid()), process]
     for one in scene.suspended:
         one.suspend()
 
     def repaired() -> bool:
-        if not retried() or (task.stored_value(CONTAINER) or {}).get("owner") == before["owner"]:
+        if not retried() or _stored_job(task).get("owner") == before.get("owner"):
             return False
         scene.resume_processes()
         return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE

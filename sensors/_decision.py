@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from .retraining import is_cooling_down
+from .retraining import is_cooling_down, parse_time
 
 if TYPE_CHECKING:
     from paceline.drift import DriftReport
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 # A growing window is checked again when it has grown by this factor.
 GROWTH = 1.25
+# Number of windows whose events are remembered, for windows that return.
+_REMEMBERED = 20
 
 
 @dataclass(frozen=True)
@@ -29,8 +31,8 @@ class TriggerState:
     """What an event trigger remembers.
 
     ``check`` is the digest of the check, ``parts`` are the parts that have drifted. ``window`` identifies the newest
-    window, ``looks`` counts its checks, ``rows`` is its number of rows at the last check, and ``fired`` tells whether
-    the window has fired. ``fired_at`` is the time of the last event (ISO 8601), or "".
+    window, ``looks`` counts its checks, and ``rows`` is its number of rows at the last check. ``fired`` identifies the
+    newest windows that have fired. ``fired_at`` is the time of the last event (ISO 8601), or "".
     """
 
     check: str = ""
@@ -38,7 +40,7 @@ class TriggerState:
     window: str = ""
     looks: int = 0
     rows: int = 0
-    fired: bool = False
+    fired: tuple[str, ...] = ()
     fired_at: str = ""
 
     def to_json(self) -> dict[str, Any]:
@@ -53,11 +55,16 @@ class TriggerState:
         >>> TriggerState.from_json({"check": "1f0c", "parts": ["temp"], "finding": "of an earlier version"}).parts
         ('temp',)
         """
-        if not isinstance(stored, dict):
+        try:
+            state: dict[str, Any] = dict(stored)  # type: ignore[call-overload]
+            parts, fired = (tuple(map(str, state.get(key) or ())) for key in ("parts", "fired"))
+            numbers = {key: int(state.get(key) or 0) for key in ("looks", "rows")}
+            texts = {key: str(state.get(key) or "") for key in ("check", "window", "fired_at")}
+            if texts["fired_at"]:
+                parse_time(texts["fired_at"])
+        except (TypeError, ValueError):
             return cls()
-        known = {field.name for field in dataclasses.fields(cls)}
-        state = cls(**{key: value for key, value in stored.items() if key in known})
-        return dataclasses.replace(state, parts=tuple(map(str, state.parts)))
+        return cls(parts=parts, fired=fired, **numbers, **texts)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -111,21 +118,26 @@ def decide_new_window(
     """
     settings = check.settings
     digest = check.fingerprint()
+    if not window.identity or len(window.frame) < settings.minimum_samples:
+        return EventDecision(False, last, None)  # for example, a table that is being loaded again
     known = last
     if (last.check, last.window) != (digest, window.identity):
-        known = TriggerState(digest, window=window.identity, fired_at=last.fired_at)
+        fired = last.fired if last.check == digest else ()
+        known = TriggerState(digest, window=window.identity, fired=fired, fired_at=last.fired_at)
     if (
-        known.fired
-        or window.rows < max(settings.minimum_samples, math.ceil(known.rows * GROWTH))
+        window.identity in known.fired
+        or window.rows < known.rows * GROWTH
         or is_cooling_down(known.fired_at, now, cooldown_s)
     ):
         return EventDecision(False, known, None)
     looks = known.looks + 1
     spent = dataclasses.replace(settings, significance=look_significance(settings.significance, looks))
     report = dataclasses.replace(check, settings=spent).compare(window)
-    fires = report.needs_training
-    state = dataclasses.replace(known, looks=looks, rows=window.rows, fired=fires)
-    return EventDecision(fires, dataclasses.replace(state, fired_at=now.isoformat()) if fires else state, report)
+    state = dataclasses.replace(known, looks=looks, rows=window.rows)
+    if not report.needs_training:
+        return EventDecision(False, state, report)
+    fired = (*known.fired, window.identity)[-_REMEMBERED:]
+    return EventDecision(True, dataclasses.replace(state, fired=fired, fired_at=now.isoformat()), report)
 
 
 def look_significance(significance: float, look: int) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 _PARQUET = ".parquet"
 _CSV = (".csv", ".csv.gz")
 _PART_ROWS = 100_000
+# What the file systems of fsspec tell about a file's content.
+_CONTENT_KEYS = ("size", "mtime", "ETag", "etag", "md5Hash", "LastModified", "last_modified", "updated")
 
 
 def read_file(
@@ -38,18 +41,23 @@ def read_file(
         raise InvalidInputError(field, source, "a file that exists") from error
     except pd.errors.EmptyDataError as error:
         raise InvalidInputError(field, source, "a file with a header line of column names") from error
+    except InvalidInputError:
+        raise
+    except (ValueError, TypeError, EOFError, gzip.BadGzipFile) as error:  # Arrow's and pandas' errors are ValueErrors
+        raise InvalidInputError(field, source, f"a valid Parquet or CSV file ({error})") from error
     return frame, rows, newest.identity()
 
 
 def identify_file(field: str, source: str) -> str:
-    """Return a value that changes when a file, or a file of a folder, changes: from sizes, times of change, digests."""
+    """Return a value that changes when the content of a file, or of a folder's files, changes."""
     path: Any = find_file(field, source)
     path.fs.invalidate_cache(path.path)  # object stores keep listings
     try:
         entries = [path.fs.info(part.path) for part in _parquet_files(path)]
     except FileNotFoundError as error:
         raise InvalidInputError(field, source, "a file that exists") from error
-    return hashlib.sha256(repr(entries).encode()).hexdigest()
+    known = [[entry["name"], *(entry.get(key) for key in _CONTENT_KEYS)] for entry in entries]
+    return hashlib.sha256(repr(known).encode()).hexdigest()
 
 
 def find_file(field: str, source: str) -> ObjectStoragePath:
@@ -87,7 +95,10 @@ def _parquet_files(path: Any) -> Iterator[Any]:
     if not path.is_dir():
         yield path
         return
-    parts = sorted((part for part in path.rglob(f"*{_PARQUET}") if part.is_file()), key=str)
+    # Names that begin with "_" or "." are files that are being written, and other files of Spark and Arrow.
+    below = [(part, part.relative_to(path).parts) for part in path.rglob("*") if part.is_file()]
+    visible = [part for part, names in below if not any(name.startswith(("_", ".")) for name in names)]
+    parts = sorted((part for part in visible if part.name.lower().endswith(_PARQUET)), key=str)
     if not parts:
         raise FileNotFoundError(path)
     yield from parts
@@ -102,9 +113,23 @@ def _read_csv(path: Any, columns: Sequence[str] | None, max_rows: int, newest: N
         with path.open("rb") as stream:
             header = pd.read_csv(stream, compression=compression, nrows=0).columns
         wanted = list(columns) if set(columns) <= set(header) else None
-    sample = RowSample[pd.DataFrame](max_rows, lambda parts: pd.concat(parts, ignore_index=True))
-    with path.open("rb") as stream:
-        for part in pd.read_csv(stream, compression=compression, usecols=wanted, chunksize=_PART_ROWS):
-            sample.add(part)
-            newest.add(part)
-    return sample.table(), sample.rows
+    text: set[str] = set()
+    while True:
+        sample = RowSample[pd.DataFrame](max_rows, lambda parts: pd.concat(parts, ignore_index=True))
+        numbers, others = set[str](), set[str]()
+        with path.open("rb") as stream:
+            for part in pd.read_csv(
+                stream, compression=compression, usecols=wanted, chunksize=_PART_ROWS, dtype=dict.fromkeys(text, "str")
+            ):
+                sample.add(part)
+                filled = part.columns[part.notna().any()]
+                numbers.update(name for name in filled if pd.api.types.is_numeric_dtype(part[name]))
+                others.update(name for name in filled if not pd.api.types.is_numeric_dtype(part[name]))
+                if not numbers & others - text:
+                    newest.add(part)
+        mixed = numbers & others - text
+        if not mixed:
+            return sample.table(), sample.rows
+        # pandas infers the types of each part. A column with text in some part is text in all parts, as "007" and "A7".
+        text |= mixed
+        newest.reset()

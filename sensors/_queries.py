@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from paceline.errors import InvalidInputError
 
-from ._sample import Newest
+from ._sample import Newest, RowSample, to_identity
 
 if TYPE_CHECKING:
     import pandas as pd
     from airflow.providers.common.sql.hooks.sql import DbApiHook
 
 Parameters = Mapping[str, Any] | Sequence[Any]
-# A random number between 0 and 1 for each row, by SQL dialect. Other databases send all rows.
-RANDOM = {
-    "awsathena": "random()",
-    "bigquery": "rand()",
-    "databricks": "rand()",
-    "duckdb": "random()",
-    "mysql": "rand()",
-    "postgresql": "random()",
-    "redshift": "random()",
-    "snowflake": "uniform(0::float, 1::float, random())",
-    "sqlite": "(random() / 18446744073709551616.0 + 0.5)",
-    "trino": "random()",
+# By SQL dialect, a random number between 0 and 1 for each row, and the quotation mark of names. Databases with another
+# dialect send all rows.
+DIALECTS = {
+    "awsathena": ("random()", '"'),
+    "bigquery": ("rand()", "`"),
+    "databricks": ("rand()", "`"),
+    "duckdb": ("random()", '"'),
+    "mysql": ("rand()", "`"),
+    "postgresql": ("random()", '"'),
+    "redshift": ("random()", '"'),
+    "snowflake": ("uniform(0::float, 1::float, random())", '"'),
+    "sqlite": ("(random() / 18446744073709551616.0 + 0.5)", '"'),
+    "trino": ("random()", '"'),
 }
 
 
@@ -43,21 +45,45 @@ def read_query(
     The third value is the greatest value of ``window_column``, or "".
     """
     hook = find_hook(field, conn_id)
+    random, quote = DIALECTS.get(hook.dialect_name, ("", ""))
 
     def run(selected: str, condition: str = "") -> pd.DataFrame:
-        inner = sql.strip().rstrip(";")
+        inner = _without_end(sql)
         return _run(hook, f"SELECT {selected} FROM (\n{inner}\n) paceline_window {condition}", parameters)  # noqa: S608
 
-    random = RANDOM.get(hook.dialect_name)
-    frame = _run(hook, sql, parameters) if random is None else run("*", f"LIMIT {max_rows + 1}")
+    rows = int(str(run("COUNT(*)").iloc[0, 0])) if random else 0
     newest = Newest(field, window_column)
-    newest.add(frame)
-    if random is None or len(frame) <= max_rows:
+    if rows <= max_rows:  # run the query as it is, so that the rows keep their order
+        frame = _run(hook, sql, parameters)
+        newest.add(frame)
         return frame, len(frame), newest.identity()
-    last = "NULL" if window_column is None else f"MAX({hook.dialect.escape_word(window_column)})"
-    rows, identity = run(f"COUNT(*), {last}").iloc[0]
-    frame = run("*", f"WHERE {random} < {max_rows / max(int(rows), 1):.12f}")
-    return frame, int(rows), "" if window_column is None else str(identity)
+    # The number of drawn rows varies. Draw some more, so that there are hardly ever fewer than `max_rows`.
+    share = (max_rows + 6.0 * math.sqrt(max_rows)) / rows
+    sample = RowSample["pd.DataFrame"](max_rows, lambda parts: parts[0])
+    sample.add(run("*", f"WHERE {random} < {share:.12f}"))
+    frame = sample.table().reset_index(drop=True)
+    newest.add(frame)
+    if window_column is None:
+        return frame, rows, ""
+    name = quote + window_column.replace(quote, quote * 2) + quote
+    return frame, rows, to_identity(run(f"MAX({name})").iloc[0, 0])
+
+
+def _without_end(sql: str) -> str:
+    """Return a query without the comments, semicolons and blanks at its end.
+
+    >>> _without_end("SELECT '--' FROM t; -- newest rows")
+    "SELECT '--' FROM t"
+    """
+    import sqlparse
+    from sqlparse.tokens import Comment, Punctuation, Whitespace
+
+    tokens = [token for statement in sqlparse.parse(sql) for token in statement.flatten()]  # type: ignore[no-untyped-call]
+    while tokens and (
+        tokens[-1].ttype in Comment or tokens[-1].ttype in Whitespace or tokens[-1].match(Punctuation, ";")
+    ):
+        tokens.pop()
+    return "".join(token.value for token in tokens)
 
 
 def find_hook(field: str, conn_id: str | None) -> DbApiHook:

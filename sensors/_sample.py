@@ -113,6 +113,21 @@ class Newest:
         if len(values) and (self._value is None or values.max() > self._value):
             self._value = values.max()
 
+    def reset(self) -> None:
+        """Forget all rows."""
+        self._value = None
+
     def identity(self) -> str:
         """Return the greatest value as text, or "" without a column or values."""
-        return "" if self._value is None else str(self._value)
+        return to_identity(self._value)
+
+
+def to_identity(value: Any) -> str:
+    """Return a value as text, regardless of the type with which a file or database returns it.
+
+    >>> to_identity(5.0), to_identity(5), to_identity(None)
+    ('5', '5', '')
+    """
+    if value is None or value != value:  # NaN differs from itself
+        return ""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)

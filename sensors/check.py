@@ -78,7 +78,7 @@ class DriftCheck:
         elif not isinstance(self.settings, DriftSettings):
             raise InvalidInputError("settings", self.settings, "DriftSettings(...)")
         check_column_pair(self.prediction, self.actual)
-        check_champion(self.reference, self.model, self.registry)
+        check_champion(self.reference, self.model, self.registry, self.settings)
 
     def resolve(self) -> DriftCheck | None:
         """Return the check with the champion's training data as its reference, or ``None`` without a champion.
@@ -113,14 +113,30 @@ class DriftCheck:
 
     def run(self) -> DriftReport:
         """Read and compare both windows. This method blocks, so asynchronous code must call it in a thread."""
-        check = self.resolve()
-        return self.without_champion() if check is None else check.compare(check.read_current())
+        return self.measure()[0]
 
-    def without_champion(self) -> DriftReport:
+    def measure(self) -> tuple[DriftReport, DataWindow]:
+        """Read and compare both windows. Return the report and the current window."""
+        current = self.read_current()
+        check = self.resolve()
+        return (self.without_champion(current) if check is None else check.compare(current)), current
+
+    def without_champion(self, current: DataWindow) -> DriftReport:
         """Return the report of a check whose model has no champion."""
         from paceline.drift import DriftReport
 
-        return DriftReport("no champion", f"{self.model} has no champion yet.", 0, 0)
+        minimum = self.settings.minimum_samples
+        if len(current.frame) < minimum:
+            reason = f"current: got {current.rows} rows, expected at least {minimum} (minimum_samples)"
+            return DriftReport("not enough data", reason, 0, current.rows)
+        return DriftReport(
+            "no champion",
+            f"{self.model} has no champion yet in {self.registry}.",
+            0,
+            current.rows,
+            current=describe(self.current, self.current_parameters),
+            settings=dataclasses.asdict(self.settings),
+        )
 
     def read_current(self) -> DataWindow:
         """Read the current window."""
@@ -190,7 +206,10 @@ class DriftCheck:
         """Return the source of the current window, as the ``data_window`` of a model that is trained on it."""
         parameters = self.current_parameters
         plain = dict(parameters) if isinstance(parameters, Mapping) else list(parameters) if parameters else None
-        return {"source": self.current, "parameters": plain, "conn_id": self.conn_id}
+        loaded: dict[str, Any] = json.loads(
+            json.dumps({"source": self.current, "parameters": plain, "conn_id": self.conn_id}, default=str)
+        )
+        return loaded
 
     def to_dict(self) -> dict[str, Any]:
         """Return the arguments of ``DriftCheck(**…)`` as plain JSON values. Tuples become lists."""
@@ -206,8 +225,13 @@ class DriftCheck:
         return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:16]
 
 
-def check_champion(reference: object, model: object, registry: object) -> None:
-    """Raise InvalidInputError if the reference is the champion and its model or registry is not given."""
+def check_champion(reference: object, model: object, registry: object, settings: DriftSettings) -> None:
+    """Raise InvalidInputError if the reference is the champion and another parameter does not suit it."""
+    if reference != CHAMPION:
+        return
     for field, value in (("model", model), ("registry", registry)):
-        if reference == CHAMPION and not value:
+        if not value:
             raise InvalidInputError(field, value, "a value, because the reference is the champion")
+    if settings.error == "auc":
+        accepted = "another kind of error: 'auc' needs a reference with the model's own predictions, not the champion's"
+        raise InvalidInputError("error", settings.error, f"{accepted} training data")

@@ -15,7 +15,7 @@ from paceline.errors import InvalidInputError
 
 from .check import CHAMPION, CheckOptions, DriftCheck, check_champion
 from .reports import DriftReportLink, run_folder, summarise
-from .retraining import find_earlier_training, load_started, parse_cooldown, record_started
+from .retraining import Hold, find_hold, load_started, parse_cooldown, parse_time, record_started
 from .triggers import DriftTrigger
 
 if TYPE_CHECKING:
@@ -46,8 +46,8 @@ class DriftSensor(BaseSensorOperator):
         The windows. Each is a SQL query (``SELECT`` or ``WITH`` …, or a template file ending in ``.sql``), executed
         through ``conn_id``, or the path or URL of a ``.parquet``, ``.csv`` or ``.csv.gz`` file. A URL may name its
         Airflow connection: ``s3://aws_default@bucket/key.parquet``. ``reference="champion"`` is the data on which the
-        champion of ``model`` was trained, according to its ``data_window``; without a champion, the sensor starts the
-        first training.
+        champion of ``model`` was trained, according to its ``data_window``; without a champion, the sensor starts a
+        training. It needs ``report_dir`` unless ``current`` is a template that names a window of its own for each run.
     conn_id:
         Database connection for queries.
     reference_parameters, current_parameters:
@@ -74,7 +74,8 @@ class DriftSensor(BaseSensorOperator):
         once and succeed; the summary contains the verdict. Too little data counts as no drift, and so does drift that
         starts no training.
     report_dir:
-        Path or URL of the folder for ``report.json`` and ``report.html`` of each run.
+        Path or URL of the folder for ``report.json`` and ``report.html`` of each run. With ``reference="champion"``, it
+        also keeps the compared rows of each run that trains, for the checks of the new champion.
     report_url:
         URL at which browsers reach ``report_dir``. If set, the task's page has a button "Drift report".
     deferrable:
@@ -176,9 +177,13 @@ class DriftSensor(BaseSensorOperator):
             deferrable = conf.getboolean("operators", "default_deferrable", fallback=False)
         self.deferrable = deferrable
         self.report_link = ""
+        self._hold: Hold | None = None  # of the last check
         # Reject invalid settings when Airflow parses the DAG, not when the task runs.
         self._check(rendered=False)
-        check_champion(reference, model, registry)
+        check_champion(reference, model, registry, settings)
+        if reference == CHAMPION and report_dir is None and isinstance(current, str) and "{{" not in current:
+            accepted = "a folder that keeps the compared rows, because `current` has other rows at the next check"
+            raise InvalidInputError("report_dir", report_dir, accepted)
         plain = {field: (*_PLAIN_TYPES.get(field, (str,)), type(None)) for field in self.template_fields}
         if not all(isinstance(getattr(self, field), kinds) for field, kinds in plain.items()):
             self._read_fields(rendered=False)
@@ -201,36 +206,48 @@ class DriftSensor(BaseSensorOperator):
                 raise
             self.log.exception("The drift check failed; trying again in %g s", self.poke_interval)
             result = PokeReturnValue(is_done=False)
-        return result.xcom_value if result.is_done else self._defer(context)
+        timeout_at = timezone.utcnow() + timedelta(seconds=self.timeout)
+        return result.xcom_value if result.is_done else self._defer(context, timeout_at, self._hold)
 
-    def _defer(self, context: Context) -> None:
+    def _defer(self, context: Context, timeout_at: datetime, hold: Hold | None) -> None:
+        now = timezone.utcnow()
+        if hold is not None and hold.until is not None:
+            first_check_s = max(self.poke_interval, (hold.until - now).total_seconds())
+        else:
+            first_check_s = self.poke_interval
         trigger = DriftTrigger(
             self._check().to_dict(),
             self.poke_interval,
             keep_going=self.silent_fail,
             report_dir=self.report_dir,
             folder=run_folder(context["ti"]),
+            first_check_s=first_check_s,
+            timeout_at=timeout_at.isoformat(),
         )
-        self.defer(trigger=trigger, method_name="execute_complete", timeout=timedelta(seconds=self.timeout))
+        # Airflow accepts no timeout of 0 or less. A sensor that has timed out does so at once.
+        left = max(timeout_at - now, timedelta(milliseconds=1))
+        self.defer(trigger=trigger, method_name="execute_complete", timeout=left)
 
     def poke(self, context: Context) -> PokeReturnValue:
         """Check for drift once."""
         self._read_templates()
-        report = self._check().run()
+        check = self._check()
+        report, window = check.measure()
         self.log.info("%s", report.reason)
-        earlier = self._find_earlier_training(context) if report.needs_training else ""
-        if self.on_no_drift == "wait" and (earlier or not report.needs_training):
+        hold = self._hold = self._find_hold(context) if report.needs_training else None
+        if self.on_no_drift == "wait" and (hold or not report.needs_training):
             return PokeReturnValue(is_done=False)
-        event = summarise(report, self.report_dir, *run_folder(context["ti"]))
-        return PokeReturnValue(is_done=True, xcom_value=self._finish(context, earlier, **event))
+        event = summarise(check, report, window, self.report_dir, *run_folder(context["ti"]))
+        return PokeReturnValue(is_done=True, xcom_value=self._finish(context, hold, **event))
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         """Finish the task after the trigger has found drift, or wait again if an earlier training makes it moot."""
         self._read_templates()
         self.log.info("%s", event["summary"]["reason"])
-        if self._find_earlier_training(context):
-            return self._defer(context)
-        return self._finish(context, "", **event)
+        hold = self._find_hold(context)
+        if hold is not None:
+            return self._defer(context, parse_time(event["timeout_at"]), hold)
+        return self._finish(context, None, event["summary"], event["report"])
 
     def _read_templates(self) -> None:
         try:
@@ -275,18 +292,16 @@ class DriftSensor(BaseSensorOperator):
         names = [name for name in CheckOptions.__annotations__ if rendered or name not in self.template_fields]
         return DriftCheck(**{"reference": "", "current": "", **{name: getattr(self, name) for name in names}})
 
-    def _find_earlier_training(self, context: Context) -> str:
-        """Return why an earlier training makes a further one unnecessary, or ""."""
+    def _find_hold(self, context: Context) -> Hold | None:
+        """Return why an earlier training makes a further one unnecessary now, or ``None``."""
         if self.cooldown is None and self.reference != CHAMPION:
-            return ""
+            return None
         ti = context["ti"]
         earlier = load_started(ti, self.model)
-        reason = find_earlier_training(
-            earlier, self._now(context), self.cooldown, lambda run: ti.get_dagrun_state(ti.dag_id, run)
-        )
-        if reason:
-            self.log.info("No training starts: %s", reason)
-        return reason
+        hold = find_hold(earlier, self._now(context), self.cooldown, lambda run: ti.get_dagrun_state(ti.dag_id, run))
+        if hold is not None:
+            self.log.info("No training starts: %s", hold.reason)
+        return hold
 
     def _now(self, context: Context) -> datetime:
         """Return the time that counts for the cooldown: the time of the run, so that a backfill gives equal results.
@@ -296,19 +311,19 @@ class DriftSensor(BaseSensorOperator):
         return timezone.utcnow() if self.on_no_drift == "wait" else context["dag_run"].run_after
 
     def _finish(
-        self, context: Context, earlier: str, summary: dict[str, Any], report: dict[str, Any]
+        self, context: Context, hold: Hold | None, summary: dict[str, Any], report: dict[str, Any]
     ) -> dict[str, Any]:
         """Publish the report, set the asset events and return the summary, or skip the task.
 
-        ``earlier`` is the reason why an earlier training makes a further one unnecessary, or "".
+        ``hold`` tells why an earlier training makes a further one unnecessary.
         """
         from paceline.contract import DRIFT_XCOM
 
         ti = context["ti"]
-        retrain = summary["verdict"] in NEEDS_TRAINING and not earlier
-        summary = {**summary, "retrain": retrain, "window": self._check().window()}
-        if earlier:
-            note = f"No training starts: {earlier}."
+        retrain = summary["verdict"] in NEEDS_TRAINING and hold is None
+        summary = {**summary, "retrain": retrain}
+        if hold is not None:
+            note = f"No training starts: {hold.reason}."
             summary["reason"] += f" {note}"
             report = {**report, "notes": [*report["notes"], note]}
         if self.report_dir:

@@ -11,23 +11,25 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperatorLink
 
+from .check import CHAMPION
+
 if TYPE_CHECKING:
-    from airflow.sdk import BaseOperator
+    from airflow.sdk import BaseOperator, ObjectStoragePath
     from airflow.sdk.types import TaskInstanceKey
 
     from paceline.drift import DriftReport
+
+    from .check import DriftCheck
+    from .windows import DataWindow
 
 XCOM_LIMIT_BYTES = 48_000
 
 
 def write_report(report: DriftReport, report_dir: str, *parts: str) -> dict[str, str]:
     """Write both files to ``report_dir/parts…``. Return the paths as ``report_json`` and ``report_html``."""
-    from airflow.sdk import ObjectStoragePath
-
     from paceline.drift import to_html
 
-    folder = ObjectStoragePath(report_dir).joinpath(*(_file_name(part) for part in parts))
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = _folder(report_dir, *parts)
     written = {}
     for name, text in (("json", json.dumps(report.to_dict(), indent=1)), ("html", to_html(report))):
         path = folder / f"report.{name}"
@@ -37,10 +39,28 @@ def write_report(report: DriftReport, report_dir: str, *parts: str) -> dict[str,
     return written
 
 
-def summarise(report: DriftReport, report_dir: str | None, *parts: str) -> dict[str, Any]:
-    """Return a report's ``summary``, and the ``report`` shortened for XCom. With ``report_dir``, write the files."""
-    written = write_report(report, report_dir, *parts) if report_dir else {}
-    return {"summary": report.summary() | written, "report": fit_to_xcom(report.to_dict())}
+def summarise(
+    check: DriftCheck, report: DriftReport, window: DataWindow, report_dir: str | None, *parts: str
+) -> dict[str, Any]:
+    """Return a report's ``summary`` with the source of the current window, and the ``report`` shortened for XCom.
+
+    With ``report_dir``, write the report. If the reference is the champion, also write the compared rows of the window,
+    which then are its source: a query or a file may have other rows later.
+    """
+    summary = report.summary() | {"window": check.window()}
+    if report_dir:
+        summary |= write_report(report, report_dir, *parts)
+        if report.needs_training and check.reference == CHAMPION:
+            summary["window"] = {"source": write_window(window, report_dir, *parts)}
+    return {"summary": summary, "report": fit_to_xcom(report.to_dict())}
+
+
+def write_window(window: DataWindow, report_dir: str, *parts: str) -> str:
+    """Write the rows of a window to ``report_dir/parts…/window.parquet``, and return the path."""
+    path = _folder(report_dir, *parts) / "window.parquet"
+    with path.open("wb") as stream:  # type: ignore[no-untyped-call]
+        window.frame.to_parquet(stream, index=False)
+    return str(path)
 
 
 def fit_to_xcom(report: dict[str, Any], limit_bytes: int = XCOM_LIMIT_BYTES) -> dict[str, Any]:
@@ -81,6 +101,14 @@ def run_folder(ti: Any) -> list[str]:
     """Return a task instance's folder below ``report_dir``, as path components. All tries use the same folder."""
     mapped = [str(ti.map_index)] if ti.map_index is not None and ti.map_index >= 0 else []
     return [ti.dag_id, ti.run_id, ti.task_id, *mapped]
+
+
+def _folder(report_dir: str, *parts: str) -> ObjectStoragePath:
+    from airflow.sdk import ObjectStoragePath
+
+    folder = ObjectStoragePath(report_dir).joinpath(*(_file_name(part) for part in parts))
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 def _file_name(part: str) -> str:

@@ -6,8 +6,8 @@ Used by ``DriftSensor`` for the trainings of earlier runs, and by ``DriftEventTr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
-from datetime import datetime, timedelta
+from dataclasses import asdict, dataclass, fields
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 from paceline.errors import InvalidInputError
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 # Key of the XCom with which a sensor records that its run trains because of drift.
 STARTED_KEY = "paceline_drift_started"
 _RUNNING = ("queued", "running")
-_ACCEPTED = 'a duration greater than 0 ("12h", "1d", "PT30M", seconds, a timedelta), or None'
+_MAX_S = 1e9
+_ACCEPTED = 'a duration greater than 0 and up to 30 years ("12h", "1d", "PT30M", seconds, a timedelta), or None'
 
 
 @dataclass(frozen=True)
@@ -38,8 +39,8 @@ def parse_cooldown(value: object) -> float | None:
     (86400.0, None)
     >>> parse_cooldown("soon")
     Traceback (most recent call last):
-    paceline.errors.InvalidInputError: cooldown: got 'soon', expected a duration greater than 0 ("12h", "1d", "PT30M", \
-seconds, a timedelta), or None
+    paceline.errors.InvalidInputError: cooldown: got 'soon', expected a duration greater than 0 and up to 30 years \
+("12h", "1d", "PT30M", seconds, a timedelta), or None
     """
     if value in (None, "", "None"):
         return None
@@ -49,51 +50,74 @@ seconds, a timedelta), or None
         duration_s = Deadline.parse(value, "cooldown").duration_s
     except InvalidInputError:
         duration_s = None
-    if duration_s is None:
+    if duration_s is None or duration_s > _MAX_S:
         raise InvalidInputError("cooldown", value, _ACCEPTED)
     return duration_s
 
 
-def find_earlier_training(
+@dataclass(frozen=True)
+class Hold:
+    """Why drift starts no training now, and the end of the cooldown if that is the reason."""
+
+    reason: str
+    until: datetime | None = None
+
+
+def find_hold(
     earlier: Iterable[StartedTraining], now: datetime, cooldown_s: float | None, run_state: Callable[[str], str]
-) -> str:
-    """Return why an earlier training makes a further one unnecessary now, or "" if drift is to start a training.
+) -> Hold | None:
+    """Return why drift is to start no training now, or ``None``.
 
     >>> from datetime import timezone
     >>> noon = datetime(2030, 1, 1, 12, tzinfo=timezone.utc)
     >>> morning = StartedTraining("churn", "2030-01-01T06:00:00+00:00", "scheduled__6")
-    >>> find_earlier_training([morning], noon, 86_400, lambda run_id: "success")
+    >>> find_hold([morning], noon, 86_400, lambda run_id: "success").reason
     'a training for drift started at 2030-01-01 06:00 UTC, and the cooldown lasts until 2030-01-02 06:00 UTC'
-    >>> find_earlier_training([morning], noon, None, lambda run_id: "running")
+    >>> find_hold([morning], noon, None, lambda run_id: "running").reason
     'run scheduled__6 is already training for drift'
-    >>> find_earlier_training([morning], noon, 3600, lambda run_id: "failed")
-    ''
+    >>> find_hold([morning], noon, 3600, lambda run_id: "failed") is None
+    True
     """
-    latest = max(earlier, key=lambda training: datetime.fromisoformat(training.at), default=None)
+    latest = max(earlier, key=lambda training: parse_time(training.at), default=None)
     if latest is None:
-        return ""
+        return None
     if run_state(latest.run_id) in _RUNNING:
-        return f"run {latest.run_id} is already training for drift"
+        return Hold(f"run {latest.run_id} is already training for drift")
     if not is_cooling_down(latest.at, now, cooldown_s):
-        return ""
-    began = datetime.fromisoformat(latest.at)
+        return None
+    began = parse_time(latest.at)
     end = began + timedelta(seconds=cooldown_s or 0.0)
-    return f"a training for drift started at {_in_words(began)}, and the cooldown lasts until {_in_words(end)}"
+    words = f"a training for drift started at {_in_words(began)}, and the cooldown lasts until {_in_words(end)}"
+    return Hold(words, end)
+
+
+def parse_time(text: str) -> datetime:
+    """Parse a stored time (ISO 8601); a time without a zone is UTC."""
+    time = datetime.fromisoformat(text)
+    return time if time.tzinfo else time.replace(tzinfo=timezone.utc)
 
 
 def is_cooling_down(began: str, now: datetime, cooldown_s: float | None) -> bool:
     """Return whether a cooldown that began at a time (ISO 8601, or "" for never) lasts."""
-    return bool(began and cooldown_s) and now < datetime.fromisoformat(began) + timedelta(seconds=cooldown_s or 0.0)
+    return bool(began and cooldown_s) and now < parse_time(began) + timedelta(seconds=cooldown_s or 0.0)
 
 
 def load_started(ti: RuntimeTaskInstanceProtocol, model: str | None) -> list[StartedTraining]:
     """Return the trainings of ``model`` that a task has started in earlier runs of its DAG."""
     stored = ti.xcom_pull(task_ids=[ti.task_id], key=STARTED_KEY, include_prior_dates=True)
-    trainings = [StartedTraining(**value) for value in stored if isinstance(value, dict)]
+    known = {field.name for field in fields(StartedTraining)}
+    trainings = [
+        StartedTraining(**{key: entry for key, entry in value.items() if key in known})
+        for value in stored
+        if isinstance(value, dict)
+    ]
+    # Without a model, each mapped task has trainings of its own.
     return [
         training
         for training in trainings
-        if training.run_id != ti.run_id and (training.model, training.map_index) == (model, ti.map_index)
+        if training.run_id != ti.run_id
+        and training.model == model
+        and (model is not None or training.map_index == ti.map_index)
     ]
 
 

@@ -17,10 +17,10 @@ from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 from paceline.errors import InvalidInputError
 
 from ._decision import EventDecision, TriggerState, decide_new_drift, decide_new_window
-from .check import CheckOptions, DriftCheck
-from .reports import summarise, write_report
+from .check import CHAMPION, CheckOptions, DriftCheck
+from .reports import summarise
 from .retraining import parse_cooldown
-from .windows import is_sql
+from .windows import DataWindow, is_sql
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -45,6 +45,10 @@ class DriftTrigger(BaseTrigger):
         Whether to log an error and continue checking, instead of failing the task.
     report_dir, folder:
         Path or URL of the folder for reports, and the path components of this report's folder in it.
+    first_check_s:
+        Seconds before the first check; by default ``poll_interval_s``.
+    timeout_at:
+        Time at which the sensor times out (ISO 8601); the event returns it to the sensor.
     """
 
     def __init__(
@@ -54,6 +58,8 @@ class DriftTrigger(BaseTrigger):
         keep_going: bool = False,
         report_dir: str | None = None,
         folder: Sequence[str] = (),
+        first_check_s: float | None = None,
+        timeout_at: str = "",
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.check = DriftCheck(**check)
@@ -61,30 +67,34 @@ class DriftTrigger(BaseTrigger):
         self.keep_going = keep_going
         self.report_dir = report_dir
         self.folder = list(folder)
+        self.first_check_s = first_check_s
+        self.timeout_at = timeout_at
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class path and the arguments with which Airflow recreates this trigger."""
-        names = ("poll_interval_s", "keep_going", "report_dir", "folder")
+        names = ("poll_interval_s", "keep_going", "report_dir", "folder", "first_check_s", "timeout_at")
         kwargs = {"check": self.check.to_dict(), **{name: getattr(self, name) for name in names}}
         return f"{type(self).__module__}.{type(self).__qualname__}", kwargs
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield one event, the result of ``summarise``, when a training is needed."""
+        wait_s = self.poll_interval_s if self.first_check_s is None else self.first_check_s
         while True:
-            await asyncio.sleep(self.poll_interval_s)
+            await asyncio.sleep(wait_s)
+            wait_s = self.poll_interval_s
             try:
-                report = await asyncio.to_thread(self.check.run)
+                report, window = await asyncio.to_thread(self.check.measure)
                 self.log.info("%s", report.reason)
-                if report.needs_training:
-                    event = await asyncio.to_thread(summarise, report, self.report_dir, *self.folder)
+                if not report.needs_training:
+                    continue
+                event = await asyncio.to_thread(summarise, self.check, report, window, self.report_dir, *self.folder)
             except Exception:
                 if not self.keep_going:
                     raise
                 self.log.exception("The drift check failed; trying again in %g s", self.poll_interval_s)
                 continue
-            if report.needs_training:
-                yield TriggerEvent(event)  # type: ignore[no-untyped-call]
-                return
+            yield TriggerEvent({**event, "timeout_at": self.timeout_at})  # type: ignore[no-untyped-call]
+            return
 
 
 class DriftEventTrigger(BaseEventTrigger):
@@ -110,7 +120,8 @@ class DriftEventTrigger(BaseEventTrigger):
         Time after an event during which the trigger fires no other (``"1d"``, ``"PT12H"``, seconds). Drift that is
         still there fires after it. A new champion does not end the cooldown.
     report_dir:
-        Folder, as a path or URL, for ``report.json`` and ``report.html`` of each event.
+        Folder, as a path or URL, for ``report.json`` and ``report.html`` of each event. ``reference="champion"`` needs
+        it: the folder also keeps the compared rows, because ``current`` has other rows at the next check.
     **check:
         Parameters as in ``DriftSensor``: ``reference``, ``current``, ``conn_id``, ``features``, ``settings`` …
 
@@ -148,6 +159,9 @@ class DriftEventTrigger(BaseEventTrigger):
         if window_column is None and fire_on == "new_window" and is_sql(check["current"]):
             accepted = "a column whose greatest value identifies the window, because current is a SQL query"
             raise InvalidInputError("window_column", window_column, accepted)
+        if check["reference"] == CHAMPION and not report_dir:
+            accepted = "a folder that keeps the compared rows, because the reference is the champion"
+            raise InvalidInputError("report_dir", report_dir, accepted)
         self.check = DriftCheck(**check, window_column=window_column)
         self.poll_interval_s = poll_interval_s
         self.fire_on: FireOn = fire_on
@@ -187,28 +201,25 @@ class DriftEventTrigger(BaseEventTrigger):
             await asyncio.sleep(self.poll_interval_s)
 
     async def _check_once(self, last: TriggerState) -> tuple[bool, TriggerState, dict[str, Any]]:
-        decision = await asyncio.to_thread(self._decide, last)
-        if decision.report is None:
-            return False, decision.state, {}
+        decision, window = await asyncio.to_thread(self._decide, last)
         report = decision.report
-        self.log.info("%s", report.reason)
-        if not decision.fires:
+        if report is not None:
+            self.log.info("%s", report.reason)
+        if report is None or not decision.fires:
             return False, decision.state, {}
-        payload = {**report.summary(), "current": report.current, "fingerprint": report.fingerprint()}
-        payload["window"] = self.check.window()
-        if self.report_dir is not None:
-            folder = report.fingerprint()
-            payload |= await asyncio.to_thread(write_report, report, self.report_dir, folder)
-        return True, decision.state, payload
+        folder = report.fingerprint()
+        event = await asyncio.to_thread(summarise, self.check, report, window, self.report_dir, folder)
+        return True, decision.state, {**event["summary"], "current": report.current, "fingerprint": folder}
 
-    def _decide(self, last: TriggerState) -> EventDecision:
-        now = timezone.utcnow()
-        check = self.check.resolve()
+    def _decide(self, last: TriggerState) -> tuple[EventDecision, DataWindow]:
+        now, window, check = timezone.utcnow(), self.check.read_current(), self.check.resolve()
         if check is None:
-            return decide_new_drift(self.check.without_champion(), last, self.check.fingerprint(), now, self.cooldown_s)
-        if self.fire_on == "new_drift":
-            return decide_new_drift(check.run(), last, check.fingerprint(), now, self.cooldown_s)
-        return decide_new_window(check, check.read_current(), last, now, self.cooldown_s)
+            report, digest = self.check.without_champion(window), self.check.fingerprint()
+            return decide_new_drift(report, last, digest, now, self.cooldown_s), window
+        if self.fire_on == "new_window":
+            return decide_new_window(check, window, last, now, self.cooldown_s), window
+        report = check.compare(window)
+        return decide_new_drift(report, last, check.fingerprint(), now, self.cooldown_s), window
 
     async def _load_state(self) -> TriggerState:
         if self.asset_state_store is None:

@@ -63,7 +63,7 @@ def test_each_change_is_trained_for_once(airflow: AirflowProcess, folder: Path) 
         assert summary["retrain"] is trained
         return "+" * trained + summary["reason"]
 
-    assert check("calm") == "+churn has no champion yet."
+    assert check("calm") == f"+churn has no champion yet in {folder}/registry."
     assert check("calm_again") == "No drift in 2 features."
     assert check("shifted", promote=False) == "+Drift in 1 of 2 features: usage."
     # The challenger was not promoted, so the drift lasts. It trains again after the cooldown.

@@ -5,6 +5,7 @@ A DAG run a day is simulated: the sensor, its data and the registry are real, Ai
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -14,11 +15,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from airflow.sdk.exceptions import AirflowSkipException
+from airflow.sdk.exceptions import AirflowSkipException, TaskDeferred
 
 from paceline.errors import InvalidInputError
 from paceline.registry import Registry
-from paceline.sensors import DriftSensor
+from paceline.sensors import DriftEventTrigger, DriftSensor, DriftSettings
+from paceline.sensors._decision import TriggerState
+from paceline.sensors.retraining import STARTED_KEY, load_started
 
 FIRST_DAY = datetime(2030, 1, 1, tzinfo=timezone.utc)
 MODEL = "churn"
@@ -42,13 +45,14 @@ class Production:
     def run_day(self, day: int, *, better: bool = True, state: str = "success") -> bool:
         """Run the sensor on a day. If it succeeds, register a model, and promote it if it is ``better``."""
         window = self.rows[self.rows["day"].between(day - self.window_days + 1, day)]
-        window.to_parquet(self.folder / f"day-{day}.parquet", index=False)
+        window.to_parquet(self.folder / "current.parquet", index=False)
         sensor = DriftSensor(
             task_id="drift",
             reference="champion",
             model=MODEL,
             registry=str(self.folder / "registry"),
-            current=str(self.folder / f"day-{day}.parquet"),
+            current=str(self.folder / "current.parquet"),
+            report_dir=str(self.folder / "reports"),
             features=["usage", "age"],
             on_no_drift="skip",
             **self.options,
@@ -117,7 +121,7 @@ def make_rows(days: int, usage_shifts: tuple[int, ...] = (), error_days: tuple[i
 def test_each_change_of_a_month_leads_to_one_training(tmp_path: Path) -> None:
     production = Production(tmp_path, {}, make_rows(30, usage_shifts=(12, 21)))
     assert production.trained_days(30) == [0, 12, 21]
-    assert production.reasons[0] == "churn has no champion yet."
+    assert production.reasons[0] == f"churn has no champion yet in {tmp_path}/registry."
     assert [promotion.version for promotion in production.registry.history(MODEL)] == [1, 2, 3]
 
 
@@ -159,6 +163,26 @@ def test_rise_of_the_error_whose_labels_are_a_week_late_leads_to_one_training(tm
     assert "share of wrong predictions rose" in production.reasons[trained[1]]
 
 
+@pytest.mark.parametrize("fire_on", ["new_drift", "new_window"])
+def test_event_trigger_compares_with_the_rows_of_the_last_training(tmp_path: Path, fire_on: Any) -> None:
+    """``current`` of a trigger is not templated: at each check, the same file has other rows."""
+    registry, rng = Registry(tmp_path / "registry"), np.random.default_rng(0)
+    options: dict[str, Any] = {"reference": "champion", "model": MODEL, "registry": str(tmp_path / "registry")}
+    options |= {"current": str(tmp_path / "current.parquet"), "report_dir": str(tmp_path / "reports")}
+    state, fired = TriggerState(), []
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "weights").touch()
+    for day, shift in enumerate((0, 0, 1, 1, 2, 2, 2, 0)):
+        pd.DataFrame({"usage": rng.normal(shift, 1, 500)}).to_parquet(tmp_path / "current.parquet")
+        trigger = DriftEventTrigger(fire_on=fire_on, **options)  # after a restart
+        is_new, state, payload = asyncio.run(trigger._check_once(state))
+        if is_new:
+            fired.append(day)
+            version = registry.register(tmp_path / "model", name=MODEL, data_window=payload["window"])
+            registry.promote(MODEL, version.version, reason="better")
+    assert fired == [0, 2, 4, 7]
+
+
 def test_champion_without_a_source_of_its_training_data_is_rejected(tmp_path: Path) -> None:
     production = Production(tmp_path, {}, make_rows(1))
     assert production.run_day(0)
@@ -168,8 +192,60 @@ def test_champion_without_a_source_of_its_training_data_is_rejected(tmp_path: Pa
         production.run_day(0)
 
 
-@pytest.mark.parametrize("field", ["model", "registry"])
-def test_champion_needs_a_model_and_a_registry(field: str) -> None:
-    options = {"model": MODEL, "registry": "models", field: None}
-    with pytest.raises(InvalidInputError, match=f"^{field}: got None, expected a value, because the reference is the"):
-        DriftSensor(task_id="drift", reference="champion", current="b.csv", **options)  # type: ignore[arg-type]
+def test_too_few_rows_start_no_first_training(tmp_path: Path) -> None:
+    production = Production(tmp_path, {}, make_rows(1).head(99).assign(day=0))
+    assert not production.run_day(0)
+    assert production.reasons[0] == "current: got 99 rows, expected at least 100 (minimum_samples)"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"model": None}, "model: got None, expected a value, because the reference is the champion"),
+        ({"registry": None}, "registry: got None, expected a value, because the reference is the champion"),
+        ({"report_dir": None}, "report_dir: got None, expected a folder that keeps the compared rows"),
+        ({"settings": DriftSettings(error="auc")}, "error: got 'auc', expected another kind of error"),
+    ],
+)
+def test_parameters_that_do_not_suit_the_champion_are_rejected(options: dict[str, Any], message: str) -> None:
+    valid = {"model": MODEL, "registry": "models", "report_dir": "reports"}
+    with pytest.raises(InvalidInputError, match=f"^{message}"):
+        DriftSensor(task_id="drift", reference="champion", current="b.csv", **{**valid, **options})
+
+
+def test_templated_window_needs_no_folder_for_its_rows() -> None:
+    DriftSensor(task_id="drift", reference="champion", model=MODEL, registry="models", current="{{ ds }}.parquet")
+
+
+def test_mapped_tasks_of_a_model_share_its_trainings() -> None:
+    stored = [{"model": model, "at": "2030-01-01", "run_id": "a", "map_index": 1, "new": 1} for model in (MODEL, None)]
+    found = {
+        (model, index): len(
+            load_started(
+                SimpleNamespace(task_id="drift", run_id="b", map_index=index, xcom_pull=lambda **_: stored), model
+            )
+        )
+        for model in (MODEL, "other", None)
+        for index in (0, 1)
+    }
+    assert [key for key, count in found.items() if count] == [(MODEL, 0), (MODEL, 1), (None, 1)]
+
+
+def test_deferred_sensor_waits_for_the_end_of_the_cooldown_but_not_beyond_its_timeout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    production = Production(tmp_path, {}, make_rows(1))
+    production.run_day(0)
+    now = FIRST_DAY + timedelta(hours=1)
+    monkeypatch.setattr("paceline.sensors.drift.timezone.utcnow", lambda: now)
+    sensor = DriftSensor(
+        task_id="drift", reference="a.csv", current="b.csv", cooldown="3h", timeout=3600, deferrable=True
+    )
+    context = production._context(1)
+    production.xcoms = [(0, STARTED_KEY, {"model": None, "at": FIRST_DAY.isoformat(), "run_id": "day-0"})]
+    event = {"summary": {"reason": "Drift."}, "report": {}, "timeout_at": (now + timedelta(minutes=20)).isoformat()}
+    with pytest.raises(TaskDeferred) as deferred:
+        sensor.execute_complete(context, event)
+    assert deferred.value.timeout == timedelta(minutes=20)
+    trigger: Any = deferred.value.trigger
+    assert (trigger.first_check_s, trigger.timeout_at) == (2 * 3600, event["timeout_at"])

@@ -7,13 +7,16 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pandas as pd
 import pytest
 from airflow.sdk import DAG
 
 from paceline.drift import DriftReport, FeatureDrift, Histogram
 from paceline.errors import InvalidInputError
 from paceline.sensors import DriftSensor
+from paceline.sensors.check import DriftCheck
 from paceline.sensors.reports import XCOM_LIMIT_BYTES, fit_to_xcom, run_folder, summarise, write_report
+from paceline.sensors.windows import DataWindow
 
 
 @pytest.mark.parametrize(
@@ -87,6 +90,7 @@ def test_summary_and_report_of_many_features_fit_into_an_event() -> None:
     features = tuple(
         FeatureDrift(f"feature_{number}", "numeric", "drift", histogram=histogram) for number in range(800)
     )
-    result = summarise(DriftReport("drift", "800 features have drifted.", 500, 500, features), None)
+    report = DriftReport("drift", "800 features have drifted.", 500, 500, features)
+    result = summarise(DriftCheck("a.csv", "b.csv"), report, DataWindow(pd.DataFrame(), 500), None)
     assert len(json.dumps(result["report"])) <= XCOM_LIMIT_BYTES
     assert len(result["summary"]["drifted_features"]) == 800

@@ -131,6 +131,9 @@ def test_each_window_with_drift_fires_once_although_it_grows(tmp_path: Path) -> 
     growing = [make_batch(1, rows, 1.0) for rows in range(50, 1050, 100)]
     following = [make_batch(2, 300, 0.0), make_batch(3, 300, 1.0), make_batch(3, 600, 1.0)]
     assert windows_fired(tmp_path, growing + following) == [1, 11]
+    # A table that is loaded again, and a window that returns, do not fire again.
+    emptied = [make_batch(3, 300, 1.0), make_batch(3, 0, 0.0), make_batch(3, 300, 1.0)]
+    assert windows_fired(tmp_path, [*emptied, make_batch(4, 300, 1.0), make_batch(3, 300, 1.0)]) == [0, 3]
 
 
 def test_growing_window_is_checked_at_each_quarter_with_less_significance(
@@ -178,13 +181,33 @@ def test_trigger_round_trips_through_serialization(trigger: Any) -> None:
         ),
         ({"current": "b.csv", "window_column": "day"}, "window_column: got 'day', expected None"),
         ({"current": "b.csv", "cooldown": "-1h"}, "cooldown: got '-1h', expected a duration"),
+        (
+            {"reference": "champion", "current": "b.csv", "model": "churn", "registry": "models"},
+            "report_dir: got None, expected a folder that keeps the compared rows",
+        ),
         ({"current": "b.csv", "fire_on": "always"}, "fire_on: got 'always', expected 'new_drift'"),
         ({"current": "b.csv", "settings": {"minimum_samples": 1}}, "minimum_samples: got 1, expected"),
     ],
 )
 def test_invalid_settings_are_rejected_when_the_dag_is_parsed(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidInputError, match="^" + message):
-        DriftEventTrigger(reference="a.csv", **options)
+        DriftEventTrigger(**{"reference": "a.csv", **options})
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [None, "state", {"parts": None, "check": 5}, {"rows": "many"}, {"fired_at": "yesterday"}, {"fired": 7}],
+)
+def test_stored_value_that_is_no_state_is_ignored(stored: object) -> None:
+    state = TriggerState.from_json(stored)
+    assert (state.parts, state.fired, state.rows, state.fired_at) == ((), (), 0, "")
+
+
+def test_time_without_a_zone_is_utc() -> None:
+    state = TriggerState.from_json({"fired_at": "2030-01-01T11:30:00"})
+    report = make_report("temp")
+    assert not decide_new_drift(report, state, "check", NOON, 3600).fires
+    assert decide_new_drift(report, state, "check", NOON, 1800).fires
 
 
 # --- runs ------------------------------------------------------------------------------------------------------
@@ -207,8 +230,8 @@ def test_event_trigger_fires_once_per_drift_even_after_a_restart(
         trigger.asset_state_store = store  # type: ignore[assignment]
         return trigger.run()
 
-    checks_made, check = [], DriftCheck.run
-    monkeypatch.setattr(DriftCheck, "run", lambda self: checks_made.append(self) or check(self))
+    checks_made, check = [], DriftCheck.compare
+    monkeypatch.setattr(DriftCheck, "compare", lambda self, window: checks_made.append(self) or check(self, window))
 
     async def run_scenario() -> None:
         payload = await first_payload(stream := start_trigger())
@@ -230,16 +253,16 @@ def test_event_trigger_fires_once_per_drift_even_after_a_restart(
 def test_event_trigger_continues_after_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reference, late = write_window(tmp_path / "reference.csv"), tmp_path / "late.csv"
     failed = threading.Event()
-    check = DriftCheck.run
+    read = DriftCheck.read_current
 
-    def run_and_note_failure(self: DriftCheck) -> DriftReport:
+    def read_and_note_failure(self: DriftCheck) -> DataWindow:
         try:
-            return check(self)
+            return read(self)
         except InvalidInputError:
             failed.set()
             raise
 
-    monkeypatch.setattr(DriftCheck, "run", run_and_note_failure)
+    monkeypatch.setattr(DriftCheck, "read_current", read_and_note_failure)
 
     async def run_scenario() -> Any:
         stream = DriftEventTrigger(reference=reference, current=str(late), poll_interval_s=0.02).run()
@@ -254,7 +277,7 @@ def test_event_trigger_continues_after_an_error(tmp_path: Path, monkeypatch: pyt
 def test_drift_trigger_returns_the_report_and_fails_on_invalid_data(tmp_path: Path) -> None:
     reference = write_window(tmp_path / "a.csv")
     check = DriftCheck(reference, write_window(tmp_path / "b.csv", 1.0)).to_dict()
-    trigger = DriftTrigger(check, 0.01, report_dir=str(tmp_path / "reports"), folder=["dag", "run"])
+    trigger = DriftTrigger(check, 3600, report_dir=str(tmp_path / "reports"), folder=["dag", "run"], first_check_s=0.0)
     payload = json.loads(json.dumps(asyncio.run(first_payload(trigger.run()))))
     assert (
         DriftReport.from_dict(payload["report"]).drifted_features == payload["summary"]["drifted_features"] == ["temp"]
@@ -268,11 +291,12 @@ def test_drift_trigger_returns_the_report_and_fails_on_invalid_data(tmp_path: Pa
 def test_slow_check_does_not_block_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     release = threading.Event()
 
-    def run_slowly(self: DriftCheck) -> DriftReport:
+    def read_slowly(self: DriftCheck) -> DataWindow:
         assert release.wait(30)
-        return make_report("temp")
+        return DataWindow(pd.DataFrame(), 500)
 
-    monkeypatch.setattr(DriftCheck, "run", run_slowly)
+    monkeypatch.setattr(DriftCheck, "read_current", read_slowly)
+    monkeypatch.setattr(DriftCheck, "compare", lambda self, window: make_report("temp"))
 
     async def run_scenario() -> None:
         event = asyncio.ensure_future(anext(DriftEventTrigger(reference="a.csv", current="b.csv").run()))

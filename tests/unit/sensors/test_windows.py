@@ -175,12 +175,58 @@ def test_only_the_needed_columns_of_a_file_are_read(large: Path, source: str) ->
     assert len(read_window("current", str(large / source), columns=["late", "rows"]).frame.columns) == 3
 
 
-def test_small_window_is_read_by_one_query(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_query_of_a_small_window_runs_unchanged(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     queries: list[str] = []
     run = SqliteHook.get_df
     monkeypatch.setattr(SqliteHook, "get_df", lambda self, sql, **kw: queries.append(sql) or run(self, sql, **kw))
-    read_window("current", "SELECT * FROM flights;", conn_id=store, window_column="temp")
-    assert len(queries) == 1
+    query = "SELECT * FROM flights; -- '; all of them */"
+    read_window("current", query, conn_id=store, window_column="temp")
+    assert queries[1:] == [query]
+    assert "--" not in queries[0]
+
+
+@pytest.mark.parametrize("column", ["order", 'a "quoted" name', "Row"])
+def test_window_column_of_any_name_identifies_a_large_window(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, column: str
+) -> None:
+    with closing(sqlite3.connect(tmp_path / "store.db")) as database, database:
+        pd.DataFrame({column: range(1000)}).to_sql("rows", database, index=False)
+    monkeypatch.setenv("AIRFLOW_CONN_NAMES", json.dumps({"conn_type": "sqlite", "host": str(tmp_path / "store.db")}))
+    for max_rows in (100, 2000):
+        window = read_window("c", "SELECT * FROM rows", conn_id="names", max_rows=max_rows, window_column=column)
+        assert (len(window.frame), window.rows, window.identity) == (min(1000, max_rows), 1000, "999")
+
+
+def test_column_of_a_csv_file_has_one_type_in_all_its_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_files, "_PART_ROWS", 100)
+    rows = ["007,1,,2"] * 250 + ["A7,2.5,x,3", "008,,y,"]
+    (tmp_path / "codes.csv").write_text("\n".join(["code,number,late,batch", *rows]))
+    window = read_window("current", str(tmp_path / "codes.csv"), window_column="batch")
+    assert window.frame["code"].value_counts().to_dict() == {"007": 250, "A7": 1, "008": 1}
+    assert window.frame["number"].sum() == 252.5
+    assert window.frame["late"].dropna().tolist() == ["x", "y"]
+    assert window.identity == "3"
+
+
+def test_identity_does_not_depend_on_missing_values(tmp_path: Path) -> None:
+    pd.DataFrame({"batch": [5, 5]}).to_csv(tmp_path / "a.csv", index=False)
+    pd.DataFrame({"batch": [5, None]}).to_csv(tmp_path / "b.csv", index=False)
+    identities = [read_window("c", str(tmp_path / name), window_column="batch").identity for name in ("a.csv", "b.csv")]
+    assert identities == ["5", "5"]
+
+
+@pytest.mark.parametrize(("name", "content"), [("a.parquet", b""), ("b.parquet", b"text"), ("c.csv", b"a,b\n\xff,1\n")])
+def test_invalid_file_is_named(tmp_path: Path, name: str, content: bytes) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InvalidInputError, match=f"^current: got '{tmp_path}/{name}', expected a valid Parquet or CSV"):
+        read_window("current", str(tmp_path / name))
+
+
+def test_files_that_are_being_written_to_a_folder_are_not_read(tmp_path: Path) -> None:
+    for part in ("part-0.PARQUET", "_temporary/0/part-1.parquet", ".part-2.parquet"):
+        (tmp_path / "a.parquet" / part).parent.mkdir(parents=True, exist_ok=True)
+        FRAME.to_parquet(tmp_path / "a.parquet" / part)
+    assert read_window("current", str(tmp_path / "a.parquet")).rows == 3
 
 
 def test_identity_of_a_file_changes_with_the_file(tmp_path: Path) -> None:

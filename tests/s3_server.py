@@ -63,13 +63,13 @@ class S3Server:
 
 @contextmanager
 def serve() -> Iterator[S3Server]:
-    """Run a server with an empty bucket for the duration of the block."""
+    """Run a server with a bucket for the duration of the block. All servers of a process share the bucket."""
     logging.getLogger("werkzeug").setLevel(logging.CRITICAL)
     server = S3Server()
     thread = threading.Thread(target=server._server.serve_forever, daemon=True)
     thread.start()
     bucket = UPath(f"s3://{_BUCKET}", **server.options)
-    bucket.mkdir()
+    bucket.mkdir(exist_ok=True)
     server.changes.clear()
     try:
         yield server

@@ -95,7 +95,7 @@ def to_html(report: DriftReport) -> str:
 def _feature_card(feature: FeatureDrift) -> str:
     facts = []
     if feature.test:
-        sign = "KS statistic" if feature.test.startswith("Kolm") else "Cramér's V"
+        sign = "KS statistic" if feature.test.startswith("Kolm") else "total variation distance"
         facts.append(f"{sign} {_format_number(feature.effect)}")
         facts.append(f"PSI {_format_number(feature.psi)}")
         facts.append(f"adjusted p {_format_p_value(feature.adjusted_p_value)} ({feature.test})")

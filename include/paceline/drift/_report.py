@@ -38,7 +38,8 @@ class Histogram:
 class FeatureDrift:
     """One feature in both windows.
 
-    ``test`` is ``"Kolmogorov-Smirnov"`` or ``"chi-squared"``; ``effect`` is the KS statistic or Cramér's V.
+    ``test`` is ``"Kolmogorov-Smirnov"`` or ``"chi-squared"``; ``effect`` is the KS statistic or the total
+    variation distance.
     Adjusted p-values are corrected over all features together. ``level`` is the mean of a numeric feature.
     ``reason`` explains the verdict in words, or why the feature was skipped.
     """

@@ -20,8 +20,8 @@ class DriftSettings:
         the common 5 %, and loses little statistical power with hundreds of rows.
     psi_threshold, effect_threshold:
         A difference matters if its population stability index reaches ``psi_threshold`` (0.1 is the usual limit of
-        stable data) or its KS statistic or Cramér's V reaches ``effect_threshold`` (0.1: the shares of rows differ by
-        ten percentage points).
+        stable data) or its KS statistic or, for categories, its total variation distance reaches ``effect_threshold``
+        (0.1: the shares of rows differ by ten percentage points).
     joint_threshold:
         Smallest relevant area under the ROC curve of a classifier that tells the windows apart although no single
         feature has drifted (0.6; 0.5 means that it cannot).

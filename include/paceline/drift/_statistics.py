@@ -83,12 +83,15 @@ def merge_rare(
 
 
 def chi_squared(reference: Sequence[int], current: Sequence[int]) -> TestResult:
-    """Run the chi-squared test of two windows over the same categories; the effect is Cramér's V.
+    """Run the chi-squared test of two windows over the same categories; the effect is the total variation distance.
 
-    With a single category the p-value is 1.
+    This distance is the share of rows whose category would have to change to make the shares equal. Like the KS
+    statistic, and unlike Cramér's V, it does not depend on the ratio of the windows' rows. With a single category the
+    p-value is 1.
 
-    >>> chi_squared([90, 10], [70, 30]).p_value < 0.01
-    True
+    >>> result = chi_squared([90, 10], [70, 30])
+    >>> result.p_value < 0.01, round(result.effect, 3)
+    (True, 0.2)
     >>> chi_squared([50], [60])
     TestResult(statistic=0.0, p_value=1.0, effect=0.0)
     """
@@ -97,8 +100,10 @@ def chi_squared(reference: Sequence[int], current: Sequence[int]) -> TestResult:
     if len(reference) < 2:
         return TestResult(0.0, 1.0, 0.0)
     result = chi2_contingency([list(reference), list(current)], correction=False)
-    statistic = float(result.statistic)
-    return TestResult(statistic, float(result.pvalue), (statistic / (sum(reference) + sum(current))) ** 0.5)
+    rows_before, rows_after = sum(reference), sum(current)
+    pairs = zip(reference, current, strict=True)
+    distance = sum(abs(before / rows_before - after / rows_after) for before, after in pairs) / 2.0
+    return TestResult(float(result.statistic), float(result.pvalue), distance)
 
 
 def missing_test(missing_reference: int, rows_reference: int, missing_current: int, rows_current: int) -> TestResult:

@@ -268,3 +268,11 @@ def test_decimal_and_nullable_columns_are_numeric() -> None:
 def test_invalid_settings_are_rejected(options, message):
     with pytest.raises(InvalidInputError, match=message):
         DriftSettings(**options)
+
+
+@pytest.mark.parametrize("reference_rows", [2_000, 20_000, 200_000])
+def test_change_of_a_category_matters_regardless_of_the_length_of_the_reference(reference_rows: int) -> None:
+    before = pd.DataFrame({"carrier": ["AA"] * (reference_rows * 3 // 10) + ["UA"] * (reference_rows * 7 // 10)})
+    after = pd.DataFrame({"carrier": ["AA"] * 840 + ["UA"] * 1160})
+    [carrier] = compare(before, after, settings=DriftSettings(psi_threshold=1.0)).features
+    assert (carrier.verdict, round(carrier.effect or 0.0, 6)) == ("drift", 0.12)

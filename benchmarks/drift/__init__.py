@@ -1,0 +1,1 @@
+"""False alarms, detection and cost of the drift tests. Run this benchmark as ``python -m benchmarks.drift``."""

@@ -1,0 +1,104 @@
+"""Measures the drift tests: ``python -m benchmarks.drift [--peers] [--only SECTION] [--windows 100] [--json FILE]``.
+
+The default takes a few minutes and measures Paceline alone. ``--peers`` compares Paceline with Evidently, NannyML,
+alibi-detect and river, which it installs into ``build/drift`` (5 GB).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from benchmarks.drift import compared, cost, environments
+from benchmarks.drift.frames import ten_features
+from benchmarks.drift.growing import growing_rates, print_growing
+from benchmarks.drift.rates import detection_rate, detector_rates, false_alarm_rate
+from benchmarks.drift.weather import print_weather, weather_drift
+from benchmarks.options import between, writable
+
+ALONE = ("rates", "concept")
+WITH_PEERS = ("growing", "tools", "detectors", "cost")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the benchmark, print its tables and write them as JSON."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.drift", description=__doc__)
+    parser.add_argument("--data", type=Path, help="CSV of daily weather records with a 0/1 column `target`")
+    parser.add_argument("--json", type=writable, help="also write the figures as JSON")
+    parser.add_argument("--windows", type=between(1, 10_000), default=100, help="windows for each figure (100)")
+    parser.add_argument("--peers", action="store_true", help="compare with other tools (15 minutes)")
+    parser.add_argument("--only", choices=(*ALONE, *WITH_PEERS), nargs="+", help="measure only these sections")
+    parser.add_argument(
+        "--rows",
+        type=between(100, 10**9),
+        nargs="+",
+        default=cost.DEFAULT_ROWS,
+        help="numbers of rows of the files in the section `cost` (up to 10 million)",
+    )
+    options = parser.parse_args(arguments)
+    sections = options.only or (WITH_PEERS if options.peers else ALONE)
+    started = time.monotonic()
+    result: dict[str, Any] = {"windows": options.windows}
+    if {"tools", "detectors", "cost"} & set(sections):
+        for name in environments.REQUIREMENTS:
+            environments.install(name)
+    if "rates" in sections:
+        result |= _measure_rates(options.windows)
+    if "concept" in sections:
+        print("Alarms after 1,500 rows with a model error of 15 %, in 500 rows with an error of")
+        result["detectors"] = detector_rates(options.windows)
+        for row in result["detectors"]:
+            delay = "" if row["delay_rows"] is None else f"   median delay {row['delay_rows']:.0f} rows"
+            print(f"  {row['detector']:<13} {row['error_after']:.0%}: alarm in {row['alarms']:6.1%}{delay}")
+    if "growing" in sections:
+        print(f"Alarms and median rows until the alarm in {options.windows} windows that grow to 3,000 rows")
+        result["growing"] = growing_rates(options.windows)
+        print_growing(result["growing"])
+    if "tools" in sections:
+        print(f"False alarms and detected changes of one of ten features in {options.windows} windows, by tool")
+        result["tools"] = compared.compare_tools(options.windows)
+        compared.print_tools(result["tools"])
+    if "detectors" in sections:
+        print(f"Alarms in {options.windows} streams after 1,500 rows with a model error of 15 %, by error of 500 rows")
+        result["river"] = compared.compare_detectors(options.windows)
+        compared.print_detectors(result["river"])
+    if "cost" in sections:
+        print("One check of a Parquet file with 20 columns: seconds of CPU time (range) and of time, peak memory")
+        result["cost"] = cost.measure_checks(options.rows)
+    if options.data is not None:
+        result["weather"] = weather_drift(options.data, options.windows)
+        print_weather(options.data.name, result["weather"])
+    result["seconds"] = round(time.monotonic() - started, 1)
+    print(f"{result['seconds']} s")
+    if options.json is not None:
+        options.json.write_text(json.dumps(result, indent=1))
+    return 0
+
+
+def _measure_rates(windows: int) -> dict[str, Any]:
+    result: dict[str, Any] = {"false_alarms": {}, "detection": {}}
+    with ProcessPoolExecutor() as pool:
+        alarms = {n: pool.submit(false_alarm_rate, ten_features, windows, n) for n in (100, 500, 5000)}
+        detected = {
+            n: {shift: pool.submit(detection_rate, ten_features, windows, n, shift) for shift in (0.1, 0.25, 0.5, 1.0)}
+            for n in (100, 200, 500, 5000)
+        }
+        print(f"False alarms in {windows} windows without drift, ten features, default settings")
+        for n, rate in alarms.items():
+            result["false_alarms"][n] = rate.result()
+            print(f"  n = {n:<5}  {rate.result():6.1%}")
+        print(f"Detection of a shift in one of ten features, {windows} windows")
+        for n, rates in detected.items():
+            result["detection"][n] = shares = {shift: rate.result() for shift, rate in rates.items()}
+            print(f"  n = {n:<5}  " + "   ".join(f"{shift:g} sd {share:6.1%}" for shift, share in shares.items()))
+    return result
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,162 @@
+"""Runs one tool in the tool's environment: reads Parquet files or streams, and prints its findings as JSON.
+
+``benchmarks.drift.environments.run_adapter`` starts it as ``python -m benchmarks.drift.adapter``.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+MIB = 2**20
+
+
+def test_windows(folder: Path, tool_name: str) -> dict[str, list[list[str]]]:
+    """Return the columns that the tool finds drifted in each window of ``folder``, for each change."""
+    import pandas as pd
+
+    from benchmarks.drift.frames import CHANGES, NO_CHANGE, WINDOWS_PER_REFERENCE
+    from benchmarks.drift.tools import TOOLS, count_in_evidently_report
+
+    tool = TOOLS[tool_name]
+    references = dict(iter(pd.read_parquet(folder / "reference.parquet").groupby("window")))
+    found: dict[str, list[list[str]]] = {}
+    for change in (NO_CHANGE, *CHANGES):
+        columns = [CHANGES[change][0]] if tool.by_column and change in CHANGES else None
+        windows = pd.read_parquet(folder / f"{change}.parquet").groupby("window")
+        found[change] = []
+        for number, (_, window) in enumerate(windows):
+            if number % WINDOWS_PER_REFERENCE == 0:
+                reference = _features(references[number // WINDOWS_PER_REFERENCE], columns)
+                test = tool.prepare(reference, len(window))
+            found[change].append(test(_features(window, columns)))
+            if tool_name == "evidently" and number == 0:
+                reported = count_in_evidently_report(reference, _features(window, columns))
+                assert reported == len(found[change][0]), f"the report finds {reported} columns"
+    return found
+
+
+def _features(window: Any, columns: list[str] | None) -> Any:
+    frame = window.drop(columns="window").reset_index(drop=True)
+    return frame if columns is None else frame[columns]
+
+
+def find_changes(path: Path) -> dict[str, list[list[int]]]:
+    """Return the rows at which each of river's detectors reports a change, for each stream of an npz file."""
+    import numpy as np
+
+    from benchmarks.drift.tools import river_detectors
+
+    streams = np.load(path)["errors"]
+    found: dict[str, list[list[int]]] = {}
+    for name, make in river_detectors().items():
+        found[name] = []
+        for stream in streams:
+            detector, rows = make(), []
+            for row, value in enumerate(stream.tolist()):
+                detector.update(value)
+                if detector.drift_detected:
+                    rows.append(row)
+            found[name].append(rows)
+    return found
+
+
+def check_files(
+    small: Path, reference: Path, current: Path, tool_name: str, limit_s: int, memory_mib: int
+) -> dict[str, Any]:
+    """Compare two Parquet files; return seconds of the check and of the start, and the peak memory in MiB.
+
+    The start is the import of the tool and the comparison of a ``small`` file with itself, because tools import some
+    packages in the first check. ``cpu_s`` depends less on other processes of the machine than ``check_s``. Above
+    ``limit_s`` seconds of CPU time, the kernel ends the process.
+    """
+    resource.setrlimit(resource.RLIMIT_AS, (memory_mib * MIB, memory_mib * MIB))
+    resource.setrlimit(resource.RLIMIT_CPU, (limit_s, limit_s + 5))
+    began_s = time.perf_counter()
+    imports = {"paceline": _import_paceline, "evidently": _import_evidently, "nannyml": _import_nannyml}
+    check = imports.get(tool_name, _import_alibi)()
+    check(small, small)
+    start_cpu_s, started_s = time.process_time(), time.perf_counter()
+    drifted = check(reference, current)
+    return {
+        "start_cpu_s": start_cpu_s,
+        "start_s": started_s - began_s,
+        "cpu_s": time.process_time() - start_cpu_s,
+        "check_s": time.perf_counter() - started_s,
+        "peak_mib": _peak_mib(),
+        "drifted": drifted,
+    }
+
+
+def _peak_mib() -> float:
+    """Return the peak resident memory of this process.
+
+    ``ru_maxrss`` of Linux includes the memory of the process that started this one; VmHWM does not.
+    """
+    status = Path("/proc/self/status")
+    if status.exists():
+        return int(status.read_text().split("VmHWM:")[1].split()[0]) / 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / MIB
+
+
+def _import_paceline() -> Any:
+    from paceline.sensors.check import DriftCheck
+
+    return lambda reference, current: len(
+        DriftCheck(reference=str(reference), current=str(current)).run().drifted_features
+    )
+
+
+def _import_evidently() -> Any:
+    import pandas as pd
+    from evidently.presets import DataDriftPreset  # noqa: F401
+
+    from benchmarks.drift.tools import count_in_evidently_report
+
+    return lambda reference, current: count_in_evidently_report(pd.read_parquet(reference), pd.read_parquet(current))
+
+
+def _import_nannyml() -> Any:
+    import nannyml  # noqa: F401
+
+    return _import_tool("nannyml")
+
+
+def _import_alibi() -> Any:
+    from alibi_detect.cd import TabularDrift  # noqa: F401
+
+    return _import_tool("alibi-fdr")
+
+
+def _import_tool(name: str) -> Any:
+    import pandas as pd
+
+    from benchmarks.drift.tools import TOOLS
+
+    def check(reference: Path, current: Path) -> int:
+        test = TOOLS[name].prepare(pd.read_parquet(reference), 0)
+        return len(test(pd.read_parquet(current)))
+
+    return check
+
+
+def main() -> None:
+    """Print the result of one of the functions above, as JSON."""
+    mode, *arguments = sys.argv[1:]
+    if mode == "windows":
+        result: Any = test_windows(Path(arguments[0]), arguments[1])
+    elif mode == "streams":
+        result = find_changes(Path(arguments[0]))
+    else:
+        small, reference, current = map(Path, arguments[:3])
+        result = check_files(small, reference, current, arguments[3], int(arguments[4]), int(arguments[5]))
+    # Some tools print messages; the result is the last line.
+    print("\n" + json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

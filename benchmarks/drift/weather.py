@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.drift.rates import detection_rate, false_alarm_rate
-from paceline.drift import compare
+from paceline.drift import DriftSettings, compare
 from paceline.drift.concept import DETECTORS, detect_concept_drift
 from paceline.drift.prediction_errors import WRONG
 
@@ -27,7 +27,8 @@ def weather_drift(path: Path, windows: int) -> dict[str, Any]:
     years = []
     for start in range(730, len(rest) - 364, 365):
         current = rest[start : start + 365].reset_index(drop=True)
-        report = compare(reference, current, prediction="predicted", actual="target")
+        settings = DriftSettings(error="wrong")
+        report = compare(reference, current, prediction="predicted", actual="target", settings=settings)
         assert report.concept is not None  # because the columns of predictions and of labels are passed
         years.append(
             {

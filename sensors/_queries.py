@@ -40,7 +40,7 @@ def read_query(
     max_rows: int,
     window_column: str | None = None,
 ) -> tuple[pd.DataFrame, int, str]:
-    """Return the rows of a query or a random sample of about ``max_rows`` rows, and the number of the query's rows.
+    """Return the rows of a query or a random sample of ``max_rows`` rows, and the number of the query's rows.
 
     The third value is the greatest value of ``window_column``, or "".
     """

@@ -77,7 +77,7 @@ class DriftTrigger(BaseTrigger):
         return f"{type(self).__module__}.{type(self).__qualname__}", kwargs
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Yield one event, the result of ``summarise``, when a training is needed."""
+        """Yield one event, the result of ``summarise`` and ``timeout_at``, when a training is needed."""
         wait_s = self.poll_interval_s if self.first_check_s is None else self.first_check_s
         while True:
             await asyncio.sleep(wait_s)

@@ -45,7 +45,8 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     item = next(order)
     while time.monotonic() < end_s:
         following = next(order)  # pytest tears down the fixtures that ``following`` does not use
-        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        # If there is only one item, tear down everything.
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=None if following is item else following)
         if session.shouldfail or session.shouldstop:  # --maxfail, -x
             break
         item = following
@@ -53,8 +54,14 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
 
 
 def _endless_order(items: list[pytest.Item], rng: random.Random) -> Iterator[pytest.Item]:
+    """Yield all items in random order, again and again. No item follows itself, because pytest would not set it up."""
+    last = None
     while True:
-        yield from rng.sample(items, len(items))
+        order = rng.sample(items, len(items))
+        if order[0] is last:
+            order.append(order.pop(0))
+        yield from order
+        last = order[-1]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -15,6 +15,8 @@ from paceline.contract import RunTotals
 from paceline.control import DeadlineController, Limits
 from paceline.errors import JobLostError, RuntimeUnavailableError
 from paceline.run import MemoryState, PaceLoop
+from paceline.run import _handle as handle_module
+from paceline.run import _training as training_module
 from paceline.runtime import JobStatus, Usage
 from paceline.train.progress import Progress
 
@@ -207,10 +209,26 @@ def run(clock, origin, caplog):
         if resumed is not None:
             controller.restore(resumed["controller"])
             options["totals"] = RunTotals.read(resumed["run"])
-        if "held_devices" not in options:
+        if "allocated_devices" not in options:
             first = limits.quantize(controller.start(0.0), shared.devices if shared else None)
-            job.devices = options["held_devices"] = first
+            job.devices = options["allocated_devices"] = first
         loop = PaceLoop(job, controller, exchange, origin=origin, clock=clock, shared=shared, **options)
         return loop.run(), exchange
 
     return run_control_loop
+
+
+@pytest.fixture(autouse=True)
+def long_timeouts(monkeypatch):
+    """Extend the short timeouts that precede Airflow's limit, for slow machines."""
+    monkeypatch.setattr(handle_module, "_QUICK_TIMEOUT_S", 60.0)
+    monkeypatch.setattr(training_module, "_MAIN_THREAD_S", 60.0)
+
+
+@pytest.fixture
+def task(clock, caplog, monkeypatch):
+    from .simulated_task import SimulatedTask  # this module imports the classes above
+
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(handle_module, "_RETRY_EVERY_S", 0.01)
+    return SimulatedTask(clock, caplog)

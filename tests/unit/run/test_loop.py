@@ -227,7 +227,7 @@ def test_last_known_devices_are_counted_for_the_time_without_control(make_job):
 def test_only_devices_of_nodes_are_counted_for_a_team(make_job, run):
     outcome, exchange = run(make_job(core_s=60), 60, limits=Limits(1.0, 1.0), team=FakeTeam())
     assert outcome.device_seconds == pytest.approx(0.3 * outcome.finished_s, rel=0.02)
-    assert exchange.state["controller"]["run"]["held_devices"] == 1.0
+    assert exchange.state["controller"]["run"]["allocated_devices"] == 1.0
 
 
 class ProcessKilled(Exception):
@@ -246,9 +246,9 @@ def test_next_try_resizes_the_job_to_the_stored_allocation_again(make_job, run):
     job.devices = 0.1
     job.actions = [(job.elapsed_s + 5, kill_process)]
     stored = state["controller"]
-    held = stored["run"]["held_devices"]
+    held = stored["run"]["allocated_devices"]
     with pytest.raises(ProcessKilled):
-        run(job, 60, state=state, limits=limits, held_devices=held, resumed=stored)
+        run(job, 60, state=state, limits=limits, allocated_devices=held, resumed=stored)
     assert [devices for _, devices in job.resizes] == [1.0]
 
 
@@ -261,7 +261,7 @@ def test_next_process_continues_control_without_a_jump_of_the_allocation(make_jo
     held, before = job.devices, len(job.resizes)
     job.wait(8)  # meanwhile, no process controls the job
     earlier = {"history": History(state["history"]), "resumed": state["controller"]}
-    outcome, exchange = run(job, 110, state=state, held_devices=held, **earlier)
+    outcome, exchange = run(job, 110, state=state, allocated_devices=held, **earlier)
     assert abs(outcome.error_pct) < 1.0
     assert abs(job.resizes[before][1] - held) <= 0.3
     assert exchange.state["history"]["samples"][0][0] < 1
@@ -273,7 +273,7 @@ def test_devices_are_counted_from_the_start_of_the_job_to_its_end(make_job, run,
     job = make_job(core_s=60)
     job.wait(uncontrolled_s)  # after 100 s, the job has ended before control begins
     held = job.devices
-    outcome, _ = run(job, 200, job_started_s=0.0, held_devices=held, limits=Limits(held, held))
+    outcome, _ = run(job, 200, job_started_s=0.0, allocated_devices=held, limits=Limits(held, held))
     assert outcome.device_seconds == pytest.approx(held * outcome.finished_s, rel=1e-3)
     assert outcome.mean_devices == pytest.approx(held, rel=1e-3)
 
@@ -284,10 +284,10 @@ def test_job_that_ended_without_control_counts_devices_until_its_end(make_job, r
     with pytest.raises(ProcessKilled):
         run(job, 80, state=state)
     stored = state["controller"]
-    held = stored["run"]["held_devices"]
+    held = stored["run"]["allocated_devices"]
     job.wait(300.0)
     job.clock.sleep(600.0)
-    outcome, _ = run(job, 80, state=state, held_devices=held, resumed=stored)
+    outcome, _ = run(job, 80, state=state, allocated_devices=held, resumed=stored)
     assert outcome.mean_devices == pytest.approx(held, rel=0.2)
     assert outcome.device_seconds <= 2.0 * outcome.finished_s
 

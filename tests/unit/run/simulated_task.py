@@ -1,0 +1,179 @@
+"""A simulated training task: its engine, its store and its tries, with injected faults."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import datetime, timezone
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from paceline.contract import CONTAINER, Deadline, JobRecord
+from paceline.errors import (
+    JobLostError,
+)
+from paceline.run import MemoryState, Training
+from paceline.run.settings import Settings
+
+from .conftest import SimulatedClock, SimulatedJob
+
+KEPT_KEYS = {"pace", "history", "result"}  # after the end of the job
+
+
+class EngineJob(SimulatedJob):
+    """A simulated job of the simulated engine."""
+
+    def __init__(self, engine: SimulatedEngine, name: str) -> None:
+        super().__init__(engine.clock, core_s=20, batches=200)
+        self.engine, self.id = engine, name
+        self.actions = list(engine.actions)
+
+    def resize(self, devices: float) -> None:
+        if self.status().state != "running":  # an engine applies this resize when the job starts again
+            self.devices = devices
+        else:
+            super().resize(devices)
+
+    def remove(self) -> None:
+        self.engine.raise_if_broken("remove")
+        self.engine.jobs.pop(self.id, None)
+        self.remove_from_engine()
+
+    def collect(self) -> None:
+        self.engine.raise_if_broken("collect")
+        self.engine.collected.append(self.id)
+
+    def restart(self) -> None:
+        self.gone = False
+        super().restart()
+
+    def close(self) -> None:
+        pass
+
+
+class SimulatedEngine:
+    """A simulated engine. Each of its jobs performs ``actions`` at the given times."""
+
+    name = "docker"
+
+    def __init__(self, clock: SimulatedClock) -> None:
+        self.clock = clock
+        self.jobs: dict[str, EngineJob] = {}
+        self.started = 0
+        self.collected: list[str] = []
+        self.actions: list[tuple[float, Callable[[], None]]] = []
+        self.broken: dict[str, Exception] = {}  # method name: the error that its next call raises
+
+    def raise_if_broken(self, name: str) -> None:
+        if name in self.broken:
+            raise self.broken.pop(name)
+
+    def capacity(self) -> float:
+        return 2.0
+
+    def check(self, spec: Any) -> None:
+        pass
+
+    def start(self, spec: Any) -> EngineJob:
+        self.raise_if_broken("start")
+        for job in self.jobs.values():  # return an existing job of the same name
+            return job
+        self.started += 1
+        job = self.jobs[f"job-{self.started}"] = EngineJob(self, f"job-{self.started}")
+        return job
+
+    def reattach(self, job_id: str, labels: Any) -> EngineJob:
+        self.raise_if_broken("reattach")
+        if job_id not in self.jobs:
+            raise JobLostError(f"no job {job_id}")
+        self.jobs[job_id].replay_lines()
+        return self.jobs[job_id]
+
+
+class FailingStore(MemoryState):
+    """A task state store whose call number ``fails_at`` fails."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+        self.fails_at: int | None = None
+
+    def _count_call(self) -> None:
+        self.calls += 1
+        if self.calls == self.fails_at:
+            raise RuntimeError("the API server does not answer")
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self._count_call()
+        return super().get(key, default)
+
+    def set(self, key: str, value: Any) -> None:
+        self._count_call()
+        super().set(key, value)
+
+    def delete(self, key: str) -> None:
+        self._count_call()
+        super().delete(key)
+
+
+class SimulatedTask:
+    """A simulated task instance. Each try is a separate process with a separate host."""
+
+    def __init__(self, clock: SimulatedClock, caplog: pytest.LogCaptureFixture, *, tries: int = 3) -> None:
+        self.clock, self.engine, self.store = clock, SimulatedEngine(clock), FailingStore()
+        self.max_tries, self.try_number = tries - 1, 0
+        self.began = datetime.fromtimestamp(clock.now(), timezone.utc)
+        self.status: str = "active"
+        self.settings: dict[str, Any] = {}
+        self.log = caplog
+
+    def host(self) -> Any:
+        return SimpleNamespace(
+            store=self.store,
+            log=logging.getLogger("test"),
+            try_number=self.try_number,
+            max_tries=self.max_tries,
+            pool="training_pool",
+            origin=lambda earlier: self.began,
+            runtime=lambda name: self.engine,
+            labels=dict,
+            spec=lambda scratch, devices: None,
+            team=lambda job: None,
+            past_run=lambda: None,
+            save_measurements=lambda past: None,
+            collect=lambda job: job.collect() or "/models/1",
+            set_job=lambda job: None,
+            on_sample=lambda sample: None,
+            wait_for_callbacks=lambda: None,
+            task_status=lambda: self.status,
+        )
+
+    def run(self, *, same_try: bool = False, on_drain: str = "leave") -> Any:
+        """Run the next try, or repeat the same try in another process if ``same_try`` is true."""
+        self.try_number += not same_try
+        deadline = {"deadline": Deadline.parse("40s"), "written": "40s"}
+        settings = Settings(**{**deadline, **self.settings})
+        self.training = Training(settings, self.host(), on_drain=on_drain, clock=self.clock)
+        return self.training.run()
+
+    def clear(self) -> None:
+        """Clear the task, as a user can do in the UI."""
+        self.max_tries = self.try_number + self.max_tries
+
+    def request_stop(self) -> None:
+        self.training.request_stop()
+
+
+class TimeLimitReached(BaseException):
+    """Raised at a task's time limit. Like Airflow's class, it is not an ``Exception``."""
+
+
+def reach_time_limit() -> None:
+    raise TimeLimitReached
+
+
+def take_over_job(task: SimulatedTask) -> None:
+    record = JobRecord.read(task.store[CONTAINER])
+    task.store[CONTAINER] = record.model_copy(update={"owner": "another"}).to_json()

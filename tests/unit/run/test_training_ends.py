@@ -1,0 +1,176 @@
+"""The end of a training task loses no trained work under faults, and leaves no job or key behind.
+
+The engine, the store and Airflow are simulated and inject faults.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from paceline.contract import CONTAINER, RESULT, JobRecord
+from paceline.errors import (
+    DetachedError,
+    PacelineError,
+    TaskStoppedError,
+    TrainingFailedError,
+)
+from paceline.run import MemoryState
+from paceline.run import _handle as handle_module
+from paceline.run import _live as live_module
+
+from .simulated_task import (
+    KEPT_KEYS,
+    SimulatedTask,
+)
+
+
+def test_only_the_result_of_a_finished_job_is_kept(task):
+    result = task.run()
+    assert result.model == "/models/1"
+    assert abs(result.error_pct) < 2.0
+    assert set(task.store) == KEPT_KEYS
+    assert task.engine.jobs == {}
+
+
+def test_store_failure_at_any_call_loses_no_trained_work(clock, caplog, monkeypatch):
+    """The job starts once and trains once. This try or the next try returns the result."""
+    monkeypatch.setattr(handle_module, "_RETRY_EVERY_S", 0.01)
+    calls = 1
+    while True:
+        task = SimulatedTask(clock, caplog)
+        task.store.fails_at = calls
+        try:
+            result = task.run()
+        except RuntimeError:
+            result = task.run()
+        assert result.model == "/models/1", f"call {calls}"
+        assert (task.engine.started, task.engine.jobs) == (1, {}), f"call {calls}"
+        assert RESULT in task.store
+        if task.store.calls < calls:
+            break
+        calls += 1
+    assert calls > 20
+
+
+def test_stored_result_is_returned_while_the_job_cannot_be_removed(task):
+    task.engine.broken["remove"] = PacelineError("the engine does not answer")
+    result = task.run()  # the result is valid although the engine cannot remove the job
+    assert "but the job or its keys could not be removed" in task.log.text
+    assert list(task.engine.jobs) == ["job-1"]
+    assert JobRecord.read(task.store[CONTAINER]).id == "job-1"
+    task.engine.broken["reattach"] = PacelineError("the engine has changed")
+    assert task.run() == result  # Airflow retries the task, for example because writing the XCom failed
+    assert list(task.engine.jobs) == ["job-1"]
+    assert task.run() == result
+    assert task.engine.jobs == {}
+    assert set(task.store) == KEPT_KEYS
+    assert task.engine.collected == ["job-1"]
+
+
+@pytest.mark.parametrize("error", [PermissionError("no access to s3://models"), TrainingFailedError("output: ...")])
+def test_output_that_cannot_be_collected_is_kept_after_the_last_try(task, error):
+    task.max_tries = 1
+    for _ in range(2):
+        task.engine.broken["collect"] = error
+        with pytest.raises(type(error)):
+            task.run()
+        assert list(task.engine.jobs) == ["job-1"]
+    assert "clear the task to collect its output again" in task.log.text
+    task.clear()
+    assert task.run().model == "/models/1"
+    assert (task.engine.started, task.engine.jobs, set(task.store)) == (1, {}, KEPT_KEYS)
+
+
+def test_failed_job_is_kept_until_the_last_try(task):
+    task.max_tries = 1
+    task.engine.actions = [(8.0, lambda: task.engine.jobs["job-1"].kill(1))]
+    with pytest.raises(TrainingFailedError, match="exit code 1"):
+        task.run()
+    assert list(task.engine.jobs) == ["job-1"]
+    task.engine.jobs["job-1"].actions = [(20.0, lambda: task.engine.jobs["job-1"].kill(1))]
+    with pytest.raises(TrainingFailedError):
+        task.run()
+    assert task.engine.jobs == {}
+    assert set(task.store) == {"pace", "history"}
+    assert task.store["pace"]["state"] == "failed"
+
+
+def test_ended_task_removes_its_job(task):
+    task.status = "over"
+    task.engine.actions = [(8.0, task.request_stop)]
+    with pytest.raises(TaskStoppedError, match="its job is removed"):
+        task.run()
+    assert task.engine.jobs == {}
+    assert set(task.store) == {"pace", "history"}
+
+
+def test_record_of_a_job_is_kept_if_its_removal_fails(task):
+    task.status = "over"
+    task.engine.actions = [(8.0, task.request_stop)]
+    task.engine.broken["remove"] = PacelineError("no engine")
+    with pytest.raises(TaskStoppedError, match="could not be removed"):
+        task.run()
+    assert {"ceiling", CONTAINER} & set(task.store) == {CONTAINER}
+    assert list(task.engine.jobs) == ["job-1"]
+
+
+def test_result_stored_without_a_response_is_returned_by_the_same_try(task, monkeypatch):
+    def store_value_then_fail(key, value):
+        MemoryState.set(task.store, key, value)
+        if key == RESULT:
+            task.request_stop()
+            assert task.training.stop_requested.wait(60)
+            raise RuntimeError("the API server does not answer")
+
+    monkeypatch.setattr(task.store, "set", store_value_then_fail)
+    with pytest.raises(DetachedError):
+        task.run()
+    monkeypatch.undo()
+    assert task.run(same_try=True).model == "/models/1"
+    assert (task.engine.started, task.engine.jobs) == (1, {})
+
+
+def test_store_failure_in_the_last_try_does_not_lose_a_running_job(clock, caplog, monkeypatch):
+    monkeypatch.setattr(handle_module, "_RETRY_EVERY_S", 0.01)
+    call, calls = 1, 2
+    while call < calls:
+        task = SimulatedTask(clock, caplog, tries=2)
+        task.engine.actions = [(8.0, task.request_stop)]
+        with pytest.raises(DetachedError):
+            task.run()
+        before = task.store.calls
+        task.store.fails_at = before + call
+        task.max_tries = 1
+        assert task.run().model == "/models/1", f"call {call}"
+        assert (task.engine.started, task.engine.jobs) == (1, {}), f"call {call}"
+        call, calls = call + 1, task.store.calls - before
+    assert calls > 12
+
+
+def test_internal_error_in_the_last_try_keeps_the_stopped_job(task):
+    def fail() -> None:
+        raise KeyError("internal error")
+
+    task.max_tries = 0
+    task.engine.actions = [(8.0, fail)]
+    with pytest.raises(KeyError):
+        task.run()
+    assert task.engine.jobs["job-1"].status().state == "exited"
+    assert "was stopped and keeps its checkpoint: clear the task to continue" in task.log.text
+    task.clear()
+    task.run()
+    assert (task.engine.started, task.engine.jobs) == (1, {})
+
+
+def test_last_samples_are_stored_after_an_outage_of_the_store(task, monkeypatch):
+    def fail_until_the_result(key, value):
+        job = task.engine.jobs.get("job-1")
+        if key != RESULT and RESULT not in task.store and job is not None and job.status().state == "exited":
+            raise RuntimeError("the API server does not answer")
+        MemoryState.set(task.store, key, value)
+
+    monkeypatch.setattr(live_module, "_FINAL_RETRY_S", (0.0,))
+    monkeypatch.setattr(task.store, "set", fail_until_the_result)
+    task.run()
+    assert task.store["history"]["samples"][-1][1] == 100.0
+    assert task.store["pace"]["state"] == "finished"

@@ -1,0 +1,117 @@
+"""The first try of a training task, and tries that start or restart a job.
+
+The engine, the store and Airflow are simulated and inject faults.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from paceline.contract import RESULT, Deadline, StoredResult
+from paceline.errors import (
+    DeadlineInfeasibleError,
+    DetachedError,
+    JobLostError,
+    PacelineError,
+    RuntimeUnavailableError,
+)
+from paceline.run import _training as training_module
+
+
+def test_cleared_task_starts_a_new_job(task):
+    first = task.run()
+    task.clear()
+    second = task.run()
+    assert task.engine.started == 2
+    assert second.finished_s > first.finished_s
+    assert StoredResult.read(task.store[RESULT]).try_number == 2
+
+
+def test_next_try_may_use_another_controller(task):
+    task.engine.actions = [(8.0, task.request_stop)]
+    with pytest.raises(DetachedError):
+        task.run()
+    task.settings = {"controller": "paper"}
+    assert task.run().model == "/models/1"
+    assert task.engine.started == 1
+
+
+@pytest.mark.parametrize("invalid", ["yes", {"kind": "DeadlineController", "controller": {}, "run": {"began_s": 0}}])
+def test_invalid_stored_controller_state_is_ignored(task, invalid):
+    task.engine.actions = [(8.0, task.request_stop)]
+    with pytest.raises(DetachedError):
+        task.run()
+    task.store["controller"] = invalid
+    assert task.run().model == "/models/1"
+
+
+@pytest.mark.parametrize("on_infeasible", ["best_effort", "extend"])
+def test_job_starts_even_if_its_deadline_has_passed(task, on_infeasible):
+    task.settings = {"on_infeasible": on_infeasible}
+    task.clock.sleep(60.0)  # earlier tasks of the DAG have taken too long
+    result = task.run()
+    assert "had passed before training started" in task.log.text
+    assert result.met == (on_infeasible == "extend")
+
+
+def test_job_without_processes_is_restarted_from_its_checkpoint(task):
+    """After a reboot of the machine, the job's folder still exists, but its processes do not."""
+    task.engine.actions = [(8.0, lambda: task.engine.jobs["job-1"].remove_from_engine())]
+    with pytest.raises(JobLostError):
+        task.run()
+    job = task.engine.jobs["job-1"]
+    assert task.run().model == "/models/1"
+    assert (task.engine.started, job.restarted) == (1, 1)
+
+
+def test_start_time_survives_an_invalid_controller_state(task):
+    task.clock.sleep(30.0)  # the task starts later than the run
+    task.settings = {"deadline": Deadline.parse("200s"), "alpha": 0.9}
+    task.engine.actions = [(8.0, task.request_stop)]
+    with pytest.raises(DetachedError):
+        task.run()
+    began_s = task.store["pace"]["began_s"]
+    task.store["controller"] = {**task.store["controller"], "controller": {"invalid": 1}}
+    task.run()
+    assert task.store["pace"]["began_s"] == pytest.approx(began_s, abs=1.0)
+    assert began_s >= 30.0
+
+
+def test_passed_deadline_fails_the_run_with_on_infeasible_fail(task):
+    task.settings = {"on_infeasible": "fail"}
+    task.clock.sleep(60.0)
+    with pytest.raises(DeadlineInfeasibleError, match=r"40\.0 s had passed before training started, at 60\.0"):
+        task.run()
+    assert (task.engine.started, dict(task.store)) == (0, {})
+
+
+def test_cleared_task_does_not_reuse_a_job_that_cannot_be_removed(task):
+    task.engine.broken["remove"] = PacelineError("the engine does not answer")
+    task.run()
+    task.clear()
+    task.engine.broken["remove"] = PacelineError("the engine still does not answer")
+    with pytest.raises(RuntimeUnavailableError, match="could not be removed"):
+        task.run()
+    task.run()
+    assert (task.engine.started, task.engine.jobs) == (2, {})
+
+
+def test_job_of_a_dead_process_is_resized_to_the_new_decision(task):
+    job = task.engine.start(None)
+    job.devices = 0.3
+    task.run()
+    assert (task.engine.started, job.resizes[0]) == (1, (0.0, 1.0))
+
+
+def test_devices_are_counted_from_the_start_of_a_job_without_control(task, monkeypatch):
+    def fail(*args, **options):
+        raise RuntimeError("the process fails before control begins")
+
+    monkeypatch.setattr(training_module, "PaceLoop", fail)
+    with pytest.raises(RuntimeError, match="before control begins"):
+        task.run()
+    monkeypatch.undo()
+    task.clock.sleep(5.0)
+    result = task.run()
+    assert task.engine.started == 1
+    assert result.device_seconds == pytest.approx(result.mean_devices * result.finished_s, rel=0.01)

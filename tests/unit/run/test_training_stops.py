@@ -1,0 +1,171 @@
+"""A stopped or replaced process of a training task leaves its job to the next one.
+
+The engine, the store and Airflow are simulated and inject faults.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from tests.waiting import until
+
+from paceline.contract import CONTAINER, CONTROLLER, RESULT, JobRecord
+from paceline.errors import (
+    DetachedError,
+    TrainingFailedError,
+)
+from paceline.run import _handle as handle_module
+from paceline.run import _training as training_module
+
+from .simulated_task import (
+    EngineJob,
+    SimulatedTask,
+    TimeLimitReached,
+    reach_time_limit,
+    take_over_job,
+)
+
+
+def test_next_try_takes_over_the_job_after_any_other_error(task, monkeypatch):
+    def fail(*arguments: Any) -> None:
+        raise KeyError("internal error")
+
+    task.engine.actions = [(8.0, lambda: fail())]
+    with pytest.raises(KeyError):
+        task.run()
+    assert task.store["pace"]["state"] == "detached"
+    assert task.run().restarts == 0
+    assert task.engine.started == 1
+    assert "taking it over" in task.log.text
+
+
+def test_next_process_takes_over_the_job_after_a_stop_request(task):
+    task.engine.actions = [(8.0, task.request_stop)]
+    with pytest.raises(DetachedError, match="its job continues"):
+        task.run()
+    sample = task.store["pace"]
+    assert (sample["state"], sample["devices"] > 0) == ("detached", True)
+    assert task.engine.jobs["job-1"].status().state == "running"
+    result = task.run(same_try=True)
+    assert (task.engine.started, result.restarts) == (1, 0)
+    assert abs(result.error_pct) < 2.0
+
+
+def test_job_stopped_with_on_drain_stop_is_resumed_by_the_next_process(task):
+    task.engine.actions = [(8.0, task.request_stop)]
+    with pytest.raises(DetachedError, match="its job is stopped"):
+        task.run(on_drain="stop")
+    assert (task.store["pace"]["state"], task.store["pace"]["devices"]) == ("detached", 0)
+    task.run(same_try=True)
+    assert (task.engine.started, task.engine.jobs) == (1, {})
+    assert "it resumes from its checkpoint" in task.log.text
+
+
+def test_suspended_process_does_not_touch_the_job_after_a_takeover(task, monkeypatch):
+    """A suspended worker process continues after the next try has taken over the job."""
+    monkeypatch.setattr(training_module, "_SUSPENDED_S", -1.0)  # check the owner at every control step
+
+    task.engine.actions = [(8.0, lambda: take_over_job(task))]
+    with pytest.raises(DetachedError, match="Another process has taken over the job"):
+        task.run()
+    assert task.engine.jobs["job-1"].status().state == "running"
+    assert task.store["pace"]["state"] == "training"
+
+
+def test_job_stopped_at_a_time_limit_is_resumed_by_the_next_try(task):
+    task.engine.actions = [(8.0, reach_time_limit)]
+    with pytest.raises(TimeLimitReached):
+        task.run()
+    assert task.store["pace"]["devices"] == 0
+    task.training.request_stop()  # Airflow requests the stop after a time limit, which has no effect now
+    task.max_tries = 1
+    task.engine.jobs["job-1"].actions = [(task.engine.jobs["job-1"].elapsed_s + 3.0, reach_time_limit)]
+    with pytest.raises(TimeLimitReached):
+        task.run()
+    assert (task.engine.jobs, set(task.store)) == ({}, {"pace", "history"})
+
+
+@pytest.mark.parametrize("how", ["drain", "time limit"])
+def test_stopped_job_with_exit_code_zero_is_resumed(task, how, monkeypatch):
+    """Training code that handles SIGTERM may exit with code 0."""
+    task.engine.actions = [(8.0, task.request_stop if how == "drain" else reach_time_limit)]
+    monkeypatch.setattr(EngineJob, "stop", lambda job, grace_s=5.0: job.kill(0))
+    with pytest.raises((DetachedError, TimeLimitReached)):
+        task.run(on_drain="stop")
+    job = task.engine.jobs["job-1"]
+    assert JobRecord.read(task.store[CONTAINER]).stopped
+    task.run(same_try=True)
+    assert (job.restarted, job._done) == (1, job.batches)
+
+
+def test_paused_job_with_exit_code_zero_is_resumed(task):
+    task.engine.actions = [(8.0, task.request_stop)]
+    with pytest.raises(DetachedError):
+        task.run()
+    task.engine.jobs["job-1"].kill(0)
+    task.store["pace"] = {**task.store["pace"], "state": "paused"}
+    task.run(same_try=True)
+    assert task.engine.jobs == {}
+    assert "it resumes from its checkpoint" in task.log.text
+
+
+@pytest.mark.parametrize("error", [TimeLimitReached(), KeyError("anything"), TrainingFailedError("exit code 1")])
+@pytest.mark.parametrize("tries", [1, 3])
+def test_suspended_process_that_raises_an_error_does_not_touch_the_job(clock, caplog, error, tries):
+    task = SimulatedTask(clock, caplog, tries=tries)
+
+    def continue_with_error() -> None:
+        take_over_job(task)
+        raise error
+
+    task.engine.actions = [(8.0, continue_with_error)]
+    with pytest.raises(type(error)):
+        task.run()
+    assert task.engine.jobs["job-1"].status().state == "running"
+    assert JobRecord.read(task.store[CONTAINER]).owner == "another"
+    assert task.store["pace"]["state"] != "detached"
+
+
+def test_output_of_a_job_that_another_process_owns_is_not_collected(task):
+    task.engine.actions = [(8.0, lambda: take_over_job(task))]
+    with pytest.raises(DetachedError, match="Another process"):
+        task.run()
+    assert (task.engine.collected, list(task.engine.jobs)) == ([], ["job-1"])
+
+
+def test_stop_request_is_handled_while_the_store_hangs(task, monkeypatch):
+    proceed, get = threading.Event(), task.store.get
+
+    def get_or_hang(key, default=None):
+        if key == CONTAINER and task.training.stop_requested.is_set():
+            proceed.wait()
+        return get(key, default)
+
+    monkeypatch.setattr(handle_module, "_QUICK_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(task.store, "get", get_or_hang)
+    task.engine.actions = [(8.0, task.request_stop)]
+    with pytest.raises(DetachedError, match="its job continues"):
+        task.run()
+    proceed.set()
+
+
+def test_closed_supervisor_connection_ends_store_retries(task, monkeypatch):
+    keys = []
+
+    def fail(key, value):
+        keys.append(key)
+        raise EOFError("Request socket closed")
+
+    def close_connection():
+        until(lambda: CONTROLLER in task.store, "the first state, which another thread writes")
+        monkeypatch.setattr(task.store, "set", fail)
+
+    task.engine.actions = [(8.0, close_connection)]
+    with pytest.raises((EOFError, DetachedError)):
+        task.run()
+    assert keys.count(RESULT) <= 1
+    monkeypatch.undo()
+    assert task.run().model == "/models/1"
+    assert task.engine.started == 1

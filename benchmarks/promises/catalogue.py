@@ -21,7 +21,7 @@ _ALL = (
         "| container | 90 s |",
     ),
     Promise(
-        "moved",
+        "cut-deadline",
         "A job meets a deadline that is cut to 80 % when the setpoint is 30 %.",
         within(2, "%"),
         _BENCHMARKS,
@@ -44,7 +44,9 @@ _ALL = (
         _WATCH,
         "about once a second",
     ),
-    Promise("taken", "A new deadline takes effect within two seconds.", at_most(2, "s"), _WATCH, "within two seconds"),
+    Promise(
+        "new-deadline", "A new deadline takes effect within two seconds.", at_most(2, "s"), _WATCH, "within two seconds"
+    ),
     Promise(
         "ended",
         "A task that a user marks as failed leaves no container after ten seconds.",
@@ -75,7 +77,7 @@ _ALL = (
         "**Promises at admission.**",
     ),
     Promise(
-        "beside",
+        "without-deadline",
         "A job with a deadline beside a job without a deadline is at most 5 % late.",
         at_most(5, "%"),
         "docs/throughput.md",

@@ -197,7 +197,7 @@ def control(stage: Stage) -> Iterator[Reading]:
     controller.start(0.0)
     began_s = time.process_time()
     for second in range(2000):
-        controller.step(Observation(second, second, 10_000, done_s=second, held_devices=1.0))
+        controller.step(Observation(second, second, 10_000, done_s=second, allocated_devices=1.0))
     yield Reading("control", 1000 * (time.process_time() - began_s) / 2000)
     plant = Plant(batches=22_000, batch_s=3.0, startup_s=3.0, tail_s=0.5, noise=0.05)
     deadline_s = 1.5 * plant.shortest_s(2.0)

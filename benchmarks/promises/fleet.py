@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.promises.place import PROJECT
 from benchmarks.promises.registry import Reading, measures
-from benchmarks.promises.stage import SCRIPTS, NotMeasuredError, Stage, wait_until
+from benchmarks.promises.stage import DIGITS, SCRIPTS, NotMeasuredError, Stage, wait_until
 from benchmarks.promises.training import had_full_allocation
 from paceline.airflow.demo import edge as edge_demo
 from paceline.airflow.demo import story
@@ -51,7 +51,7 @@ def unequal(stage: Stage) -> Iterator[Reading]:
     The work is small enough for slow machines. Workers at their maximum allocation would take over each other's
     batches, and their allocations would be equal.
     """
-    dag_id = stage.dag("unequal", DAG, shards=SHARDS, cores=CORES, script=str(SCRIPTS / "digits.py"))
+    dag_id = stage.dag("unequal", DAG, shards=SHARDS, cores=CORES, script=str(DIGITS))
     stage.log("three workers with unequal shards train with a deadline of 60 s")
     run_id = stage.airflow.run_dag(dag_id)
     if stage.airflow.wait(dag_id, run_id, timeout_s=300) != "success":

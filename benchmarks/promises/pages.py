@@ -12,7 +12,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from benchmarks.promises.registry import Reading, measures
-from benchmarks.promises.stage import SCRIPTS, Stage, wait_until
+from benchmarks.promises.stage import DIGITS, Stage, wait_until
 from paceline.run import History
 
 DAG = """
@@ -44,7 +44,7 @@ _NAVIGATE = "path => { history.pushState({}, '', path); dispatchEvent(new PopSta
 
 
 def _write_dags(stage: Stage) -> str:
-    return stage.dag("pages", DAG, script=str(SCRIPTS / "digits.py"), many=MANY)
+    return stage.dag("pages", DAG, script=str(DIGITS), many=MANY)
 
 
 @measures("ten-hours", "frames", takes_s=(60, 50), needs=("browser", "torch"))

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from benchmarks.promises.picture import draw
 from benchmarks.promises.registry import Reading, measures
-from benchmarks.promises.stage import OURS, SCRIPTS, NotMeasuredError, Stage, wait_until
+from benchmarks.promises.stage import DIGITS, OURS, NotMeasuredError, Stage, wait_until
 
 POOL, CORES = OURS, 1.2
 # Deadlines relative to the work, for jobs that need well-shared cores, and for jobs that start slowly because few cores
@@ -70,7 +70,7 @@ class Sharing:
     def __init__(self, stage: Stage) -> None:
         self.stage, self.airflow = stage, stage.airflow
         counted = Path(__file__).parents[1] / "edge" / "counted.py"
-        values = {"script": str(SCRIPTS / "digits.py"), "counted": str(counted), "cores": CORES, "pool": POOL}
+        values = {"script": str(DIGITS), "counted": str(counted), "cores": CORES, "pool": POOL}
         stage.dag("sharing", DAGS, **values, min_devices=MIN_DEVICES, no_deadline=NO_DEADLINE, arbiter=ARBITER)
         self.max_ceilings = self.max_quotas = 0.0
         self.states: list[str] = []
@@ -201,7 +201,7 @@ def tight(stage: Stage) -> Iterator[Reading]:
     yield from sharing.excess_readings("tight")
 
 
-@measures("beside", "pool", takes_s=(130, None), needs=("engine",))
+@measures("without-deadline", "pool", takes_s=(130, None), needs=("engine",))
 def beside(stage: Stage) -> Iterator[Reading]:
     """Run a job without a deadline on the cores that a job with a deadline does not use."""
     sharing = Sharing(stage)
@@ -216,5 +216,5 @@ def beside(stage: Stage) -> Iterator[Reading]:
             or sharing.wait_for_end(NO_DEADLINE, unlimited) != "success"
         ):
             raise NotMeasuredError("a job failed")
-    yield Reading("beside", sharing.result(URGENT, urgent)["error_pct"])
-    yield from sharing.excess_readings("beside")
+    yield Reading("without-deadline", sharing.result(URGENT, urgent)["error_pct"])
+    yield from sharing.excess_readings("without-deadline")

@@ -26,6 +26,8 @@ from paceline.profiles.neighbours import IMAGE as NEIGHBOUR_IMAGE
 from paceline.runtime import DockerRuntime, ProcessRuntime, cgroups
 
 SCRIPTS = Path(__file__).parent / "scripts"
+# Trains on noise for a chosen number of batches.
+DIGITS = Path(__file__).parents[2] / "tests" / "integration" / "training" / "digits.py"
 OURS = "promises"  # prefix of the names of this benchmark's DAGs, containers, networks and devices
 LABEL = {"paceline.benchmark": OURS}  # label of containers that no DAG has started
 

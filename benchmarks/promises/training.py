@@ -13,11 +13,11 @@ from typing import Any
 
 from benchmarks.promises.machine import cores
 from benchmarks.promises.registry import Reading, measures
-from benchmarks.promises.stage import LABEL, SCRIPTS, Stage, wait_until
+from benchmarks.promises.stage import DIGITS, LABEL, Stage, wait_until
 from paceline.runtime import JobSpec
 from paceline.train.progress import parse_line
 
-SCRIPT = SCRIPTS / "digits.py"
+SCRIPT = DIGITS
 DAG = """
 from airflow.sdk import DAG
 from paceline.operators import DeadlineTrainingOperator
@@ -172,7 +172,7 @@ def container(stage: Stage) -> Iterator[Reading]:
     )
 
 
-@measures("moved", "taken", "step", "period", takes_s=(160, 50), needs=("engine",))
+@measures("cut-deadline", "new-deadline", "step", "period", takes_s=(160, 50), needs=("engine",))
 def moved(stage: Stage) -> Iterator[Reading]:
     """Train in a container and cut the deadline during the run."""
     runs = TrainingRuns(stage)
@@ -194,9 +194,9 @@ def moved(stage: Stage) -> Iterator[Reading]:
     def run(batches: int) -> dict[str, Any]:
         return runs.run(cut_deadline, batches=batches, deadline=f"{deadline_s:g}s")
 
-    yield from runs.measure_deviation("moved", run, 2.0)
+    yield from runs.measure_deviation("cut-deadline", run, 2.0)
     for seconds in delays_s:
-        yield Reading("taken", seconds)
+        yield Reading("new-deadline", seconds)
 
 
 @measures("process", "step", "period", takes_s=(65, 40), needs=("engine", "torch"))

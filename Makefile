@@ -31,6 +31,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 QUIETLY := >>build/install.log 2>&1 || { tail -n 30 build/install.log; exit 1; }
 TORCH := 2.13.0
 OPENCV := 5.0.0.93
+MLFLOW := 3.17.2
 NODE := 24.19.0
 # Version of the library that draws the site's diagrams in the browser.
 MERMAID := 11.12.1
@@ -45,7 +46,7 @@ TYPES = { $(BIN)/python -m paceline.contract >build/contract.schema.json && \
   $(PAGES) run types -- --input $(abspath build/contract.schema.json) --output $(abspath $(1)); } $(QUIETLY)
 CHECKED := include/paceline operators sensors plugins
 
-.PHONY: help install demo demo-edge up ui types pictures test soak check docs format image neighbour-image wheels compose-wheels compose-data env lock wheel clean
+.PHONY: help install demo demo-edge up ui types pictures mlflow test soak check docs format image neighbour-image wheels compose-wheels compose-data env lock wheel clean
 
 help: ## Show this list
 	@echo "Paceline: retrain models when they drift, by the time you need them"
@@ -103,12 +104,22 @@ plugins/static/pages.js: $(shell find plugins/ui -name node_modules -prune -o -t
 types: $(PACKAGES) ## Generate the pages' types from paceline.contract
 	@$(call TYPES,$(CONTRACT))
 
-test: $(STAMP) ui ## Run all tests that this machine can run; Docker tests use DOCKER_HOST
+# In an environment of its own, because MLflow's dependencies conflict with Airflow's.
+mlflow: build/mlflow/.installed ## Install the MLflow server of the tests into build/mlflow
+
+build/mlflow/.installed: tests/mlflow-requirements.txt $(STAMP)
+	@echo "==> MLflow in build/mlflow (one or two minutes; build/mlflow.log)"
+	@mkdir -p build && $(BIN)/python -m venv --clear build/mlflow
+	@build/mlflow/bin/python -m pip --disable-pip-version-check install --no-compile -r $< >build/mlflow.log 2>&1 || \
+	  { tail -n 30 build/mlflow.log; exit 1; }
+	@touch $@
+
+test: $(STAMP) ui mlflow ## Run all tests that this machine can run; Docker tests use DOCKER_HOST
 	@echo "==> pytest; Docker engine: $${DOCKER_HOST:-unix:///var/run/docker.sock}"
 	@mkdir -p build
 	@$(BIN)/python -m pytest --durations=10 --junitxml=build/tests.xml $(or $(ARGS),-n $(WORKERS) --dist loadfile --no-loadscope-reorder)
 
-soak: $(STAMP) ui ## Repeat the long tests, mostly of faults, in random order for MINUTES=30
+soak: $(STAMP) ui mlflow ## Repeat the long tests, mostly of faults, in random order for MINUTES=30
 	@$(BIN)/python -m tests.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 pictures: $(STAMP) ui ## Draw the guides' pictures of the pages and of core sharing
@@ -200,12 +211,15 @@ env: .env ## Write .env with random secrets for docker compose
 	done <.env.example >.env
 	@echo "==> wrote .env, readable only by you; check it, then run docker compose up"
 
-lock: $(STAMP) ## Resolve constraints.txt again (for all Python versions)
+lock: $(STAMP) ## Resolve constraints.txt and tests/mlflow-requirements.txt again (for all Python versions)
 	@$(PIP) install --quiet uv
 	@head -n 2 constraints.txt >build/constraints.txt && echo "torch==$(TORCH)" >build/torch.txt
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.10 pyproject.toml --all-extras --group dev --group docs \
 	  --constraint build/torch.txt --no-header --no-annotate | grep -vE '^(cuda|nvidia|triton)-?' >>build/constraints.txt
-	@mv build/constraints.txt constraints.txt && git --no-pager diff --stat constraints.txt
+	@mv build/constraints.txt constraints.txt
+	@head -n 1 tests/mlflow-requirements.txt >build/mlflow.txt
+	@echo "mlflow==$(MLFLOW)" | $(BIN)/uv pip compile --quiet --universal --python-version 3.10 - --no-header --no-annotate >>build/mlflow.txt
+	@mv build/mlflow.txt tests/mlflow-requirements.txt && git --no-pager diff --stat constraints.txt tests/mlflow-requirements.txt
 
 wheel: $(STAMP) ui ## Build the wheel into build/dist
 	@$(BIN)/python -m build --wheel --outdir build/dist .

@@ -19,7 +19,7 @@ from paceline.run.reading import ProgressReader
 
 from ._job import JobOperator
 from .links import ModelLink
-from .values import Reader, mapping, number, path_or_url, read_fields, storage_path
+from .values import Reader, mapping, number, open_registry, path_or_url, read_fields, storage_path
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -49,7 +49,7 @@ class EvaluateOperator(JobOperator):
     model:
         Name of the model in the registry. (templated)
     registry:
-        Path or object storage URL of the registry. (templated)
+        Path or object storage URL of the registry, or ``mlflow://CONN_ID`` for that of an MLflow server. (templated)
     challenger:
         Path or URL of the trained model, for example ``"{{ ti.xcom_pull('train')['model'] }}"``. (templated)
     data:
@@ -173,7 +173,7 @@ the first a letter or digit
 
     def _evaluate(self, context: Context) -> dict[str, Any]:
         self.read_templates()
-        registry = Registry(storage_path(self.registry))
+        registry = open_registry(self.registry)
         trained = storage_path(self.challenger)
         if not trained.exists():
             raise InvalidInputError("challenger", self.challenger, "an existing folder with a model")

@@ -11,11 +11,11 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from paceline.contract import PROMOTION_XCOM
 from paceline.errors import InvalidInputError
-from paceline.registry import ChampionChangedError, Registry
+from paceline.registry import ChampionChangedError
 from paceline.registry.manifest import check_name
 
 from .links import ModelLink
-from .values import Reader, number, path_or_url, read_fields, storage_path
+from .values import Reader, number, open_registry, path_or_url, read_fields
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -46,7 +46,7 @@ class PromoteOperator(BaseOperator):
     evaluation:
         The result of ``EvaluateOperator``: ``evaluate.output``. (templated)
     registry:
-        Path or object storage URL of the registry. (templated)
+        Path or object storage URL of the registry, or ``mlflow://CONN_ID`` for that of an MLflow server. (templated)
     min_improvement:
         Smallest improvement that leads to a promotion, in units of the metric; by default, any. (templated)
 
@@ -98,7 +98,7 @@ class PromoteOperator(BaseOperator):
         read_fields(self, _READERS, rendered=True)
         verdict = _read_evaluation(self.evaluation)
         name, version = verdict["model"], verdict["version"]
-        registry = Registry(storage_path(self.registry))
+        registry = open_registry(self.registry)
         champion = registry.champion(name)
         before = champion.version if champion else None
         result = {

@@ -21,9 +21,13 @@ from paceline.errors import InvalidInputError
 if TYPE_CHECKING:
     from airflow.sdk import ObjectStoragePath
 
+    from paceline.registry import Registry
+
 Reader = Callable[[str, Any], Any]
 # Values that mean "no argument". A template renders None as text.
 NOTHING = (None, "", "None")
+
+_MLFLOW = "mlflow://"
 
 
 def is_template(value: object) -> bool:
@@ -200,6 +204,20 @@ def storage_path(value: str) -> ObjectStoragePath:
     from airflow.sdk import ObjectStoragePath
 
     return ObjectStoragePath(value if "://" in value else f"file://{Path(value).absolute()}")
+
+
+def open_registry(location: str) -> Registry:
+    """Open a model registry: a folder (``/data/x``, ``s3://conn@bucket/x``) or an MLflow server (``mlflow://conn``)."""
+    from paceline.registry import FileRegistry
+
+    if not location.startswith(_MLFLOW):
+        return FileRegistry(storage_path(location))
+    from paceline.airflow.mlflow_hook import MlflowHook
+
+    conn_id = location.removeprefix(_MLFLOW)
+    if not conn_id or "/" in conn_id:
+        raise InvalidInputError("registry", location, "mlflow:// and the id of a connection: mlflow://mlflow_default")
+    return MlflowHook(conn_id).get_conn()
 
 
 def is_local(path: ObjectStoragePath) -> bool:

@@ -88,10 +88,9 @@ class DriftCheck:
         if self.reference != CHAMPION or self.model is None or self.registry is None:
             return self
         # mypy does not find the operators' folder by this name.
-        from paceline.operators.values import storage_path  # type: ignore[import-not-found]
-        from paceline.registry import Registry
+        from paceline.operators.values import open_registry  # type: ignore[import-not-found]
 
-        champion = Registry(storage_path(self.registry)).champion(self.model)
+        champion = open_registry(self.registry).champion(self.model)
         if champion is None:
             return None
         window: Any = champion.data_window

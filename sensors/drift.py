@@ -63,7 +63,7 @@ class DriftSensor(BaseSensorOperator):
     settings:
         Thresholds and methods, for example ``DriftSettings(minimum_samples=500)``.
     model, registry:
-        Name of the model, and path or URL of its registry, for ``reference="champion"``.
+        Name of the model, and path, URL or ``mlflow://CONN_ID`` of its registry, for ``reference="champion"``.
     cooldown:
         Time after a run with drift during which further drift starts no training (``"1d"``, ``"PT12H"``, seconds). With
         a cooldown or ``reference="champion"``, drift also starts no training while an earlier run of the DAG trains

@@ -1,8 +1,9 @@
 """Fixtures for all tests, and the rule for skipping tests.
 
 A test marked ``docker`` needs a reachable engine (``DOCKER_HOST``, else the default socket) and the trainer image.
-A test marked ``browser`` needs Chromium and the built pages. A test that lacks them is skipped with the reason. With
-``CI=true``, the test fails instead, so that a pipeline cannot pass without these tests.
+A test marked ``browser`` needs Chromium and the built pages, a test marked ``mlflow`` needs an installed MLflow. A test
+that lacks them is skipped with the reason. With ``CI=true``, the test fails instead, so that a pipeline cannot pass
+without these tests.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ settings.load_profile(os.environ.get("PACELINE_EXAMPLES", "same"))
 TRAINER_IMAGE = os.environ.get("PACELINE_TRAINER_IMAGE", "paceline-trainer:latest")
 DOCKER_HOST = os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
 PAGES = PROJECT / "plugins" / "static" / "pages.js"
+MLFLOW = PROJECT / "build" / "mlflow" / "bin" / "mlflow"
 _BEGAN_S = pytest.StashKey[float]()
 _AIRFLOW = pytest.StashKey["AirflowProcess"]()
 _AIRFLOW_FILES = pytest.StashKey[set[Path]]()
@@ -75,6 +77,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     reason = _why_no_docker(item.config) if item.get_closest_marker("docker") else ""
     if item.get_closest_marker("browser"):
         reason = reason or _why_no_browser()
+    if item.get_closest_marker("mlflow") and not MLFLOW.exists():
+        reason = reason or "MLflow is not installed; run: make mlflow"
     if reason:
         pytest.skip(reason)
     item.stash[_BEGAN_S] = time.time()
@@ -89,11 +93,11 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Add logs to a failure's report. With ``CI=true``, report a skipped ``docker`` or ``browser`` test as failed."""
+    """Add logs to a failure's report. With ``CI=true``, report a skipped test with such a mark as failed."""
     report = yield
     if report.failed:
         report.sections.extend(_collect_logs(item))
-    needs = item.get_closest_marker("docker") or item.get_closest_marker("browser")
+    needs = next(filter(None, map(item.get_closest_marker, ("docker", "browser", "mlflow"))), None)
     if report.skipped and in_ci() and needs and not hasattr(report, "wasxfail"):
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
         report.outcome = "failed"
@@ -102,7 +106,7 @@ def pytest_runtest_makereport(
 
 
 def in_ci() -> bool:
-    """Return whether skipped ``docker`` and ``browser`` tests count as failures."""
+    """Return whether skipped tests with a mark for their needs count as failures."""
     return os.environ.get("CI", "").lower() in ("1", "true")
 
 

@@ -21,7 +21,7 @@ from paceline.contract import DRIFT_XCOM, EVALUATION_XCOM
 from paceline.drift import compare
 from paceline.operators import EvaluateOperator, PromoteOperator
 from paceline.operators.links import ModelLink
-from paceline.registry import Registry
+from paceline.registry import FileRegistry
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -58,7 +58,7 @@ def run_ids(airflow: AirflowProcess, tmp_path_factory: pytest.TempPathFactory) -
     folder = tmp_path_factory.mktemp("retrain_flights")
     (folder / "model").mkdir()
     (folder / "model" / "weights").write_text("0")
-    registry = Registry(folder / "registry")
+    registry = FileRegistry(folder / "registry")
     reference = make_flight_data(12, "AABBCD", seed=2)
     runs = []
     for mean, carriers, auc in ((17, "ABBBCE", 0.70), (12, "AABBCD", 0.69)):
@@ -84,7 +84,7 @@ def run_ids(airflow: AirflowProcess, tmp_path_factory: pytest.TempPathFactory) -
     return runs
 
 
-def evaluate_challenger(registry: Registry, model: Path, auc: float) -> dict[str, Any]:
+def evaluate_challenger(registry: FileRegistry, model: Path, auc: float) -> dict[str, Any]:
     """Register a challenger with a given score and return the result of its evaluation."""
     evaluate = EvaluateOperator(
         task_id="evaluate", model="flights", registry=str(registry.root), challenger=str(model),

@@ -11,7 +11,7 @@ from tests.integration.training import gates
 from tests.waiting import LONG_S
 
 from paceline.airflow.demo.airflow_process import AirflowProcess
-from paceline.registry import Registry
+from paceline.registry import FileRegistry
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(1200)]
 
@@ -19,7 +19,7 @@ DAG = """
 from pathlib import Path
 
 from airflow.sdk import DAG, task
-from paceline.registry import Registry
+from paceline.registry import FileRegistry
 from paceline.sensors import DriftSensor
 
 with DAG("closed_loop", schedule=None, params={"day": "", "cooldown": "", "promote": True}):
@@ -34,7 +34,7 @@ with DAG("closed_loop", schedule=None, params={"day": "", "cooldown": "", "promo
         model = Path("FOLDER") / f"model-{params['day']}"
         model.mkdir(exist_ok=True)
         (model / "weights").write_text(params["day"])
-        registry = Registry("FOLDER/registry")
+        registry = FileRegistry("FOLDER/registry")
         version = registry.register(model, name="churn", data_window=window).version
         if params["promote"]:
             registry.promote("churn", version, reason="better")
@@ -73,7 +73,7 @@ def test_each_change_is_trained_for_once(airflow: AirflowProcess, folder: Path) 
     assert check("shifted") == "No drift in 2 features."
     assert check("worse") == "+Drift in 1 of 2 features: usage."
 
-    registry = Registry(folder / "registry")
+    registry = FileRegistry(folder / "registry")
     assert [promotion.version for promotion in registry.history("churn")] == [1, 3, 4]
     champion = registry.champion("churn")
     assert champion is not None

@@ -15,7 +15,7 @@ from tests.waiting import LONG_S
 
 from paceline.airflow.api import AirflowApiError
 from paceline.airflow.demo.airflow_process import AirflowProcess
-from paceline.registry import Registry
+from paceline.registry import FileRegistry
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(1200)]
 
@@ -44,17 +44,17 @@ report(auc=float((input_dir() / "model" / "auc").read_text()))
 
 
 @pytest.fixture
-def registry(airflow: AirflowProcess, tmp_path: Path) -> Iterator[Registry]:
+def registry(airflow: AirflowProcess, tmp_path: Path) -> Iterator[FileRegistry]:
     """Add the DAG above to Airflow, and yield its model registry."""
     registry = tmp_path / "registry"
     (airflow.dags_folder / "score.py").write_text(SCORE)
     with gates.temporary_dag(airflow, "judge", DAG.replace("REGISTRY", str(registry))):
-        yield Registry(registry)
+        yield FileRegistry(registry)
     (airflow.dags_folder / "score.py").unlink()
 
 
 def test_only_a_better_challenger_replaces_the_champion_and_emits_an_event(
-    airflow: AirflowProcess, registry: Registry, tmp_path: Path
+    airflow: AirflowProcess, registry: FileRegistry, tmp_path: Path
 ) -> None:
     results = []
     for auc, min_improvement in ((0.70, 0), (0.72, 0.05), (0.78, 0.05)):
@@ -117,4 +117,4 @@ def test_person_decides_about_the_promotion(
         states = airflow.task_states(dag_id, run_id)
     (airflow.dags_folder / "score.py").unlink()
     assert states["promote"] == ("success" if promoted else "skipped")
-    assert [promotion.version for promotion in Registry(tmp_path / "registry").history("promoted")] == promoted
+    assert [promotion.version for promotion in FileRegistry(tmp_path / "registry").history("promoted")] == promoted

@@ -10,16 +10,17 @@ import json
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from upath import UPath
 
-from paceline.registry import Registry
+from paceline.registry import FileRegistry, MlflowRegistry, Registry
 
 MODEL = "flights"
 
 
 def main(root: str, options: str, name: str, count: str, log: str) -> None:
-    registry = Registry(UPath(root, **json.loads(options)))
+    registry = open_registry(root, json.loads(options))
     lines = Path(log).read_text().splitlines() if Path(log).exists() else []
     registered = [json.loads(line)["registered"] for line in lines if "registered" in line]
     with Path(log).open("a") as file:
@@ -27,6 +28,11 @@ def main(root: str, options: str, name: str, count: str, log: str) -> None:
             record = operate(registry, f"{name}-{number}", number, registered)
             file.write(json.dumps(record) + "\n")
             file.flush()
+
+
+def open_registry(root: str, options: dict[str, Any]) -> Registry:
+    """Open the registry at a path or URL, or on the MLflow server at an HTTP URL."""
+    return MlflowRegistry(root) if root.startswith("http://") else FileRegistry(UPath(root, **options))
 
 
 def operate(registry: Registry, key: str, number: int, registered: list[int]) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""A registry survives eight writers that are killed at random times. On S3, 2 % of the responses are also lost."""
+"""A registry survives eight writers that are killed at random times. On servers, 2 % of the responses are also lost."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.s3_server import S3Server, serve
-from tests.soak.registry_writer import MODEL
-from upath import UPath
-
-from paceline.registry import Registry
+from tests import mlflow_server as mlflow
+from tests import s3_server as s3
+from tests.soak.registry_writer import MODEL, open_registry
 
 pytestmark = pytest.mark.timeout(3600)
 
@@ -25,21 +24,26 @@ LOST = 0.02
 
 
 @pytest.fixture
-def s3_server() -> Iterator[S3Server]:
-    with serve() as server:
+def mlflow_server(tmp_path: Path) -> Iterator[mlflow.MlflowServer]:
+    with mlflow.serve(tmp_path) as server:
+        yield server
+
+
+@pytest.fixture
+def s3_server() -> Iterator[s3.S3Server]:
+    with s3.serve() as server:
         yield server
 
 
 class Writers:
     """The writer processes of a registry. ``run`` restarts a killed writer."""
 
-    def __init__(self, root: UPath, folder: Path) -> None:
-        self._root, self._folder = root, folder
+    def __init__(self, root: str, options: dict[str, Any], folder: Path) -> None:
+        self._root, self._options, self._folder = root, json.dumps(options), folder
         self.processes = {f"writer{number}": self._start(f"writer{number}") for number in range(WRITERS)}
 
     def _start(self, name: str) -> subprocess.Popen[bytes]:
-        options = json.dumps(dict(self._root.storage_options))
-        arguments = [str(self._root), options, name, str(OPERATIONS), str(self._log(name))]
+        arguments = [self._root, self._options, name, str(OPERATIONS), str(self._log(name))]
         return subprocess.Popen([sys.executable, "-m", "tests.soak.registry_writer", *arguments])
 
     def _log(self, name: str) -> Path:
@@ -68,27 +72,27 @@ class Writers:
         return [name for name, process in self.processes.items() if process.poll() is None]
 
 
-@pytest.mark.parametrize("store", ["files", "s3"])
+@pytest.mark.parametrize("store", ["files", "s3", pytest.param("mlflow", marks=pytest.mark.mlflow)])
 def test_registry_survives_killed_writers_and_lost_responses(
     request: pytest.FixtureRequest, tmp_path: Path, store: str
 ) -> None:
     draw = random.Random(request.config.option.seed)
-    root = UPath(tmp_path / "registry")
-    if store == "s3":
-        server = request.getfixturevalue("s3_server")
+    root, options = str(tmp_path / "registry"), dict[str, Any]()
+    if store != "files":
+        server = request.getfixturevalue(f"{store}_server")
         server.lost |= {index for index in range(1_000_000) if draw.random() < LOST}
-        root = server.folder("registry")
-    writers = Writers(root, tmp_path)
+        root = server.url if store == "mlflow" else str(server.folder("registry"))
+        options = server.options if store == "s3" else {}
+    writers = Writers(root, options, tmp_path)
     writers.run(draw)
 
-    registry = Registry(root)
+    registry = open_registry(root, options)
     versions = registry.versions(MODEL)
     keys = [f"{name}-{number}" for name in writers.processes for number in range(0, OPERATIONS, 3)]
     assert Counter(version.key for version in versions) == Counter(keys), "each key has exactly one version"
     for version in versions:
-        assert (registry.location(version) / "weights.bin").read_text() == version.key, (
-            "each version has the files of its key"
-        )
+        fetched = registry.fetch(version, tmp_path / "fetched")
+        assert (fetched / "weights.bin").read_text() == version.key, "each version has the files of its key"
     number_of = {version.key: version.version for version in versions}
     history = registry.history(MODEL)
     assert [one.previous for one in history] == [None, *(one.version for one in history[:-1])]

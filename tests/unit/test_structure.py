@@ -60,7 +60,9 @@ EXPORTS = {
         "Axes DeviceProfile FUNCTIONS Function Learned NoProfileError Origin ProfileEstimates choose_more execution "
         "first_points learn"
     ),
-    "paceline.registry": "ChampionChangedError FileRecord ModelVersion Promotion Registry",
+    "paceline.registry": (
+        "ChampionChangedError FileRecord FileRegistry MlflowRegistry ModelVersion Promotion Registry"
+    ),
     "paceline.run": "Exchange History LiveState MemoryState PaceLoop Training",
     "paceline.runtime": "DockerRuntime Job JobSpec JobStatus ProcessRuntime Runtime Usage",
     "paceline.schedule": (

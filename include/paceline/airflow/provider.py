@@ -37,6 +37,10 @@ def get_provider_info() -> dict[str, Any]:
                 "tags": ["software"],
             }
         ],
+        "hooks": [{"integration-name": _INTEGRATION, "python-modules": ["paceline.airflow.mlflow_hook"]}],
+        "connection-types": [
+            {"connection-type": "mlflow", "hook-class-name": "paceline.airflow.mlflow_hook.MlflowHook"}
+        ],
         "operators": [{"integration-name": _INTEGRATION, "python-modules": ["paceline.operators"]}],
         "sensors": [{"integration-name": _INTEGRATION, "python-modules": ["paceline.sensors"]}],
         "extra-links": [

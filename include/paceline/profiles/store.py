@@ -7,7 +7,7 @@ from upath import UPath
 from paceline.errors import InvalidInputError
 from paceline.profiles._device import DeviceProfile
 from paceline.registry import storage
-from paceline.registry.registry import StoragePath
+from paceline.registry.base import StoragePath
 
 
 class ProfileStore:

@@ -1,9 +1,20 @@
 """The model registry: numbered versions of a model, the champion among them, and the history of promotions.
 
-Used by the evaluation and promotion operators, the demo, and services that serve the champion.
+``FileRegistry`` needs only a folder; ``MlflowRegistry`` uses an MLflow server. The evaluation and promotion operators,
+the drift check and services that serve the champion use either.
 """
 
+from paceline.registry._files import FileRegistry
+from paceline.registry._mlflow import MlflowRegistry
+from paceline.registry.base import ChampionChangedError, Registry
 from paceline.registry.manifest import FileRecord, ModelVersion, Promotion
-from paceline.registry.registry import ChampionChangedError, Registry
 
-__all__ = ["ChampionChangedError", "FileRecord", "ModelVersion", "Promotion", "Registry"]
+__all__ = [
+    "ChampionChangedError",
+    "FileRecord",
+    "FileRegistry",
+    "MlflowRegistry",
+    "ModelVersion",
+    "Promotion",
+    "Registry",
+]

@@ -1,6 +1,6 @@
 """Records of a registry: the manifest of a model version, a promotion, a registration key.
 
-``Registry`` writes and reads these records. It validates each record that it reads, because users can edit the files.
+Registries write and read these records. They validate each record that they read, because users can edit the files.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ class _Record(BaseModel):
 
 
 class FileRecord(_Record):
-    """Size in bytes and SHA-256 (hexadecimal) of one file of a version."""
+    """Size in bytes and SHA-256 of one file of a version. ``sha256`` is ``None`` if another tool stored the file."""
 
     size_bytes: int = Field(ge=0)
-    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None
 
 
 class ModelVersion(_Record):

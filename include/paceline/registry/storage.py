@@ -1,6 +1,6 @@
 """File operations of the registry, with the same guarantees on local and remote file systems.
 
-Called by ``Registry`` and ``ProfileStore``. Local folders use the kernel's atomic link and rename. Other fsspec file
+Called by the registries and ``ProfileStore``. Local folders use the kernel's atomic link and rename. Other fsspec file
 systems write a file in one request. For a file that only one of several writers may create, the request is conditional.
 """
 

@@ -15,7 +15,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from paceline.contract import EVALUATION_XCOM
 from paceline.errors import InvalidInputError
 from paceline.operators import EvaluateOperator
-from paceline.registry import Registry
+from paceline.registry import FileRegistry
 from paceline.runtime import ProcessRuntime
 
 Task = Callable[..., Any]
@@ -32,8 +32,8 @@ UNREADABLE = """print('@paceline {"done": 1, "total": 1, "metrics": {"auc": "hig
 
 
 @pytest.fixture
-def registry(tmp_path: Path) -> Registry:
-    return Registry(tmp_path / "registry")
+def registry(tmp_path: Path) -> FileRegistry:
+    return FileRegistry(tmp_path / "registry")
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def evaluate_directly(evaluate: Task, monkeypatch: pytest.MonkeyPatch) -> Task:
 
 
 def test_first_challenger_is_scored_and_registered_as_better_than_none(
-    evaluate: Task, registry: Registry, process_runtime_root: Path
+    evaluate: Task, registry: FileRegistry, process_runtime_root: Path
 ) -> None:
     result = evaluate(0.7, data_window={"windows": ["2013-07"]}, lineage={"drift_report": "s3://reports/1.json"})
     assert result.pop("registry").endswith("/registry")
@@ -110,7 +110,7 @@ def test_first_challenger_is_scored_and_registered_as_better_than_none(
 
 
 def test_champion_and_challenger_are_scored_on_the_same_data(
-    evaluate: Task, registry: Registry, tmp_path: Path
+    evaluate: Task, registry: FileRegistry, tmp_path: Path
 ) -> None:
     evaluate(0.7)
     registry.promote("flights", 1, "first")
@@ -132,7 +132,12 @@ def test_champion_and_challenger_are_scored_on_the_same_data(
     ],
 )
 def test_direction_of_the_metric_decides_which_model_is_better(
-    evaluate_directly: Task, registry: Registry, challenger: float, metric: str, greater_is_better: bool, better: bool
+    evaluate_directly: Task,
+    registry: FileRegistry,
+    challenger: float,
+    metric: str,
+    greater_is_better: bool,
+    better: bool,
 ) -> None:
     evaluate_directly(0.7)
     registry.promote("flights", 1, "first")
@@ -147,7 +152,9 @@ def test_retry_returns_the_same_version_for_the_same_model(evaluate_directly: Ta
     assert [first["version"], evaluate_directly(0.71)["version"]] == [1, 2]
 
 
-def test_repeated_evaluation_compares_with_the_previous_champion(evaluate_directly: Task, registry: Registry) -> None:
+def test_repeated_evaluation_compares_with_the_previous_champion(
+    evaluate_directly: Task, registry: FileRegistry
+) -> None:
     evaluate_directly(0.7)
     registry.promote("flights", 1, "first")
     before = evaluate_directly(0.75, run_id="tuesday")
@@ -155,7 +162,7 @@ def test_repeated_evaluation_compares_with_the_previous_champion(evaluate_direct
     assert evaluate_directly(0.75, run_id="tuesday") == before
 
 
-def test_modified_champion_is_not_scored(evaluate_directly: Task, registry: Registry) -> None:
+def test_modified_champion_is_not_scored(evaluate_directly: Task, registry: FileRegistry) -> None:
     evaluate_directly(0.7)
     registry.promote("flights", 1, "first")
     (registry.location(registry.version("flights", 1)) / "model.json").write_text('{"auc": 0.1}')
@@ -174,7 +181,7 @@ def test_modified_champion_is_not_scored(evaluate_directly: Task, registry: Regi
     ],
 )
 def test_script_without_valid_score_fails_and_registers_nothing(
-    evaluate: Task, registry: Registry, tmp_path: Path, script: str, error: type[Exception], message: str
+    evaluate: Task, registry: FileRegistry, tmp_path: Path, script: str, error: type[Exception], message: str
 ) -> None:
     (tmp_path / "bad.py").write_text(script)
     with pytest.raises(error, match=f"(?s){message}"):

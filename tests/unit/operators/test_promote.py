@@ -17,16 +17,16 @@ from paceline.contract import PROMOTION_XCOM
 from paceline.errors import InvalidInputError
 from paceline.operators import PromoteOperator
 from paceline.operators import promote as promote_module
-from paceline.registry import Registry
+from paceline.registry import FileRegistry
 
 CHAMPION = Asset("flights-champion")
 Task = Callable[..., Any]
 
 
 @pytest.fixture
-def registry(tmp_path: Path) -> Registry:
+def registry(tmp_path: Path) -> FileRegistry:
     """Return a registry with three versions and no champion."""
-    registry = Registry(tmp_path / "registry")
+    registry = FileRegistry(tmp_path / "registry")
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "weights").write_text("1")
     for _ in range(3):
@@ -35,7 +35,7 @@ def registry(tmp_path: Path) -> Registry:
 
 
 @pytest.fixture
-def promote(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> Task:
+def promote(registry: FileRegistry, monkeypatch: pytest.MonkeyPatch) -> Task:
     monkeypatch.setattr(
         promote_module, "_was_sent", lambda context, outlet: False
     )  # this method needs a supervisor process
@@ -68,7 +68,9 @@ def _evaluation_result(version: int, challenger: float, champion_version: int | 
 
 
 @pytest.mark.parametrize("template", [False, True])
-def test_first_version_is_promoted_from_a_dict_or_json_text(promote: Task, registry: Registry, template: bool) -> None:
+def test_first_version_is_promoted_from_a_dict_or_json_text(
+    promote: Task, registry: FileRegistry, template: bool
+) -> None:
     verdict = _evaluation_result(1, 0.7)
     result = promote(json.dumps(verdict) if template else verdict)
     assert result.pop("registry").endswith("/registry")
@@ -83,7 +85,9 @@ def test_first_version_is_promoted_from_a_dict_or_json_text(promote: Task, regis
     assert registry.champion("flights") == registry.version("flights", 1)
 
 
-def test_better_challenger_is_promoted_only_once_and_the_reason_is_reported(promote: Task, registry: Registry) -> None:
+def test_better_challenger_is_promoted_only_once_and_the_reason_is_reported(
+    promote: Task, registry: FileRegistry
+) -> None:
     promote(_evaluation_result(1, 0.7))
     verdict = _evaluation_result(2, 0.75, champion_version=1)
     results = [promote(verdict), promote(verdict)]
@@ -104,7 +108,7 @@ def test_better_challenger_is_promoted_only_once_and_the_reason_is_reported(prom
     ],
 )
 def test_insufficient_improvement_keeps_the_champion_and_the_reason_is_reported(
-    promote: Task, registry: Registry, challenger: float, min_improvement: Any, reason: str
+    promote: Task, registry: FileRegistry, challenger: float, min_improvement: Any, reason: str
 ) -> None:
     promote(_evaluation_result(1, 0.7))
     verdict = _evaluation_result(2, challenger, champion_version=1)
@@ -114,7 +118,7 @@ def test_insufficient_improvement_keeps_the_champion_and_the_reason_is_reported(
     assert [p.version for p in registry.history("flights")] == [1]
 
 
-def test_champion_promoted_after_the_evaluation_is_kept(promote: Task, registry: Registry) -> None:
+def test_champion_promoted_after_the_evaluation_is_kept(promote: Task, registry: FileRegistry) -> None:
     promote(_evaluation_result(1, 0.7))
     registry.promote("flights", 3, "by hand")
     result = promote(_evaluation_result(2, 0.75, champion_version=1))
@@ -123,17 +127,17 @@ def test_champion_promoted_after_the_evaluation_is_kept(promote: Task, registry:
 
 
 def test_champion_promoted_during_the_decision_is_kept(
-    promote: Task, registry: Registry, monkeypatch: pytest.MonkeyPatch
+    promote: Task, registry: FileRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     promote(_evaluation_result(1, 0.7))
-    read = Registry.champion
+    read = FileRegistry.champion
 
-    def read_before_another_promotion(self: Registry, name: str) -> Any:
+    def read_before_another_promotion(self: FileRegistry, name: str) -> Any:
         champion = read(self, name)
         registry.promote(name, 3, "by another task")
         return champion
 
-    monkeypatch.setattr(Registry, "champion", read_before_another_promotion)
+    monkeypatch.setattr(FileRegistry, "champion", read_before_another_promotion)
     result = promote(_evaluation_result(2, 0.75, champion_version=1))
     assert (result["promoted"], result["champion_version"]) == (False, 3)
     assert [one.version for one in registry.history("flights")] == [1, 3]
@@ -151,7 +155,7 @@ def test_champion_promoted_during_the_decision_is_kept(
     ],
 )
 def test_invalid_evaluation_is_rejected_by_field(
-    promote: Task, registry: Registry, evaluation: Any, message: str
+    promote: Task, registry: FileRegistry, evaluation: Any, message: str
 ) -> None:
     with pytest.raises(AirflowFailException, match=message):
         promote(evaluation)

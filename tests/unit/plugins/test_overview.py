@@ -23,7 +23,7 @@ from sqlalchemy.orm import Session
 from paceline.contract import DRIFT_XCOM, EVALUATION_XCOM, PROMOTION_XCOM, SCHEDULE_XCOM
 from paceline.operators import PromoteOperator
 from paceline.plugins.web.overview import overview, select_results
-from paceline.registry import Registry
+from paceline.registry import FileRegistry
 
 MARKS = [EVALUATION_XCOM, PROMOTION_XCOM, DRIFT_XCOM, SCHEDULE_XCOM]
 FIRST_VERSION = {
@@ -67,7 +67,7 @@ def test_results_of_operators_and_of_their_subclasses_are_found(
 ) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "weights").write_text("1")
-    registry = Registry(tmp_path / "models")
+    registry = FileRegistry(tmp_path / "models")
     registry.register(tmp_path / "model", name="flights")
     task = promote_task("retrain", registry.root, operator)
     push = start_task(session, task, "monday")

@@ -8,14 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from paceline.registry import Registry
+from paceline.registry import FileRegistry
 
 _WRITER = """
 import sys
 from pathlib import Path
-from paceline.registry import Registry
+from paceline.registry import FileRegistry
 root, model, count, key = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4] or None
-registry = Registry(root)
+registry = FileRegistry(root)
 print("ready", flush=True); sys.stdin.readline()
 for i in range(count):
     version = registry.register(model, name="flights", metrics={"auc": i / 100}, key=key)
@@ -65,7 +65,7 @@ def test_concurrent_processes_never_share_a_version_number(tmp_path: Path) -> No
     versions = _run_writers([_start_writer(root, model, each) for _ in range(processes)])
     assert sorted(versions) == list(range(1, each * processes + 1))
 
-    registry = Registry(root)
+    registry = FileRegistry(root)
     assert [v.version for v in registry.versions("flights")] == sorted(versions)
     history = registry.history("flights")
     # No promotion is lost, and each promotion names the previous champion.
@@ -76,7 +76,7 @@ def test_concurrent_processes_never_share_a_version_number(tmp_path: Path) -> No
 def test_concurrent_processes_with_the_same_key_create_one_version(tmp_path: Path) -> None:
     root, model = tmp_path / "registry", _make_model(tmp_path, 4_000_000)
     versions = set(_run_writers([_start_writer(root, model, 1, key="dag/run/task") for _ in range(4)]))
-    registry = Registry(root)
+    registry = FileRegistry(root)
     assert {v.version for v in registry.versions("flights")} == versions
     assert len(versions) == 1
     registry.fetch(registry.versions("flights")[0], tmp_path / "fetched")
@@ -88,7 +88,7 @@ def _list_incomplete_versions(versions: Path) -> set[str]:
 
 def test_killed_writer_leaves_a_consistent_registry(tmp_path: Path) -> None:
     root, model = tmp_path / "registry", _make_model(tmp_path, 8_000_000)
-    registry, versions = Registry(root), root / "flights" / "versions"
+    registry, versions = FileRegistry(root), root / "flights" / "versions"
     for _ in range(3):
         before = _list_incomplete_versions(versions)
         writer = _start_writer(root, model, 1000)

@@ -1,4 +1,4 @@
-"""``Registry`` on a real S3 server, with concurrent writers and with a lost response to each request."""
+"""``FileRegistry`` on a real S3 server, with concurrent writers and with a lost response to each request."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from threading import Barrier
 import pytest
 from tests.s3_server import S3Server, serve
 
-from paceline.registry import ModelVersion, Registry
+from paceline.registry import FileRegistry, ModelVersion
 
 WRITERS = 8
 # A registration with a key writes four objects: the number, the key, one file and the manifest.
@@ -25,10 +25,10 @@ def server() -> Iterator[S3Server]:
 
 
 @pytest.fixture
-def registry(server: S3Server) -> Registry:
+def registry(server: S3Server) -> FileRegistry:
     server.changes.clear()
     server.lost.clear()
-    return Registry(server.folder(uuid.uuid4().hex))
+    return FileRegistry(server.folder(uuid.uuid4().hex))
 
 
 def make_model(tmp_path: Path, content: str) -> Path:
@@ -38,7 +38,7 @@ def make_model(tmp_path: Path, content: str) -> Path:
     return folder
 
 
-def read_model(registry: Registry, version: ModelVersion) -> str:
+def read_model(registry: FileRegistry, version: ModelVersion) -> str:
     return str((registry.location(version) / "weights.bin").read_text())
 
 
@@ -53,7 +53,7 @@ def run_concurrently(count: int, write: Callable[[int], ModelVersion]) -> list[M
         return list(pool.map(start, range(count)))
 
 
-def test_concurrent_registrations_get_different_versions(registry: Registry, tmp_path: Path) -> None:
+def test_concurrent_registrations_get_different_versions(registry: FileRegistry, tmp_path: Path) -> None:
     models = [make_model(tmp_path, f"model-{index}") for index in range(WRITERS)]
     made = run_concurrently(WRITERS, lambda index: registry.register(models[index], name="flights", key=f"run-{index}"))
     assert sorted(version.version for version in made) == list(range(1, WRITERS + 1))
@@ -61,7 +61,7 @@ def test_concurrent_registrations_get_different_versions(registry: Registry, tmp
     assert [version.key for version in made] == [f"run-{index}" for index in range(WRITERS)]
 
 
-def test_concurrent_registrations_with_the_same_key_create_one_version(registry: Registry, tmp_path: Path) -> None:
+def test_concurrent_registrations_with_the_same_key_create_one_version(registry: FileRegistry, tmp_path: Path) -> None:
     model = make_model(tmp_path, "model")
     made = run_concurrently(WRITERS, lambda _: registry.register(model, name="flights", key="run"))
     assert len({version.version for version in made}) == 1
@@ -70,7 +70,9 @@ def test_concurrent_registrations_with_the_same_key_create_one_version(registry:
 
 
 @pytest.mark.parametrize("lost", range(len(REGISTRATION)), ids=REGISTRATION)
-def test_registration_survives_a_lost_response(server: S3Server, registry: Registry, tmp_path: Path, lost: int) -> None:
+def test_registration_survives_a_lost_response(
+    server: S3Server, registry: FileRegistry, tmp_path: Path, lost: int
+) -> None:
     server.lost.add(lost)
     made = registry.register(make_model(tmp_path, "model"), name="flights", key="run")
     assert server.changes[lost].endswith(REGISTRATION[lost])
@@ -79,7 +81,7 @@ def test_registration_survives_a_lost_response(server: S3Server, registry: Regis
     assert read_model(registry, made) == "model"
 
 
-def test_promotion_survives_a_lost_response(server: S3Server, registry: Registry, tmp_path: Path) -> None:
+def test_promotion_survives_a_lost_response(server: S3Server, registry: FileRegistry, tmp_path: Path) -> None:
     registry.register(make_model(tmp_path, "model"), name="flights")
     server.lost.add(len(server.changes))
     promotion = registry.promote("flights", 1, reason="better")
@@ -87,7 +89,7 @@ def test_promotion_survives_a_lost_response(server: S3Server, registry: Registry
     assert registry.history("flights") == [promotion]
 
 
-def test_concurrent_promotions_are_all_recorded(registry: Registry, tmp_path: Path) -> None:
+def test_concurrent_promotions_are_all_recorded(registry: FileRegistry, tmp_path: Path) -> None:
     for index in range(WRITERS):
         registry.register(make_model(tmp_path, f"model-{index}"), name="flights")
     run_concurrently(

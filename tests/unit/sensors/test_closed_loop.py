@@ -18,7 +18,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowSkipException, TaskDeferred
 
 from paceline.errors import InvalidInputError
-from paceline.registry import Registry
+from paceline.registry import FileRegistry
 from paceline.sensors import DriftEventTrigger, DriftSensor, DriftSettings
 from paceline.sensors._decision import TriggerState
 from paceline.sensors.retraining import STARTED_KEY, load_started
@@ -40,7 +40,7 @@ class Production:
     reasons: dict[int, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.registry = Registry(self.folder / "registry")
+        self.registry = FileRegistry(self.folder / "registry")
 
     def run_day(self, day: int, *, better: bool = True, state: str = "success") -> bool:
         """Run the sensor on a day. If it succeeds, register a model, and promote it if it is ``better``."""
@@ -166,7 +166,7 @@ def test_rise_of_the_error_whose_labels_are_a_week_late_leads_to_one_training(tm
 @pytest.mark.parametrize("fire_on", ["new_drift", "new_window"])
 def test_event_trigger_compares_with_the_rows_of_the_last_training(tmp_path: Path, fire_on: Any) -> None:
     """``current`` of a trigger is not templated: at each check, the same file has other rows."""
-    registry, rng = Registry(tmp_path / "registry"), np.random.default_rng(0)
+    registry, rng = FileRegistry(tmp_path / "registry"), np.random.default_rng(0)
     options: dict[str, Any] = {"reference": "champion", "model": MODEL, "registry": str(tmp_path / "registry")}
     options |= {"current": str(tmp_path / "current.parquet"), "report_dir": str(tmp_path / "reports")}
     state, fired = TriggerState(), []

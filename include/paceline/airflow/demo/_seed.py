@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from paceline.airflow.demo.store import fill_store, read_flights
 from paceline.errors import PacelineError
-from paceline.registry import Registry
+from paceline.registry import FileRegistry
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,7 +34,7 @@ class Seed:
     champion_auc: float
 
 
-def seed(store: Path, registry: Registry, scripts: Path, scratch: Path) -> Seed:
+def seed(store: Path, registry: FileRegistry, scripts: Path, scratch: Path) -> Seed:
     """Fill ``store``, and train, register and promote the first champion.
 
     Parameters
@@ -42,7 +42,7 @@ def seed(store: Path, registry: Registry, scripts: Path, scratch: Path) -> Seed:
     store:
         SQLite file to write.
     registry:
-        Registry for the champion.
+        FileRegistry for the champion.
     scripts:
         Folder with ``train.py`` and ``evaluate.py``.
     scratch:

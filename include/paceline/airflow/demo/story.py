@@ -24,7 +24,7 @@ from paceline.airflow.demo.watch import TASKS, RunDisplay, TaskText
 from paceline.airflow.engine_connection import default_engine
 from paceline.errors import InvalidInputError, PacelineError, RuntimeUnavailableError
 from paceline.extras import require
-from paceline.registry import Registry
+from paceline.registry import FileRegistry
 from paceline.runtime import JobSpec, Runtime
 
 DAG = "retrain_on_drift"
@@ -64,9 +64,9 @@ class Demo:
         """Folder in which the DAG stores runs, reports and models."""
         return self.folder / "storage"
 
-    def registry(self) -> Registry:
+    def registry(self) -> FileRegistry:
         """Return the DAG's model registry."""
-        return Registry(self.storage / "registry")
+        return FileRegistry(self.storage / "registry")
 
     def airflow(self, port: int | None = None) -> AirflowProcess:
         """Return an Airflow with the store and the example DAGs. The caller starts it."""

@@ -1,4 +1,4 @@
-"""``Registry``: stores versions of a model, promotes a version to champion, and fetches a version's files.
+"""``FileRegistry``: a model registry in a folder, local or on an object store.
 
 A version becomes visible only when complete, even if several processes write at once or a process dies while writing.
 """
@@ -6,7 +6,6 @@ A version becomes visible only when complete, even if several processes write at
 from __future__ import annotations
 
 import hashlib
-import os
 import uuid
 from collections.abc import Mapping
 from datetime import datetime, timezone
@@ -15,10 +14,10 @@ from types import EllipsisType
 
 from pydantic import JsonValue
 from upath import UPath
-from upath.extensions import ProxyUPath
 
 from paceline.errors import InvalidInputError
 from paceline.registry import storage
+from paceline.registry.base import StoragePath, check_champion, check_digest, check_model_dir, missing_version
 from paceline.registry.manifest import (
     FileRecord,
     KeyRecord,
@@ -30,16 +29,9 @@ from paceline.registry.manifest import (
     encode,
 )
 
-# Type checkers see Airflow's ``ObjectStoragePath`` as a ``ProxyUPath``; at run time it is a ``UPath``.
-StoragePath = str | os.PathLike[str] | UPath | ProxyUPath
 
-
-class ChampionChangedError(InvalidInputError):
-    """Raised when another version has become champion since the decision to promote."""
-
-
-class Registry:
-    """A model registry below one folder, local or on any object store that fsspec supports.
+class FileRegistry:
+    """A :class:`Registry` below one folder, local or on any object store that fsspec supports.
 
     ::
 
@@ -59,7 +51,7 @@ class Registry:
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
     >>> (folder / "model").mkdir(); _ = (folder / "model" / "weights.bin").write_bytes(b"123")
-    >>> registry = Registry(folder / "registry")
+    >>> registry = FileRegistry(folder / "registry")
     >>> registry.register(folder / "model", name="flights", metrics={"auc": 0.7}).version
     1
     >>> registry.champion("flights") is None
@@ -83,29 +75,9 @@ class Registry:
         lineage: Mapping[str, JsonValue] | None = None,
         key: str | None = None,
     ) -> ModelVersion:
-        """Copy the model in ``model_dir`` into the registry as the next version.
-
-        Parameters
-        ----------
-        model_dir:
-            Folder with the model's files. Links and empty folders are rejected.
-        name:
-            Name of the model.
-        metrics, data_window, lineage:
-            Scores (finite numbers), description of the training data, and origin of the model; stored in the manifest.
-        key:
-            A repeated registration with the same key returns the same version, even if the first attempt died
-            before its end. Without a key, every call creates a new version.
-
-        Raises
-        ------
-        InvalidInputError
-            For a bad name, a folder without files or with links, or a metric that is not a finite number.
-        """
+        """Copy the model in ``model_dir`` into the registry, as :meth:`Registry.register` describes."""
         model = self._model(name)
-        source = model_dir if isinstance(model_dir, UPath) else UPath(model_dir)
-        if not source.is_dir() or not any(True for _ in storage.files_below(source, "model_dir")):
-            raise InvalidInputError("model_dir", str(model_dir), "a folder with at least one file")
+        source = check_model_dir(model_dir)
         check_contents(metrics or {}, data_window=data_window or {}, lineage=lineage or {})
         number = None if key is None else self._number_for_key(model, key)
         if number is not None and (existing := self._load_other_attempt(model, number, key)):
@@ -153,8 +125,7 @@ class Registry:
         model = self._model(name)
         if isinstance(version, int) and (loaded := self._load(model, version)):
             return loaded
-        existing = ", ".join(str(v.version) for v in self.versions(name)) or "none yet"
-        raise InvalidInputError("version", version, f"a version of {name!r} ({existing})")
+        raise missing_version(self, name, version)
 
     def versions(self, name: str) -> list[ModelVersion]:
         """Return all complete versions, oldest first."""
@@ -175,16 +146,7 @@ class Registry:
     def promote(
         self, name: str, version: int, reason: str, *, expected_champion: int | EllipsisType | None = ...
     ) -> Promotion:
-        """Make ``version`` the champion. One atomic write stores the promotion's record.
-
-        Promoting the champion again changes nothing and returns the existing promotion.
-
-        Parameters
-        ----------
-        expected_champion:
-            The champion at the time of the decision (``None``: no champion). If another version has become champion,
-            the method changes nothing and raises ChampionChangedError. By default, it replaces any champion.
-        """
+        """Make ``version`` the champion, as :meth:`Registry.promote` describes. One atomic write stores the record."""
         self.version(name, version)
         folder = self._model(name) / "promotions"
         while True:
@@ -192,10 +154,7 @@ class Registry:
             if latest and latest.version == version:
                 return latest
             previous = latest.version if latest else None
-            if expected_champion is not ... and previous != expected_champion:
-                raise ChampionChangedError(
-                    "expected_champion", expected_champion, f"the champion of {name!r}, version {previous}"
-                )
+            check_champion(name, previous, expected_champion)
             record = Promotion(
                 name=name,
                 version=version,
@@ -211,6 +170,10 @@ class Registry:
         """Return the folder with the files of a version. Callers must not change the files."""
         return self._version_path(self._model(version.name), version.version) / version.folder
 
+    def uri(self, version: ModelVersion) -> str:
+        """Return the path or URL of the folder with the files of a version."""
+        return str(self.location(version))
+
     def fetch(self, version: ModelVersion, destination: Path) -> Path:
         """Copy the files of a version into the local folder ``destination`` and check each digest."""
         source = self.location(version)
@@ -219,10 +182,7 @@ class Registry:
                 _, sha256 = storage.copy(source / path, UPath(destination) / path)
             except FileNotFoundError:
                 raise InvalidInputError(str(source / path), "no file", "the file named in the manifest") from None
-            if sha256 != record.sha256:
-                raise InvalidInputError(
-                    str(source / path), f"sha256 {sha256}", f"{record.sha256} as in the manifest; the file has changed"
-                )
+            check_digest(str(source / path), sha256, record)
         return destination
 
     def _model(self, name: str) -> UPath:

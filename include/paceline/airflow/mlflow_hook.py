@@ -1,0 +1,87 @@
+"""``MlflowHook``: connects to the model registry of an MLflow server."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from airflow.sdk import BaseHook, ObjectStoragePath
+
+from paceline.errors import InvalidInputError, PacelineError
+from paceline.registry import MlflowRegistry
+
+
+class MlflowHook(BaseHook):
+    """Connects to the model registry of an MLflow server. The operators use it for ``registry="mlflow://CONN_ID"``.
+
+    The connection has the server's URL as its host. It has either a login and a password, or only a password, which is
+    then sent as a bearer token. Its extra may have ``verify`` (whether to verify the server's certificate, or the path
+    of a file with accepted certificates) and ``artifact_conn_id`` (the connection for artifacts that the server does
+    not serve itself).
+
+    Parameters
+    ----------
+    mlflow_conn_id:
+        Id of the connection.
+
+    Examples
+    --------
+    >>> MlflowHook.get_ui_field_behaviour()["relabeling"]["host"]
+    'Server URL'
+    """
+
+    conn_name_attr = "mlflow_conn_id"
+    default_conn_name = "mlflow_default"
+    conn_type = "mlflow"
+    hook_name = "MLflow"
+
+    _EXTRAS: ClassVar[frozenset[str]] = frozenset({"verify", "artifact_conn_id"})
+
+    def __init__(self, mlflow_conn_id: str = default_conn_name, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.mlflow_conn_id = mlflow_conn_id
+
+    @classmethod
+    def get_ui_field_behaviour(cls) -> dict[str, Any]:
+        """Return the labels and hidden fields of the connection form."""
+        return {
+            "hidden_fields": ["port", "schema"],
+            "relabeling": {"host": "Server URL", "login": "User", "password": "Password or access token"},
+            "placeholders": {
+                "host": "https://mlflow.example.com",
+                "login": "empty for an access token",
+                "extra": '{"verify": true, "artifact_conn_id": "aws_default"}',
+            },
+        }
+
+    def get_conn(self) -> MlflowRegistry:
+        """Return the registry.
+
+        Raises
+        ------
+        InvalidInputError
+            If the connection's host is not a URL, or if its extra has an unknown key.
+        """
+        connection = self.get_connection(self.mlflow_conn_id)
+        extra = connection.extra_dejson or {}
+        if unknown := extra.keys() - self._EXTRAS:
+            raise InvalidInputError(f"extra of {self.mlflow_conn_id}", sorted(unknown), f"{sorted(self._EXTRAS)}")
+        host = connection.host or ""
+        if host and "://" not in host:  # a connection from a URI has the parts apart
+            host = f"{connection.schema or 'http'}://{host}" + (f":{connection.port}" if connection.port else "")
+        password = connection.password or ""
+        artifact_conn_id = extra.get("artifact_conn_id")
+        return MlflowRegistry(
+            host,
+            auth=(connection.login, password) if connection.login else None,
+            headers={"Authorization": f"Bearer {password}"} if password and not connection.login else None,
+            verify=extra.get("verify", True),
+            open_path=lambda uri: ObjectStoragePath(uri, conn_id=artifact_conn_id),
+        )
+
+    def test_connection(self) -> tuple[bool, str]:
+        """Return whether the server accepts the connection, and a message for the user."""
+        try:
+            self.get_conn().check_connection()
+        except PacelineError as error:
+            return False, str(error)
+        return True, "The MLflow server accepts the connection"

@@ -1,0 +1,279 @@
+"""``MlflowRegistry``: the model registry of an MLflow server.
+
+MLflow numbers the versions of a model one after the other, even for concurrent requests. Registrations and promotions
+rely on this order alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import EllipsisType
+from typing import Any
+
+from pydantic import JsonValue
+from upath import UPath
+
+from paceline.errors import InvalidInputError
+from paceline.registry import _mlflow_runs as runs
+from paceline.registry._mlflow_promotions import CHAMPION, PromotionLog, create_model, tags_of
+from paceline.registry._mlflow_server import NOT_FOUND, MlflowError, MlflowServer
+from paceline.registry.base import StoragePath, check_champion, check_digest, check_model_dir, missing_version
+from paceline.registry.manifest import FileRecord, ModelVersion, Promotion, check_contents, check_name, decode
+
+# Tags of a version: a digest of its registration key, and the digest of its manifest.
+_KEY, _MANIFEST = "paceline.key", "paceline.manifest"
+_CHALLENGER = "challenger"
+
+
+class MlflowRegistry:
+    """A :class:`Registry` on an MLflow server.
+
+    Each version belongs to a run of the experiment with the model's name. The run has the metrics; its artifacts are
+    the model's files and a manifest. The aliases ``champion`` and ``challenger`` mark the champion and the newest other
+    version, so ``models:/NAME@champion`` always loads the champion. The promotions are the versions of the registered
+    model ``NAME.promotions``.
+
+    A user may set the alias ``champion`` in MLflow; the version with the alias is then the champion. Versions that
+    other tools have registered can be promoted and fetched, without a check of their digests.
+
+    Parameters
+    ----------
+    url:
+        URL of the server, for example ``http://localhost:5000``.
+    auth:
+        User name and password for HTTP basic authentication.
+    headers:
+        Headers of every request, for example ``{"Authorization": "Bearer ..."}``.
+    verify:
+        Whether to verify the server's certificate, or the path of a file with accepted certificates.
+    open_path:
+        Opens the URI of an artifact folder that the server does not serve itself, such as ``s3://...``.
+    writer_timeout_s:
+        Seconds after which the writer of an unfinished promotion is presumed dead. The next promotion of the same model
+        waits that long before it completes the unfinished promotion.
+
+    Examples
+    --------
+    >>> MlflowRegistry("localhost:5000")
+    Traceback (most recent call last):
+    paceline.errors.InvalidInputError: url: got 'localhost:5000', expected the URL of an MLflow server, such as \
+http://localhost:5000
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        auth: tuple[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+        verify: bool | str = True,
+        open_path: Callable[[str], StoragePath] = UPath,
+        writer_timeout_s: float = 60.0,
+    ) -> None:
+        self._writer_timeout_s = writer_timeout_s
+        self._server = MlflowServer(url, auth=auth, headers=headers, verify=verify, open_path=open_path)
+
+    def check_connection(self) -> None:
+        """Raise a PacelineError unless the server responds and accepts the credentials."""
+        self._server.call("GET", "/registered-models/search", max_results=1)
+
+    def register(
+        self,
+        model_dir: StoragePath,
+        *,
+        name: str,
+        metrics: Mapping[str, float] | None = None,
+        data_window: Mapping[str, JsonValue] | None = None,
+        lineage: Mapping[str, JsonValue] | None = None,
+        key: str | None = None,
+    ) -> ModelVersion:
+        """Copy the model in ``model_dir`` to the server as the next version, as :meth:`Registry.register` describes."""
+        check_name(name)
+        source = check_model_dir(model_dir)
+        check_contents(metrics or {}, data_window=data_window or {}, lineage=lineage or {})
+        create_model(self._server, name, "")
+        identity = uuid.uuid4().hex if key is None else hashlib.sha256(key.encode()).hexdigest()
+        found = self._find(name, identity) if key is not None else []
+        if not found:
+            run = runs.create_run(self._server, name)
+            try:
+                manifest = runs.fill_run(
+                    self._server,
+                    run,
+                    source,
+                    name=name,
+                    metrics=dict(metrics or {}),
+                    data_window=dict(data_window or {}),
+                    lineage=dict(lineage or {}),
+                    key=key,
+                )
+            except BaseException:
+                runs.discard_run(self._server, run)
+                raise
+            found = self._create_version(name, run, {_KEY: identity, _MANIFEST: manifest})
+        version = self._load(found[0])
+        self._mark_challenger(version)
+        return version
+
+    def version(self, name: str, version: int) -> ModelVersion:
+        """Return a version; raise InvalidInputError if it does not exist."""
+        check_name(name)
+        if isinstance(version, int) and version > 0:
+            found = self._get("/model-versions/get", name=name, version=version)
+            if found is not None:
+                return self._load(found["model_version"])
+        raise missing_version(self, name, version)
+
+    def versions(self, name: str) -> list[ModelVersion]:
+        """Return all versions, oldest first."""
+        first: dict[str, dict[str, Any]] = {}
+        for version in self._server.search_versions(f"name = '{check_name(name)}'"):
+            first.setdefault(tags_of(version).get(_KEY, version["version"]), version)
+        return [self._load(version) for version in first.values()]
+
+    def history(self, name: str) -> list[Promotion]:
+        """Return all promotions, oldest first. There is none for a champion that a user has chosen in MLflow."""
+        return [entry.promotion for entry in self._log(name).entries()]
+
+    def champion(self, name: str) -> ModelVersion | None:
+        """Return the version with the alias ``champion``, or ``None``."""
+        number = self._log(name).champion()
+        return None if number is None else self.version(name, number)
+
+    def promote(
+        self, name: str, version: int, reason: str, *, expected_champion: int | EllipsisType | None = ...
+    ) -> Promotion:
+        """Make ``version`` the champion, as :meth:`Registry.promote` describes."""
+        self.version(name, version)
+        log = self._log(name)
+        while True:
+            entries = log.entries()
+            latest = entries[-1] if entries else None
+            if latest and not latest.published:
+                log.complete(latest)
+                continue
+            aliases = log.aliases()
+            champion = aliases.get(CHAMPION)
+            previous = champion
+            if champion == version:
+                previous = latest.promotion.version if latest else None
+                if latest and previous == version:
+                    return latest.promotion
+            else:
+                check_champion(name, champion, expected_champion)
+            entry = log.append(version, previous, reason, seen=latest)
+            if entry is not None:
+                log.publish(entry)
+                if aliases.get(_CHALLENGER) == version:
+                    self._get("/registered-models/alias", "DELETE", name=name, alias=_CHALLENGER)
+                return entry.promotion
+
+    def uri(self, version: ModelVersion) -> str:
+        """Return the URI with which MLflow's clients load a version."""
+        return f"models:/{version.name}/{version.version}"
+
+    def fetch(self, version: ModelVersion, destination: Path) -> Path:
+        """Copy the files of a version into the local folder ``destination``, and check each digest if there is one."""
+        folder = self._artifact_folder(version.name, version.version)
+        for path, record in version.files.items():
+            place = f"{folder}/{path}"
+            try:
+                sha256 = self._server.read(folder, path, UPath(destination) / path)
+            except FileNotFoundError:
+                raise InvalidInputError(place, "no file", "the file named in the manifest") from None
+            check_digest(place, sha256, record)
+        return destination
+
+    def _create_version(self, name: str, run: Mapping[str, Any], tags: Mapping[str, str]) -> list[dict[str, Any]]:
+        """Create a version from a run. Return all versions with the same key; the first is the valid one."""
+        body = {
+            "name": name,
+            "source": f"{run['artifact_uri']}/{runs.MODEL_FOLDER}",
+            "run_id": run["run_id"],
+            "tags": [{"key": key, "value": value} for key, value in tags.items()],
+        }
+
+        def find() -> dict[str, Any] | None:
+            own = [version for version in self._find(name, tags[_KEY]) if version["run_id"] == run["run_id"]]
+            return {"model_version": own[0]} if own else None
+
+        self._server.create("/model-versions/create", body, find)
+        found = self._find(name, tags[_KEY])
+        first = found[0]
+        for version in found[1:]:
+            if version["run_id"] == run["run_id"]:
+                self._get("/model-versions/delete", "DELETE", name=name, version=version["version"])
+        if first["run_id"] != run["run_id"]:
+            runs.discard_run(self._server, run)
+        return found
+
+    def _find(self, name: str, identity: str) -> list[dict[str, Any]]:
+        return self._server.search_versions(f"name = '{name}'", f"tags.`{_KEY}` = '{identity}'")
+
+    def _load(self, version: Mapping[str, Any]) -> ModelVersion:
+        """Return a version with its manifest."""
+        tags = tags_of(version)
+        known = {
+            "name": version["name"],
+            "version": int(version["version"]),
+            "created_at": int(version["creation_timestamp"]) / 1000,
+        }
+        if _MANIFEST not in tags:
+            return ModelVersion(**known, **self._describe_foreign(version))
+        folder = version["source"].removesuffix(f"/{runs.MODEL_FOLDER}")
+        place = f"{folder}/{runs.MANIFEST_FILE}"
+        try:
+            manifest = self._server.read_bytes(folder, runs.MANIFEST_FILE)
+        except FileNotFoundError:
+            raise InvalidInputError(place, "no file", f"the manifest of {known['name']} {known['version']}") from None
+        check_digest(place, hashlib.sha256(manifest).hexdigest(), FileRecord(size_bytes=0, sha256=tags[_MANIFEST]))
+        return decode(ModelVersion, json.dumps({**json.loads(manifest), **known}).encode(), place)
+
+    def _describe_foreign(self, version: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the files, metrics and origin of a version that another tool has registered."""
+        run = self._get("/runs/get", run_id=version["run_id"]) if version.get("run_id") else None
+        logged = run["run"]["data"].get("metrics", []) if run else []
+        files = self._server.list_files(self._artifact_folder(version["name"], int(version["version"])))
+        return {
+            "folder": runs.MODEL_FOLDER,
+            "files": {path: FileRecord(size_bytes=size, sha256=None) for path, size in files.items()},
+            "metrics": {one["key"]: one["value"] for one in logged if math.isfinite(float(one["value"]))},
+            "lineage": {"mlflow_run_id": version.get("run_id", ""), "mlflow_source": version.get("source", "")},
+        }
+
+    def _artifact_folder(self, name: str, version: int) -> str:
+        """Return the URI of the folder with the files of a version."""
+        uri = str(
+            self._server.call("GET", "/model-versions/get-download-uri", name=name, version=version)["artifact_uri"]
+        )
+        if not uri.startswith("runs:/"):
+            return uri
+        run_id, _, path = uri.removeprefix("runs:/").partition("/")
+        run = self._server.call("GET", "/runs/get", run_id=run_id)["run"]["info"]
+        return f"{run['artifact_uri']}/{path}"
+
+    def _mark_challenger(self, version: ModelVersion) -> None:
+        """Set the alias ``challenger``, unless the version is the champion or a newer version has the alias."""
+        log = self._log(version.name)
+        aliases = log.aliases()
+        if version.version > max(aliases.get(_CHALLENGER, 0), aliases.get(CHAMPION, 0)):
+            log.set_alias(_CHALLENGER, version.version)
+
+    def _log(self, name: str) -> PromotionLog:
+        return PromotionLog(self._server, check_name(name), self._writer_timeout_s)
+
+    def _get(self, path: str, method: str = "GET", **fields: object) -> dict[str, Any] | None:
+        """Call the server; return ``None`` if the entity does not exist."""
+        try:
+            if method == "GET":
+                return self._server.call(method, path, **fields)
+            return self._server.call(method, path, {key: str(value) for key, value in fields.items()})
+        except MlflowError as error:
+            if error.code != NOT_FOUND:
+                raise
+            return None

@@ -1,0 +1,170 @@
+"""``PromotionLog``: the promotions of a model, as versions of a registered model of their own on an MLflow server.
+
+MLflow can neither change an alias conditionally nor keep its history, but it numbers versions one after the other.
+So each promotion is first appended as the next version of ``NAME.promotions``, with the number of the last promotion
+that its writer has seen. It is void if another promotion lies between the two. A valid promotion then moves the alias.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+from paceline.registry._mlflow_server import ALREADY_EXISTS, NOT_FOUND, MlflowError, MlflowServer
+from paceline.registry.manifest import Promotion
+
+CHAMPION = "champion"
+
+_VERSION, _PREVIOUS, _SEEN = "paceline.version", "paceline.previous", "paceline.seen"
+_ATTEMPT, _PUBLISHED = "paceline.attempt", "paceline.published"
+_POLL_S = 0.2
+_LONGEST_REASON = 5000  # characters of a description on all of MLflow's databases
+
+
+@dataclass(frozen=True)
+class LoggedPromotion:
+    """A valid promotion, its number in the log, and whether its writer has moved the alias."""
+
+    number: int
+    promotion: Promotion
+    published: bool
+
+
+class PromotionLog:
+    """The promotions and aliases of the model ``name``.
+
+    The writer of a promotion is presumed dead if it has not moved the alias after ``writer_timeout_s`` seconds.
+    """
+
+    def __init__(self, server: MlflowServer, name: str, writer_timeout_s: float) -> None:
+        self._server = server
+        self._name = name
+        self._log = f"{name}.promotions"
+        self._writer_timeout_s = writer_timeout_s
+
+    def entries(self) -> list[LoggedPromotion]:
+        """Return the valid promotions, oldest first."""
+        valid: list[LoggedPromotion] = []
+        for version in self._server.search_versions(f"name = '{self._log}'"):
+            tags = tags_of(version)
+            # A promotion is valid if its writer has seen the valid promotion before it.
+            if _SEEN in tags and (not valid or valid[-1].number <= int(tags[_SEEN])):
+                valid.append(self._read(version, tags))
+        return valid
+
+    def aliases(self) -> dict[str, int]:
+        """Return the aliases of the model and their versions."""
+        try:
+            model = self._server.call("GET", "/registered-models/get", name=self._name)["registered_model"]
+        except MlflowError as error:
+            if error.code != NOT_FOUND:
+                raise
+            return {}
+        return {alias["alias"]: int(alias["version"]) for alias in model.get("aliases", [])}
+
+    def champion(self) -> int | None:
+        """Return the number of the champion."""
+        alias = self.aliases().get(CHAMPION)
+        entries = self.entries()
+        if entries and not entries[-1].published and alias == entries[-1].promotion.previous:
+            return entries[-1].promotion.version  # the alias is about to move
+        return alias
+
+    def append(
+        self, version: int, previous: int | None, reason: str, *, seen: LoggedPromotion | None
+    ) -> LoggedPromotion | None:
+        """Append a promotion. Return ``None`` if a concurrent promotion has come first.
+
+        Parameters
+        ----------
+        version, previous:
+            The new champion and the previous champion.
+        reason:
+            Stored as the description; at most 5,000 characters.
+        seen:
+            The newest promotion at the time of the decision.
+        """
+        self._create_log()
+        attempt = uuid.uuid4().hex
+        tags = {
+            _VERSION: str(version),
+            _PREVIOUS: "" if previous is None else str(previous),
+            _SEEN: str(seen.number if seen else 0),
+            _ATTEMPT: attempt,
+        }
+        body = {
+            "name": self._log,
+            "source": f"models:/{self._name}/{version}",
+            "description": reason[:_LONGEST_REASON],
+            "tags": [{"key": key, "value": value} for key, value in tags.items()],
+        }
+        created = self._server.create("/model-versions/create", body, find=lambda: self._find(attempt))
+        number = int(created["model_version"]["version"])
+        for entry in reversed(self.entries()):
+            if entry.number == number:
+                return entry
+        self._server.call("DELETE", "/model-versions/delete", {"name": self._log, "version": str(number)})
+        return None
+
+    def complete(self, entry: LoggedPromotion) -> None:
+        """Wait until the writer of the newest promotion has published it; if the writer is dead, publish it."""
+        began_s = time.monotonic()
+        while time.monotonic() - began_s < self._writer_timeout_s:
+            newest = self.entries()[-1]
+            if newest.published or newest.number != entry.number:
+                return
+            time.sleep(_POLL_S)
+        self.publish(entry)
+
+    def publish(self, entry: LoggedPromotion) -> None:
+        """Move the alias ``champion`` to a promoted version, unless a user has moved it elsewhere in the meantime."""
+        alias = self.aliases().get(CHAMPION)
+        latest = entry
+        while alias in (entry.promotion.previous, entry.promotion.version):
+            self.set_alias(CHAMPION, latest.promotion.version)
+            newest = self.entries()[-1]
+            if newest.number == latest.number:
+                break
+            latest = newest  # a writer that was presumed dead must not move the alias back
+        place = {"name": self._log, "version": str(entry.number)}
+        self._server.call("POST", "/model-versions/set-tag", {**place, "key": _PUBLISHED, "value": "true"})
+
+    def set_alias(self, alias: str, version: int) -> None:
+        """Set an alias of the model."""
+        body = {"name": self._name, "alias": alias, "version": str(version)}
+        self._server.call("POST", "/registered-models/alias", body)
+
+    def _create_log(self) -> None:
+        create_model(self._server, self._log, f"Promotions of {self._name}: each version is a promotion.")
+
+    def _find(self, attempt: str) -> dict[str, Any] | None:
+        found = self._server.search_versions(f"name = '{self._log}'", f"tags.`{_ATTEMPT}` = '{attempt}'")
+        return {"model_version": found[0]} if found else None
+
+    def _read(self, version: Mapping[str, Any], tags: Mapping[str, str]) -> LoggedPromotion:
+        promotion = Promotion(
+            name=self._name,
+            version=int(tags[_VERSION]),
+            previous=int(tags[_PREVIOUS]) if tags[_PREVIOUS] else None,
+            promoted_at=datetime.fromtimestamp(int(version["creation_timestamp"]) / 1000, timezone.utc),
+            reason=version.get("description", ""),
+        )
+        return LoggedPromotion(int(version["version"]), promotion, _PUBLISHED in tags)
+
+
+def tags_of(version: Mapping[str, Any]) -> dict[str, str]:
+    """Return the tags of a model version."""
+    return {tag["key"]: tag.get("value", "") for tag in version.get("tags", [])}
+
+
+def create_model(server: MlflowServer, name: str, description: str) -> None:
+    """Create a registered model unless it exists."""
+    try:
+        server.call("POST", "/registered-models/create", {"name": name, "description": description})
+    except MlflowError as error:
+        if error.code != ALREADY_EXISTS:
+            raise

@@ -1,0 +1,98 @@
+"""Runs of an MLflow server that hold the files, the manifest and the metrics of a model version."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+import uuid
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from upath import UPath
+
+from paceline.errors import PacelineError
+from paceline.registry import storage
+from paceline.registry._mlflow_server import NOT_FOUND, MlflowError, MlflowServer
+
+# The folder with the model's files and the manifest, below the run's artifacts.
+MODEL_FOLDER, MANIFEST_FILE = "model", "paceline.json"
+
+_ATTEMPT = "paceline.attempt"
+
+
+def create_run(server: MlflowServer, name: str) -> dict[str, Any]:
+    """Create a run in the model's experiment, and return MLflow's description of it (``run_id``, ``artifact_uri``)."""
+    experiment = _experiment_id(server, name)
+    attempt = uuid.uuid4().hex
+    search = {"experiment_ids": [experiment], "filter": f"tags.`{_ATTEMPT}` = '{attempt}'"}
+
+    def find() -> dict[str, Any] | None:
+        found = server.call("POST", "/runs/search", search).get("runs")
+        return {"run": found[0]} if found else None
+
+    tags = {_ATTEMPT: attempt, "mlflow.source.name": "paceline"}
+    body = {
+        "experiment_id": experiment,
+        "start_time": _now_ms(),
+        "tags": [{"key": key, "value": value} for key, value in tags.items()],
+    }
+    return dict(server.create("/runs/create", body, find)["run"]["info"])
+
+
+def fill_run(server: MlflowServer, run: Mapping[str, Any], source: UPath, **contents: Any) -> str:
+    """Copy the files and the manifest to the run's artifacts, log the metrics and end the run.
+
+    Parameters
+    ----------
+    server, run:
+        The server, and the result of :func:`create_run`.
+    source:
+        Folder with the model's files.
+    **contents:
+        Fields of the manifest: ``name``, ``metrics``, ``data_window``, ``lineage``, ``key``.
+
+    Returns
+    -------
+    str
+        SHA-256 of the manifest.
+    """
+    folder = run["artifact_uri"]
+    files = {}
+    for path, file in storage.files_below(source, "model_dir"):
+        size, sha256 = server.write(folder, f"{MODEL_FOLDER}/{path}", file)
+        files[path] = {"size_bytes": size, "sha256": sha256}
+    manifest = json.dumps({**contents, "folder": MODEL_FOLDER, "files": files}, indent=2).encode()
+    server.write_bytes(folder, MANIFEST_FILE, manifest)
+    metrics = [
+        {"key": metric, "value": value, "timestamp": run["start_time"], "step": 0}
+        for metric, value in contents["metrics"].items()
+    ]
+    if metrics:
+        server.call("POST", "/runs/log-batch", {"run_id": run["run_id"], "metrics": metrics})
+    server.call("POST", "/runs/update", {"run_id": run["run_id"], "status": "FINISHED", "end_time": _now_ms()})
+    return hashlib.sha256(manifest).hexdigest()
+
+
+def discard_run(server: MlflowServer, run: Mapping[str, Any]) -> None:
+    """Delete a run that belongs to no version. ``mlflow gc`` then removes its artifacts."""
+    with suppress(PacelineError):
+        server.call("POST", "/runs/delete", {"run_id": run["run_id"]})
+
+
+def _experiment_id(server: MlflowServer, name: str) -> str:
+    """Return the id of the experiment ``name``, after creating it if necessary."""
+    try:
+        found = server.call("GET", "/experiments/get-by-name", experiment_name=name)
+    except MlflowError as error:
+        if error.code != NOT_FOUND:
+            raise
+        with suppress(MlflowError):  # a concurrent registration may have created it
+            server.call("POST", "/experiments/create", {"name": name})
+        found = server.call("GET", "/experiments/get-by-name", experiment_name=name)
+    return str(found["experiment"]["experiment_id"])
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)

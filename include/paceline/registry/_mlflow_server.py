@@ -1,0 +1,276 @@
+"""HTTP client of an MLflow server: its REST API, with retries after lost responses, and its artifact store.
+
+The ``mlflow`` package is not used, because its dependencies conflict with Airflow's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import httpx
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+from upath import UPath
+
+from paceline.errors import InvalidInputError, PacelineError
+from paceline.registry import storage
+from paceline.registry.base import StoragePath
+
+ALREADY_EXISTS, NOT_FOUND = "RESOURCE_ALREADY_EXISTS", "RESOURCE_DOES_NOT_EXIST"
+
+_ATTEMPTS, _LONGEST_PAUSE_S = 6, 10.0
+_PAGE = 10_000  # model versions in one response
+_BLOCK = 1 << 20
+_ARTIFACTS = "/mlflow-artifacts/artifacts"
+
+
+class MlflowError(PacelineError):
+    """Error response of an MLflow server. ``code`` is MLflow's error code; the message has the server's text."""
+
+    def __init__(self, code: str, message: str) -> None:
+        self.code, self._message = code, message
+        super().__init__(f"MLflow: {message} ({code})")
+
+    def __reduce__(self) -> tuple[type[MlflowError], tuple[str, str]]:
+        return type(self), (self.code, self._message)
+
+
+class MlflowUnavailableError(PacelineError):
+    """Raised when an MLflow server does not respond, or responds that it is busy or has failed. A retry may succeed."""
+
+
+class MlflowServer:
+    """Client of the REST API of an MLflow server.
+
+    Parameters
+    ----------
+    url:
+        URL of the server, for example ``http://localhost:5000``.
+    auth:
+        User name and password for HTTP basic authentication.
+    headers:
+        Headers of every request, for example ``{"Authorization": "Bearer ..."}``.
+    verify:
+        Whether to verify the server's certificate, or the path of a file with accepted certificates.
+    open_path:
+        Opens the URI of an artifact folder that the server does not serve itself, such as ``s3://...``.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        auth: tuple[str, str] | None,
+        headers: Mapping[str, str] | None,
+        verify: bool | str,
+        open_path: Callable[[str], StoragePath],
+    ) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise InvalidInputError("url", url, "the URL of an MLflow server, such as http://localhost:5000")
+        # Connections on the loopback interface must not go through a proxy from the environment.
+        local = parts.hostname in ("127.0.0.1", "localhost", "::1")
+        self._http = httpx.Client(
+            base_url=f"{url.rstrip('/')}/api/2.0",
+            auth=auth,
+            headers=dict(headers or {}),
+            verify=verify,
+            timeout=httpx.Timeout(60.0, connect=10.0),
+            trust_env=not local,
+        )
+        self._open_folder = open_path
+        self._retries = Retrying(
+            retry=retry_if_exception_type(MlflowUnavailableError),
+            stop=stop_after_attempt(_ATTEMPTS),
+            wait=wait_random_exponential(multiplier=0.2, max=_LONGEST_PAUSE_S),
+            reraise=True,
+        )
+
+    def call(self, method: str, path: str, body: object = None, /, **params: object) -> dict[str, Any]:
+        """Call ``/api/2.0/mlflow`` + ``path`` and return the parsed response. Only for calls that can be repeated.
+
+        Raises
+        ------
+        MlflowError
+            If the server rejects the call.
+        MlflowUnavailableError
+            If it does not respond in six attempts.
+        """
+        return self._retries(self._send, method, path, body, params)
+
+    def create(self, path: str, body: object, find: Callable[[], dict[str, Any] | None]) -> dict[str, Any]:
+        """Create an entity with ``POST path``, and return the response.
+
+        After a lost response, ``find`` returns the entity of this attempt, or ``None`` if it does not exist. The server
+        may still be processing the lost request, so the call may create a second entity.
+        """
+
+        def create_or_find() -> dict[str, Any]:
+            try:
+                return self._send("POST", path, body, {})
+            except MlflowUnavailableError:
+                if found := find():
+                    return found
+                raise
+
+        return self._retries(create_or_find)
+
+    def search_versions(self, *conditions: str) -> list[dict[str, Any]]:
+        """Return the model versions that meet all conditions, in the order of their numbers."""
+        found: list[dict[str, Any]] = []
+        token = None
+        while True:
+            page = self.call(
+                "GET",
+                "/model-versions/search",
+                filter=" and ".join(conditions),
+                max_results=_PAGE,
+                order_by="version_number ASC",
+                page_token=token,
+            )
+            found += page.get("model_versions", [])
+            token = page.get("next_page_token")
+            if not token:
+                return sorted(found, key=lambda version: int(version["version"]))
+
+    def write(self, folder: str, path: str, source: UPath) -> tuple[int, str]:
+        """Copy a file to ``path`` below the artifact folder ``folder``. Return its size in bytes and SHA-256."""
+        served = _served_path(folder)
+        if served is None:
+            return storage.copy(source, self._open_path(folder) / path)
+        return self._retries(self._upload, source, f"{served}/{path}")
+
+    def write_bytes(self, folder: str, path: str, data: bytes) -> None:
+        """Write ``data`` to ``path`` below the artifact folder ``folder``."""
+        served = _served_path(folder)
+        if served is None:
+            storage.put(self._open_path(folder) / path, data)
+        else:
+            self._retries(self._put, f"{served}/{path}", data)
+
+    def read(self, folder: str, path: str, target: UPath) -> str:
+        """Copy the file ``path`` below the artifact folder to ``target``. Return its SHA-256.
+
+        Raises FileNotFoundError if the artifact does not exist.
+        """
+        served = _served_path(folder)
+        if served is None:
+            return storage.copy(self._open_path(folder) / path, target)[1]
+        target.parent.mkdir(parents=True, exist_ok=True)
+        return self._retries(self._download, f"{served}/{path}", target)
+
+    def read_bytes(self, folder: str, path: str) -> bytes:
+        """Return the content of a small file below the artifact folder. Raises FileNotFoundError if it is missing."""
+        served = _served_path(folder)
+        if served is None:
+            return bytes((self._open_path(folder) / path).read_bytes())
+        return self._retries(self._load, f"{served}/{path}")
+
+    def list_files(self, folder: str) -> dict[str, int]:
+        """Return the path and size in bytes of every file below the artifact folder ``folder``."""
+        served = _served_path(folder)
+        if served is None:
+            return {name: file.stat().st_size for name, file in storage.files_below(self._open_path(folder), "source")}
+        return dict(self._list_served(served, ""))
+
+    def _open_path(self, folder: str) -> UPath:
+        path = self._open_folder(folder)
+        return path if isinstance(path, UPath) else UPath(path)
+
+    def _list_served(self, served: str, below: str) -> Iterator[tuple[str, int]]:
+        for entry in self.call("GET", _ARTIFACTS, path=f"{served}/{below}".rstrip("/")).get("files", []):
+            name = f"{below}/{entry['path']}".lstrip("/")
+            if entry.get("is_dir"):
+                yield from self._list_served(served, name)
+            else:
+                yield name, int(entry.get("file_size", 0))
+
+    def _send(self, method: str, path: str, body: object, params: Mapping[str, object]) -> dict[str, Any]:
+        with _connection():
+            response = self._http.request(
+                method,
+                path if path == _ARTIFACTS else f"/mlflow{path}",
+                json=body,
+                params={key: str(value) for key, value in params.items() if value is not None},
+            )
+        _check(response)
+        return dict(response.json())
+
+    def _upload(self, source: UPath, path: str) -> tuple[int, str]:
+        digest, size = hashlib.sha256(), source.stat().st_size
+
+        def blocks() -> Iterator[bytes]:
+            with source.open("rb") as file:
+                while block := file.read(_BLOCK):
+                    digest.update(block)
+                    yield block
+
+        self._put(path, blocks(), {"Content-Length": str(size)})
+        return size, digest.hexdigest()
+
+    def _put(self, path: str, content: bytes | Iterator[bytes], headers: Mapping[str, str] | None = None) -> None:
+        with _connection():
+            response = self._http.put(_artifact_url(path), content=content, headers=dict(headers or {}))
+        _check(response)
+
+    def _load(self, path: str) -> bytes:
+        with _connection():
+            response = self._http.get(_artifact_url(path))
+        if response.status_code == httpx.codes.NOT_FOUND:
+            raise FileNotFoundError(path)
+        _check(response)
+        return response.content
+
+    def _download(self, path: str, target: UPath) -> str:
+        digest = hashlib.sha256()
+        with _connection(), self._http.stream("GET", _artifact_url(path)) as response:
+            if not response.is_success:
+                response.read()
+            if response.status_code == httpx.codes.NOT_FOUND:
+                raise FileNotFoundError(path)
+            _check(response)
+            with target.open("wb") as file:
+                for block in response.iter_bytes(_BLOCK):
+                    digest.update(block)
+                    file.write(block)
+        return digest.hexdigest()
+
+
+@contextmanager
+def _connection() -> Iterator[None]:
+    """Convert the errors of a connection."""
+    try:
+        yield
+    except httpx.TransportError as error:
+        raise MlflowUnavailableError(f"MLflow does not respond: {type(error).__name__} {error}") from error
+
+
+def _check(response: httpx.Response) -> None:
+    """Raise the error of an unsuccessful response."""
+    if response.is_success:
+        return
+    try:
+        content = response.json()
+        code, message = str(content["error_code"]), str(content["message"])
+    except (ValueError, KeyError, TypeError):
+        code, message = str(response.status_code), response.text[:200] or response.reason_phrase
+    if response.is_server_error or response.status_code == httpx.codes.TOO_MANY_REQUESTS:
+        raise MlflowUnavailableError(f"MLflow: {message} ({code})")
+    raise MlflowError(code, message)
+
+
+def _served_path(folder: str) -> str | None:
+    """Return the path of an artifact folder that the server serves itself; ``None`` for a folder elsewhere."""
+    parts = urlsplit(folder)
+    if parts.scheme != "mlflow-artifacts":
+        return None
+    if parts.netloc:  # credentials of one server must not be sent to another
+        raise InvalidInputError("artifact_uri", folder, "artifacts that the registry's own server stores")
+    return parts.path.strip("/")
+
+
+def _artifact_url(path: str) -> str:
+    return f"{_ARTIFACTS}/{quote(path)}"

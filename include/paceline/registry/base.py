@@ -1,0 +1,120 @@
+"""The protocol of a model registry, and the checks that every registry applies to its arguments."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import EllipsisType
+from typing import Protocol
+
+from pydantic import JsonValue
+from upath import UPath
+from upath.extensions import ProxyUPath
+
+from paceline.errors import InvalidInputError
+from paceline.registry import storage
+from paceline.registry.manifest import FileRecord, ModelVersion, Promotion
+
+# Type checkers see Airflow's ``ObjectStoragePath`` as a ``ProxyUPath``; at run time it is a ``UPath``.
+StoragePath = str | os.PathLike[str] | UPath | ProxyUPath
+
+
+class ChampionChangedError(InvalidInputError):
+    """Raised when another version has become champion since the decision to promote."""
+
+
+class Registry(Protocol):
+    """A model registry: numbered, immutable versions of models, one champion of each model, a history of promotions.
+
+    A version is visible only when complete. Concurrent writers never get the same number, no promotion is lost, and
+    every call can be repeated after a failure. All methods raise InvalidInputError for a bad name.
+    """
+
+    def register(
+        self,
+        model_dir: StoragePath,
+        *,
+        name: str,
+        metrics: Mapping[str, float] | None = None,
+        data_window: Mapping[str, JsonValue] | None = None,
+        lineage: Mapping[str, JsonValue] | None = None,
+        key: str | None = None,
+    ) -> ModelVersion:
+        """Copy the model in ``model_dir`` into the registry as the next version.
+
+        Parameters
+        ----------
+        model_dir:
+            Folder with the model's files. Links and empty folders are rejected.
+        name:
+            Name of the model.
+        metrics, data_window, lineage:
+            Scores (finite numbers), description of the training data, and origin of the model.
+        key:
+            A repeated registration with the same key returns the same version, even if the first attempt died
+            before its end. Without a key, every call creates a new version.
+
+        Raises
+        ------
+        InvalidInputError
+            For a bad name, a folder without files or with links, or a metric that is not a finite number.
+        """
+
+    def version(self, name: str, version: int) -> ModelVersion:
+        """Return a version; raise InvalidInputError if it does not exist."""
+
+    def versions(self, name: str) -> list[ModelVersion]:
+        """Return all complete versions, oldest first."""
+
+    def history(self, name: str) -> list[Promotion]:
+        """Return all promotions, oldest first."""
+
+    def champion(self, name: str) -> ModelVersion | None:
+        """Return the current champion, or ``None`` before the first promotion."""
+
+    def promote(
+        self, name: str, version: int, reason: str, *, expected_champion: int | EllipsisType | None = ...
+    ) -> Promotion:
+        """Make ``version`` the champion.
+
+        Promoting the champion again changes nothing and returns the existing promotion.
+
+        Parameters
+        ----------
+        expected_champion:
+            The champion at the time of the decision (``None``: no champion). If another version has become champion,
+            the method changes nothing and raises ChampionChangedError. By default, it replaces any champion.
+        """
+
+    def uri(self, version: ModelVersion) -> str:
+        """Return the location of a version's files, as a URI for other tools."""
+
+    def fetch(self, version: ModelVersion, destination: Path) -> Path:
+        """Copy the files of a version into the local folder ``destination`` and check each digest."""
+
+
+def check_model_dir(model_dir: StoragePath) -> UPath:
+    """Return ``model_dir`` as a path. Raise InvalidInputError unless it is a folder with files and without links."""
+    source = model_dir if isinstance(model_dir, UPath) else UPath(model_dir)
+    if not source.is_dir() or not any(True for _ in storage.files_below(source, "model_dir")):
+        raise InvalidInputError("model_dir", str(model_dir), "a folder with at least one file")
+    return source
+
+
+def check_digest(place: str, sha256: str, record: FileRecord) -> None:
+    """Raise InvalidInputError if a file differs from its record. ``place`` is the file's path or URI."""
+    if record.sha256 is not None and sha256 != record.sha256:
+        raise InvalidInputError(place, f"sha256 {sha256}", f"{record.sha256} as in the manifest; the file has changed")
+
+
+def check_champion(name: str, champion: int | None, expected: int | EllipsisType | None) -> None:
+    """Raise ChampionChangedError unless ``champion`` is the expected champion (``...``: any)."""
+    if expected is not ... and champion != expected:
+        raise ChampionChangedError("expected_champion", expected, f"the champion of {name!r}, version {champion}")
+
+
+def missing_version(registry: Registry, name: str, version: object) -> InvalidInputError:
+    """Return the error for a version that does not exist. It names the existing versions."""
+    existing = ", ".join(str(v.version) for v in registry.versions(name)) or "none yet"
+    return InvalidInputError("version", version, f"a version of {name!r} ({existing})")

@@ -1,0 +1,115 @@
+"""``MlflowHook``: what the registry sends to the server that an Airflow connection names."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.airflow.mlflow_hook import MlflowHook
+from paceline.errors import InvalidInputError
+from paceline.operators.values import open_registry
+from paceline.registry import FileRegistry, MlflowRegistry
+
+Connect = Callable[..., MlflowHook]
+
+
+class Server(ThreadingHTTPServer):
+    """Accepts one ``Authorization`` header, and responds to every request like an MLflow server without models."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.accepted: str | None = None
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_GET(self) -> None:
+        accepted = self.headers.get("Authorization") == self.server.accepted
+        body = b"{}" if accepted else b"You are not authenticated."
+        self.send_response(200 if accepted else 401)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        """Log nothing."""
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server() as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def connect(server: Server, monkeypatch: pytest.MonkeyPatch) -> Connect:
+    def connect(**fields: Any) -> MlflowHook:
+        connection = {"conn_type": "mlflow", "host": f"http://127.0.0.1:{server.server_port}", **fields}
+        monkeypatch.setenv("AIRFLOW_CONN_MLFLOW_TEST", json.dumps(connection))
+        return MlflowHook("mlflow_test")
+
+    return connect
+
+
+def test_user_and_password_are_sent_as_basic_authentication(server: Server, connect: Connect) -> None:
+    server.accepted = f"Basic {base64.b64encode(b'ann:secret').decode()}"
+    assert connect(login="ann", password="secret").test_connection() == (
+        True,
+        "The MLflow server accepts the connection",
+    )
+    assert connect(login="ann", password="wrong").test_connection() == (
+        False,
+        "MLflow: You are not authenticated. (401)",
+    )
+
+
+def test_password_without_a_user_is_sent_as_a_bearer_token(server: Server, connect: Connect) -> None:
+    server.accepted = "Bearer secret"
+    assert connect(password="secret").test_connection()[0]
+    assert not connect(login="ann", password="secret").test_connection()[0]
+
+
+def test_connection_without_credentials_sends_none(server: Server, connect: Connect) -> None:
+    assert connect().test_connection()[0]
+
+
+def test_host_and_port_of_a_connection_uri_are_accepted(server: Server, connect: Connect) -> None:
+    assert connect(host="127.0.0.1", port=server.server_port).test_connection()[0]
+    assert connect(host="127.0.0.1", port=server.server_port, schema="ftp").test_connection() == (
+        False,
+        f"url: got 'ftp://127.0.0.1:{server.server_port}', expected the URL of an MLflow server, such as "
+        "http://localhost:5000",
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"host": ""}, "url: got '', expected the URL of an MLflow server"),
+        ({"extra": json.dumps({"verfy": False})}, r"extra of mlflow_test: got \['verfy'\], expected"),
+    ],
+)
+def test_invalid_connection_is_rejected(connect: Connect, fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        connect(**fields).get_conn()
+
+
+def test_registry_is_a_folder_or_an_mlflow_connection(connect: Connect, tmp_path: Path) -> None:
+    connect()
+    assert isinstance(open_registry("mlflow://mlflow_test"), MlflowRegistry)
+    assert isinstance(open_registry(str(tmp_path)), FileRegistry)
+    for location in ("mlflow://", "mlflow://mlflow_test/flights"):
+        with pytest.raises(InvalidInputError, match=r"registry: got 'mlflow://.*', expected mlflow:// and the id"):
+            open_registry(location)

@@ -1,0 +1,196 @@
+"""What every registry guarantees: in a local folder, in an object store without folders, and on an MLflow server."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from tests.mlflow_server import MlflowServer
+from upath import UPath
+
+from paceline.errors import InvalidInputError
+from paceline.registry import FileRegistry, MlflowRegistry, ModelVersion, Registry
+
+
+@dataclass(frozen=True)
+class Store:
+    """A way to open a registry, and to find a version's files behind its back."""
+
+    open: Callable[[], Registry]
+    folder: Callable[[ModelVersion], UPath]
+
+
+@pytest.fixture(params=["local", "object store", pytest.param("mlflow", marks=pytest.mark.mlflow)])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    if request.param == "mlflow":
+        server: MlflowServer = request.getfixturevalue("mlflow_server")
+        server.clear()
+        return Store(
+            open=lambda: MlflowRegistry(server.url),
+            folder=lambda version: UPath(next(server.artifacts.glob(f"*/{run_id(server, version)}/artifacts/model"))),
+        )
+    root = UPath(tmp_path / "registry" if request.param == "local" else f"memory://{uuid.uuid4().hex}/registry")
+    return Store(open=lambda: FileRegistry(root), folder=lambda version: FileRegistry(root).location(version))
+
+
+def run_id(server: MlflowServer, version: ModelVersion) -> str:
+    found = server.get("/model-versions/get", name=version.name, version=version.version)
+    return str(found["model_version"]["run_id"])
+
+
+@pytest.fixture
+def registry(store: Store) -> Registry:
+    return store.open()
+
+
+@pytest.fixture
+def name() -> str:
+    """Return a new name, because all tests use the same MLflow server."""
+    return f"flights-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def model_dir(tmp_path: Path) -> Path:
+    folder = tmp_path / "model"
+    (folder / "vocabulary").mkdir(parents=True)
+    (folder / "weights.pt").write_bytes(b"weights" * 1000)
+    (folder / "vocabulary" / "größe 1.json").write_text('["AA", "UA"]')
+    (folder / "empty").touch()
+    return folder
+
+
+def test_version_stores_files_metrics_window_and_lineage(
+    registry: Registry, name: str, model_dir: Path, tmp_path: Path
+) -> None:
+    made = registry.register(
+        model_dir,
+        name=name,
+        metrics={"auc": 0.7},
+        data_window={"windows": ["2013-06", "2013-07"]},
+        lineage={"dag_id": "retrain"},
+    )
+    read = registry.version(name, 1)
+    assert read == made
+    assert (read.metrics, read.data_window) == ({"auc": 0.7}, {"windows": ["2013-06", "2013-07"]})
+    assert read.lineage == {"dag_id": "retrain"}
+    assert set(read.files) == {"weights.pt", "vocabulary/größe 1.json", "empty"}
+    assert read.files["weights.pt"].size_bytes == 7000
+    fetched = registry.fetch(read, tmp_path / "fetched")
+    assert (fetched / "weights.pt").read_bytes() == b"weights" * 1000
+    assert (fetched / "vocabulary" / "größe 1.json").read_text() == '["AA", "UA"]'
+    assert (fetched / "empty").read_bytes() == b""
+
+
+def test_versions_are_numbered_and_do_not_change_with_their_source_folder(
+    store: Store, registry: Registry, name: str, model_dir: Path, tmp_path: Path
+) -> None:
+    reader = store.open()
+    assert reader.versions(name) == []
+    first = registry.register(model_dir, name=name)
+    (model_dir / "weights.pt").write_bytes(b"new")
+    second = registry.register(model_dir, name=name)
+    assert reader.versions(name) == [first, second]
+    assert [first.version, second.version] == [1, 2]
+    assert (registry.fetch(first, tmp_path / "1") / "weights.pt").read_bytes() == b"weights" * 1000
+    assert (registry.fetch(second, tmp_path / "2") / "weights.pt").read_bytes() == b"new"
+
+
+def test_same_key_returns_the_same_version(registry: Registry, name: str, model_dir: Path) -> None:
+    first = registry.register(model_dir, name=name, key="dag/run/'task'")
+    assert first.key == "dag/run/'task'"
+    assert registry.register(model_dir, name=name, key="dag/run/'task'") == first
+    assert registry.register(model_dir, name=name, key="dag/run2/'task'").version == 2
+    assert registry.register(model_dir, name=f"{name}-2", key="dag/run/'task'").version == 1
+
+
+def test_repeated_promotion_changes_the_champion_once_and_history_is_kept(
+    store: Store, registry: Registry, name: str, model_dir: Path
+) -> None:
+    for _ in range(3):
+        registry.register(model_dir, name=name)
+    assert registry.champion(name) is None
+    assert registry.history(name) == []
+    first = registry.promote(name, 1, reason="the first", expected_champion=None)
+    assert registry.promote(name, 1, reason="a retry") == first
+    registry.promote(name, 2, reason="auc 0.70 -> 0.75")
+    with pytest.raises(InvalidInputError, match=f"got 1, expected the champion of '{name}', version 2"):
+        registry.promote(name, 3, reason="better than 1", expected_champion=1)
+    registry.promote(name, 1, reason="rolled back")
+    reader = store.open()
+    assert reader.champion(name) == registry.version(name, 1)
+    history = reader.history(name)
+    assert history[0] == first
+    assert [(p.name, p.version, p.previous, p.reason) for p in history] == [
+        (name, 1, None, "the first"),
+        (name, 2, 1, "auc 0.70 -> 0.75"),
+        (name, 1, 2, "rolled back"),
+    ]
+
+
+@pytest.mark.parametrize("bad", ["", "..", ".hidden", "a/b", "a\\b", "a b", "x" * 129, "a\n", "s3://x", None, 3])
+def test_invalid_model_name_is_rejected(registry: Registry, model_dir: Path, bad: str) -> None:
+    for call in (
+        lambda: registry.register(model_dir, name=bad),
+        lambda: registry.versions(bad),
+        lambda: registry.history(bad),
+        lambda: registry.champion(bad),
+        lambda: registry.promote(bad, 1, reason=""),
+    ):
+        with pytest.raises(InvalidInputError, match=r"^name: got .* expected 1 to 128 letters"):
+            call()
+
+
+def test_promoting_a_missing_version_lists_the_existing_versions(
+    registry: Registry, name: str, model_dir: Path
+) -> None:
+    registry.register(model_dir, name=name)
+    for version in (0, 2, -1, "../1"):
+        with pytest.raises(InvalidInputError, match=rf"version: got .*, expected a version of '{name}' \(1\)"):
+            registry.promote(name, version, reason="")  # type: ignore[arg-type]
+    with pytest.raises(InvalidInputError, match=r"version: got 1, expected a version of 'other' \(none yet\)"):
+        registry.version("other", 1)
+
+
+def test_folder_that_is_empty_or_has_links_is_rejected(registry: Registry, name: str, tmp_path: Path) -> None:
+    (tmp_path / "empty" / "inner").mkdir(parents=True)
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked" / "weights").symlink_to("/etc/hostname")
+    for folder in ("missing", "empty", "linked"):
+        with pytest.raises(InvalidInputError, match=r"^model_dir: got .*" + folder):
+            registry.register(tmp_path / folder, name=name)
+    assert registry.versions(name) == []
+
+
+@pytest.mark.parametrize(
+    ("argument", "field"),
+    [
+        ({"metrics": {"auc": float("nan")}}, "metrics.auc: got nan"),
+        ({"metrics": {"auc": "0.7"}}, "metrics.auc: got '0.7'"),
+        ({"lineage": {"model": object()}}, "lineage: got"),
+        ({"data_window": {"to": {1, 2}}}, "data_window: got"),
+    ],
+)
+def test_invalid_manifest_values_are_rejected_before_a_version_exists(
+    registry: Registry, name: str, model_dir: Path, argument: dict[str, object], field: str
+) -> None:
+    with pytest.raises(InvalidInputError, match=field):
+        registry.register(model_dir, name=name, **argument)  # type: ignore[arg-type]
+    assert registry.versions(name) == []
+
+
+def test_fetch_rejects_a_version_with_changed_or_removed_files(
+    store: Store, registry: Registry, name: str, model_dir: Path, tmp_path: Path
+) -> None:
+    version = registry.register(model_dir, name=name)
+    weights = store.folder(version) / "weights.pt"
+    weights.write_bytes(b"swapped")
+    with pytest.raises(
+        InvalidInputError, match=r"weights\.pt: got 'sha256 .* as in the manifest; the file has changed"
+    ):
+        registry.fetch(version, tmp_path / "fetched")
+    weights.unlink()
+    with pytest.raises(InvalidInputError, match=r"weights\.pt: got 'no file'"):
+        registry.fetch(version, tmp_path / "fetched2")

@@ -1,0 +1,73 @@
+"""The files of a ``FileRegistry``, in a local folder and in an object store without folders."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from pathlib import Path
+
+import pytest
+from upath import UPath
+
+from paceline.errors import InvalidInputError
+from paceline.registry import FileRegistry
+
+
+@pytest.fixture(params=["local", "object store"])
+def registry_root(request: pytest.FixtureRequest, tmp_path: Path) -> UPath:
+    if request.param == "local":
+        return UPath(tmp_path / "registry")
+    return UPath(f"memory://{uuid.uuid4().hex}/registry")
+
+
+@pytest.fixture
+def registry(registry_root: UPath) -> FileRegistry:
+    return FileRegistry(registry_root)
+
+
+@pytest.fixture
+def model_dir(tmp_path: Path) -> Path:
+    folder = tmp_path / "model"
+    (folder / "vocabulary").mkdir(parents=True)
+    (folder / "weights.pt").write_bytes(b"weights" * 1000)
+    (folder / "vocabulary" / "carrier.json").write_text('["AA", "UA"]')
+    return folder
+
+
+def test_incomplete_version_is_hidden_until_a_retry_with_the_same_key_completes_it(
+    registry: FileRegistry, model_dir: Path
+) -> None:
+    registry.register(model_dir, name="flights", key="k")
+    home = registry.root / "flights" / "versions" / "000001"
+    (home / "manifest.json").unlink()
+    assert registry.versions("flights") == []
+    with pytest.raises(InvalidInputError, match="none yet"):
+        registry.version("flights", 1)
+    assert registry.register(model_dir, name="flights").version == 2
+    again = registry.register(model_dir, name="flights", key="k")
+    assert again.version == 1
+    assert sorted(entry.name for entry in home.iterdir()) == sorted(["reserved", "manifest.json", again.folder])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"metrics": {"auc": "high"}}, r"manifest\.json: metrics\.auc: got 'high', expected .*number"),
+        ({"version": 7}, r"manifest\.json: version: got 'flights 7', expected flights 1"),
+        ({"files": {"../../etc/passwd": {"size_bytes": 1, "sha256": "0" * 64}}}, r"manifest\.json: files.*passwd"),
+        ({"files": {"/etc/passwd": {"size_bytes": 1, "sha256": "0" * 64}}}, r"manifest\.json: files.*passwd"),
+        ({"folder": "../../2/files"}, r"manifest\.json: folder: got '\.\./\.\./2/files', expected .*inside"),
+        ({"files": {"weights.pt": {"size_bytes": 1, "sha256": "zz"}}}, r"manifest\.json: files\.weights\.pt\.sha256"),
+    ],
+)
+def test_error_for_a_modified_manifest_names_file_and_field(
+    registry: FileRegistry, model_dir: Path, change: dict[str, object], message: str
+) -> None:
+    registry.register(model_dir, name="flights")
+    path = registry.root / "flights" / "versions" / "000001" / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(InvalidInputError, match=message):
+        registry.version("flights", 1)
+    path.write_bytes(b"\x80\x04pickle")
+    with pytest.raises(InvalidInputError, match=r"manifest\.json: got .*pickle.* expected invalid JSON"):
+        registry.versions("flights")

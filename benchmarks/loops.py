@@ -56,7 +56,7 @@ def measure(loops: int, seconds: float) -> dict[str, float]:
             controller,
             exchange,
             origin=datetime.fromtimestamp(clock.now(), timezone.utc),
-            held_devices=controller.start(0.0),
+            allocated_devices=controller.start(0.0),
             clock=clock,
             stopped=stop.is_set,
         )

@@ -94,7 +94,7 @@ def _serve_round_trips(port: int, rendezvous: str, size: int) -> None:
             for _ in range(ROUNDS + 1):
                 if kind == "own":
                     peer.receive(row)
-                    peer.send({"kind": "taken"}, row)
+                    peer.send({"kind": "accepted"}, row)
                 else:
                     group.recv([row], 0, 0).wait()
                     group.send([row], 0, 0).wait()

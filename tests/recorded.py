@@ -179,7 +179,7 @@ def _make_loop(
         controller,
         store,  # type: ignore[arg-type]
         origin=datetime.fromtimestamp(0, timezone.utc),
-        held_devices=controller.limits.max_devices if "team" in more else job._run.devices,
+        allocated_devices=controller.limits.max_devices if "team" in more else job._run.devices,
         clock=clock,
         stopped=lambda: clock.now() >= until_s,
         **more,

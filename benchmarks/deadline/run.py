@@ -118,7 +118,9 @@ class Trainer:
         exchange = Exchange(state)
         history = History()
         try:
-            loop = PaceLoop(job, controller, exchange, origin=began, held_devices=devices, history=history, log=log)
+            loop = PaceLoop(
+                job, controller, exchange, origin=began, allocated_devices=devices, history=history, log=log
+            )
             outcome = loop.run()
         finally:
             change.cancel()

@@ -55,7 +55,7 @@ def _run(stage: Stage, decider: Decider, deadline_s: float, options: Options) ->
             controller,
             exchange,
             origin=started_at,
-            held_devices=devices,
+            allocated_devices=devices,
             team=team,
             log=logging.getLogger("benchmarks.elastic.training"),
         ).run()

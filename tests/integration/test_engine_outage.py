@@ -165,7 +165,7 @@ def test_job_stopped_by_an_engine_outage_resumes_from_its_checkpoint(
     def interrupt_engine() -> None:
         until(lambda: (state.get("pace") or {}).get("progress_pct", 0.0) == 50)
         control_private_engine("stop")
-        until(lambda: "engine_away" in [event["kind"] for event in state[HISTORY]["events"]])
+        until(lambda: "engine_unreachable" in [event["kind"] for event in state[HISTORY]["events"]])
         control_private_engine("start")
 
     thread = threading.Thread(target=interrupt_engine)

@@ -84,7 +84,7 @@ def observed_run(start_task, docker_client) -> SimpleNamespace:
     states.append(training.wait_until(lambda pace: pace["state"] != "starting")["state"])
     # As soon as the speed is known, the minimum allocation meets the far deadline.
     before = training.wait_until(lambda pace: pace["loss"] and pace["devices"] == pace["min_devices"])
-    training.wait_until(lambda kept: kept["run"]["held_devices"] == before["devices"], key="controller")
+    training.wait_until(lambda kept: kept["run"]["allocated_devices"] == before["devices"], key="controller")
 
     os.kill(training.instance()["pid"], signal.SIGKILL)
     until(lambda: training.instance()["try_number"] == 2 and training.instance()["state"] == "running")

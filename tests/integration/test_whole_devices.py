@@ -56,7 +56,7 @@ def test_second_process_joins_for_an_earlier_deadline(docker_client, trainer_ima
     try:
         origin = datetime.now(timezone.utc)
         loop = PaceLoop(
-            job, controller, exchange, origin=origin, held_devices=devices, stopped=state.second_process_joined
+            job, controller, exchange, origin=origin, allocated_devices=devices, stopped=state.second_process_joined
         )
         with pytest.raises(TaskStoppedError, match="was stopped"):  # the second process has joined
             loop.run()

@@ -36,7 +36,7 @@ class RunTotals(Record):
     device_s: float = Field(default=0.0, ge=0)
     """Device-seconds used by the job."""
     resizes: int = Field(default=0, ge=0)
-    held_devices: float = Field(default=0.0, ge=0)
+    allocated_devices: float = Field(default=0.0, ge=0)
     in_use: float | None = None
     """Devices that the containers of the job use; ``None`` if they use the whole allocation."""
     reported: Reported | None = None

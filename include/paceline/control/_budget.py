@@ -30,7 +30,7 @@ class BudgetController(DeadlineController):
     >>> controller.start(now_s=0.0)
     4.0
     >>> for second in range(10):
-    ...     decision = controller.step(Observation(second, 10 * second, 200, done_s=second, held_devices=4.0))
+    ...     decision = controller.step(Observation(second, 10 * second, 200, done_s=second, allocated_devices=4.0))
     >>> decision.devices, decision.feasible, round(decision.finish_s)
     (4.0, True, 21)
     """

@@ -39,7 +39,7 @@ class Observation(NamedTuple):
     done, total:
         Batches done according to the last report, and the total number of batches. ``done`` is ``None`` before the
         first report; ``total`` may change.
-    held_devices:
+    allocated_devices:
         Actual allocation since the last step.
     done_s:
         Time at which ``done`` was reached.
@@ -61,7 +61,7 @@ class Observation(NamedTuple):
     now_s: float
     done: int | None
     total: int
-    held_devices: float
+    allocated_devices: float
     done_s: float = 0.0
     pending: bool = False
     ceiling: float | None = None

@@ -80,7 +80,7 @@ class DeadlineController:
     >>> controller = DeadlineController(Limits(0.1, 4.0), deadline_s=80)
     >>> cores, done = controller.start(now_s=0), 0.0
     >>> for second in range(40):
-    ...     decision = controller.step(Observation(second, done, total=100, done_s=second, held_devices=cores))
+    ...     decision = controller.step(Observation(second, done, total=100, done_s=second, allocated_devices=cores))
     ...     cores = decision.devices
     ...     done += 1.0 * cores
     >>> abs(cores - 1.25) <= 0.1, decision.feasible, round(decision.finish_s)
@@ -172,7 +172,7 @@ class DeadlineController:
         """Run one control step, see :class:`~paceline.control.Controller`."""
         if obs.done is None:
             return self._step_before_first_report(obs)
-        now_s, allocation, ceiling = obs.now_s, obs.held_devices, obs.ceiling
+        now_s, allocation, ceiling = obs.now_s, obs.allocated_devices, obs.ceiling
         self._save_s = obs.save_s
         # Unused devices do not add speed: count only the devices in use.
         in_use = allocation * (1.0 if obs.busy is None else min(max(obs.busy, _MIN_BUSY) / _FULLY_BUSY, 1.0))
@@ -210,7 +210,7 @@ class DeadlineController:
             # would restart the start-up.
             self._startup_from_s = obs.now_s
             self._decided = self._start_devices_at(obs.now_s)
-        devices = self.limits.quantize(obs.held_devices if self._decided is None else self._decided, obs.ceiling)
+        devices = self.limits.quantize(obs.allocated_devices if self._decided is None else self._decided, obs.ceiling)
         return Decision(devices, 0.0, 0.0, None, None, obs.now_s < self.deadline_s, self.period_s)
 
     def move_deadline(self, now_s: float, deadline_s: float) -> None:
@@ -250,7 +250,7 @@ class DeadlineController:
 
     def _observe(self, obs: Observation, done: int, in_use: float) -> float:
         """Update the speed model from the last report; return the batches done by now, extrapolated at this speed."""
-        now_s, allocation = obs.now_s, obs.held_devices
+        now_s, allocation = obs.now_s, obs.allocated_devices
         last_s, last_allocation, device_s = self._last_step
         device_s += in_use * (now_s - last_s)
         self._last_step = (now_s, allocation, device_s)

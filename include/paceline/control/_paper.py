@@ -34,7 +34,7 @@ class PaperController:
     Examples
     --------
     >>> controller = PaperController(Limits(0.1, 4.0), deadline_s=80, gains=Gains(gain=0.5, integral_weight=0.1))
-    >>> controller.step(Observation(8.0, done=6, total=100, held_devices=1.0)).devices  # 4 % behind
+    >>> controller.step(Observation(8.0, done=6, total=100, allocated_devices=1.0)).devices  # 4 % behind
     2.0
     """
 

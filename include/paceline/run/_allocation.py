@@ -125,7 +125,7 @@ class JobAllocation:
             last_step_s=self._counted_until_s,
             device_s=self.device_s,
             resizes=self.resizes,
-            held_devices=self.devices,
+            allocated_devices=self.devices,
             in_use=self.in_use,
             reported=reported,
         )

@@ -61,7 +61,7 @@ class PaceLoop:
         Live state: source of new deadlines and ceilings, destination of samples.
     origin:
         The time from which the deadline counts; all times in seconds are relative to it.
-    held_devices:
+    allocated_devices:
         The current allocation.
     job_started_s:
         Start of the job in seconds after ``origin``. Device-seconds count from this time. Default: now.
@@ -95,7 +95,7 @@ class PaceLoop:
         *,
         lifecycle: Lifecycle | None = None,
         origin: datetime,
-        held_devices: float,
+        allocated_devices: float,
         job_started_s: float | None = None,
         on_infeasible: str = "best_effort",
         history: History | None = None,
@@ -133,8 +133,8 @@ class PaceLoop:
         self._continues_control, self._began_s = totals is not None, earlier.began_s
         self._outage = Outage(job, self._journal, self._clock, self._now, earlier.restarts)
         # The first step repeats the resize, because an earlier process may have ended before it stored its last resize.
-        unconfirmed = shared.max_devices if shared is not None else held_devices if totals else None
-        self._allocation = JobAllocation(job, self._outage, held_devices, earlier, unconfirmed, team)
+        unconfirmed = shared.max_devices if shared is not None else allocated_devices if totals else None
+        self._allocation = JobAllocation(job, self._outage, allocated_devices, earlier, unconfirmed, team)
         self._lifecycle = lifecycle or Lifecycle()
         if self._lifecycle.state is None:
             self._lifecycle.enter("starting", by="task")
@@ -143,7 +143,7 @@ class PaceLoop:
         self._orders = Orders(
             origin, controller.deadline_s, self._journal, min_ceiling=controller.limits.quantum, shared=shared
         )
-        self._decision = Decision(held_devices, 0.0, 0.0, None, None, True, controller.period_s)
+        self._decision = Decision(allocated_devices, 0.0, 0.0, None, None, True, controller.period_s)
         self._step_times = StepTimes()
 
     def run(self) -> Outcome:
@@ -204,7 +204,7 @@ class PaceLoop:
             position.done if position else None,
             position.total if position else 1,
             done_s=position.done_s if position else 0.0,
-            held_devices=allocation.devices if in_force is None else in_force,
+            allocated_devices=allocation.devices if in_force is None else in_force,
             pending=allocation.target != allocation.devices or in_force is not None,
             # Ignore a ceiling of 0 here: all batches are done and the job is about to end.
             ceiling=allocation.devices if self._orders.ceiling == 0 else self._orders.ceiling,
@@ -338,7 +338,7 @@ class PaceLoop:
                 self._controller,
                 decision,
                 self._reader.newest,
-                held_devices=self._allocation.upper_bound,
+                allocated_devices=self._allocation.upper_bound,
                 used_devices=self._utilization.cores,
                 ceiling=self._orders.ceiling,
                 grant=self._orders.grant if self._orders.shared else None,

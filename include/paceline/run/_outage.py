@@ -49,7 +49,7 @@ class Outage:
         if self._since_s is None:
             self._since_s = self._now()
             message = "The engine is not responding: the allocation cannot be changed until it responds. %s"
-            self._journal.event(self._since_s, "engine_away", message, error, level=logging.WARNING)
+            self._journal.event(self._since_s, "engine_unreachable", message, error, level=logging.WARNING)
 
     def add_reading(self) -> None:
         """Record a new usage reading. The second reading shows that the job survived the outage.
@@ -66,7 +66,7 @@ class Outage:
         if self._since_s is not None:
             now_s = self._now()
             away_s, self._since_s = now_s - self._since_s, None
-            self._journal.event(now_s, "engine_back", "The engine is responding again after %.0f s", away_s)
+            self._journal.event(now_s, "engine_responding", "The engine is responding again after %.0f s", away_s)
 
     def restart_after(self, status: JobStatus) -> bool:
         """If an outage ended the job, restart the job from its checkpoint; return whether control continues."""

@@ -24,12 +24,12 @@ _LOG_EVERY_S = 60.0
 _MOVE_START_EVERY_S = 60.0  # alpha applies to the time from the start, which moves while the job waits
 
 
-def grant_in_force(store: LiveState, held_devices: float) -> Ceiling:
+def grant_in_force(store: LiveState, allocated_devices: float) -> Ceiling:
     """Return the arbiter's newest grant to a running job, or the current allocation without a valid grant."""
     try:
         return _read_grant(store.get(CEILING))
     except InvalidInputError:
-        return Ceiling(held_devices)
+        return Ceiling(allocated_devices)
 
 
 def _read_grant(raw: object) -> Ceiling:
@@ -166,7 +166,7 @@ class Queue:
             self._controller,
             decision,
             None,
-            held_devices=0.0,
+            allocated_devices=0.0,
             used_devices=None,
             ceiling=newest.devices if newest else None,
             grant=newest.grant if newest else 0,

@@ -17,7 +17,7 @@ def make_sample(
     decision: Decision,
     newest: Progress | None,
     *,
-    held_devices: float,
+    allocated_devices: float,
     used_devices: float | None,
     ceiling: float | None,
     grant: int | None = None,
@@ -35,7 +35,7 @@ def make_sample(
         The controller and its last decision.
     newest:
         The job's last report.
-    held_devices, used_devices, ceiling:
+    allocated_devices, used_devices, ceiling:
         The allocation, the devices in use, and the upper limit of the allocation.
     grant:
         Number of the arbiter's grant in force; ``None`` without an arbiter.
@@ -50,7 +50,7 @@ def make_sample(
         updated_at=updated_at,
         progress_pct=decision.progress_pct,
         setpoint_pct=decision.setpoint_pct,
-        devices=held_devices,
+        devices=allocated_devices,
         min_devices=controller.limits.min_devices,
         max_devices=controller.limits.max_devices,
         quantum=controller.limits.quantum,

@@ -177,7 +177,7 @@ class Training:
             record = handle.save_record(earlier)
             controller, state = self._make_controller(record.origin, past, resumes=True)
             # The stored state of a paused job has 0 devices; use the job's initial allocation.
-            held = (state.run.held_devices if state else 0.0) or record.devices
+            held = (state.run.allocated_devices if state else 0.0) or record.devices
         else:
             record, controller, state = self._start(earlier, past)
             held = record.devices
@@ -276,7 +276,7 @@ class Training:
         record: JobRecord,
         controller: Controller,
         state: ControllerState | None,
-        held_devices: float,
+        allocated_devices: float,
         past: PastRun | None,
     ) -> Outcome:
         """Control the job until it ends."""
@@ -286,8 +286,8 @@ class Training:
             raise JobLostError(f"the job {record.id} no longer exists")
         team = self._host.team(job)
         if team is not None:  # a reattached team knows only the devices in use, not its allocation
-            self.call_engine(lambda: team.resume(held_devices))
-        shared = grant_in_force(store, held_devices) if self._settings.shared else None
+            self.call_engine(lambda: team.resume(allocated_devices))
+        shared = grant_in_force(store, allocated_devices) if self._settings.shared else None
         exchange = handle.exchange = Exchange(self._host.store, on_failure=self._log_store_failure)
         handle.loop = PaceLoop(
             job,
@@ -295,7 +295,7 @@ class Training:
             exchange,
             lifecycle=self._lifecycle,
             origin=record.origin,
-            held_devices=held_devices,
+            allocated_devices=allocated_devices,
             job_started_s=(record.started_at - record.origin).total_seconds() if record.started_at else None,
             on_infeasible=self._settings.on_infeasible,
             history=History(store.get(HISTORY)),

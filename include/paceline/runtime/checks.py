@@ -109,7 +109,7 @@ def spec_digest(spec: JobSpec) -> str:
         "network": spec.network,
         "own_network": spec.own_network,
         "alias": spec.alias,
-        "way_out": spec.external_access,
+        "external_access": spec.external_access,
         "published": sorted((port, list(address)) for port, address in spec.published.items()),
         "cgroup_parent": spec.cgroup_parent,
     }

@@ -86,7 +86,7 @@ def simulate_run(
             run.reported[0] if run.reported else None,
             run.total,
             done_s=run.reported[1] if run.reported else 0.0,
-            held_devices=run.devices,
+            allocated_devices=run.devices,
             pending=run.resizing,
             ceiling=ceiling,
             in_pause=run.in_pause,

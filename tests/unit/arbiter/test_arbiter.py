@@ -60,7 +60,7 @@ class SimulatedJob:
             self.ended_s = self.began_s + run.finished_s
             return
         done, done_s = run.reported if run.reported else (None, 0.0)
-        now = {"held_devices": run.devices, "ceiling": self.ceiling.devices, "busy": run.busy}
+        now = {"allocated_devices": run.devices, "ceiling": self.ceiling.devices, "busy": run.busy}
         seen = Observation(now_s, done, run.total, done_s=self.began_s + done_s, **now)
         self.decision = self.controller.step(seen)
         run.resize(self.decision.devices)

@@ -109,7 +109,7 @@ def test_late_job_gets_maximum_and_nearly_late_job_gets_150_percent_of_usable_co
     past = PastRun(100, 0.0, 0.0, pauses_s=0.0, devices=1.0, batches_per_s=1.0, exponent=1.0, usable_devices=1.0)
     controller = DeadlineController(Limits(0.1, 4.0), deadline_s, past=past)
     controller.start(0.0)
-    assert controller.step(Observation(0.0, 0, 100, held_devices=1.0)).devices == devices
+    assert controller.step(Observation(0.0, 0, 100, allocated_devices=1.0)).devices == devices
 
 
 def test_idle_whole_devices_do_not_prevent_more_devices():
@@ -118,7 +118,9 @@ def test_idle_whole_devices_do_not_prevent_more_devices():
     devices, done, largest = controller.start(0.0), 0.0, 0.0
     for second in range(200):
         now_s = float(second)
-        decision = controller.step(Observation(now_s, int(done), 800, done_s=now_s, held_devices=devices, busy=0.3))
+        decision = controller.step(
+            Observation(now_s, int(done), 800, done_s=now_s, allocated_devices=devices, busy=0.3)
+        )
         devices = decision.devices
         largest = max(largest, devices)
         done = min(done + 1.0 * devices, 800)
@@ -192,13 +194,14 @@ def test_slow_first_batches_do_not_affect_feasibility_or_remaining_work(known):
     assert simulate_run(cold, DeadlineController(LIMITS, 1.5 * plant.shortest_s(2.0), past=past)).infeasible_s is None
     controller = DeadlineController(LIMITS, 120.0, past=past)
     slow = [
-        controller.step(Observation(second, done, 300, done_s=second, held_devices=0.5))
+        controller.step(Observation(second, done, 300, done_s=second, allocated_devices=0.5))
         for second, done in ((4, 1), (6, 4))
     ]
     assert known or slow[-1].remaining is None
     # After that, 6 batches/s on half a device, which is 1/12 s per batch on one device with linear speed-up.
     remaining = [
-        controller.step(Observation(4 + n, 6 * n, 300, done_s=4 + n, held_devices=0.5)).remaining for n in (3, 4, 5)
+        controller.step(Observation(4 + n, 6 * n, 300, done_s=4 + n, allocated_devices=0.5)).remaining
+        for n in (3, 4, 5)
     ][-1]
     assert remaining is not None
     assert known or remaining.work_s / (300 - 30) < 0.13
@@ -209,19 +212,21 @@ def test_job_gets_one_core_at_start_up_and_more_after_an_earlier_deadline():
     controller = DeadlineController(LIMITS, 4000.0, past=make_past_run(plant))
     assert controller.start(0.0) == 1.0
     controller.move_deadline(1.0, 1.05 * plant.shortest_s(2.0))
-    assert controller.step(Observation(1.0, None, 1, held_devices=1.0)).devices > 1.5
+    assert controller.step(Observation(1.0, None, 1, allocated_devices=1.0)).devices > 1.5
 
 
 def test_allocation_follows_a_rising_ceiling_before_the_first_report():
     low, high = 0.1, 0.3
     controller = DeadlineController(LIMITS, 80.0)  # without start(), because another process has started the job
-    assert controller.step(Observation(1.0, None, 1, held_devices=low, ceiling=low)).devices == low
-    assert controller.step(Observation(2.0, None, 1, held_devices=low, ceiling=high)).devices == pytest.approx(high)
+    assert controller.step(Observation(1.0, None, 1, allocated_devices=low, ceiling=low)).devices == low
+    assert controller.step(Observation(2.0, None, 1, allocated_devices=low, ceiling=high)).devices == pytest.approx(
+        high
+    )
     assert controller.step(
-        Observation(3.0, 1, 300, done_s=3.0, held_devices=high, ceiling=high)
+        Observation(3.0, 1, 300, done_s=3.0, allocated_devices=high, ceiling=high)
     ).devices == pytest.approx(high)
     with_whole_devices = DeadlineController(Limits(1, 4, quantum=1), 80.0, resize_s=10.0)
-    assert with_whole_devices.step(Observation(1.0, None, 1, held_devices=1.0, ceiling=4.0)).devices == 1.0
+    assert with_whole_devices.step(Observation(1.0, None, 1, allocated_devices=1.0, ceiling=4.0)).devices == 1.0
 
 
 def test_start_up_time_counts_from_the_start_and_from_an_interruption():
@@ -231,20 +236,20 @@ def test_start_up_time_counts_from_the_start_and_from_an_interruption():
     started, restored = (DeadlineController(LIMITS, 100.0 + needs_s, past=past) for _ in range(2))
     devices = started.start(100.0)  # the job has waited in a queue for 100 s
     assert devices > 1.5
-    assert restored.step(Observation(101.0, None, 1, held_devices=devices)).devices >= devices
+    assert restored.step(Observation(101.0, None, 1, allocated_devices=devices)).devices >= devices
     interrupted = DeadlineController(LIMITS, 120.0 + needs_s, past=past)
     assert interrupted.start(0.0) == 1.0, "one device is enough at first"
     interrupted.interrupt(120.0)
-    assert interrupted.step(Observation(120.0, None, 1, held_devices=1.0)).devices > 1.5
+    assert interrupted.step(Observation(120.0, None, 1, allocated_devices=1.0)).devices > 1.5
 
 
 def test_restored_controller_keeps_the_allocation_until_a_report():
     before = DeadlineController(LIMITS, 80.0)
     before.start(0.0)
-    before.step(Observation(2.0, 5, 300, done_s=2.0, held_devices=1.0))
+    before.step(Observation(2.0, 5, 300, done_s=2.0, allocated_devices=1.0))
     after = DeadlineController(LIMITS, 80.0)
     after.restore(before.state())
-    assert after.step(Observation(3.0, None, 1, held_devices=0.35)).devices == pytest.approx(0.35)
+    assert after.step(Observation(3.0, None, 1, allocated_devices=0.35)).devices == pytest.approx(0.35)
 
 
 def test_wrong_measurements_of_the_last_run_are_corrected():
@@ -323,10 +328,10 @@ def test_restored_controller_does_not_change_the_allocation():
     plant = make_plant(200.0)
     before = make_controller(plant, 300.0)
     for second in range(60):
-        last = before.step(Observation(second, second * 2, plant.batches, done_s=second, held_devices=1.0)).devices
+        last = before.step(Observation(second, second * 2, plant.batches, done_s=second, allocated_devices=1.0)).devices
     after = DeadlineController(LIMITS, 60.0)
     after.restore(before.state())
-    decision = after.step(Observation(61, 122, plant.batches, done_s=61, held_devices=last))
+    decision = after.step(Observation(61, 122, plant.batches, done_s=61, allocated_devices=last))
     assert after.deadline_s == 300.0
     assert abs(decision.devices - last) <= 0.1
 
@@ -336,7 +341,7 @@ def test_control_period_of_a_late_job_is_not_shortened():
     devices = controller.start(0.0)
     steps = {}
     for second in range(1, 100):
-        decision = controller.step(Observation(second, second, 1000, done_s=second, held_devices=devices))
+        decision = controller.step(Observation(second, second, 1000, done_s=second, allocated_devices=devices))
         devices, steps[second] = decision.devices, decision.next_s
     assert (devices, steps[30], steps[70], steps[99]) == (2.0, 1.0, 1.0, 1.0)
     assert steps[56] < 1.0  # the control period is shorter shortly before the end

@@ -86,7 +86,9 @@ def test_tolerances_and_alpha_are_relative_to_the_start():
     late = DeadlineController(LIMITS, waited_s + 100.0)
     late.start(waited_s)
     for second in range(1, 40):
-        decision = late.step(Observation(waited_s + second, second, 103, done_s=waited_s + second, held_devices=2.0))
+        decision = late.step(
+            Observation(waited_s + second, second, 103, done_s=waited_s + second, allocated_devices=2.0)
+        )
     assert waited_s + 101 < decision.earliest_s < waited_s + 104
     assert not decision.feasible, "2 s late of 100 s, without the time in the queue"
 
@@ -110,7 +112,7 @@ def test_tail_of_a_related_run_is_corrected_by_the_checkpoint_duration():
     controller = DeadlineController(LIMITS, 1000.0, past=past)
     targets = []
     for second, save_s in enumerate((None, 2.0, 30.0, 0.1), start=10):
-        controller.step(Observation(second, 5, 500, held_devices=1.0, save_s=save_s))
+        controller.step(Observation(second, 5, 500, allocated_devices=1.0, save_s=save_s))
         targets.append(round(999.5 - controller.target_s, 2))
     assert targets == [5.0, 5.0, 44.2, 2.34]
 
@@ -120,7 +122,7 @@ def test_restore_before_the_first_report_keeps_the_start():
     first.start(100.0)
     second = DeadlineController(LIMITS, 1000.0, alpha=0.9)
     second.restore(first.state())
-    second.step(Observation(260.0, None, 1, held_devices=1.0))
+    second.step(Observation(260.0, None, 1, allocated_devices=1.0))
     assert second.target_s == first.target_s
 
 

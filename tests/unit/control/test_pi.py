@@ -90,8 +90,8 @@ def test_invalid_limits_and_gains_are_rejected(make, message):
 def test_paper_controller_jumps_to_the_setpoint_of_a_new_deadline():
     controller = PaperController(Limits(0.0, 8.0), 100.0, gains=Gains(0.5, 0.1))
     assert controller.start(0.0) == 0.0
-    assert controller.step(Observation(10.0, 6, 100, held_devices=1.0)).devices == 2.0  # error: 10 % - 6 %
+    assert controller.step(Observation(10.0, 6, 100, allocated_devices=1.0)).devices == 2.0  # error: 10 % - 6 %
     controller.move_deadline(10.0, 50.0)
-    decision = controller.step(Observation(11.0, 8, 100, held_devices=2.0))
+    decision = controller.step(Observation(11.0, 8, 100, allocated_devices=2.0))
     assert decision.setpoint_pct == pytest.approx(22.0)  # 11 s of 50 s
     assert decision.devices == pytest.approx(0.5 * (0.1 * 4 + 14), abs=0.05)

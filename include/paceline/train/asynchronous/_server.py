@@ -169,7 +169,7 @@ class Server:
             # Another worker may have sent its initial state first, with another size.
             reason = training.rejection_reason(worker, message["epochs"], size)
         if reason is not None:
-            peer.send({"kind": "left out" if training.has_excluded(worker) else "sent away", "why": reason})
+            peer.send({"kind": "excluded" if training.has_excluded(worker) else "rejected", "why": reason})
             return False
         batch_size = message.get("batch_size")
         training.join(worker, connection_id, batch_size if isinstance(batch_size, int) and batch_size > 0 else None)
@@ -203,13 +203,13 @@ class Server:
             peer.send(answer, training.snapshot() if over else None)
             if over:
                 training.disconnect(worker, connection_id, "training is over", failed=False)
-            return answer["kind"] not in ("over", "sent away")
+            return answer["kind"] not in ("over", "rejected")
         if kind == "done":
             change = sent[0] if received else torch.empty(0)
             result = message["number"], message["version"], change, message["reported"], message["reports"]
             counts = training.apply_change(worker, connection_id, *result)
             layout, own_range = training.own_range()
-            kind = "moved" if counts is None else "taken"
+            kind = "moved" if counts is None else "accepted"
             peer.send({"kind": kind, "counts": counts, "layout": layout, **training.progress_of(worker)}, own_range)
         elif kind == "not finite":
             raise ValueError(NOT_FINITE)

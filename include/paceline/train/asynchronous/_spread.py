@@ -51,7 +51,7 @@ class Holder:
 
     def fetch(self, into: torch.Tensor) -> None:
         """Copy the process's range to ``into``."""
-        self._request({"kind": "give"}, into=into)
+        self._request({"kind": "read"}, into=into)
 
     def end(self) -> None:
         """End the process."""

@@ -162,7 +162,7 @@ class SharedTraining:
                 if shards.leased_to(worker) or time.monotonic() >= requested_s + _WAIT_S:
                     return {"kind": "nothing"}
                 self._lock.wait(_WAIT_S)
-            return {"kind": "sent away", "why": f"another process has joined as {worker}"}
+            return {"kind": "rejected", "why": f"another process has joined as {worker}"}
 
     def start_epoch(self, worker: str, connection_id: int, order: list[int]) -> None:
         """Start an epoch with the sample order that a worker has sent on request."""
@@ -374,7 +374,7 @@ class SharedTraining:
                 "shards": json.dumps(self._shards.state()),
                 "epochs": self._max_epochs,
                 "monitor": json.dumps(monitored),
-                "unaware": sorted(self._uninformed),
+                "uninformed": sorted(self._uninformed),
             }
 
     def restore(self, content: dict[str, Any]) -> None:
@@ -382,7 +382,7 @@ class SharedTraining:
         self._max_epochs = content["epochs"]
         self._shards = Shards(self._shares, self._max_epochs, fixed=self._fixed)
         self._shards.load_state(json.loads(content["shards"]))
-        self._uninformed = set(content.get("unaware", ()))
+        self._uninformed = set(content.get("uninformed", ()))
         monitored = json.loads(content.get("monitor", "null"))
         if monitored is not None:
             self._monitor = Monitor(Converged(**monitored["until"]), self._max_epochs)

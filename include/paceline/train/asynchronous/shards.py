@@ -238,7 +238,7 @@ class Shards:
             "begun": self._epochs_started,
             "size": self._size,
             "stopped": self._done_when_stopped,
-            "strikes": dict(self.failures),
+            "failures": dict(self.failures),
             "done": dict(self.done),
             "weight": dict(self._weight),
             "open": [
@@ -250,7 +250,7 @@ class Shards:
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Restore the result of ``state``. Afterwards, no workers are present."""
         self._epochs_started, self._size, self._done_when_stopped = state["begun"], state["size"], state["stopped"]
-        self.failures, self.done, self._weight = dict(state["strikes"]), dict(state["done"]), dict(state["weight"])
+        self.failures, self.done, self._weight = dict(state["failures"]), dict(state["done"]), dict(state["weight"])
         self._present = []
         self._open = [
             _Epoch(saved["number"], saved["size"], {"": deque(saved["left"])}, done=dict(saved["done"]))

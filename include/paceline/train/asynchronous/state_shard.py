@@ -168,7 +168,7 @@ class ShardServer:
             self._shard.replace(message["version"], received[0] if received else torch.empty(0), message["whole"])
         elif kind == "commit" and not self._shard.commit(message["worker"], message["number"]):
             kind = "missing"
-        elif kind == "give":
+        elif kind == "read":
             row = self._shard.read()
         peer.send({"kind": "missing" if kind == "missing" else "done"}, row)
         return bool(kind != "end")

@@ -250,9 +250,9 @@ class TrainingWorker:
         assert self._peer is not None
         self._peer.send(message, row)
         answer = self._peer.receive(lambda _, length: self._state[:length])
-        if answer["kind"] in ("left out", "sent away"):
+        if answer["kind"] in ("excluded", "rejected"):
             log(f"rejected by the parameter server: {answer['why']}")
-            raise SystemExit(EXIT_EXCLUDED if answer["kind"] == "left out" else EXIT_REJECTED)
+            raise SystemExit(EXIT_EXCLUDED if answer["kind"] == "excluded" else EXIT_REJECTED)
         if "done" in answer:
             self._progress = (answer["done"], max(answer["total"], answer["done"], 1), answer["epochs"])
         return answer

@@ -19,7 +19,7 @@ test.each([
 ])("text of event %o", (event, text) => expect(eventText({ t_s: 5, ...event })).toBe(text));
 
 test("important events are marked in the charts", () => {
-  expect(["deadline", "restarted", "engine_away"].map((kind) => isMarked({ t_s: 0, kind }))).toEqual([
+  expect(["deadline", "restarted", "engine_unreachable"].map((kind) => isMarked({ t_s: 0, kind }))).toEqual([
     true,
     true,
     false,

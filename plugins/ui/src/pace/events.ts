@@ -29,9 +29,9 @@ function textWithoutMachine(event: RunEvent): string {
       return `Resumed with an allocation of ${event.devices ?? 0}`;
     case "scaled":
       return `${event.why ?? "Scaled"}. Now ${describeNodes(event.nodes ?? {})}`;
-    case "engine_away":
+    case "engine_unreachable":
       return "The Docker engine did not respond";
-    case "engine_back":
+    case "engine_responding":
       return "The Docker engine responded again";
     case "total":
       return "The amount of work changed";

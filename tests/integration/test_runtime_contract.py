@@ -32,6 +32,7 @@ from tests.waiting import until
 
 from paceline.errors import InvalidInputError, JobLostError, TrainingFailedError
 from paceline.runtime import JobSpec
+from paceline.train.progress import parse_line
 
 PAUSE = "import signal\nprint('up', flush=True)\nsignal.pause()\n"
 
@@ -57,6 +58,23 @@ for folder in ("PACELINE_OUTPUT", "PACELINE_CHECKPOINT"):
     pathlib.Path(os.environ[folder], "deep").mkdir()
     pathlib.Path(os.environ[folder], "deep", "model.bin").write_bytes(b"weights")
 """
+
+
+RESAMPLED = """
+from paceline.train import report, resampled
+report(auc=resampled(lambda rows: 1 / (1 + rows[0]), rows=1000, resamples=10_000))
+"""
+
+
+def test_every_resample_of_a_report_arrives(harness: Harness) -> None:
+    job = harness.runtime.start(harness.spec(RESAMPLED))
+    *parts, last = filter(None, map(parse_line, read_to_end(job)))
+    job.remove()
+    values = [value for part in parts for value in part.resamples["auc"].values]
+    assert [part.resamples["auc"].first for part in parts] == list(range(0, 10_000, 200))
+    assert len(values) == 10_000
+    assert min(value for value in values if value is not None) == pytest.approx(0.001, rel=0.01)
+    assert last.metrics == {"auc": 1.0}
 
 
 def test_job_has_its_inputs_and_leaves_only_its_output(

@@ -69,7 +69,9 @@ EXPORTS = {
         "Assignment Candidate Estimates NoFeasibleWorkerError Plan Problem State deep_edge fair schedule"
     ),
     "paceline.sensors": "DriftEventTrigger DriftSensor DriftSettings DriftTrigger",
-    "paceline.train": ("Converged Loop checkpoint data_parallel device input_dir output_dir report stop_early track"),
+    "paceline.train": (
+        "Converged Loop checkpoint data_parallel device input_dir output_dir report resampled stop_early track"
+    ),
 }
 
 

@@ -129,6 +129,8 @@ class ProgressReader:
 
     def _add(self, progress: Progress, now_s: float) -> None:
         if progress.event == "report":  # a report of metrics has no position
+            if progress.resamples:  # this line contains no metrics
+                return
             newest = self.newest
             self.newest = replace(newest, loss=progress.loss, metrics=progress.metrics) if newest else progress
             return

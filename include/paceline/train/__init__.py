@@ -1,6 +1,7 @@
 """The API for training code: a loop that reports its progress to a deadline controller, and exact resume.
 
-It runs inside the job and needs only the standard library. It uses torch if the training code has imported torch.
+It runs inside the job and needs only the standard library. It uses torch if the training code has imported torch,
+and numpy in ``resampled``.
 
 >>> batches = [[1, 2], [3, 4]]
 >>> sum(len(batch) for batch in track(batches, epochs=3))
@@ -12,6 +13,7 @@ from __future__ import annotations
 from ._data_parallel import data_parallel, device
 from ._loop import Loop
 from ._monitor import Converged
+from ._resampled import resampled
 from ._session import checkpoint, report, stop_early
 from ._track import track
 from .job import input_dir, output_dir
@@ -25,6 +27,7 @@ __all__ = [
     "input_dir",
     "output_dir",
     "report",
+    "resampled",
     "stop_early",
     "track",
 ]

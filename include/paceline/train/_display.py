@@ -11,7 +11,7 @@ import itertools
 import os
 import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Protocol, TextIO
 
@@ -21,6 +21,7 @@ from .progress import Progress
 
 # Up to this size a write to a pipe is atomic, even if loader workers write to it at the same time (PIPE_BUF).
 _LONGEST_LINE = 4000
+_RESAMPLES_PER_LINE = 200  # a value has at most 17 characters
 
 
 _event_numbers = itertools.count(1)
@@ -68,7 +69,11 @@ class Lines:
         self._warned = False
 
     def show(self, progress: Progress) -> None:
-        """Write the progress on a new line, in a single write."""
+        """Write the progress on a new line, in a single write. Resamples go before it, on as many lines as needed."""
+        for part in _split_resamples(progress):
+            self._write(part)
+
+    def _write(self, progress: Progress) -> None:
         if self._stream is None:
             return
         progress = replace(progress, source=_unique_process_id(), number=next(_event_numbers))
@@ -87,6 +92,15 @@ class Lines:
 
     def close(self) -> None:
         """Do nothing."""
+
+
+def _split_resamples(progress: Progress) -> Iterator[Progress]:
+    for name, all_of_them in progress.resamples.items():
+        for first in range(0, len(all_of_them.values), _RESAMPLES_PER_LINE):
+            values = all_of_them.values[first : first + _RESAMPLES_PER_LINE]
+            part = replace(all_of_them, values=values, first=first)
+            yield replace(progress, loss=None, metrics={}, resamples={name: part})
+    yield replace(progress, resamples={})
 
 
 class _LineEnd:

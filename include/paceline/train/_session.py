@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING, Any
 from ._checkpoint import Checkpoint, Stateful, check_every_s, check_parts, checkpoint_folder
 from ._display import Display, choose_display
 from ._follower import Follower
+from ._resampled import Resampled
 from ._values import deferred_number, log
 from .job import EXIT_TERMINATED, is_worker, run_by_paceline
-from .progress import Progress
+from .progress import Progress, Resamples
 
 if TYPE_CHECKING:
     from ._lead import Lead
@@ -47,6 +48,7 @@ class Session:
         self.terminating = False
         self._values: dict[str, Callable[[], float]] = {}
         self._report_counts: Counter[str] = Counter()
+        self._resamples: dict[str, Resamples] = {}  # of the values that no line contains yet
         self._display: Display | None = None
         self._next_report_s = float("-inf")
         self._report_pending = False
@@ -73,6 +75,10 @@ class Session:
             self._report_counts[name] += 1
         if self.loop is not None or not values:
             return
+        for name, value in values.items():
+            self._resamples.pop(name, None)
+            if isinstance(value, Resampled):
+                self._resamples[name] = value.resamples
         now_s = self.clock()
         if now_s >= self._next_report_s:
             self._show_report(now_s)
@@ -92,6 +98,7 @@ class Session:
         self._next_report_s = now_s + min(self._display.interval_s, 0.2)
         before = self.last or Progress(done=1, total=1)
         values = self.reported_values()
+        resamples, self._resamples = self._resamples, {}
         self._display.show(
             Progress(
                 done=before.done,
@@ -101,6 +108,7 @@ class Session:
                 event="report",
                 loss=values.pop("loss", None),
                 metrics=values,
+                resamples=resamples,
                 device=before.device,
                 threads=before.threads,
                 monotonic_s=now_s,
@@ -186,7 +194,8 @@ def report(**values: Any) -> None:
     Parameters
     ----------
     **values:
-        Numbers, or tensors with one element. ``loss`` is the training loss; all other names are metrics.
+        Numbers, tensors with one element, or results of ``resampled``. ``loss`` is the training loss; all other names
+        are metrics.
 
     Raises
     ------

@@ -11,8 +11,21 @@ import math
 from dataclasses import asdict, dataclass, field
 
 MARKER = "@paceline "
+MAX_RESAMPLES = 10_000
 _MAX_SOURCE_LENGTH = 40
 _MAX_WHOLE_NUMBER = 2**53  # whole numbers up to this limit are exact in every JSON reader and divide without overflow
+
+
+@dataclass(frozen=True)
+class Resamples:
+    """The values of one metric on bootstrap resamples of ``rows`` rows, or a part of them.
+
+    ``values[k]`` is the value on resample number ``first + k``, or ``None`` if the metric is undefined there.
+    """
+
+    rows: int
+    values: tuple[float | None, ...]
+    first: int = 0
 
 
 @dataclass(frozen=True)
@@ -39,7 +52,8 @@ class Progress:
     - ``"resized"``: the number of devices has changed,
     - ``"finish"``: the loop is over and its final state is safe on disk; ``done`` equals ``total``,
     - ``"report"``: metrics from outside a loop, for example from an evaluation script. ``done`` and ``total`` repeat
-      those of the previous loop, or are 1 without a loop. Controllers ignore these lines.
+      those of the previous loop, or are 1 without a loop. Controllers ignore these lines. Before it, there may be
+      lines of the same event that contain ``resamples`` of metrics, and neither loss nor metrics.
     """
 
     done: int
@@ -49,6 +63,7 @@ class Progress:
     event: str = "progress"
     loss: float | None = None
     metrics: dict[str, float] = field(default_factory=dict)
+    resamples: dict[str, Resamples] = field(default_factory=dict)
     spent: dict[str, float] = field(default_factory=dict)
     device: str = "cpu"
     threads: int = 1
@@ -73,6 +88,7 @@ class Progress:
         """Return one line for standard output, without the line end.
 
         JSON has no NaN or infinity: a loss with this value becomes ``null``, and a metric with this value is omitted.
+        The line has the key ``resamples`` only if there are any.
 
         >>> Progress(done=1, total=2, loss=float("nan"), metrics={"mae": float("inf")}).to_line()[:66]
         '@paceline {"done":1,"total":2,"epoch":0,"epochs":1,"event":"progre'
@@ -80,6 +96,11 @@ class Progress:
         data = asdict(self)
         data["loss"] = _finite(self.loss)
         data["metrics"] = {k: v for k, v in self.metrics.items() if _finite(v) is not None}
+        if self.resamples:
+            for part in data["resamples"].values():
+                part["values"] = [_finite(value) for value in part["values"]]
+        else:
+            del data["resamples"]
         return MARKER + json.dumps(data, separators=(",", ":"), allow_nan=False)
 
 
@@ -108,14 +129,16 @@ def parse_line(line: str) -> Progress | None:
     total = _whole_number(data, "total", minimum=1)
     if done > total:
         raise ValueError(f"done: got {done}, expected at most total = {total}")
+    event = str(data.get("event", "progress"))
     return Progress(
         done=done,
         total=total,
         epoch=_whole_number(data, "epoch", minimum=0, default=0),
         epochs=_whole_number(data, "epochs", minimum=1, default=1),
-        event=str(data.get("event", "progress")),
+        event=event,
         loss=_finite(data.get("loss")),
         metrics=_finite_numbers(data, "metrics"),
+        resamples=_resamples(data) if event == "report" else {},
         spent=_finite_numbers(data, "spent"),
         device=str(data.get("device", "cpu")),
         threads=_whole_number(data, "threads", minimum=1, default=1),
@@ -133,9 +156,30 @@ def _finite_numbers(data: dict[str, object], name: str) -> dict[str, float]:
     values = data.get(name) or {}
     if not isinstance(values, dict):
         raise ValueError(f"{name}: got {values!r}, expected an object")
-    # JSON allows lone surrogates, which cannot be encoded for storage.
-    names = ((str(key).encode(errors="replace").decode(), value) for key, value in values.items())
-    return {name: number for name, value in names if (number := _finite(value)) is not None}
+    return {_storable(key): number for key, value in values.items() if (number := _finite(value)) is not None}
+
+
+def _storable(key: str) -> str:
+    """Replace lone surrogates, which JSON allows but which cannot be encoded for storage."""
+    return key.encode(errors="replace").decode()
+
+
+def _resamples(data: dict[str, object]) -> dict[str, Resamples]:
+    parts = data.get("resamples") or {}
+    if not isinstance(parts, dict):
+        raise ValueError(f"resamples: got {type(parts).__name__}, expected an object")
+    return {_storable(key): _resamples_of_metric(part) for key, part in parts.items()}
+
+
+def _resamples_of_metric(part: object) -> Resamples:
+    values = part.get("values") if isinstance(part, dict) else None
+    if not isinstance(part, dict) or not isinstance(values, list):
+        raise ValueError("resamples: expected an object with rows, first and a list of values for each metric")
+    first = _whole_number(part, "first", minimum=0, default=0)
+    if first + len(values) > MAX_RESAMPLES:
+        raise ValueError(f"resamples: got {first + len(values)} values, expected at most {MAX_RESAMPLES}")
+    rows = _whole_number(part, "rows", minimum=1)
+    return Resamples(rows=rows, values=tuple(map(_finite, values)), first=first)
 
 
 def _seconds(data: dict[str, object], name: str) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from paceline.run.reading import JobPosition, ProgressReader
-from paceline.train.progress import Progress
+from paceline.train.progress import Progress, Resamples
 
 
 def progress_line(done, number, source="7-first", **more):
@@ -56,3 +56,10 @@ def test_next_process_detects_the_end_from_a_repeated_line(reader):
 def test_unnumbered_lines_never_count_as_repeated(reader):
     lines = ['@paceline {"done": 1, "total": 9}'] * 2
     assert len(reader.feed(lines, 5.0)) == 2
+
+
+def test_line_of_resamples_does_not_replace_the_newest_metrics(reader):
+    part = progress_line(20, 5, event="report", resamples={"auc": Resamples(50, (0.5,))})
+    (first, second) = reader.feed([progress_line(20, 4, event="report", loss=0.5, metrics={"auc": 0.7}), part], 21.0)
+    assert (reader.newest.loss, reader.newest.metrics) == (0.5, {"auc": 0.7})
+    assert (first.resamples, second.resamples["auc"].values) == ({}, (0.5,))

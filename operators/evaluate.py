@@ -17,6 +17,7 @@ from paceline.registry.manifest import check_name
 from paceline.run.outcome import describe_failure
 from paceline.run.reading import ProgressReader
 
+from ._improvement import ResampleCollector, describe_interval, summarise
 from ._job import JobOperator
 from .links import ModelLink
 from .values import Reader, mapping, number, open_registry, path_or_url, read_fields, storage_path
@@ -43,6 +44,9 @@ class EvaluateOperator(JobOperator):
     ``$PACELINE_INPUT/model`` and the data from ``$PACELINE_INPUT/data``, and reports its scores with
     ``paceline.train.report(auc=..., ...)``. The task then registers the challenger as the next version of the
     model. A retry of the task returns the same version.
+
+    If the script reports ``metric`` with :func:`paceline.train.resampled`, the result also says how certain the
+    improvement is (paired bootstrap), and ``PromoteOperator`` can require a ``confidence``.
 
     Parameters
     ----------
@@ -75,7 +79,10 @@ class EvaluateOperator(JobOperator):
     dict
         ``model``, ``registry``, ``version`` (of the challenger), ``metric``, ``challenger`` and ``champion`` (scores),
         ``champion_version``, ``better``, ``improvement`` (positive is better), and ``challenger_metrics`` and
-        ``champion_metrics`` with all reported scores. Without a champion, champion values and ``improvement`` are None.
+        ``champion_metrics`` with all reported scores. ``improvements`` is None without resamples of both models, else
+        a dict with ``rows``, ``pairs`` (resamples with a score of both models), ``interval`` (the 90 % interval of the
+        improvement) and ``quantiles`` (from 0 to 100 % in steps of 0.5 %). Without a champion, champion values,
+        ``improvement`` and ``improvements`` are None.
 
     Examples
     --------
@@ -182,11 +189,13 @@ the first a letter or digit
         champion = self._find_champion(registry, key)
         with tempfile.TemporaryDirectory(prefix="paceline-") as folder:
             scratch = Path(folder)
-            new = self._score(context, runtime, "challenger", self.challenger, scratch)
+            new, resamples = self._score(context, runtime, "challenger", self.challenger, scratch)
             old: dict[str, float] | None = None
+            improvements: dict[str, Any] | None = None
             if champion is not None:
                 fetched = registry.fetch(champion, scratch / "champion")
-                old = self._score(context, runtime, f"champion-{champion.version}", str(fetched), scratch)
+                old, others = self._score(context, runtime, f"champion-{champion.version}", str(fetched), scratch)
+                improvements = summarise(resamples, others, greater_is_better=self.greater_is_better)
         verdict = self._compare(new, old, champion)
         version = registry.register(
             trained,
@@ -197,12 +206,15 @@ the first a letter or digit
             key=key,
         )
         self._log_verdict(version, verdict)
+        if improvements is not None:
+            self.log.info("%s", describe_interval(improvements))
         context["ti"].xcom_push(key=EVALUATION_XCOM, value=True)
         return {
             "model": self.model,
             "registry": self.registry,
             "version": version.version,
             **verdict,
+            "improvements": improvements,
             "challenger_metrics": new,
             "champion_metrics": old,
         }
@@ -215,17 +227,20 @@ the first a letter or digit
                 return version
         return None
 
-    def _score(self, context: Context, runtime: Runtime, role: str, model: str, scratch: Path) -> dict[str, float]:
-        """Run the script on one model and return its scores."""
+    def _score(
+        self, context: Context, runtime: Runtime, role: str, model: str, scratch: Path
+    ) -> tuple[dict[str, float], ResampleCollector]:
+        """Run the script on one model and return its scores and the resamples of the metric."""
         if self._killed.is_set():
             raise TrainingFailedError("the task was stopped")
         inputs = {"model": model, **{f"data/{name}": path for name, path in self.data.items()}}
         spec = self.job_spec(context, scratch / role, self.devices, inputs=inputs, suffix=f"-{role}")
         runtime.check(spec)
         self.log.info("Scoring the %s", role)
+        resamples = ResampleCollector(self.metric)
         job = self._job = runtime.start(spec)
         try:
-            scores = self._read_scores(job, role)
+            scores = self._read_scores(job, role, resamples)
         finally:
             job.remove()
             job.close()
@@ -235,9 +250,9 @@ the first a letter or digit
             accepted = f"a finite score that the script reports (it has reported {reported} for the {role})"
             raise InvalidInputError("metric", self.metric, accepted)
         self.log.info("The %s: %s", role, ", ".join(f"{name} {score:.6g}" for name, score in scores.items()))
-        return scores
+        return scores, resamples
 
-    def _read_scores(self, job: Job, role: str) -> dict[str, float]:
+    def _read_scores(self, job: Job, role: str, resamples: ResampleCollector) -> dict[str, float]:
         scores: dict[str, float] = {}
         lines: list[str] = []
 
@@ -252,6 +267,7 @@ the first a letter or digit
             ended = job.wait(0.5)
             for progress in reader.feed(job.read_lines(), now_s=0.0):
                 scores.update(progress.metrics)
+                resamples.add(progress)
         failure = describe_failure(job.status(), lines)
         if failure:
             raise TrainingFailedError(f"scoring the {role}: {failure}")

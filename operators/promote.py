@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from airflow.sdk import Asset, BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
@@ -14,13 +14,26 @@ from paceline.errors import InvalidInputError
 from paceline.registry import ChampionChangedError
 from paceline.registry.manifest import check_name
 
+from ._improvement import confidence as confidence_of
+from ._improvement import read_quantiles
 from .links import ModelLink
-from .values import Reader, number, open_registry, path_or_url, read_fields
+from .values import Reader, number, open_registry, optional_number, path_or_url, read_fields
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 _ACCEPTED = "at least 0, in units of the metric"
+
+Verdict = Literal[
+    "first",
+    "better",
+    "not better",
+    "improvement below min_improvement",
+    "not significantly better",
+    "champion changed",
+    "already champion",
+]
+_PROMOTED: tuple[Verdict, ...] = ("first", "better", "already champion")
 
 
 def _at_least_zero(field: str, value: object) -> float:
@@ -30,7 +43,19 @@ def _at_least_zero(field: str, value: object) -> float:
     return improvement
 
 
-_READERS: Mapping[str, Reader] = {"registry": path_or_url, "min_improvement": _at_least_zero}
+def _optional_confidence(field: str, value: object) -> float | None:
+    accepted = "a number between 0.5 and 1, such as 0.95, or nothing"
+    share = optional_number(field, value, accepted)
+    if share is not None and not 0.5 < share < 1:
+        raise InvalidInputError(field, value, accepted)
+    return share
+
+
+_READERS: Mapping[str, Reader] = {
+    "registry": path_or_url,
+    "min_improvement": _at_least_zero,
+    "confidence": _optional_confidence,
+}
 
 
 class PromoteOperator(BaseOperator):
@@ -49,12 +74,18 @@ class PromoteOperator(BaseOperator):
         Path or object storage URL of the registry, or ``mlflow://CONN_ID`` for that of an MLflow server. (templated)
     min_improvement:
         Smallest improvement that leads to a promotion, in units of the metric; by default, any. (templated)
+    confidence:
+        Required share of the bootstrap resamples on which the improvement is positive and at least ``min_improvement``,
+        between 0.5 and 1; the script has to report :func:`paceline.train.resampled`. By default, the improvement on the
+        whole hold-out data decides alone. The share reached is rounded down to a multiple of 0.5 %, so a confidence
+        above 0.995 requires every resample. (templated)
 
     Returns
     -------
     dict
-        ``promoted``, ``reason``, ``model``, ``registry``, ``version``, ``champion_version`` (after this task) and
-        ``previous_version`` (of the champion).
+        ``promoted``, ``verdict`` (``"first"``, ``"better"``, ``"not better"``, ``"improvement below min_improvement"``,
+        ``"not significantly better"``, ``"champion changed"`` or ``"already champion"``), ``reason``, ``model``,
+        ``registry``, ``version``, ``champion_version`` (after this task) and ``previous_version`` (of the champion).
 
     Examples
     --------
@@ -64,16 +95,25 @@ class PromoteOperator(BaseOperator):
     paceline.errors.InvalidInputError: min_improvement: got -1, expected at least 0, in units of the metric
     """
 
-    template_fields: Sequence[str] = ("evaluation", "registry", "min_improvement")
+    template_fields: Sequence[str] = ("evaluation", "registry", "min_improvement", "confidence")
     template_fields_renderers: ClassVar[dict[str, str]] = {"evaluation": "json"}
     operator_extra_links = (ModelLink(),)
     ui_color = "#d6f5e3"
 
-    def __init__(self, *, evaluation: Any, registry: str, min_improvement: float | str = 0.0, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *,
+        evaluation: Any,
+        registry: str,
+        min_improvement: float | str = 0.0,
+        confidence: float | str | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.evaluation = evaluation
         self.registry = registry
         self.min_improvement: Any = min_improvement
+        self.confidence: Any = confidence
         self.promoted_model: str | None = None
         read_fields(self, _READERS, rendered=False)
 
@@ -84,7 +124,8 @@ class PromoteOperator(BaseOperator):
         except InvalidInputError as error:
             raise AirflowFailException(str(error)) from error  # a retry cannot succeed
         self.promoted_model = result["model"]
-        self.log.info("%s: %s", "Promoted" if result["promoted"] else "Not promoted", result["reason"])
+        outcome = "Promoted" if result["promoted"] else "Not promoted"
+        self.log.info("%s: %s (%s)", outcome, result["reason"], result["verdict"])
         # Airflow emits an event for every outlet of a successful task, so remove the other outlets.
         self.outlets = [o for o in self.outlets if result["promoted"] and not _was_sent(context, o)]
         for outlet in (o for o in self.outlets if isinstance(o, Asset)):
@@ -111,23 +152,22 @@ class PromoteOperator(BaseOperator):
         if before == version:
             previous = registry.history(name)[-1].previous
             reason = f"version {version} is already the champion"
-            return {"promoted": True, "reason": reason, **result, "previous_version": previous}
+            return {**_outcome("already champion", reason), **result, "previous_version": previous}
         if before != verdict["champion_version"]:
             reason = (
                 f"the champion is now version {before}; version {version} was compared with "
                 f"{verdict['champion_version'] or 'none'}"
             )
-            return {"promoted": False, "reason": reason, **result}
-        is_better, reason = _judge_improvement(verdict, self.min_improvement)
-        if not is_better:
-            return {"promoted": False, "reason": reason, **result}
+            return {**_outcome("champion changed", reason), **result}
+        outcome = _outcome(*_judge_improvement(verdict, self.min_improvement, self.confidence))
+        if not outcome["promoted"]:
+            return {**outcome, **result}
         try:
-            promotion = registry.promote(name, version, reason, expected_champion=before)
+            promotion = registry.promote(name, version, outcome["reason"], expected_champion=before)
         except ChampionChangedError:
             return self._decide_and_promote()
         return {
-            "promoted": True,
-            "reason": reason,
+            **outcome,
             **result,
             "champion_version": version,
             "previous_version": promotion.previous,
@@ -147,20 +187,32 @@ def _was_sent(context: Context, outlet: object) -> bool:
     return own in sources
 
 
-def _judge_improvement(verdict: Mapping[str, Any], required: float) -> tuple[bool, str]:
-    version, metric, challenger = verdict["version"], verdict["metric"], verdict["challenger"]
-    if verdict["champion_version"] is None:
-        return True, f"version {version} is the first, with {metric} {challenger:.4g}"
-    improvement = number("evaluation.improvement", verdict["improvement"])
+def _outcome(verdict: Verdict, reason: str) -> dict[str, Any]:
+    return {"promoted": verdict in _PROMOTED, "verdict": verdict, "reason": reason}
+
+
+def _judge_improvement(evaluation: Mapping[str, Any], required: float, confidence: float | None) -> tuple[Verdict, str]:
+    version, metric, challenger = evaluation["version"], evaluation["metric"], evaluation["challenger"]
+    if evaluation["champion_version"] is None:
+        return "first", f"version {version} is the first, with {metric} {challenger:.4g}"
+    reached = None if confidence is None else confidence_of(read_quantiles(evaluation), required)
+    improvement = number("evaluation.improvement", evaluation["improvement"])
     comparison = (
-        f"version {version}, {metric} {challenger:.4g}, against {verdict['champion']:.4g} of champion version "
-        f"{verdict['champion_version']}: "
+        f"version {version}, {metric} {challenger:.4g}, against {evaluation['champion']:.4g} of champion version "
+        f"{evaluation['champion_version']}: "
     )
     if improvement <= 0:
-        return False, f"{comparison}not better"
+        return "not better", f"{comparison}not better"
+    size = f"by {improvement:.4g}"
     if improvement < required:
-        return False, f"{comparison}better by {improvement:.4g}, less than the required {required:g}"
-    return True, f"{comparison}better by {improvement:.4g}"
+        return "improvement below min_improvement", f"{comparison}better {size}, less than the required {required:g}"
+    if confidence is None or reached is None:
+        return "better", f"{comparison}better {size}"
+    size += f", {f'at least {required:g}' if required else 'above 0'} with a confidence of {100 * reached:g} %"
+    if reached < confidence:
+        short = f"less than the required {100 * confidence:g} %"
+        return "not significantly better", f"{comparison}not significantly better: {size}, {short}"
+    return "better", f"{comparison}better {size}"
 
 
 def _read_evaluation(evaluation: Any) -> Mapping[str, Any]:

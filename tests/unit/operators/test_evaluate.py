@@ -14,7 +14,8 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from paceline.contract import EVALUATION_XCOM
 from paceline.errors import InvalidInputError
-from paceline.operators import EvaluateOperator
+from paceline.operators import EvaluateOperator, PromoteOperator
+from paceline.operators._improvement import ResampleCollector
 from paceline.registry import FileRegistry
 from paceline.runtime import ProcessRuntime
 
@@ -27,6 +28,16 @@ quality = json.loads((input_dir() / "model" / "model.json").read_text())
 rows = (input_dir() / "data" / "holdout.csv").read_text().split()
 print("scoring", len(rows), "rows")
 report(auc=quality["auc"], rows=len(rows), loss_of_money=1 - quality["auc"])
+"""
+# The mean score of the rows differs from the model's quality by chance. The same rows are easy for both models.
+RESAMPLED = """
+import json
+import numpy as np
+from paceline.train import input_dir, report, resampled
+quality = json.loads((input_dir() / "model" / "model.json").read_text())["auc"]
+easy = np.random.default_rng(0).normal(size=ROWS)
+scores = quality + easy + 0.3 * np.random.default_rng(int(1000 * quality)).normal(size=ROWS)
+report(auc=resampled(lambda rows: scores[rows].mean(), rows=len(scores), resamples=2000))
 """
 UNREADABLE = """print('@paceline {"done": 1, "total": 1, "metrics": {"auc": "high"}}')"""
 
@@ -77,7 +88,7 @@ def evaluate_directly(evaluate: Task, monkeypatch: pytest.MonkeyPatch) -> Task:
 
     def score(self: EvaluateOperator, context: Any, runtime: Any, role: str, model: str, scratch: Path) -> Any:
         auc = json.loads((Path(model) / "model.json").read_text())["auc"]
-        return {"auc": auc, "loss_of_money": 1 - auc}
+        return {"auc": auc, "loss_of_money": 1 - auc}, ResampleCollector(self.metric)
 
     monkeypatch.setattr(EvaluateOperator, "_score", score)
     return evaluate
@@ -97,6 +108,7 @@ def test_first_challenger_is_scored_and_registered_as_better_than_none(
         "champion_version": None,
         "better": True,
         "improvement": None,
+        "improvements": None,
         "challenger_metrics": {"auc": 0.7, "rows": 3.0, "loss_of_money": pytest.approx(0.3)},
         "champion_metrics": None,
     }
@@ -169,6 +181,59 @@ def test_modified_champion_is_not_scored(evaluate_directly: Task, registry: File
     with pytest.raises(AirflowFailException, match="as in the manifest; the file has changed"):
         evaluate_directly(0.75, run_id="tuesday")
     assert len(registry.versions("flights")) == 1
+
+
+@pytest.mark.parametrize(
+    ("challenger", "better", "verdict"),
+    [
+        (0.85, True, "better"),
+        (0.72, True, "not significantly better"),
+        (0.60, False, "not better"),
+    ],
+)
+def test_script_that_reports_resamples_makes_the_promotion_depend_on_the_confidence(
+    evaluate: Task, registry: FileRegistry, tmp_path: Path, challenger: float, better: bool, verdict: str
+) -> None:
+    script = tmp_path / "resampled.py"
+    script.write_text(RESAMPLED.replace("ROWS", "300"))
+    first = evaluate(0.7, script=str(script))
+    assert first["improvements"] is None
+    registry.promote("flights", 1, "first")
+    result = evaluate(challenger, run_id="tuesday", script=str(script))
+    summary = result["improvements"]
+    assert (result["better"], summary["rows"], summary["pairs"]) == (better, 300, 2000)
+    low, high = summary["interval"]
+    assert low < result["improvement"] < high
+    assert high - low < 0.1, "the interval of unpaired resamples is 0.28 wide"
+    assert len(json.dumps(result)) < 4096, "the result contains a summary, not each resample"
+    operator = PromoteOperator(
+        task_id="promote", evaluation=json.dumps(result), registry=str(registry.root), confidence=0.95
+    )
+    decision = operator.execute({"ti": Mock(spec=["xcom_push"])})  # type: ignore[typeddict-item]
+    assert (decision["verdict"], decision["promoted"]) == (verdict, verdict == "better")
+
+
+def test_resamples_of_different_numbers_of_rows_are_rejected(
+    evaluate: Task, registry: FileRegistry, tmp_path: Path
+) -> None:
+    script = tmp_path / "resampled.py"
+    script.write_text(RESAMPLED.replace("ROWS", "int(1000 * quality)"))
+    evaluate(0.7, script=str(script))
+    registry.promote("flights", 1, "first")
+    with pytest.raises(AirflowFailException, match="rows: got '750 for the challenger and 700 for the champion'"):
+        evaluate(0.75, run_id="tuesday", script=str(script))
+    assert len(registry.versions("flights")) == 1
+
+
+def test_malformed_resamples_are_ignored(evaluate: Task, registry: FileRegistry, tmp_path: Path) -> None:
+    script = tmp_path / "malformed.py"
+    script.write_text(
+        'print(\'@paceline {"done": 1, "total": 1, "event": "report", "resamples": {"auc": [1]}}\')\n' + SCRIPT
+    )
+    evaluate(0.7, script=str(script))
+    registry.promote("flights", 1, "first")
+    result = evaluate(0.75, run_id="tuesday", script=str(script))
+    assert (result["better"], result["improvements"]) == (True, None)
 
 
 @pytest.mark.parametrize(

@@ -56,14 +56,16 @@ def promote(registry: FileRegistry, monkeypatch: pytest.MonkeyPatch) -> Task:
     return run
 
 
-def _evaluation_result(version: int, challenger: float, champion_version: int | None = None) -> Any:
+def _evaluation_result(
+    version: int, challenger: float, champion_version: int | None = None, improvements: Any = None
+) -> Any:
     """Return the result of an evaluation in which the champion's score is 0.7."""
     champion = None if champion_version is None else 0.7
     improvement = None if champion is None else challenger - champion
     return {
         "model": "flights", "version": version, "metric": "auc", "challenger": challenger, "champion": champion,
         "champion_version": champion_version, "better": improvement is None or improvement > 0,
-        "improvement": improvement,
+        "improvement": improvement, "improvements": improvements,
     }  # fmt: skip
 
 
@@ -76,6 +78,7 @@ def test_first_version_is_promoted_from_a_dict_or_json_text(
     assert result.pop("registry").endswith("/registry")
     assert result == {
         "promoted": True,
+        "verdict": "first",
         "reason": "version 1 is the first, with auc 0.7",
         "model": "flights",
         "version": 1,
@@ -93,36 +96,94 @@ def test_better_challenger_is_promoted_only_once_and_the_reason_is_reported(
     results = [promote(verdict), promote(verdict)]
     for result in results:  # a retry returns the same result and promotes nothing
         assert (result["promoted"], result["champion_version"], result["previous_version"]) == (True, 2, 1)
+    assert [result["verdict"] for result in results] == ["better", "already champion"]
     assert len(registry.history("flights")) == 2
     assert registry.history("flights")[-1].reason == results[0]["reason"]
     assert results[0]["reason"] == "version 2, auc 0.75, against 0.7 of champion version 1: better by 0.05"
 
 
 @pytest.mark.parametrize(
-    ("challenger", "min_improvement", "reason"),
+    ("challenger", "min_improvement", "verdict", "reason"),
     [
-        (0.69, 0.0, "not better"),
-        (0.70, 0.0, "not better"),
-        (0.72, 0.05, "better by 0.02, less than the required 0.05"),
-        (0.72, "0.05", "better by 0.02, less than the required 0.05"),
+        (0.69, 0.0, "not better", "not better"),
+        (0.70, 0.0, "not better", "not better"),
+        (0.72, 0.05, "improvement below min_improvement", "better by 0.02, less than the required 0.05"),
+        (0.72, "0.05", "improvement below min_improvement", "better by 0.02, less than the required 0.05"),
     ],
 )
 def test_insufficient_improvement_keeps_the_champion_and_the_reason_is_reported(
-    promote: Task, registry: FileRegistry, challenger: float, min_improvement: Any, reason: str
+    promote: Task, registry: FileRegistry, challenger: float, min_improvement: Any, verdict: str, reason: str
 ) -> None:
     promote(_evaluation_result(1, 0.7))
-    verdict = _evaluation_result(2, challenger, champion_version=1)
-    result = promote(verdict, min_improvement=min_improvement)
-    assert (result["promoted"], result["champion_version"]) == (False, 1)
+    result = promote(_evaluation_result(2, challenger, champion_version=1), min_improvement=min_improvement)
+    assert (result["promoted"], result["verdict"], result["champion_version"]) == (False, verdict, 1)
     assert result["reason"].endswith(reason)
     assert [p.version for p in registry.history("flights")] == [1]
+
+
+# From -0.01 at 0 % to 0.09 at 100 %: 89.5 % of the resamples improve by more than 0, and 49.5 % by at least 0.0402.
+UNCERTAIN = {"quantiles": [-0.01 + step / 2000 for step in range(201)]}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "verdict", "reason"),
+    [
+        ({"confidence": 0.895}, "better", "better by 0.05, above 0 with a confidence of 89.5 %"),
+        ({"confidence": "0.895"}, "better", "better by 0.05, above 0 with a confidence of 89.5 %"),
+        ({"confidence": None}, "better", "better by 0.05"),
+        ({"confidence": "None"}, "better", "better by 0.05"),
+        (
+            {"confidence": 0.95},
+            "not significantly better",
+            "not significantly better: by 0.05, above 0 with a confidence of 89.5 %, less than the required 95 %",
+        ),
+        (
+            {"confidence": 0.895, "min_improvement": 0.0402},
+            "not significantly better",
+            "by 0.05, at least 0.0402 with a confidence of 49.5 %, less than the required 89.5 %",
+        ),
+        (
+            {"confidence": 0.895, "min_improvement": 0.06},
+            "improvement below min_improvement",
+            "better by 0.05, less than the required 0.06",
+        ),
+    ],
+)
+def test_confidence_decides_about_a_better_challenger(
+    promote: Task, registry: FileRegistry, arguments: dict[str, Any], verdict: str, reason: str
+) -> None:
+    promote(_evaluation_result(1, 0.7))
+    result = promote(_evaluation_result(2, 0.75, champion_version=1, improvements=UNCERTAIN), **arguments)
+    assert (result["verdict"], result["promoted"]) == (verdict, verdict == "better")
+    assert result["reason"].endswith(reason)
+    champion = registry.champion("flights")
+    assert champion is not None
+    assert champion.version == result["champion_version"] == (2 if verdict == "better" else 1)
+
+
+def test_first_version_needs_no_confidence(promote: Task) -> None:
+    assert promote(_evaluation_result(1, 0.7), confidence=0.95)["verdict"] == "first"
+
+
+@pytest.mark.parametrize("challenger", [0.65, 0.75])
+def test_evaluation_without_resamples_cannot_have_a_confidence(
+    promote: Task, registry: FileRegistry, challenger: float
+) -> None:
+    promote(_evaluation_result(1, 0.7))
+    with pytest.raises(AirflowFailException, match=r"improvements: got None.*report\(auc=resampled\("):
+        promote(_evaluation_result(2, challenger, champion_version=1), confidence=0.95)
+    earlier = _evaluation_result(2, challenger, champion_version=1)  # stored before the operator had improvements
+    del earlier["improvements"]
+    with pytest.raises(AirflowFailException, match=r"improvements: got None"):
+        promote(earlier, confidence=0.95)
+    assert len(registry.history("flights")) == 1
 
 
 def test_champion_promoted_after_the_evaluation_is_kept(promote: Task, registry: FileRegistry) -> None:
     promote(_evaluation_result(1, 0.7))
     registry.promote("flights", 3, "by hand")
     result = promote(_evaluation_result(2, 0.75, champion_version=1))
-    assert (result["promoted"], result["champion_version"]) == (False, 3)
+    assert (result["promoted"], result["verdict"], result["champion_version"]) == (False, "champion changed", 3)
     assert result["reason"] == "the champion is now version 3; version 2 was compared with 1"
 
 
@@ -166,3 +227,9 @@ def test_invalid_evaluation_is_rejected_by_field(
 def test_invalid_min_improvement_is_rejected_when_the_dag_is_parsed(value: Any) -> None:
     with pytest.raises(InvalidInputError, match=r"min_improvement: got .*expected at least 0"):
         PromoteOperator(task_id="promote", evaluation={}, registry="/tmp", min_improvement=value)
+
+
+@pytest.mark.parametrize("value", [0.5, 1, "95", -0.95, "high", float("nan")])
+def test_invalid_confidence_is_rejected_when_the_dag_is_parsed(value: Any) -> None:
+    with pytest.raises(InvalidInputError, match=r"confidence: got .*expected a number between 0\.5 and 1"):
+        PromoteOperator(task_id="promote", evaluation={}, registry="/tmp", confidence=value)

@@ -221,6 +221,9 @@ the first a letter or digit
 
     def _find_champion(self, registry: Registry, key: str) -> ModelVersion | None:
         """Return the champion, or the previous champion if an earlier try's challenger is now the champion."""
+        champion = registry.champion(self.model)
+        if champion is None or champion.key != key:
+            return champion
         for promotion in reversed(registry.history(self.model)):
             version = registry.version(self.model, promotion.version)
             if version.key != key:

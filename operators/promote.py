@@ -150,7 +150,8 @@ class PromoteOperator(BaseOperator):
             "previous_version": before,
         }
         if before == version:
-            previous = registry.history(name)[-1].previous
+            history = registry.history(name)  # empty if a user has chosen the champion in MLflow
+            previous = history[-1].previous if history else None
             reason = f"version {version} is already the champion"
             return {**_outcome("already champion", reason), **result, "previous_version": previous}
         if before != verdict["champion_version"]:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
 from typing import Any, TypeVar
+from unittest.mock import Mock
 
 import pytest
 from tests.mlflow_server import MlflowServer
 from upath import UPath
 
 from paceline.errors import InvalidInputError
+from paceline.operators import PromoteOperator
 from paceline.registry import ChampionChangedError, MlflowRegistry, ModelVersion, Promotion
 
 pytestmark = pytest.mark.mlflow
@@ -278,3 +281,28 @@ def test_modified_manifest_is_rejected(
     manifest.unlink()
     with pytest.raises(InvalidInputError, match=rf"paceline\.json: got 'no file', expected the manifest of {name} 1"):
         registry.version(name, 1)
+
+
+def test_promotion_task_uses_the_server_of_its_connection(
+    mlflow_server: MlflowServer,
+    registry: MlflowRegistry,
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_MLFLOW_TEST", json.dumps({"conn_type": "mlflow", "host": mlflow_server.url}))
+    for content in ("first", "second"):
+        registry.register(make_model(tmp_path, content), name=name)
+    mlflow_server.post("/registered-models/alias", {"name": name, "alias": "champion", "version": "1"})
+
+    def promote(version: int, champion_version: int | None) -> dict[str, Any]:
+        scores = {"metric": "auc", "challenger": 0.8, "champion": 0.7, "improvement": 0.1}
+        evaluation = {"model": name, "version": version, "champion_version": champion_version, **scores}
+        operator = PromoteOperator(task_id="promote", evaluation=evaluation, registry="mlflow://mlflow_test")
+        return operator.execute({"ti": Mock(spec=["xcom_push"])})  # type: ignore[typeddict-item]
+
+    chosen_by_a_user = promote(1, None)
+    assert (chosen_by_a_user["verdict"], chosen_by_a_user["previous_version"]) == ("already champion", None)
+    promoted = promote(2, 1)
+    assert (promoted["verdict"], promoted["previous_version"]) == ("better", 1)
+    assert aliases(mlflow_server, name) == {"champion": "2"}

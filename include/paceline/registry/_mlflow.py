@@ -152,8 +152,7 @@ http://localhost:5000
         self.version(name, version)
         log = self._log(name)
         while True:
-            entries = log.entries()
-            latest = entries[-1] if entries else None
+            latest = log.latest()
             if latest and not latest.published:
                 log.complete(latest)
                 continue

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
@@ -22,6 +22,7 @@ CHAMPION = "champion"
 _VERSION, _PREVIOUS, _SEEN = "paceline.version", "paceline.previous", "paceline.seen"
 _ATTEMPT, _PUBLISHED = "paceline.attempt", "paceline.published"
 _POLL_S = 0.2
+_RECENT = 20  # versions of the log that most calls read
 _LONGEST_REASON = 5000  # characters of a description on all of MLflow's databases
 
 
@@ -48,13 +49,12 @@ class PromotionLog:
 
     def entries(self) -> list[LoggedPromotion]:
         """Return the valid promotions, oldest first."""
-        valid: list[LoggedPromotion] = []
-        for version in self._server.search_versions(f"name = '{self._log}'"):
-            tags = tags_of(version)
-            # A promotion is valid if its writer has seen the valid promotion before it.
-            if _SEEN in tags and (not valid or valid[-1].number <= int(tags[_SEEN])):
-                valid.append(self._read(version, tags))
-        return valid
+        return self._replay(self._server.search_versions(f"name = '{self._log}'"))
+
+    def latest(self) -> LoggedPromotion | None:
+        """Return the newest valid promotion, or ``None``."""
+        recent = self._recent()
+        return recent[-1] if recent else None
 
     def aliases(self) -> dict[str, int]:
         """Return the aliases of the model and their versions."""
@@ -69,9 +69,9 @@ class PromotionLog:
     def champion(self) -> int | None:
         """Return the number of the champion."""
         alias = self.aliases().get(CHAMPION)
-        entries = self.entries()
-        if entries and not entries[-1].published and alias == entries[-1].promotion.previous:
-            return entries[-1].promotion.version  # the alias is about to move
+        latest = self.latest()
+        if latest and not latest.published and alias == latest.promotion.previous:
+            return latest.promotion.version  # the alias is about to move
         return alias
 
     def append(
@@ -104,9 +104,10 @@ class PromotionLog:
         }
         created = self._server.create("/model-versions/create", body, find=lambda: self._find(attempt))
         number = int(created["model_version"]["version"])
-        for entry in reversed(self.entries()):
-            if entry.number == number:
-                return entry
+        # The promotion may already be followed by others, because another writer has published it.
+        for valid in (self._recent, self.entries):
+            if found := [entry for entry in valid() if entry.number == number]:
+                return found[0]
         self._server.call("DELETE", "/model-versions/delete", {"name": self._log, "version": str(number)})
         return None
 
@@ -114,8 +115,8 @@ class PromotionLog:
         """Wait until the writer of the newest promotion has published it; if the writer is dead, publish it."""
         began_s = time.monotonic()
         while time.monotonic() - began_s < self._writer_timeout_s:
-            newest = self.entries()[-1]
-            if newest.published or newest.number != entry.number:
+            newest = self.latest()
+            if newest is None or newest.published or newest.number != entry.number:
                 return
             time.sleep(_POLL_S)
         self.publish(entry)
@@ -126,8 +127,8 @@ class PromotionLog:
         latest = entry
         while alias in (entry.promotion.previous, entry.promotion.version):
             self.set_alias(CHAMPION, latest.promotion.version)
-            newest = self.entries()[-1]
-            if newest.number == latest.number:
+            newest = self.latest()
+            if newest is None or newest.number == latest.number:
                 break
             latest = newest  # a writer that was presumed dead must not move the alias back
         place = {"name": self._log, "version": str(entry.number)}
@@ -144,6 +145,24 @@ class PromotionLog:
     def _find(self, attempt: str) -> dict[str, Any] | None:
         found = self._server.search_versions(f"name = '{self._log}'", f"tags.`{_ATTEMPT}` = '{attempt}'")
         return {"model_version": found[0]} if found else None
+
+    def _recent(self) -> list[LoggedPromotion]:
+        """Return the valid promotions from the last published one on."""
+        versions = self._server.search_versions(f"name = '{self._log}'", newest=_RECENT)
+        published = [index for index, version in enumerate(versions) if _PUBLISHED in tags_of(version)]
+        if not published and len(versions) == _RECENT:
+            return self.entries()
+        return self._replay(versions[published[-1] if published else 0 :])
+
+    def _replay(self, versions: Sequence[Mapping[str, Any]]) -> list[LoggedPromotion]:
+        """Return the valid promotions. The first must be valid; every published promotion is."""
+        valid: list[LoggedPromotion] = []
+        for version in versions:
+            tags = tags_of(version)
+            # A promotion is valid if its writer has seen the valid promotion before it.
+            if _SEEN in tags and (not valid or valid[-1].number <= int(tags[_SEEN])):
+                valid.append(self._read(version, tags))
+        return valid
 
     def _read(self, version: Mapping[str, Any], tags: Mapping[str, str]) -> LoggedPromotion:
         promotion = Promotion(

@@ -118,8 +118,8 @@ class MlflowServer:
 
         return self._retries(create_or_find)
 
-    def search_versions(self, *conditions: str) -> list[dict[str, Any]]:
-        """Return the model versions that meet all conditions, in the order of their numbers."""
+    def search_versions(self, *conditions: str, newest: int | None = None) -> list[dict[str, Any]]:
+        """Return the model versions that meet all conditions, or the ``newest``, in the order of their numbers."""
         found: list[dict[str, Any]] = []
         token = None
         while True:
@@ -127,13 +127,13 @@ class MlflowServer:
                 "GET",
                 "/model-versions/search",
                 filter=" and ".join(conditions),
-                max_results=_PAGE,
-                order_by="version_number ASC",
+                max_results=newest or _PAGE,
+                order_by=f"version_number {'DESC' if newest else 'ASC'}",
                 page_token=token,
             )
             found += page.get("model_versions", [])
             token = page.get("next_page_token")
-            if not token:
+            if newest or not token:
                 return sorted(found, key=lambda version: int(version["version"]))
 
     def write(self, folder: str, path: str, source: UPath) -> tuple[int, str]:

@@ -87,7 +87,7 @@ class Checkpoint:
         self.resume: Resume | None = None
         self._every_s = every_s
         self._clock = clock
-        self._verified = False
+        self._saved = self._rejected = False
         for name, part in parts.items():
             check_loadable(name, part.state_dict())
         self._store = Store(folder)
@@ -126,35 +126,47 @@ class Checkpoint:
     ) -> bool:
         """Write a checkpoint now; return whether it was written.
 
-        If the write fails, for example on a full disk, log the failure and continue without this checkpoint.
+        If the write fails, for example on a full disk, log the failure and continue without this checkpoint. The same
+        applies to a state that could not be restored, except for the first checkpoint: then raise ValueError.
         """
         began_s = self._clock()
-        states = {name: part.state_dict() for name, part in self.parts.items()}
-        if not self._verified:
-            # The check in the constructor is not enough: an optimizer's state is complete only after the first step.
-            for name, state in states.items():
-                check_loadable(name, state)
-            self._verified = True
-        saved = True
-        try:
-            self._store.save(
-                {
-                    "parts": states,
-                    "position": asdict(position),
-                    "epoch_start": epoch_start,
-                    "now": now,
-                    "reported": reported,
-                }
-            )
-        except OSError as error:
-            log(f"cannot write a checkpoint to {self._store.folder}, training continues: {error}")
-            saved = False
+        content = {
+            "parts": {name: part.state_dict() for name, part in self.parts.items()},
+            "position": asdict(position),
+            "epoch_start": epoch_start,
+            "now": now,
+            "reported": reported,
+        }
+        saved = self._can_be_restored(content["parts"])
+        if saved:
+            try:
+                self._store.save(content)
+                self._saved = True
+            except OSError as error:
+                log(f"cannot write a checkpoint to {self._store.folder}, training continues: {error}")
+                saved = False
         ended_s = self._clock()
         self.save_s = round(ended_s - began_s, 3)
         if self._every_s is None:
             self.interval_s = min(_LONGEST_INTERVAL_S, max(_SHORTEST_INTERVAL_S, self.save_s / _MAX_SAVE_FRACTION))
         self.next_save_s = ended_s + self.interval_s
         return saved
+
+    def _can_be_restored(self, states: dict[str, Any]) -> bool:
+        """Return whether the states can be restored. A state may change its types at any time, so check each save."""
+        try:
+            for name, state in states.items():
+                check_loadable(name, state)
+        except ValueError as error:
+            if not self._saved:
+                raise
+            if not self._rejected:
+                log(
+                    f"not saved, because it could not be restored (a restart resumes from the last checkpoint): {error}"
+                )
+            self._rejected = True
+            return False
+        return True
 
 
 def restore_parts(parts: dict[str, Stateful], stored: dict[str, Any], source: object) -> None:

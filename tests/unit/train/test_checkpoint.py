@@ -6,6 +6,7 @@ import subprocess
 import zlib
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader
@@ -208,6 +209,15 @@ def test_state_that_could_not_be_loaded_is_rejected_when_saved(tmp_path):
     with pytest.raises(ValueError, match="counter: got a state with pathlib"):  # noqa: PT012
         for _ in track("ab"):
             counter.value = Path("x")
+
+
+def test_state_that_can_no_longer_be_loaded_keeps_the_last_usable_checkpoint(tmp_path, restart, capsys):
+    checkpoint(counter=(counter := Counter()), path=tmp_path, every_s=0)
+    for batch in track(range(10)):
+        counter.value = np.float64(batch) if batch > 4 else batch
+    message = "not saved, as it could not be restored (a restart resumes from the last checkpoint): counter: got"
+    assert capsys.readouterr().err.count(message) == 1
+    assert restart().value == 4
 
 
 def test_names_that_differ_from_those_in_the_checkpoint_are_rejected(tmp_path, restart):

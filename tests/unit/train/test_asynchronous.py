@@ -5,7 +5,9 @@ All processes are real. The model counts how often each sample was trained on, s
 
 import signal
 import socket
-from contextlib import ExitStack
+import struct
+import threading
+from contextlib import ExitStack, suppress
 from types import SimpleNamespace
 
 import pytest
@@ -259,7 +261,8 @@ def test_wrong_keys_and_malformed_messages_are_rejected(start_training, monkeypa
     training.finish_and_check([training.start_worker("a")])
 
 
-def test_silent_connections_are_closed_after_the_handshake_timeout(monkeypatch):
+@pytest.mark.parametrize("sent", [b"", b" "], ids=["silent", "one byte at a time"])
+def test_connections_that_send_no_message_are_closed_after_the_handshake_timeout(monkeypatch, sent):
     monkeypatch.setattr(handshake, "_HANDSHAKE_TIMEOUT_S", 0.5)
     server = handshake.Handshake(
         "127.0.0.1", 0, b"", lambda peer, message, connection_id: peer.send({"kind": "welcome"})
@@ -270,6 +273,12 @@ def test_silent_connections_are_closed_after_the_handshake_timeout(monkeypatch):
             closing.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=LIMIT_S))
             for _ in range(100)
         ]
+        for connection in silent:
+            with suppress(ConnectionError):  # above the limit
+                connection.sendall(struct.pack("!i", 1000) if sent else b"")
+        stop = threading.Event()
+        closing.callback(stop.set)
+        threading.Thread(target=drip, args=(silent, sent, stop), daemon=True).start()
         answer = None
         while answer is None:
             try:
@@ -279,9 +288,18 @@ def test_silent_connections_are_closed_after_the_handshake_timeout(monkeypatch):
             except handshake.DisconnectedError:  # retry at the limit, as workers do
                 continue
         for connection in silent:
-            while connection.recv(1000):
-                pass
+            with suppress(ConnectionError):  # a connection is reset if it has unread bytes
+                while connection.recv(1000):
+                    pass
     assert answer == {"kind": "welcome"}
+
+
+def drip(connections, sent, stop):
+    """Send ``sent`` on each connection every 0.05 s."""
+    while not stop.wait(0.05):
+        for connection in connections:
+            with suppress(OSError):
+                connection.sendall(sent)
 
 
 def test_server_ends_if_no_worker_connects_within_its_patience_time(start_training):

@@ -60,12 +60,14 @@ class Handshake:
     def _admit(self, connection: Connection, connection_id: int) -> None:
         peer, kept = Peer(connection), False
         try:
+            # A timeout of the socket would begin again with each byte.
+            timer = threading.Timer(_HANDSHAKE_TIMEOUT_S, peer.interrupt)
+            timer.start()
             try:
-                peer.set_timeout(_HANDSHAKE_TIMEOUT_S)
                 peer.authenticate(self._key, first=True)
                 message = peer.receive()
-                peer.set_timeout(None)
             finally:
+                timer.cancel()
                 self._pending.release()
             kept = self._serve(peer, message, connection_id)
         except Exception as error:  # a message may be invalid in any way: close the connection

@@ -101,10 +101,14 @@ class Peer:
         result: dict[str, Any] = message
         return result
 
-    def close(self) -> None:
-        """Close the connection; this also ends a ``receive`` in another thread."""
+    def interrupt(self) -> None:
+        """End the connection, and so a ``receive`` in another thread."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Close the connection; this also ends a ``receive`` in another thread."""
+        self.interrupt()
         self._socket.close()
         self._connection.close()
 

@@ -23,6 +23,7 @@ from .links import ModelLink
 from .values import Reader, mapping, number, open_registry, path_or_url, read_fields, storage_path
 
 if TYPE_CHECKING:
+    from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context
 
     from paceline.runtime import Job, Runtime
@@ -155,6 +156,7 @@ the first a letter or digit
         self.lineage = lineage
         self.devices: Any = devices
         self._job: Job | None = None
+        self._result: dict[str, Any] | None = None
         self._killed = threading.Event()
         read_fields(self, self.readers, rendered=False)
 
@@ -162,13 +164,20 @@ the first a letter or digit
         """Score both models, compare the scores and register the challenger."""
         self._killed.clear()
         try:
-            return self._evaluate(context)
+            self._result = self._evaluate(context)
         except InvalidInputError as error:
             raise AirflowFailException(str(error)) from error  # a retry cannot succeed
         except PacelineError as error:
             if self._killed.is_set():
                 raise AirflowException("The task was stopped; its job has been removed") from error
             raise AirflowException(str(error)) from error
+        return self._result
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage[Any, Any]:
+        """Return the models, the data and the registered version, for Airflow's OpenLineage provider."""
+        from . import lineage
+
+        return lineage.describe_evaluation(self, self._result)
 
     def on_kill(self) -> None:
         """Stop and remove the job, in a thread because Airflow calls this method in a signal handler."""

@@ -20,6 +20,7 @@ from .links import ModelLink
 from .values import Reader, number, open_registry, optional_number, path_or_url, read_fields
 
 if TYPE_CHECKING:
+    from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context
 
 _ACCEPTED = "at least 0, in units of the metric"
@@ -115,6 +116,7 @@ class PromoteOperator(BaseOperator):
         self.min_improvement: Any = min_improvement
         self.confidence: Any = confidence
         self.promoted_model: str | None = None
+        self._result: dict[str, Any] | None = None
         read_fields(self, _READERS, rendered=False)
 
     def execute(self, context: Context) -> dict[str, Any]:
@@ -133,7 +135,14 @@ class PromoteOperator(BaseOperator):
                 {key: result[key] for key in ("model", "version", "previous_version", "reason")}
             )
         context["ti"].xcom_push(key=PROMOTION_XCOM, value=True)
+        self._result = result
         return result
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage[Any, Any]:
+        """Return the version and, after a promotion, the champion, for Airflow's OpenLineage provider."""
+        from . import lineage
+
+        return lineage.describe_promotion(self, self._result)
 
     def _decide_and_promote(self) -> dict[str, Any]:
         read_fields(self, _READERS, rendered=True)

@@ -20,6 +20,7 @@ from ._reporting import Callback
 from .links import ContainerLogsLink
 
 if TYPE_CHECKING:
+    from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context
 
     from paceline.control import Gains
@@ -168,6 +169,7 @@ class DeadlineTrainingOperator(JobOperator):
         self.gains = gains
         self.container_id: str | None = None
         self._training: Training | None = None
+        self._result: dict[str, Any] | None = None
         _arguments.check(self)
 
     def execute(self, context: Context) -> dict[str, Any]:
@@ -192,7 +194,14 @@ class DeadlineTrainingOperator(JobOperator):
             deviation,
             result.mean_devices,
         )
-        return result.to_json()
+        self._result = result.to_json()
+        return self._result
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage[Any, Any]:
+        """Return the inputs and the trained model, for Airflow's OpenLineage provider."""
+        from . import lineage
+
+        return lineage.describe_training(self, self._result)
 
     def on_kill(self) -> None:
         """Request the end of training. Airflow calls this in a signal handler when the task or worker must end."""

@@ -19,6 +19,7 @@ from .retraining import Hold, find_hold, load_started, parse_cooldown, parse_tim
 from .triggers import DriftTrigger
 
 if TYPE_CHECKING:
+    from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context
 
     from ._queries import Parameters
@@ -178,6 +179,7 @@ class DriftSensor(BaseSensorOperator):
         self.deferrable = deferrable
         self.report_link = ""
         self._hold: Hold | None = None  # of the last check
+        self._summary: dict[str, Any] | None = None  # the result
         # Reject invalid settings when Airflow parses the DAG, not when the task runs.
         self._check(rendered=False)
         check_champion(reference, model, registry, settings)
@@ -249,6 +251,14 @@ class DriftSensor(BaseSensorOperator):
             return self._defer(context, parse_time(event["timeout_at"]), hold)
         return self._finish(context, None, event["summary"], event["report"])
 
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage[Any, Any]:
+        """Return both windows and the drift report, for Airflow's OpenLineage provider."""
+        # mypy does not find the operators' folder by this name.
+        from paceline.operators import lineage  # type: ignore[import-not-found]
+
+        found: OperatorLineage[Any, Any] = lineage.describe_check(self, self._summary)
+        return found
+
     def _read_templates(self) -> None:
         try:
             self._read_fields(rendered=True)
@@ -257,8 +267,7 @@ class DriftSensor(BaseSensorOperator):
 
     def _read_fields(self, *, rendered: bool) -> None:
         # Import `values` here, because the import is slow and most DAGs have values that need no validation.
-        # mypy does not find the operators' folder by this name.
-        from paceline.operators import values  # type: ignore[import-not-found]
+        from paceline.operators import values
 
         def read_source(field: str, value: object) -> Any:
             return values.path_or_url(field, value, "a SQL query, or the path of a Parquet or CSV file")
@@ -321,7 +330,7 @@ class DriftSensor(BaseSensorOperator):
 
         ti = context["ti"]
         retrain = summary["verdict"] in NEEDS_TRAINING and hold is None
-        summary = {**summary, "retrain": retrain}
+        summary = self._summary = {**summary, "retrain": retrain}
         if hold is not None:
             note = f"No training starts: {hold.reason}."
             summary["reason"] += f" {note}"

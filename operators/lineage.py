@@ -174,9 +174,11 @@ def _model_dataset(registry: str, name: str, version: int | None = None) -> Data
     >>> model = _model_dataset("/data/registry/", "churn", 3)
     >>> model.namespace, model.name, model.facets["version"].datasetVersion
     ('file:///data/registry', 'churn', '3')
+    >>> _model_dataset("mlflow://mlflow_default", "churn").namespace
+    'mlflow://mlflow_default'
     """
     place = _file_dataset(registry)
-    namespace = f"file://{place.name}" if place.namespace == "file" else f"{place.namespace}/{place.name}"
+    namespace = f"file://{place.name}" if place.namespace == "file" else f"{place.namespace}/{place.name}".rstrip("/")
     facets: dict[str, Any] = {"datasetType": dataset_type_dataset.DatasetTypeDatasetFacet("MODEL")}
     if version is not None:
         facets["version"] = dataset_version_dataset.DatasetVersionDatasetFacet(str(version))

@@ -29,7 +29,8 @@ from paceline.drift import DriftReport, FeatureDrift
 from paceline.errors import InvalidInputError, TrainingFailedError
 from paceline.operators import DeadlineTrainingOperator, EvaluateOperator, PromoteOperator, lineage
 from paceline.operators import promote as promote_module
-from paceline.registry import Registry
+from paceline.operators._improvement import ResampleCollector
+from paceline.registry import FileRegistry
 from paceline.sensors import DriftSensor
 
 SCHEMA = Path(__file__).parents[3] / "docs" / "facets" / "PacelineDriftRunFacet.json"
@@ -114,8 +115,8 @@ def test_champion_and_stored_rows_of_a_check_are_the_datasets_of_other_tasks(win
     (windows / "model").mkdir()
     (windows / "model" / "weights").write_text("1")
     data_window = {"source": f"{windows}/calm.parquet"}
-    version = Registry(registry).register(windows / "model", name="churn", data_window=data_window)
-    Registry(registry).promote("churn", version.version, reason="first")
+    version = FileRegistry(registry).register(windows / "model", name="churn", data_window=data_window)
+    FileRegistry(registry).promote("churn", version.version, reason="first")
     sensor = _check(reference="champion", current=f"{windows}/shifted.parquet", **champion)
     second = _lineage_of(sensor)
     assert _names(second.inputs) == [
@@ -175,7 +176,7 @@ def _evaluation(**arguments: Any) -> EvaluateOperator:
 @pytest.fixture
 def evaluate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], EvaluateOperator]:
     """Return a function that evaluates a model with a score of 0.7, and returns the operator."""
-    monkeypatch.setattr(EvaluateOperator, "_score", lambda *arguments: {"auc": 0.7})
+    monkeypatch.setattr(EvaluateOperator, "_score", lambda *arguments: ({"auc": 0.7}, ResampleCollector("auc")))
     (tmp_path / "trained").mkdir()
     (tmp_path / "trained" / "weights").write_text("1")
     runs = map(str, count())
@@ -200,7 +201,7 @@ def test_evaluation_leads_from_the_training_data_to_the_version(
     (version,) = first.outputs
     assert (version.namespace, version.name, _version(version)) == (f"file://{tmp_path}/registry", "churn", "1")
 
-    Registry(tmp_path / "registry").promote("churn", 1, reason="first")
+    FileRegistry(tmp_path / "registry").promote("churn", 1, reason="first")
     second = _lineage_of(evaluate())
     champion = second.inputs.pop()
     assert _names(second.inputs) == read
@@ -224,7 +225,7 @@ def test_promotion_leads_from_the_version_to_the_champion_only_if_promoted(
     monkeypatch.setattr(promote_module, "_was_sent", lambda context, outlet: False)  # needs a supervisor process
     results = [evaluate()._result]
     if not promoted:
-        Registry(tmp_path / "registry").promote("churn", 1, reason="first")
+        FileRegistry(tmp_path / "registry").promote("churn", 1, reason="first")
         results.append(evaluate()._result)  # equally good
     task = PromoteOperator(task_id="promote", evaluation=results[-1], registry=f"{tmp_path}/registry/")
     assert task.get_openlineage_facets_on_complete(TI) == OperatorLineage(), "without a result, nothing is known"

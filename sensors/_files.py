@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from paceline.errors import InvalidInputError
@@ -23,12 +23,17 @@ _CONTENT_KEYS = ("size", "mtime", "ETag", "etag", "md5Hash", "LastModified", "la
 
 
 def read_file(
-    field: str, source: str, columns: Sequence[str] | None, max_rows: int, window_column: str | None = None
+    field: str,
+    source: str,
+    columns: Sequence[str] | None,
+    max_rows: int,
+    window_column: str | None = None,
+    optional: Collection[str] = (),
 ) -> tuple[pd.DataFrame, int, str]:
     """Return the rows of a file or a random sample of ``max_rows`` rows, and the number of the file's rows.
 
     The third value is the greatest value of ``window_column``, or "". A path that ends in ``.parquet`` may be a folder
-    of Parquet files. Only ``columns`` are read, unless the file lacks one of them.
+    of Parquet files. Only ``columns`` are read, unless the file lacks one of them that is not ``optional``.
     """
     import pandas as pd
 
@@ -36,7 +41,7 @@ def read_file(
     newest = Newest(field, window_column)
     read = _read_parquet if path.name.lower().endswith(_PARQUET) else _read_csv
     try:
-        frame, rows = read(path, columns, max_rows, newest)
+        frame, rows = read(path, columns, optional, max_rows, newest)
     except FileNotFoundError as error:
         raise InvalidInputError(field, source, "a file that exists") from error
     except pd.errors.EmptyDataError as error:
@@ -71,7 +76,15 @@ def find_file(field: str, source: str) -> ObjectStoragePath:
     return ObjectStoragePath(source)
 
 
-def _read_parquet(path: Any, columns: Sequence[str] | None, max_rows: int, newest: Newest) -> tuple[pd.DataFrame, int]:
+def _choose(known: Sequence[str], columns: Sequence[str] | None, optional: Collection[str]) -> list[str]:
+    """Return the columns to read from those of a file: all if one that is not optional is missing, for the error."""
+    wanted = [name for name in columns or () if name in known or name not in optional]
+    return wanted if wanted and set(wanted) <= set(known) else list(known)
+
+
+def _read_parquet(
+    path: Any, columns: Sequence[str] | None, optional: Collection[str], max_rows: int, newest: Newest
+) -> tuple[pd.DataFrame, int]:
     import pyarrow as pa  # type: ignore[import-untyped]
     from pyarrow import parquet
 
@@ -80,7 +93,7 @@ def _read_parquet(path: Any, columns: Sequence[str] | None, max_rows: int, newes
         with part.open("rb") as stream:
             file = parquet.ParquetFile(stream, pre_buffer=False)  # a buffer would hold the whole file
             known = [name for name in file.schema_arrow.names if not name.startswith("__index_level_")]  # of pandas
-            wanted = list(columns) if columns and set(columns) <= set(known) else known
+            wanted = _choose(known, columns, optional)
             if not file.metadata.num_rows:
                 sample.add(file.read(columns=wanted))
             for batch in file.iter_batches(_PART_ROWS, columns=wanted):
@@ -104,7 +117,9 @@ def _parquet_files(path: Any) -> Iterator[Any]:
     yield from parts
 
 
-def _read_csv(path: Any, columns: Sequence[str] | None, max_rows: int, newest: Newest) -> tuple[pd.DataFrame, int]:
+def _read_csv(
+    path: Any, columns: Sequence[str] | None, optional: Collection[str], max_rows: int, newest: Newest
+) -> tuple[pd.DataFrame, int]:
     import pandas as pd
 
     compression: Literal["gzip"] | None = "gzip" if path.name.lower().endswith(".gz") else None
@@ -112,7 +127,7 @@ def _read_csv(path: Any, columns: Sequence[str] | None, max_rows: int, newest: N
     if columns:
         with path.open("rb") as stream:
             header = pd.read_csv(stream, compression=compression, nrows=0).columns
-        wanted = list(columns) if set(columns) <= set(header) else None
+        wanted = _choose(list(header), columns, optional)
     text: set[str] = set()
     while True:
         sample = RowSample[pd.DataFrame](max_rows, lambda parts: pd.concat(parts, ignore_index=True))

@@ -193,6 +193,7 @@ class DriftCheck:
             columns=self._columns(column),
             max_rows=self.settings.max_rows,
             window_column=column,
+            optional=[self.actual] if field == "current" and self.actual else [],  # labels come later
         )
 
     def _columns(self, *more: str | None) -> list[str] | None:

@@ -59,8 +59,9 @@ class DriftSensor(BaseSensorOperator):
         Columns whose values are labels even if they look like numbers.
     prediction, actual:
         Columns with the recorded prediction and its later label; with both, the sensor also monitors the model's error.
+        It estimates the error of current rows whose label is missing, and ``current`` may lack the column ``actual``.
     time:
-        Column that orders the rows and locates a change of the error.
+        Column that orders the rows, locates a change of the error and delimits the periods of the estimate.
     settings:
         Thresholds and methods, for example ``DriftSettings(minimum_samples=500)``.
     model, registry:
@@ -85,9 +86,9 @@ class DriftSensor(BaseSensorOperator):
     Returns
     -------
     The summary (XCom ``return_value``): ``verdict``, ``reason``, ``retrain`` (whether a training is to start),
-    ``drifted_features``, ``concept_drift``, ``statistics`` of the drifted features, row counts, ``window``, and with
-    ``report_dir`` also ``report_json`` and ``report_html``. XCom ``window`` is the source of the current window, for
-    ``EvaluateOperator(data_window=drift.output["window"])``.
+    ``drifted_features``, ``concept_drift``, ``estimated_drift``, ``statistics`` of the drifted features, row counts,
+    ``window``, and with ``report_dir`` also ``report_json`` and ``report_html``. XCom ``window`` is the source of the
+    current window, for ``EvaluateOperator(data_window=drift.output["window"])``.
     XCom ``report`` contains the whole report for Airflow's pages; if it exceeds 48 kB, the least severe features are
     omitted.
 

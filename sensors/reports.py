@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperatorLink
@@ -51,6 +52,9 @@ def summarise(
     if report_dir:
         summary |= write_report(report, report_dir, *parts)
         if report.needs_training and check.reference == CHAMPION:
+            if check.actual is not None and check.actual not in window.frame:
+                # Later checks expect the column in one of their windows.
+                window = replace(window, frame=window.frame.assign(**{check.actual: None}))
             summary["window"] = {"source": write_window(window, report_dir, *parts)}
     return {"summary": summary, "report": fit_to_xcom(report.to_dict())}
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -57,6 +57,7 @@ def read_window(
     columns: Sequence[str] | None = None,
     max_rows: int = DriftSettings.max_rows,
     window_column: str | None = None,
+    optional: Collection[str] = (),
 ) -> DataWindow:
     """Read a window of data.
 
@@ -79,6 +80,8 @@ def read_window(
     window_column:
         Column whose greatest value is the window's identity. By default, the identity of a file changes with the file,
         and a query has none.
+    optional:
+        Those of ``columns`` that the window may lack.
 
     Raises
     ------
@@ -91,7 +94,7 @@ def read_window(
     if is_sql(source):
         return DataWindow(*read_query(field, source, conn_id, parameters, max_rows, window_column))
     identity = identify_file(field, source)
-    frame, rows, newest = read_file(field, source, columns, max_rows, window_column)
+    frame, rows, newest = read_file(field, source, columns, max_rows, window_column, optional)
     return DataWindow(frame, rows, identity if window_column is None else newest)
 
 

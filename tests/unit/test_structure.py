@@ -48,7 +48,8 @@ EXPORTS = {
         "make_controller target_end_s"
     ),
     "paceline.drift": (
-        "NEEDS_TRAINING Change ConceptDrift DriftReport DriftSettings FeatureDrift Histogram JointDrift compare to_html"
+        "NEEDS_TRAINING Change ConceptDrift DriftReport DriftSettings EstimatedPeriod FeatureDrift Histogram "
+        "JointDrift PerformanceEstimate compare to_html"
     ),
     "paceline.elastic": "Decider Options Scaling Step TeamConfiguration TeamSample",
     "paceline.fleet": "BackgroundApp EngineCheck Fleet Link Machine check load",

@@ -4,6 +4,7 @@ Independent of Airflow; ``paceline.sensors`` is the integration.
 """
 
 from paceline.drift._page import to_html
+from paceline.drift._performance import EstimatedPeriod, PerformanceEstimate
 from paceline.drift._report import (
     NEEDS_TRAINING,
     Change,
@@ -22,9 +23,11 @@ __all__ = [
     "ConceptDrift",
     "DriftReport",
     "DriftSettings",
+    "EstimatedPeriod",
     "FeatureDrift",
     "Histogram",
     "JointDrift",
+    "PerformanceEstimate",
     "compare",
     "to_html",
 ]

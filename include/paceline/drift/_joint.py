@@ -55,7 +55,7 @@ def compare_jointly(
         return None
     rng = np.random.default_rng(0)
     chosen = [frame.iloc[np.sort(rng.permutation(len(frame))[:MAX_ROWS])] for frame in (reference, current)]
-    encoded = np.concatenate([_encode(column, *chosen) for column in columns], axis=1)
+    encoded = np.concatenate([encode_column(column, *chosen) for column in columns], axis=1)
     labels = np.repeat([0, 1], [len(frame) for frame in chosen])
     learn = rng.random(len(labels)) < 0.5
     classifier = HistGradientBoostingClassifier(max_iter=60, random_state=0)
@@ -74,7 +74,7 @@ def compare_jointly(
     )
 
 
-def _encode(column: Column, *frames: pd.DataFrame) -> NDArray[np.float64]:
+def encode_column(column: Column, *frames: pd.DataFrame) -> NDArray[np.float64]:
     """Return a column's values in all frames as numbers; labels become the rank of their frequency."""
     import numpy as np
     import pandas as pd

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from html import escape
 
+from paceline.drift._estimate_picture import estimate_chart, estimate_facts
+from paceline.drift._performance import PerformanceEstimate
 from paceline.drift._picture import distribution_chart, error_curve
 from paceline.drift._report import ConceptDrift, DriftReport, FeatureDrift, JointDrift
 
@@ -75,6 +77,8 @@ def to_html(report: DriftReport) -> str:
         body.append(_joint_card(report.joint))
     if report.concept is not None:
         body.append(_concept_card(report.concept))
+    if report.estimate is not None:
+        body.append(_estimate_card(report.estimate))
     if report.features:
         cards = "".join(_feature_card(feature) for feature in report.features)
         body.append(f'<h2>Features, most severe first</h2><div class="cards">{cards}</div>')
@@ -128,6 +132,15 @@ def _concept_card(concept: ConceptDrift) -> str:
         f"<h3>{escape(concept.detector)} on the {escape(concept.measure)}</h3>{_badge(concept.verdict)}</header>"
         f'<p>{escape(concept.reason)}</p><p class="soft num">{escape(" · ".join(facts))}</p>'
         f"{error_curve(concept)}</article>"
+    )
+
+
+def _estimate_card(estimate: PerformanceEstimate) -> str:
+    facts = "".join(f'<p class="soft num">{escape(fact)}</p>' for fact in estimate_facts(estimate))
+    return (
+        '<h2>Estimated model error</h2><article class="card"><header>'
+        f"<h3>{estimate.method} of the {escape(estimate.measure)}</h3>{_badge(estimate.verdict)}</header>"
+        f"<p>{escape(estimate.reason)}</p>{facts}{estimate_chart(estimate)}</article>"
     )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, TypeVar
 
+from paceline.drift._performance import EstimatedPeriod, PerformanceEstimate
 from paceline.errors import InvalidInputError
 
 Verdict = Literal["drift", "no drift", "not enough data", "no champion"]
@@ -145,6 +146,8 @@ class DriftReport:
         The model's error, if ``compare`` was called with the columns of predictions and labels.
     joint:
         The joint distribution of the features, if no single feature has drifted.
+    estimate:
+        The model's error estimated without labels, if the reference has predictions and labels.
     reference, current:
         Descriptions of the windows: a query, a path, a time span.
     notes:
@@ -166,6 +169,7 @@ class DriftReport:
     features: tuple[FeatureDrift, ...] = ()
     concept: ConceptDrift | None = None
     joint: JointDrift | None = None
+    estimate: PerformanceEstimate | None = None
     reference: str = "reference"
     current: str = "current"
     notes: tuple[str, ...] = ()
@@ -190,12 +194,12 @@ class DriftReport:
     def drifted_parts(self) -> list[str]:
         """Sorted names of the drifted features, with ``"(concept)"`` if the model's error rose.
 
-        ``"(joint)"`` means that no single feature has drifted but all of them jointly. Without a champion,
-        ``["(no champion)"]``.
+        ``"(estimate)"`` means that the estimated error of rows without labels rose, ``"(joint)"`` that no single
+        feature has drifted but all of them jointly. Without a champion, ``["(no champion)"]``.
         """
         if self.verdict == "no champion":
             return ["(no champion)"]
-        others = (("(concept)", self.concept), ("(joint)", self.joint))
+        others = (("(concept)", self.concept), ("(joint)", self.joint), ("(estimate)", self.estimate))
         return sorted([*self.drifted_features, *(name for name, part in others if part and part.verdict == "drift")])
 
     def fingerprint(self) -> str:
@@ -219,6 +223,8 @@ class DriftReport:
             "drifted_features": self.drifted_features,
             "concept_drift": self.concept is not None and self.concept.verdict == "drift",
             "joint_drift": self.joint is not None and self.joint.verdict == "drift",
+            "estimated_drift": self.estimate is not None and self.estimate.verdict == "drift",
+            "estimated_error": self.estimate and self.estimate.error,
             "statistics": {
                 feature.name: {
                     "test": feature.test,
@@ -255,7 +261,11 @@ class DriftReport:
             curve = tuple((int(row), float(error)) for row, error in concept.get("curve", ()))
             concept = _build_known(ConceptDrift, concept, changes=changes, curve=curve)
         joint = _build_optional(JointDrift, data.get("joint"))
-        return _build_known(cls, data, features=features, concept=concept, joint=joint)
+        estimate = data.get("estimate")
+        if estimate is not None:
+            periods = tuple(_build_known(EstimatedPeriod, item) for item in estimate.get("periods", ()))
+            estimate = _build_known(PerformanceEstimate, estimate, periods=periods)
+        return _build_known(cls, data, features=features, concept=concept, joint=joint, estimate=estimate)
 
 
 T = TypeVar("T")

@@ -35,6 +35,8 @@ class DriftSettings:
     error_threshold:
         Smallest relevant rise of the model's error, relative to the error of predictions without skill (0.02: two
         percent of it; for wrong predictions two percentage points).
+    estimate_threshold:
+        Smallest relevant rise of the estimated error of predictions without labels, relative to the same (0.02).
     detector:
         ``"adwin"``, ``"page_hinkley"``, or ``"ddm"`` for right and wrong predictions.
     error:
@@ -65,6 +67,7 @@ class DriftSettings:
     minimum_samples: int = 100
     max_rows: int = 200_000
     error_threshold: float = 0.02
+    estimate_threshold: float = 0.02
     detector: Detector = "adwin"
     error: ErrorKind = "auto"
     threshold: float = 0.5
@@ -76,6 +79,7 @@ class DriftSettings:
             "joint_threshold",
             "missing_threshold",
             "error_threshold",
+            "estimate_threshold",
             "threshold",
         ):
             number = _to_float(getattr(self, field))

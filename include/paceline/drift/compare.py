@@ -9,9 +9,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
-from paceline.drift._columns import check_column, check_window, choose_columns
+from paceline.drift._columns import Column, check_column, check_window, choose_columns
+from paceline.drift._estimates import estimate_performance
 from paceline.drift._features import TestedFeature, judge_features, run_tests
 from paceline.drift._joint import compare_jointly
+from paceline.drift._performance import PerformanceEstimate
 from paceline.drift._report import ConceptDrift, DriftReport, FeatureDrift, JointDrift, Verdict
 from paceline.drift._settings import DriftSettings
 from paceline.drift.concept import detect_concept_drift
@@ -43,7 +45,7 @@ def compare(
     difference is large enough to matter. The first condition limits false alarms for any number of features; the second
     prevents alarms about negligible differences in many rows. If no feature has drifted, a classifier tries to tell the
     windows apart, which finds changes of the joint distribution. The window has drifted if at least one feature, or all
-    of them jointly, have drifted, or the model's error rose.
+    of them jointly, have drifted, or the model's error rose, realised or estimated.
 
     Parameters
     ----------
@@ -54,9 +56,10 @@ def compare(
     categorical:
         Columns whose values are labels even if they look like numbers.
     prediction, actual:
-        Columns with the recorded prediction and its later label; name both or neither. The reference may lack them.
+        Columns with the recorded prediction and its later label; name both or neither. The reference may lack them, and
+        the current window may lack ``actual``: the error of rows without labels is estimated from the reference.
     time:
-        Column that orders the rows and locates a change.
+        Column that orders the rows, locates a change and delimits the periods of the estimate.
     settings:
         Thresholds and methods.
     reference_name, current_name:
@@ -92,15 +95,19 @@ def compare(
 
     excluded = {name for name in (prediction, actual, time) if name is not None}
     chosen, notes = choose_columns(reference, current, columns=columns, categorical=categorical, excluded=excluded)
-    for field, name in (("prediction", prediction), ("actual", actual), ("time", time)):
+    for field, name in (("prediction", prediction), ("time", time)):
         if name is not None:
             check_column(field, name, current, "current")
+    if actual is not None and actual not in current.columns:
+        check_column("actual", actual, reference, "reference or current")
+        notes.append(f"The current window has no column {actual}, so its rows have no labels.")
+        current = current.assign(**{actual: None})
 
     for window, frame, rows in (("reference", reference, reference_rows), ("current", current, current_rows)):
         if rows is not None and rows > len(frame):
             notes.append(f"A random sample of {len(frame):,} of {rows:,} rows stands for the {window} window.")
     features: list[FeatureDrift] = []
-    concept, joint = None, None
+    concept, joint, estimate = None, None, None
     too_short = _too_short_reason(len(reference), len(current), settings.minimum_samples)
     if too_short:
         verdict, reason = "not enough data", too_short
@@ -113,8 +120,8 @@ def compare(
                 [column for column in chosen if column.name in tested], reference, current, settings
             )
         if prediction is not None and actual is not None:
-            concept = _compare_errors(reference, current, prediction, actual, time, settings)
-        verdict, reason = _overall_verdict(features, concept, joint, measured)
+            concept, estimate = _compare_errors(chosen, reference, current, prediction, actual, time, settings)
+        verdict, reason = _overall_verdict(features, (joint, concept, estimate), measured)
     return DriftReport(
         verdict=verdict,  # type: ignore[arg-type]
         reason=reason,
@@ -123,6 +130,7 @@ def compare(
         features=tuple(features),
         concept=concept,
         joint=joint,
+        estimate=estimate,
         reference=_add_time_span(reference_name, reference, time),
         current=_add_time_span(current_name, current, time),
         notes=tuple(notes),
@@ -138,13 +146,14 @@ def check_column_pair(prediction: object, actual: object) -> None:
 
 
 def _compare_errors(
+    columns: Sequence[Column],
     reference: pd.DataFrame,
     current: pd.DataFrame,
     prediction: str,
     actual: str,
     time: str | None,
     settings: DriftSettings,
-) -> ConceptDrift:
+) -> tuple[ConceptDrift, PerformanceEstimate | None]:
     if time is not None:
         current = current.sort_values(time, kind="stable")
         if time in reference.columns:
@@ -170,13 +179,14 @@ def _compare_errors(
         ceiling=errors.ceiling,
         classes=errors.classes,
     )
-    return replace(concept, auc_reference=errors.auc_reference, auc_current=errors.auc_current)
+    concept = replace(concept, auc_reference=errors.auc_reference, auc_current=errors.auc_current)
+    estimate = estimate_performance(columns, reference, current, prediction, actual, errors, settings, time)
+    return concept, estimate
 
 
 def _overall_verdict(
     features: Sequence[FeatureDrift],
-    concept: ConceptDrift | None,
-    joint: JointDrift | None,
+    others: Sequence[JointDrift | ConceptDrift | PerformanceEstimate | None],
     measured: Sequence[TestedFeature],
 ) -> tuple[Verdict, str]:
     drifted = [feature.name for feature in features if feature.verdict == "drift"]
@@ -185,7 +195,7 @@ def _overall_verdict(
     if drifted:
         names = ", ".join(drifted[:5]) + (f" and {len(drifted) - 5} more" if len(drifted) > 5 else "")
         parts.append(f"Drift in {len(drifted)} of {len(tested)} features: {names}.")
-    parts += [part.reason for part in (joint, concept) if part is not None and part.verdict == "drift"]
+    parts += [part.reason for part in others if part is not None and part.verdict == "drift"]
     if parts:
         return "drift", " ".join(parts)
     if not tested and any(item.too_few for item in measured):

@@ -127,7 +127,7 @@ def compute_errors(
     # Each column's values in both windows.
     columns = [(reference[name][before], current[name][after]) for name in (prediction, actual)]
 
-    if not all(_are_numbers(series) for column in columns for series in column if len(series)):
+    if not all(are_numbers(series) for column in columns for series in column if len(series)):
         if error not in ("auto", "wrong"):
             raise InvalidInputError(
                 "error", error, f"'wrong' or 'auto', because {prediction!r} and {actual!r} are labels"
@@ -143,8 +143,8 @@ def compute_errors(
     scored = binary and not np.isin(predicted, (0, 1)).all()
     if error == "auto":
         error = "absolute" if not binary else "brier" if scored and detector != "ddm" else "wrong"
-    _check_values(error, prediction, actual, predicted, binary=binary)
-    values, no_skill, ceiling = _compute_row_errors(error, predicted, truth, start, threshold, binary=binary)
+    check_values(error, prediction, actual, predicted, binary=binary)
+    values, no_skill, ceiling = compute_row_errors(error, predicted, truth, start, threshold, binary=binary)
     return PredictionErrors(
         MEASURES[error],
         values[:start],
@@ -158,7 +158,7 @@ def compute_errors(
     )
 
 
-def _are_numbers(series: pd.Series[Any]) -> bool:
+def are_numbers(series: pd.Series[Any]) -> bool:
     """Return whether all values are numbers or true/false. Columns of objects occur with missing or decimal values."""
     import numbers
     from decimal import Decimal
@@ -170,9 +170,10 @@ def _are_numbers(series: pd.Series[Any]) -> bool:
     return types.is_numeric_dtype(series.dtype) or types.is_bool_dtype(series.dtype)
 
 
-def _check_values(
+def check_values(
     error: ErrorKind, prediction: str, actual: str, predicted: NDArray[np.float64], *, binary: bool
 ) -> None:
+    """Raise InvalidInputError if the kind of error does not suit the labels (``binary``: 0 and 1) or predictions."""
     if error in TWO_CLASS_KINDS and not binary:
         raise InvalidInputError(
             "error", error, f"'absolute', 'wrong' or 'auto', because {actual!r} has numbers other than 0 and 1"
@@ -187,7 +188,7 @@ def _check_values(
         )
 
 
-def _compute_row_errors(
+def compute_row_errors(
     error: ErrorKind,
     predicted: NDArray[np.float64],
     truth: NDArray[np.float64],
@@ -196,7 +197,7 @@ def _compute_row_errors(
     *,
     binary: bool,
 ) -> tuple[NDArray[np.float64], float, float]:
-    """Return the errors, and their ``no_skill`` and ``ceiling``. The current rows begin at ``start``."""
+    """Return the errors, and their ``no_skill`` and ``ceiling``. The rows of the reference end before ``start``."""
     import numpy as np
 
     # Half a row is added to each class, so that the rate is never 0 or 1.

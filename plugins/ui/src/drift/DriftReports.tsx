@@ -76,6 +76,9 @@ function DriftReport({ name, report }: { name: string; report: Report }) {
           <Part title="All features together" verdict={report.joint.verdict} reason={report.joint.reason} />
         ) : null}
         {report.concept ? <Concept concept={report.concept} /> : null}
+        {report.estimate ? (
+          <Part title="The model's estimated error" verdict={report.estimate.verdict} reason={report.estimate.reason} />
+        ) : null}
         {report.notes.map((note) => (
           <Text key={note} fontSize="sm" color="fg.muted">
             {note}

@@ -28,6 +28,11 @@ export interface JointDrift {
   reason: string;
 }
 
+export interface PerformanceEstimate {
+  verdict: "drift" | "no drift" | "not enough data" | "skipped";
+  reason: string;
+}
+
 export interface Report {
   verdict: "drift" | "no drift" | "not enough data" | "no champion";
   reason: string;
@@ -38,5 +43,6 @@ export interface Report {
   features: FeatureDrift[];
   concept: ConceptDrift | null;
   joint?: JointDrift | null;
+  estimate?: PerformanceEstimate | null;
   notes: string[];
 }

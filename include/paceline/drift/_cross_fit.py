@@ -1,0 +1,115 @@
+"""Estimates errors with models that are cross-fitted to the reference, with the uncertainty of the estimates.
+
+Called by ``paceline.drift._estimates``. Cross-fitting prevents that a model's fit to its own rows biases an estimate.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from paceline.drift._learners import FOLDS, Learner
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+    Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class CrossFit:
+    """The models of all folds of the reference, and the estimates that follow from them.
+
+    Row numbers of the methods count from 0 in the current window.
+
+    Parameters
+    ----------
+    learner:
+        The learner, which has the rows.
+    reference_error:
+        Realised error of the reference.
+    own:
+        Prediction for each row of the reference, by the model that has not learned from this row.
+    current:
+        Predictions of each model for all current rows.
+    learned_errors:
+        Realised error of the rows from which each model has learned.
+    """
+
+    learner: Learner
+    reference_error: float
+    own: Floats
+    current: Floats
+    learned_errors: Floats
+
+    def error(self, rows: Rows) -> tuple[float, float]:
+        """Return the estimated error of current rows, and its standard error; see ``PerformanceEstimate``."""
+        expected = self.current[:, rows].mean(axis=0)
+        noise = self.learner.noise(expected, self._positions(rows), self.own).mean() / len(rows)
+        variance = _jackknife_variance(self._errors_by_fold(rows)) + float(noise)
+        return self.reference_error + self._rise(rows), variance**0.5
+
+    def rise_p_value(self, rows: Rows) -> float:
+        """Return the p-value of the test that the expected error of current rows is not above the reference's.
+
+        The jackknife gives the variance that comes from the reference, with one degree of freedom less than there are
+        folds. Welch's formula combines it with the variance of the current rows.
+        """
+        from scipy.stats import t
+
+        values = self.learner.values(self.current[:, rows].mean(axis=0), self._positions(rows))
+        before = _jackknife_variance(self._errors_by_fold(rows) - self.learned_errors)
+        after = float(values.var(ddof=1)) / len(rows)
+        if not before + after > 0:  # constant predictions
+            return 0.0 if self._rise(rows) > 0 else 1.0
+        freedom = (before + after) ** 2 / (before**2 / (FOLDS - 1) + after**2 / (len(rows) - 1))
+        return float(t.sf(self._rise(rows) / (before + after) ** 0.5, freedom))
+
+    def realised(self, target: Floats, rows: Rows) -> float:
+        """Return the error of current rows according to their labels, which the ``target`` of all rows contains."""
+        return float(self.learner.values(target[rows], self._positions(rows)).mean())
+
+    def _rise(self, rows: Rows) -> float:
+        """Return the difference of the expected errors of current rows and of the reference."""
+        import numpy as np
+
+        before = self.learner.values(self.own, np.arange(len(self.own)))
+        after = self.learner.values(self.current[:, rows].mean(axis=0), self._positions(rows))
+        return float(after.mean() - before.mean())
+
+    def _errors_by_fold(self, rows: Rows) -> Floats:
+        import numpy as np
+
+        return np.array([self.learner.values(fold[rows], self._positions(rows)).mean() for fold in self.current])
+
+    def _positions(self, rows: Rows) -> Rows:
+        return len(self.own) + rows
+
+
+def cross_fit(learner: Learner, reference_error: float | None = None) -> CrossFit:
+    """Fit a model without each fold of the reference.
+
+    ``reference_error`` is the realised error of the reference, if the learner has only a sample of its rows.
+    """
+    import numpy as np
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+    start = len(learner.target)
+    if reference_error is None:
+        reference_error = float(learner.values(learner.target, np.arange(start)).mean())
+    own = np.empty(start)
+    current, learned_errors = [], []
+    with threadpool_limits(1, user_api="openmp"):  # other tasks share the machine, and the models are small
+        for rows, fold in learner.split():
+            model = learner.fit(rows)
+            own[fold] = model.predict(learner.inputs[fold])
+            current.append(model.predict(learner.inputs[start:]))
+            learned_errors.append(float(learner.values(learner.target[rows], rows).mean()))
+    return CrossFit(learner, reference_error, own, np.array(current), np.array(learned_errors))
+
+
+def _jackknife_variance(estimates: Floats) -> float:
+    """Return the variance of an estimate, given the estimates without each fold."""
+    return float(((estimates - estimates.mean()) ** 2).sum() * (len(estimates) - 1) / len(estimates))

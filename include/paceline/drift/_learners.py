@@ -1,0 +1,167 @@
+"""What predictions without labels tell about their errors: learned from the scores, or from all features.
+
+Used by ``paceline.drift._estimates`` and ``paceline.drift._cross_fit``. The models come from scikit-learn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from paceline.drift.prediction_errors import ErrorKind, compute_row_errors
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+    Rows = NDArray[np.int64]
+
+FOLDS = 10
+
+
+class Learner(Protocol):
+    """A model of the errors, with the rows of both windows.
+
+    The rows of the reference come first, and ``target`` has their values of what the model predicts.
+    """
+
+    method: Literal["CBPE", "DLE"]
+    inputs: Floats
+    target: Floats
+
+    def split(self) -> Iterator[tuple[Rows, Rows]]:
+        """Yield the rows of the reference without one fold, and the rows of this fold."""
+
+    def fit(self, rows: Rows) -> Any:
+        """Return a scikit-learn model that has learned the target of these rows."""
+
+    def values(self, target: Floats, rows: Rows) -> Floats:
+        """Return one value for each row, given its target or the prediction of it; their mean is the error."""
+
+    def noise(self, expected: Floats, rows: Rows, own: Floats) -> Floats:
+        """Return the variance of each row's value that the labels will show, given its expected target.
+
+        ``own`` are the predictions for the rows of the reference.
+        """
+
+
+class Calibrator:
+    """Confidence-based performance estimation: the expected error of a row follows from the probability of its label.
+
+    The model is the isotonic regression of the labels on the scores: the probability of the label 1 for each score. The
+    error with each of both labels is known, so the expected error is their mean, weighted by the probability.
+    """
+
+    method: Literal["CBPE", "DLE"] = "CBPE"
+
+    def __init__(self, error: ErrorKind, threshold: float, scores: Floats, truth: Floats) -> None:
+        import numpy as np
+
+        self.inputs, self.target = scores, truth
+        start = len(truth)
+        # The ranking error compares a score with those of the reference, which therefore come first once more.
+        everything = np.concatenate([scores[:start], scores])
+        negative, positive = (
+            compute_row_errors(
+                error,
+                everything,
+                np.concatenate([truth, np.full(len(scores), float(label))]),
+                start,
+                threshold,
+                binary=True,
+            )[0][start:]
+            for label in (0, 1)
+        )
+        self._errors = (negative, positive)
+        self._balanced = error == "auc"
+
+    def split(self) -> Iterator[tuple[Rows, Rows]]:
+        """Yield folds with equal shares of positive rows."""
+        from sklearn.model_selection import StratifiedKFold
+
+        folds = StratifiedKFold(FOLDS, shuffle=True, random_state=0)
+        yield from folds.split(self.target, self.target)
+
+    def fit(self, rows: Rows) -> Any:
+        """Return the isotonic regression of the labels on the scores."""
+        from sklearn.isotonic import IsotonicRegression
+
+        return IsotonicRegression(y_min=0, y_max=1, out_of_bounds="clip").fit(self.inputs[rows], self.target[rows])
+
+    def values(self, target: Floats, rows: Rows) -> Floats:
+        """Return the expected error of each row, given the probabilities of the label 1."""
+        level, negative, positive = self._by_label(target, rows)
+        return level + (1 - target) * negative + target * positive
+
+    def noise(self, expected: Floats, rows: Rows, own: Floats) -> Floats:
+        """Return the variance of each row's error, whose label is a Bernoulli variable."""
+        _, negative, positive = self._by_label(expected, rows)
+        variance: Floats = expected * (1 - expected) * (positive - negative) ** 2
+        return variance
+
+    def _by_label(self, target: Floats, rows: Rows) -> tuple[float, Floats, Floats]:
+        """Return an offset, and the value of each row with the label 0 and with 1.
+
+        The ranking error is the mean of the means of both classes. A row's value is its influence on this mean, so that
+        the values have the variance of the mean.
+        """
+        errors = [both[rows] for both in self._errors]
+        if not self._balanced:
+            return 0.0, errors[0], errors[1]
+        weights = (1 - target, target)
+        occurring = [label for label in (0, 1) if weights[label].sum() > 0]
+        level = 0.0
+        for label in (0, 1):
+            if label not in occurring:
+                errors[label] = errors[label] * 0.0
+                continue
+            share = float(weights[label].mean())
+            mean = float((weights[label] * errors[label]).mean()) / share
+            errors[label] = (errors[label] - mean) / (share * len(occurring))
+            level += mean / len(occurring)
+        return level, errors[0], errors[1]
+
+
+class LossModel:
+    """Direct loss estimation: gradient-boosted trees learn the error of a row from the features and the prediction.
+
+    ``is_wrong`` tells that the errors are 0 and 1, for right and wrong predictions.
+    """
+
+    method: Literal["CBPE", "DLE"] = "DLE"
+
+    def __init__(self, inputs: Floats, errors: Floats, *, is_wrong: bool) -> None:
+        self.inputs, self.target = inputs, errors
+        self._is_wrong = is_wrong
+
+    def split(self) -> Iterator[tuple[Rows, Rows]]:
+        """Yield random folds."""
+        from sklearn.model_selection import KFold
+
+        yield from KFold(FOLDS, shuffle=True, random_state=0).split(self.target)
+
+    def fit(self, rows: Rows) -> Any:
+        """Return trees that have learned the errors."""
+        from sklearn.ensemble import HistGradientBoostingRegressor
+
+        model = HistGradientBoostingRegressor(max_iter=60, max_leaf_nodes=15, early_stopping=False, random_state=0)
+        return model.fit(self.inputs[rows], self.target[rows])
+
+    def values(self, target: Floats, rows: Rows) -> Floats:
+        """Return the expected errors, which are the target."""
+        return target
+
+    def noise(self, expected: Floats, rows: Rows, own: Floats) -> Floats:
+        """Return the variance of each row's error.
+
+        Absolute errors are assumed to spread in proportion to their mean, as those of a scaled distribution do.
+        """
+        import numpy as np
+
+        if self._is_wrong:
+            probability = np.clip(expected, 0, 1)
+            variance: Floats = probability * (1 - probability)
+            return variance
+        mean_square = float((own**2).mean())
+        return expected**2 * (float(((self.target - own) ** 2).mean()) / mean_square if mean_square else 0.0)

@@ -1,0 +1,81 @@
+"""The estimated error of predictions without labels, as part of a drift report.
+
+``paceline.drift._estimates`` creates these values; ``DriftReport`` contains them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class EstimatedPeriod:
+    """The estimate for consecutive rows of the current window, from time ``start`` to ``end``.
+
+    ``error`` is the estimated error of all ``rows`` with a prediction. ``realised_error`` is the error of the
+    ``labelled_rows`` among them, or None without labels. ``standard_error`` as in ``PerformanceEstimate``.
+    """
+
+    start: str
+    end: str
+    rows: int
+    error: float
+    standard_error: float
+    labelled_rows: int = 0
+    realised_error: float | None = None
+
+
+@dataclass(frozen=True)
+class PerformanceEstimate:
+    """The model's error, estimated from predictions and features without labels.
+
+    The estimate learns from the reference which predictions tend to be wrong. It assumes that this relation has not
+    changed, so it cannot see concept drift.
+
+    Parameters
+    ----------
+    method:
+        ``"CBPE"`` (confidence-based performance estimation) for probabilities and scores, ``"DLE"`` (direct loss
+        estimation) for numbers and classes.
+    verdict:
+        Whether the estimated error of the rows without labels has risen. ``"skipped"`` if all rows have labels.
+    reason:
+        The verdict in one sentence.
+    measure:
+        Measure of the error, as in ``ConceptDrift``.
+    reference_rows, reference_error:
+        Number of rows with a prediction and a label in the reference, and their realised error.
+    rows, error:
+        Number of current rows with a prediction but no label, and their estimated error.
+    standard_error:
+        Standard deviation of the difference between ``error`` and the error that the labels will show, if the
+        assumption holds.
+    p_value:
+        p-value of the test that the expected error of these rows is not above that of the reference.
+    labelled_rows:
+        Number of current rows with a prediction and a label. The estimate ignores these labels.
+    labelled_error, labelled_standard_error:
+        Estimated error of these rows, and its standard error.
+    realised_error:
+        Error of these rows according to their labels.
+    periods:
+        The estimate by time, if a time column is known.
+    """
+
+    method: Literal["CBPE", "DLE"]
+    verdict: Literal["drift", "no drift", "not enough data", "skipped"]
+    reason: str
+    measure: str
+    reference_rows: int = 0
+    reference_error: float | None = None
+    rows: int = 0
+    error: float | None = None
+    standard_error: float | None = None
+    p_value: float | None = None
+    labelled_rows: int = 0
+    labelled_error: float | None = None
+    labelled_standard_error: float | None = None
+    realised_error: float | None = None
+    difference: float | None = None
+    periods: tuple[EstimatedPeriod, ...] = ()

@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 
 from paceline.errors import InvalidInputError
-from paceline.registry import Registry
+from paceline.registry import FileRegistry
 from paceline.sensors import DriftSensor
 from paceline.sensors.check import DriftCheck
 from paceline.sensors.reports import summarise
@@ -112,8 +112,8 @@ def test_kept_rows_of_a_champion_have_the_label_column_for_later_checks(tmp_path
     source = summarise(check, report, window, str(tmp_path / "reports"))["summary"]["window"]
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "weights").write_text("1")
-    Registry(registry).register(tmp_path / "model", name="churn", data_window=source)
-    Registry(registry).promote("churn", 1, reason="better")
+    FileRegistry(registry).register(tmp_path / "model", name="churn", data_window=source)
+    FileRegistry(registry).promote("churn", 1, reason="better")
     report = check.run()
     assert report.verdict == "no drift"
     assert report.estimate is not None

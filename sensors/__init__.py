@@ -1,8 +1,8 @@
 """Airflow sensors and triggers of Paceline: ``from paceline.sensors import DriftSensor``."""
 
-from paceline.drift import DriftSettings
+from paceline.drift import DriftSettings, QualitySettings
 
 from .drift import DriftSensor
 from .triggers import DriftEventTrigger, DriftTrigger
 
-__all__ = ["DriftEventTrigger", "DriftSensor", "DriftSettings", "DriftTrigger"]
+__all__ = ["DriftEventTrigger", "DriftSensor", "DriftSettings", "DriftTrigger", "QualitySettings"]

@@ -82,8 +82,8 @@ def decide_new_drift(
     """Fire if a feature or the model's error drifts for the first time since the last check without drift.
 
     Drift that continues in a sliding window is not new. With a cooldown, it fires again after the cooldown, because the
-    training that it started has not ended it. A report with too little data does not change the state. A changed check
-    or champion (``check``) resets the state.
+    training that it started has not ended it. A report of too little or bad data does not change the state. A changed
+    check or champion (``check``) resets the state.
 
     >>> from datetime import timezone
     >>> from paceline.drift import DriftReport, FeatureDrift
@@ -93,7 +93,7 @@ def decide_new_drift(
     >>> first.fires, decide_new_drift(drift, first.state, "check", now, None).fires
     (True, False)
     """
-    if report.verdict == "not enough data":
+    if report.verdict in ("not enough data", "bad data"):
         return EventDecision(False, last, report)
     known = last if last.check == check else TriggerState(check, fired_at=last.fired_at)
     if not report.needs_training:
@@ -132,7 +132,9 @@ def decide_new_window(
         return EventDecision(False, known, None)
     looks = known.looks + 1
     spent = dataclasses.replace(settings, significance=look_significance(settings.significance, looks))
-    report = dataclasses.replace(check, settings=spent).compare(window)
+    report = dataclasses.replace(check, settings=spent).compare(window, now)
+    if report.verdict == "bad data":
+        return EventDecision(False, known, report)  # check the window again until its data is repaired
     state = dataclasses.replace(known, looks=looks, rows=window.rows)
     if not report.needs_training:
         return EventDecision(False, state, report)

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 _PARQUET = ".parquet"
 _CSV = (".csv", ".csv.gz")
 _PART_ROWS = 100_000
+# Size of the arrays in a part and in a sample, at eight bytes for each number. Parts with long arrays have fewer rows.
+_ARRAY_BYTES = 64 * 2**20
+_BUFFER_BYTES = 2**20
 # What the file systems of fsspec tell about a file's content.
 _CONTENT_KEYS = ("size", "mtime", "ETag", "etag", "md5Hash", "LastModified", "last_modified", "updated")
 
@@ -96,12 +99,32 @@ def _read_parquet(
             wanted = _choose(known, columns, optional)
             if not file.metadata.num_rows:
                 sample.add(file.read(columns=wanted))
-            for batch in file.iter_batches(_PART_ROWS, columns=wanted):
+            part_rows = _PART_ROWS
+            if numbers := _count_array_numbers(file, wanted):
+                # Read a part of each column at a time. Otherwise, the arrays of a row group would be in memory.
+                metadata = file.metadata
+                file = parquet.ParquetFile(stream, pre_buffer=False, buffer_size=_BUFFER_BYTES, metadata=metadata)
+                most = max(1, _ARRAY_BYTES * metadata.num_rows // (8 * numbers))
+                part_rows = min(part_rows, most)
+                sample.limit(most)
+            for batch in file.iter_batches(part_rows, columns=wanted):
                 rows = pa.Table.from_batches([batch])
                 sample.add(rows)
                 if newest.column is not None:
                     newest.add((rows.select([newest.column]) if newest.column in known else rows).to_pandas())
     return sample.table().to_pandas(), sample.rows
+
+
+def _count_array_numbers(file: Any, columns: Sequence[str]) -> int:
+    """Return how many numbers the arrays in ``columns`` have together, according to the file's metadata."""
+    import pyarrow as pa
+
+    prefixes = tuple(f"{name}." for name in columns if pa.types.is_nested(file.schema_arrow.field(name).type))
+    if not prefixes:
+        return 0
+    groups = [file.metadata.row_group(index) for index in range(file.metadata.num_row_groups)]
+    chunks = [group.column(index) for group in groups for index in range(group.num_columns)]
+    return sum(chunk.num_values for chunk in chunks if chunk.path_in_schema.startswith(prefixes))
 
 
 def _parquet_files(path: Any) -> Iterator[Any]:

@@ -55,6 +55,10 @@ class RowSample(Generic[Table]):
         self._keys: list[NDArray[np.float64]] = []
         self._limit = 1.0  # rows with greater keys are not in the sample
 
+    def limit(self, max_rows: int) -> None:
+        """Reduce the size of the sample to ``max_rows``, if it is greater."""
+        self._max_rows = min(self._max_rows, max_rows)
+
     def add(self, part: Table) -> None:
         """Add the next rows."""
         import numpy as np

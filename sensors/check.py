@@ -10,10 +10,12 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from paceline.drift import DriftSettings
 from paceline.drift.compare import check_column_pair
+from paceline.drift.quality import check_age_column, describe_severe, find_stale_rows
 from paceline.errors import InvalidInputError
 from paceline.extras import require
 
@@ -78,6 +80,7 @@ class DriftCheck:
         elif not isinstance(self.settings, DriftSettings):
             raise InvalidInputError("settings", self.settings, "DriftSettings(...)")
         check_column_pair(self.prediction, self.actual)
+        check_age_column(self.time, self.settings.quality)
         check_champion(self.reference, self.model, self.registry, self.settings)
 
     def resolve(self) -> DriftCheck | None:
@@ -114,13 +117,16 @@ class DriftCheck:
         """Read and compare both windows. This method blocks, so asynchronous code must call it in a thread."""
         return self.measure()[0]
 
-    def measure(self) -> tuple[DriftReport, DataWindow]:
-        """Read and compare both windows. Return the report and the current window."""
+    def measure(self, now: datetime | None = None) -> tuple[DriftReport, DataWindow]:
+        """Read and compare both windows. Return the report and the current window.
+
+        Rows are stale with respect to ``now``, by default the current time.
+        """
         current = self.read_current()
         check = self.resolve()
-        return (self.without_champion(current) if check is None else check.compare(current)), current
+        return (self.without_champion(current, now) if check is None else check.compare(current, now)), current
 
-    def without_champion(self, current: DataWindow) -> DriftReport:
+    def without_champion(self, current: DataWindow, now: datetime | None = None) -> DriftReport:
         """Return the report of a check whose model has no champion."""
         from paceline.drift import DriftReport
 
@@ -128,21 +134,24 @@ class DriftCheck:
         if len(current.frame) < minimum:
             reason = f"current: got {current.rows} rows, expected at least {minimum} (minimum_samples)"
             return DriftReport("not enough data", reason, 0, current.rows)
+        stale = find_stale_rows(current.frame, self.time, self.settings.quality, now)
+        is_bad = any(problem.severe for problem in stale)
         return DriftReport(
-            "no champion",
-            f"{self.model} has no champion yet in {self.registry}.",
+            "bad data" if is_bad else "no champion",
+            describe_severe(stale) if is_bad else f"{self.model} has no champion yet in {self.registry}.",
             0,
             current.rows,
             current=describe(self.current, self.current_parameters),
-            settings=dataclasses.asdict(self.settings),
+            settings=self.settings.to_dict(),
+            quality=tuple(stale),
         )
 
     def read_current(self) -> DataWindow:
         """Read the current window."""
         return self._read("current", self.current, self.conn_id, self.current_parameters, self.window_column)
 
-    def compare(self, current: DataWindow) -> DriftReport:
-        """Read the reference and compare the current window with it."""
+    def compare(self, current: DataWindow, now: datetime | None = None) -> DriftReport:
+        """Read the reference and compare the current window with it. Rows are stale with respect to ``now``."""
         from paceline.drift import compare
 
         name = describe(self.reference, self.reference_parameters)
@@ -166,6 +175,7 @@ class DriftCheck:
             current_name=describe(self.current, self.current_parameters),
             reference_rows=reference.rows,
             current_rows=current.rows,
+            now=now,
         )
 
     def _read_reference(self) -> DataWindow:

@@ -11,7 +11,7 @@ from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from paceline.drift import NEEDS_TRAINING, DriftSettings
-from paceline.errors import InvalidInputError
+from paceline.errors import BadDataError, InvalidInputError
 
 from .check import CHAMPION, CheckOptions, DriftCheck, check_champion
 from .reports import DriftReportLink, run_folder, summarise
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ._queries import Parameters
 
 OnNoDrift = Literal["wait", "skip", "succeed"]
+OnBadData = Literal["fail", "no_drift"]
 # Accepted types of template fields when Airflow parses the DAG. All other template fields accept text.
 _PLAIN_TYPES: dict[str, tuple[type, ...]] = {
     "cooldown": (),
@@ -75,6 +76,10 @@ class DriftSensor(BaseSensorOperator):
         check once and, without drift, skip this task and its downstream tasks; for scheduled DAGs. ``"succeed"``: check
         once and succeed; the summary contains the verdict. Too little data counts as no drift, and so does drift that
         starts no training.
+    on_bad_data:
+        What to do if the verdict is bad data, for example because a column has no values (see ``QualitySettings``); it
+        never starts a training. ``"fail"`` (default): store the report and fail, so that retries and failure callbacks
+        run. ``"no_drift"``: as without drift; a waiting sensor waits until the data is repaired.
     report_dir:
         Path or URL of the folder for ``report.json`` and ``report.html`` of each run. With ``reference="champion"``, it
         also keeps the compared rows of each run that trains, for the checks of the new champion.
@@ -96,6 +101,8 @@ class DriftSensor(BaseSensorOperator):
     ------
     InvalidInputError
         At run time, if a connection, file, column or value is invalid.
+    BadDataError
+        If the data is bad and ``on_bad_data`` is ``"fail"``.
     AirflowFailException
         If the rendered value of a template field is invalid, for example if ``features`` is text.
 
@@ -150,6 +157,7 @@ class DriftSensor(BaseSensorOperator):
         registry: str | None = None,
         cooldown: timedelta | float | str | None = None,
         on_no_drift: OnNoDrift = "wait",
+        on_bad_data: OnBadData = "fail",
         report_dir: str | None = None,
         report_url: str | None = None,
         deferrable: bool | None = None,
@@ -158,6 +166,8 @@ class DriftSensor(BaseSensorOperator):
         super().__init__(**kwargs)
         if on_no_drift not in ("wait", "skip", "succeed"):
             raise InvalidInputError("on_no_drift", on_no_drift, "'wait', 'skip' or 'succeed'")
+        if on_bad_data not in ("fail", "no_drift"):
+            raise InvalidInputError("on_bad_data", on_bad_data, "'fail' or 'no_drift'")
         self.reference = reference
         self.current = current
         self.conn_id = conn_id
@@ -173,6 +183,7 @@ class DriftSensor(BaseSensorOperator):
         self.registry = registry
         self.cooldown: Any = cooldown
         self.on_no_drift: OnNoDrift = on_no_drift
+        self.on_bad_data: OnBadData = on_bad_data
         self.report_dir = report_dir
         self.report_url = report_url
         if deferrable is None:
@@ -226,6 +237,7 @@ class DriftSensor(BaseSensorOperator):
             folder=run_folder(context["ti"]),
             first_check_s=first_check_s,
             timeout_at=timeout_at.isoformat(),
+            fail_on_bad_data=self.on_bad_data == "fail" and not self.silent_fail,
         )
         # Airflow accepts no timeout of 0 or less. A sensor that has timed out does so at once.
         left = max(timeout_at - now, timedelta(milliseconds=1))
@@ -235,19 +247,25 @@ class DriftSensor(BaseSensorOperator):
         """Check for drift once."""
         self._read_templates()
         check = self._check()
-        report, window = check.measure()
+        report, window = check.measure(self._now(context))
         self.log.info("%s", report.reason)
+        for problem in report.quality:
+            self.log.warning("Data quality: %s: %s: %s", problem.kind, problem.column or "rows", problem.reason)
+        fails = report.verdict == "bad data" and self.on_bad_data == "fail"
         hold = self._hold = self._find_hold(context) if report.needs_training else None
-        if self.on_no_drift == "wait" and (hold or not report.needs_training):
+        if self.on_no_drift == "wait" and (hold or not report.needs_training) and not fails:
             return PokeReturnValue(is_done=False)
         event = summarise(check, report, window, self.report_dir, *run_folder(context["ti"]))
         return PokeReturnValue(is_done=True, xcom_value=self._finish(context, hold, **event))
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
-        """Finish the task after the trigger has found drift, or wait again if an earlier training makes it moot."""
+        """Finish the task after the trigger has found drift or bad data.
+
+        If an earlier training makes another one unnecessary, wait again.
+        """
         self._read_templates()
         self.log.info("%s", event["summary"]["reason"])
-        hold = self._find_hold(context)
+        hold = self._find_hold(context) if event["summary"]["verdict"] in NEEDS_TRAINING else None
         if hold is not None:
             return self._defer(context, parse_time(event["timeout_at"]), hold)
         return self._finish(context, None, event["summary"], event["report"])
@@ -314,7 +332,9 @@ class DriftSensor(BaseSensorOperator):
         return hold
 
     def _now(self, context: Context) -> datetime:
-        """Return the time that counts for the cooldown: the time of the run, so that a backfill gives equal results.
+        """Return the time that counts for the cooldown and for the age of rows.
+
+        It is the time of the run, so that a backfill gives equal results.
 
         The time of a waiting sensor is the current time.
         """
@@ -323,7 +343,7 @@ class DriftSensor(BaseSensorOperator):
     def _finish(
         self, context: Context, hold: Hold | None, summary: dict[str, Any], report: dict[str, Any]
     ) -> dict[str, Any]:
-        """Publish the report, set the asset events and return the summary, or skip the task.
+        """Publish the report, set the asset events and return the summary, or skip or fail the task.
 
         ``hold`` tells why an earlier training makes a further one unnecessary.
         """
@@ -350,6 +370,9 @@ class DriftSensor(BaseSensorOperator):
                 if isinstance(outlet, Asset):
                     context["outlet_events"][outlet].extra = summary
             return summary
+        if summary["verdict"] == "bad data" and self.on_bad_data == "fail":
+            ti.xcom_push(key="return_value", value=summary)
+            raise BadDataError(summary["reason"])
         # Airflow emits an event for every outlet of a successful task. Without a training, emit no event.
         self.outlets = []
         if self.on_no_drift == "skip":

@@ -7,6 +7,7 @@ and tests the data, so that a check never blocks the triggerer's shared event lo
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
@@ -33,7 +34,7 @@ HANDOVER_S = 3.0
 
 
 class DriftTrigger(BaseTrigger):
-    """A trigger of ``DriftSensor``: repeats the check until a training is needed, then resumes the task.
+    """A trigger of ``DriftSensor``: repeats the check until a training is needed or the data is bad.
 
     Parameters
     ----------
@@ -49,6 +50,8 @@ class DriftTrigger(BaseTrigger):
         Seconds before the first check; by default ``poll_interval_s``.
     timeout_at:
         Time at which the sensor times out (ISO 8601); the event returns it to the sensor.
+    fail_on_bad_data:
+        Whether bad data resumes the task, which then fails, instead of continuing to check.
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class DriftTrigger(BaseTrigger):
         folder: Sequence[str] = (),
         first_check_s: float | None = None,
         timeout_at: str = "",
+        fail_on_bad_data: bool = True,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.check = DriftCheck(**check)
@@ -69,15 +73,17 @@ class DriftTrigger(BaseTrigger):
         self.folder = list(folder)
         self.first_check_s = first_check_s
         self.timeout_at = timeout_at
+        self.fail_on_bad_data = fail_on_bad_data
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class path and the arguments with which Airflow recreates this trigger."""
         names = ("poll_interval_s", "keep_going", "report_dir", "folder", "first_check_s", "timeout_at")
-        kwargs = {"check": self.check.to_dict(), **{name: getattr(self, name) for name in names}}
+        kwargs = {name: getattr(self, name) for name in (*names, "fail_on_bad_data")}
+        kwargs["check"] = self.check.to_dict()
         return f"{type(self).__module__}.{type(self).__qualname__}", kwargs
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Yield one event, the result of ``summarise`` and ``timeout_at``, when a training is needed."""
+        """Yield one event, the result of ``summarise`` and ``timeout_at``, when the sensor is to end."""
         wait_s = self.poll_interval_s if self.first_check_s is None else self.first_check_s
         while True:
             await asyncio.sleep(wait_s)
@@ -85,7 +91,7 @@ class DriftTrigger(BaseTrigger):
             try:
                 report, window = await asyncio.to_thread(self.check.measure)
                 self.log.info("%s", report.reason)
-                if not report.needs_training:
+                if not (report.needs_training or (self.fail_on_bad_data and report.verdict == "bad data")):
                     continue
                 event = await asyncio.to_thread(summarise, self.check, report, window, self.report_dir, *self.folder)
             except Exception:
@@ -127,8 +133,9 @@ class DriftEventTrigger(BaseEventTrigger):
 
     Notes
     -----
-    The trigger logs a failed check (for example, during a database outage) and repeats it after the interval. Use a
-    separate trigger for each asset: a trigger with several assets loses its state when the triggerer restarts.
+    The trigger logs a failed check (for example, during a database outage) and bad data, and checks again after the
+    interval. Use a separate trigger for each asset: a trigger with several assets loses its state when the triggerer
+    restarts.
 
     Examples
     --------
@@ -204,7 +211,7 @@ class DriftEventTrigger(BaseEventTrigger):
         decision, window = await asyncio.to_thread(self._decide, last)
         report = decision.report
         if report is not None:
-            self.log.info("%s", report.reason)
+            self.log.log(logging.WARNING if report.verdict == "bad data" else logging.INFO, "%s", report.reason)
         if report is None or not decision.fires:
             return False, decision.state, {}
         folder = report.fingerprint()
@@ -214,11 +221,11 @@ class DriftEventTrigger(BaseEventTrigger):
     def _decide(self, last: TriggerState) -> tuple[EventDecision, DataWindow]:
         now, window, check = timezone.utcnow(), self.check.read_current(), self.check.resolve()
         if check is None:
-            report, digest = self.check.without_champion(window), self.check.fingerprint()
+            report, digest = self.check.without_champion(window, now), self.check.fingerprint()
             return decide_new_drift(report, last, digest, now, self.cooldown_s), window
         if self.fire_on == "new_window":
             return decide_new_window(check, window, last, now, self.cooldown_s), window
-        report = check.compare(window)
+        report = check.compare(window, now)
         return decide_new_drift(report, last, check.fingerprint(), now, self.cooldown_s), window
 
     async def _load_state(self) -> TriggerState:

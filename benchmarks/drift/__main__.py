@@ -1,6 +1,7 @@
 """Measures the drift tests: ``python -m benchmarks.drift [--peers] [--only SECTION] [--windows 100] [--json FILE]``.
 
-The default takes a few minutes and measures Paceline alone. ``--peers`` compares Paceline with Evidently, NannyML,
+The default takes a few minutes and measures Paceline alone. ``--only embeddings`` takes 20 seconds for each window.
+``--peers`` compares Paceline with Evidently, NannyML,
 alibi-detect and river, which it installs into ``build/drift`` (5 GB).
 """
 
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.drift import compared, cost, environments
+from benchmarks.drift.embeddings import embedding_rates, print_embeddings
 from benchmarks.drift.frames import ten_features
 from benchmarks.drift.growing import growing_rates, print_growing
 from benchmarks.drift.rates import detection_rate, detector_rates, false_alarm_rate
@@ -23,6 +25,7 @@ from benchmarks.drift.weather import print_weather, weather_drift
 from benchmarks.options import between, writable
 
 ALONE = ("rates", "concept")
+LONG = ("embeddings",)
 WITH_PEERS = ("growing", "tools", "detectors", "cost")
 
 
@@ -33,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=writable, help="also write the figures as JSON")
     parser.add_argument("--windows", type=between(1, 10_000), default=100, help="windows for each figure (100)")
     parser.add_argument("--peers", action="store_true", help="compare with other tools (about half an hour)")
-    parser.add_argument("--only", choices=(*ALONE, *WITH_PEERS), nargs="+", help="measure only these sections")
+    parser.add_argument("--only", choices=(*ALONE, *LONG, *WITH_PEERS), nargs="+", help="measure only these sections")
     parser.add_argument(
         "--rows",
         type=between(100, 10**9),
@@ -56,6 +59,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for row in result["detectors"]:
             delay = "" if row["delay_rows"] is None else f"   median delay {row['delay_rows']:.0f} rows"
             print(f"  {row['detector']:<13} {row['error_after']:.0%}: alarm in {row['alarms']:6.1%}{delay}")
+    if "embeddings" in sections:
+        print(f"Drift reported in {options.windows} pairs of windows of vectors, by change of the second window")
+        result["embeddings"] = embedding_rates(options.windows)
+        print_embeddings(result["embeddings"])
     if "growing" in sections:
         print(f"Alarms and median rows until the alarm in {options.windows} windows that grow to 3,000 rows")
         result["growing"] = growing_rates(options.windows)

@@ -37,6 +37,10 @@ class InvalidInputError(PacelineError, ValueError):
         return type(self), (self.field, self.value, self.accepted)
 
 
+class BadDataError(PacelineError):
+    """Raised when data has severe problems of quality, so that a model must not be trained on it."""
+
+
 class RuntimeUnavailableError(PacelineError):
     """Raised when the engine or machine of a job does not respond. A later retry may succeed."""
 

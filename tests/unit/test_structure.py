@@ -49,7 +49,7 @@ EXPORTS = {
     ),
     "paceline.drift": (
         "NEEDS_TRAINING Change ConceptDrift DriftReport DriftSettings EstimatedPeriod FeatureDrift Histogram "
-        "JointDrift PerformanceEstimate compare to_html"
+        "JointDrift PerformanceEstimate QualityProblem QualitySettings compare to_html"
     ),
     "paceline.elastic": "Decider Options Scaling Step TeamConfiguration TeamSample",
     "paceline.fleet": "BackgroundApp EngineCheck Fleet Link Machine check load",
@@ -69,7 +69,7 @@ EXPORTS = {
     "paceline.schedule": (
         "Assignment Candidate Estimates NoFeasibleWorkerError Plan Problem State deep_edge fair schedule"
     ),
-    "paceline.sensors": "DriftEventTrigger DriftSensor DriftSettings DriftTrigger",
+    "paceline.sensors": "DriftEventTrigger DriftSensor DriftSettings DriftTrigger QualitySettings",
     "paceline.train": (
         "Converged Loop checkpoint data_parallel device input_dir output_dir report resampled stop_early track"
     ),

@@ -5,6 +5,7 @@ Independent of Airflow; ``paceline.sensors`` is the integration.
 
 from paceline.drift._page import to_html
 from paceline.drift._performance import EstimatedPeriod, PerformanceEstimate
+from paceline.drift._quality_settings import QualitySettings
 from paceline.drift._report import (
     NEEDS_TRAINING,
     Change,
@@ -13,6 +14,7 @@ from paceline.drift._report import (
     FeatureDrift,
     Histogram,
     JointDrift,
+    QualityProblem,
 )
 from paceline.drift._settings import DriftSettings
 from paceline.drift.compare import compare
@@ -28,6 +30,8 @@ __all__ = [
     "Histogram",
     "JointDrift",
     "PerformanceEstimate",
+    "QualityProblem",
+    "QualitySettings",
     "compare",
     "to_html",
 ]

@@ -11,6 +11,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from paceline.drift._quality_settings import ProblemKind
+from paceline.drift._vectors import count_dimensions, is_array, is_array_text
 from paceline.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -18,16 +20,22 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
-Kind = Literal["numeric", "categorical"]
+Kind = Literal["numeric", "categorical", "embedding"]
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column to compare; if ``skipped`` is not empty, the reason not to compare the column."""
+    """A column to compare; if ``skipped`` is not empty, the reason not to compare the column.
+
+    ``problem`` is the kind of this reason if it is a problem of data quality. ``dimensions`` is the length of the
+    vectors of an embedding.
+    """
 
     name: str
     kind: Kind
     skipped: str = ""
+    problem: ProblemKind | None = None
+    dimensions: int = 0
 
 
 def check_window(field: str, frame: object) -> pd.DataFrame:
@@ -49,11 +57,16 @@ def check_column(field: str, name: str, frame: pd.DataFrame, window: str) -> Non
     if name in frame.columns:
         return
     available = [str(column) for column in frame.columns]
+    hint = _suggest(name, available)
+    shown = ", ".join(available[:20]) + (", …" if len(available) > 20 else "")
+    accepted = f"a column of the {window} window ({hint}{' ' if hint else ''}the columns are {shown})"
+    raise InvalidInputError(field, name, accepted)
+
+
+def _suggest(name: str, available: Sequence[str]) -> str:
     lowered = {column.lower(): column for column in available}
     close = [lowered[hit] for hit in difflib.get_close_matches(str(name).lower(), lowered, n=3, cutoff=0.5)]
-    hint = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
-    shown = ", ".join(available[:20]) + (", …" if len(available) > 20 else "")
-    raise InvalidInputError(field, name, f"a column of the {window} window ({hint}the columns are {shown})")
+    return f"did you mean {' or '.join(map(repr, close))}?" if close else ""
 
 
 def choose_columns(
@@ -64,60 +77,81 @@ def choose_columns(
     categorical: Collection[str],
     excluded: Collection[str],
 ) -> tuple[list[Column], list[str]]:
-    """Return the columns to compare, and notes for the report.
+    """Return the columns to compare, and the names of the columns that only the current window has.
 
-    ``columns=None`` means every column of the reference except ``excluded``.
+    ``columns=None`` means every column of the reference except ``excluded``. With a list, no column counts as new.
     """
-    notes: list[str] = []
     if columns is not None and (isinstance(columns, str) or not len(columns)):
         raise InvalidInputError("columns", columns, "a list with at least one column name, or None for all")
     if isinstance(categorical, str):
         raise InvalidInputError("categorical", categorical, "a list of column names")
     explicit = columns is not None
     names = list(dict.fromkeys(columns)) if columns is not None else []
+    new: list[str] = []
     if not explicit:
         names = [name for name in reference.columns if name not in excluded]
-        new = [str(name) for name in current.columns if name not in reference.columns]
-        new = [name for name in new if name not in excluded]
-        if new:
-            notes.append(f"The current window has columns that the reference lacks: {', '.join(new)}.")
+        new = [str(name) for name in current.columns if name not in reference.columns and name not in excluded]
     for name in names:
         check_column("columns", name, reference, "reference")
-        check_column("columns", name, current, "current")
     for name in categorical:
         check_column("categorical", name, reference, "reference")
-    return [_classify_column(reference[name], current[name], name in categorical, explicit) for name in names], notes
+    return [_choose_column(name, reference, current, name in categorical, explicit) for name in names], new
 
 
-def _classify_column(reference: pd.Series[Any], current: pd.Series[Any], as_labels: bool, explicit: bool) -> Column:
-    name = str(reference.name)
-    kind_by_window = {}
-    for window, series in (("reference", reference), ("current", current)):
-        kind = "categorical" if as_labels and series.notna().any() else _column_kind(series, window)
-        if kind is not None:
-            kind_by_window[window] = kind
-    if not kind_by_window:
+def _choose_column(
+    name: str, reference: pd.DataFrame, current: pd.DataFrame, as_labels: bool, explicit: bool
+) -> Column:
+    """Choose how to compare a column, or state why it is not compared."""
+    before = _labels_or_kind(reference[name], "reference", as_labels)
+    usual = _KINDS.get(before or "", "numeric")
+    if name not in current.columns:
+        hint = _suggest(name, [str(column) for column in current.columns if column not in reference.columns])
+        return Column(name, usual, f"the current window lacks the column{f' ({hint})' * bool(hint)}", "missing column")
+    try:
+        after = _labels_or_kind(current[name], "current", as_labels)
+    except InvalidInputError as error:
+        if before is None:
+            raise
+        reason = f"the current window contains {_shorten(error.value)}, expected {error.accepted}"
+        return Column(name, usual, reason, "changed type")
+    kinds = {before, after} - {None}
+    if not kinds:
         return Column(name, "numeric", "no values in either window")
-    kinds = set(kind_by_window.values())
-    if "time" in kinds:
+    if "time" in kinds or kinds == {"array text"}:
+        skipped, found, accepted = _NOT_COMPARED["time" if "time" in kinds else "array text"]
         if explicit:
-            raise InvalidInputError(name, "dates or times", "numbers or categories")
-        return Column(name, "numeric", "dates and times are not compared")
-    if kinds == {"numeric", "boolean"}:
+            raise InvalidInputError(name, found, accepted)
+        return Column(name, "numeric", skipped)
+    if "numeric" in kinds and kinds <= {"numeric", "boolean"}:
         return Column(name, "numeric")
-    if "numeric" in kinds and len(kinds) > 1:
-        odd = "current" if kind_by_window["reference"] == "numeric" else "reference"
-        series = current if odd == "current" else reference
-        raise InvalidInputError(
-            name,
-            series.dropna().iloc[0],
-            f"numbers in the {odd} window, as in the other window (or add the column to categorical)",
-        )
-    return Column(name, "numeric" if kinds == {"numeric"} else "categorical")
+    if kinds <= {"categorical", "boolean", "array text"}:
+        return Column(name, "categorical")
+    if kinds == {"embedding"}:
+        sizes = [count_dimensions(series) for series in (reference[name], current[name])]
+        known = set(sizes) - {0}
+        if not known:
+            return Column(name, "embedding", "no values in either window")
+        if len(known) == 1:
+            return Column(name, "embedding", dimensions=known.pop())
+        reason = f"arrays of {sizes[0]} numbers became arrays of {sizes[1]} numbers"
+        return Column(name, "embedding", reason, "changed type")
+    example = _shorten(current[name].dropna().iloc[0])
+    labels = "" if "embedding" in kinds else " (or add the column to categorical, if its values are labels)"
+    reason = f"{_KIND_TEXT[str(before)]} became {_KIND_TEXT[str(after)]}, for example {example}{labels}"
+    return Column(name, usual, reason, "changed type")
+
+
+def _shorten(value: object) -> str:
+    text = repr(value.tolist() if hasattr(value, "tolist") else value)
+    return text if len(text) <= 40 else f"{text[:39]}…"
+
+
+def _labels_or_kind(series: pd.Series[Any], window: str, as_labels: bool) -> str | None:
+    return "categorical" if as_labels and series.notna().any() else _column_kind(series, window)
 
 
 def _column_kind(series: pd.Series[Any], window: str) -> str | None:
-    """Return ``numeric``, ``boolean``, ``categorical`` or ``time``; ``None`` if every value is missing."""
+    """Return a key of ``_KIND_TEXT``; ``None`` if every value is missing."""
     from pandas.api import types
 
     if series.isna().all():
@@ -136,7 +170,8 @@ def _column_kind(series: pd.Series[Any], window: str) -> str | None:
     kinds = values.map(_value_kind)
     odd = values[kinds == "other"]
     if len(odd):
-        raise InvalidInputError(str(series.name), odd.iloc[0], f"numbers, text or true/false in the {window} window")
+        accepted = f"numbers, text, true/false or arrays of numbers in the {window} window"
+        raise InvalidInputError(str(series.name), odd.iloc[0], accepted)
     if kinds.nunique() > 1:
         rarest = kinds.value_counts().index[-1]
         raise InvalidInputError(
@@ -145,10 +180,26 @@ def _column_kind(series: pd.Series[Any], window: str) -> str | None:
             f"only {_KIND_TEXT[str(kinds.value_counts().index[0])]}, like most values in the {window} window "
             "(or add the column to categorical to compare its values as labels)",
         )
-    return {"text": "categorical", "number": "numeric"}.get(str(kinds.iloc[0]), str(kinds.iloc[0]))
+    if kinds.iloc[0] == "categorical" and values.head(_FIRST_VALUES).map(is_array_text).all():
+        return "array text"
+    return str(kinds.iloc[0])
 
 
-_KIND_TEXT = {"text": "text", "number": "numbers", "boolean": "true/false", "time": "dates or times"}
+_FIRST_VALUES = 20
+_KIND_TEXT = {
+    "numeric": "numbers",
+    "boolean": "true/false",
+    "categorical": "text",
+    "array text": "text of arrays",
+    "time": "dates or times",
+    "embedding": "arrays of numbers",
+}
+_KINDS: dict[str, Kind] = {"categorical": "categorical", "boolean": "categorical", "embedding": "embedding"}
+# The reason to skip such a column; the value and the accepted values of the error, if the column is named.
+_NOT_COMPARED = {
+    "time": ("dates and times are not compared", "dates or times", "numbers or categories"),
+    "array text": ("arrays as text are not compared", "arrays as text", "arrays of numbers, as in a Parquet file"),
+}
 
 
 def _value_kind(value: object) -> str:
@@ -156,14 +207,14 @@ def _value_kind(value: object) -> str:
     from decimal import Decimal
 
     if isinstance(value, str):
-        return "text"
+        return "categorical"
     if isinstance(value, bool) or type(value).__name__ == "bool":
         return "boolean"
     if isinstance(value, numbers.Real | Decimal):
-        return "number"
+        return "numeric"
     if isinstance(value, datetime.date | datetime.time | datetime.timedelta):
         return "time"
-    return "other"
+    return "embedding" if is_array(value) else "other"
 
 
 def to_numbers(series: pd.Series[Any], window: str) -> NDArray[np.float64]:

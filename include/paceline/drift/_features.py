@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from paceline.drift._columns import Column, count_labels, to_numbers
+from paceline.drift._embeddings import compare_vectors
+from paceline.drift._joint import FEWEST
 from paceline.drift._report import FeatureDrift, Histogram
 from paceline.drift._settings import DriftSettings
 from paceline.drift._statistics import (
@@ -22,6 +24,7 @@ from paceline.drift._statistics import (
     stability_index,
     stability_index_of_values,
 )
+from paceline.drift._vectors import drop_invalid_vectors
 
 if TYPE_CHECKING:
     import numpy as np
@@ -44,7 +47,11 @@ class TestedFeature:
 
 def run_tests(column: Column, reference: pd.DataFrame, current: pd.DataFrame, settings: DriftSettings) -> TestedFeature:
     """Test whether the values of one column, and their share of missing values, differ between the windows."""
-    before, after = reference[column.name], current[column.name]
+    before, after = reference[column.name], current.get(column.name)
+    if after is None:
+        return TestedFeature(FeatureDrift(column.name, column.kind, "skipped", column.skipped, missing_current=1.0))
+    if column.dimensions:
+        before, after = (drop_invalid_vectors(series, column.dimensions) for series in (before, after))
     feature = FeatureDrift(
         column.name,
         column.kind,
@@ -52,6 +59,7 @@ def run_tests(column: Column, reference: pd.DataFrame, current: pd.DataFrame, se
         column.skipped,
         missing_reference=float(before.isna().mean()),
         missing_current=float(after.isna().mean()),
+        dimensions=column.dimensions,
     )
     if column.skipped:
         return TestedFeature(feature)
@@ -60,9 +68,12 @@ def run_tests(column: Column, reference: pd.DataFrame, current: pd.DataFrame, se
         feature, values = _test_numeric(
             feature, to_numbers(before, "reference"), to_numbers(after, "current"), settings
         )
+    elif column.kind == "embedding":
+        feature, values = _test_embedding(feature, before.dropna(), after.dropna(), settings)
     else:
         feature, values = _test_categorical(feature, before, after, settings)
-    too_few = min(before.notna().sum(), after.notna().sum()) < settings.minimum_samples
+    least = settings.minimum_samples * (FEWEST if column.kind == "embedding" else 1)
+    too_few = min(before.notna().sum(), after.notna().sum()) < least
     if feature.reason.startswith("constant") and missing.p_value == 1.0:
         return TestedFeature(feature)
     return TestedFeature(feature, values, missing, too_few)
@@ -103,14 +114,15 @@ def _judge(
     feature = replace(item.feature, adjusted_p_value=p_value, missing_adjusted_p_value=p_missing)
     findings = []
     if p_value is not None and p_value <= settings.significance:
-        psi, effect = feature.psi or 0.0, feature.effect or 0.0
-        if psi >= settings.psi_threshold or effect >= settings.effect_threshold:
+        if _is_relevant(feature, settings):
             findings.append(_describe_change(feature))
         else:
             feature = replace(feature, reason="the difference is significant, but too small to matter")
     before, after = feature.missing_reference, feature.missing_current
     gap = abs(after - before)
     if p_missing is not None and p_missing <= settings.significance and gap >= settings.missing_threshold:
+        if after == 1.0:  # broken data, not drift; see ``paceline.drift.quality``
+            return replace(feature, reason=f"no values in the current window ({before:.0%} missing in the reference)")
         findings.append(f"the share of missing values changed from {before:.0%} to {after:.0%}")
     if findings:
         return replace(feature, verdict="drift", reason="; ".join(findings))
@@ -119,7 +131,16 @@ def _judge(
     return replace(feature, verdict="no drift")
 
 
+def _is_relevant(feature: FeatureDrift, settings: DriftSettings) -> bool:
+    if feature.kind == "embedding":
+        return (feature.statistic or 0.0) >= settings.joint_threshold
+    psi, effect = feature.psi or 0.0, feature.effect or 0.0
+    return psi >= settings.psi_threshold or effect >= settings.effect_threshold
+
+
 def _describe_change(feature: FeatureDrift) -> str:
+    if feature.kind == "embedding":
+        return f"a classifier tells its vectors in the two windows apart (AUC {feature.statistic or 0.0:.2f})"
     if feature.kind == "categorical":
         new = f", with new categories {', '.join(feature.new_categories)}" if feature.new_categories else ""
         return f"the shares of its categories changed{new}"
@@ -141,7 +162,7 @@ def _test_numeric(
         if before.min() == before.max() == after.min() == after.max():
             return replace(feature, reason="constant in both windows"), None
     if min(len(before), len(after)) < settings.minimum_samples:
-        return replace(feature, reason=_too_few_reason(len(before), len(after), settings)), None
+        return replace(feature, reason=_too_few_reason(len(before), len(after), settings.minimum_samples)), None
     result = kolmogorov_smirnov(before, after)
     psi = stability_index_of_values(before, after)
     return _with_test_result(feature, "Kolmogorov-Smirnov", result, psi), result
@@ -156,7 +177,8 @@ def _test_categorical(
     if len(r) == 1 and r.keys() == c.keys():
         return replace(feature, reason="constant in both windows"), None
     if min(sum(r.values()), sum(c.values())) < settings.minimum_samples:
-        return replace(feature, reason=_too_few_reason(sum(r.values()), sum(c.values()), settings)), None
+        reason = _too_few_reason(sum(r.values()), sum(c.values()), settings.minimum_samples)
+        return replace(feature, reason=reason), None
     labels, r_counts, c_counts = merge_rare(r, c)
     if labels == [OTHER]:
         return replace(feature, reason="every category is too rare to compare (is the column an identifier?)"), None
@@ -164,7 +186,19 @@ def _test_categorical(
     return _with_test_result(feature, "chi-squared", result, stability_index(r_counts, c_counts)), result
 
 
-def _with_test_result(feature: FeatureDrift, test: str, result: TestResult, psi: float) -> FeatureDrift:
+def _test_embedding(
+    feature: FeatureDrift, before: pd.Series[Any], after: pd.Series[Any], settings: DriftSettings
+) -> tuple[FeatureDrift, TestResult | None]:
+    least = FEWEST * settings.minimum_samples
+    if min(len(before), len(after)) < least:
+        return replace(feature, reason=_too_few_reason(len(before), len(after), least)), None
+    result = compare_vectors(before, after, settings)
+    if result is None:
+        return replace(feature, reason=f"vectors of {feature.dimensions:,} numbers are too long to compare"), None
+    return _with_test_result(feature, "domain classifier", result, None), result
+
+
+def _with_test_result(feature: FeatureDrift, test: str, result: TestResult, psi: float | None) -> FeatureDrift:
     return replace(
         feature,
         test=test,
@@ -175,8 +209,8 @@ def _with_test_result(feature: FeatureDrift, test: str, result: TestResult, psi:
     )
 
 
-def _too_few_reason(reference: int, current: int, settings: DriftSettings) -> str:
-    return f"the windows have {reference} and {current} values, but each needs at least {settings.minimum_samples}"
+def _too_few_reason(reference: int, current: int, least: int) -> str:
+    return f"the windows have {reference} and {current} values, but each needs at least {least}"
 
 
 def _number_histogram(before: NDArray[np.float64], after: NDArray[np.float64]) -> Histogram:

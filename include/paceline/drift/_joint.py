@@ -47,9 +47,6 @@ def compare_jointly(
     ('drift', True, True)
     """
     import numpy as np
-    from scipy.stats import mannwhitneyu
-    from sklearn.ensemble import HistGradientBoostingClassifier
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     if len(columns) < 2 or min(len(reference), len(current)) < FEWEST * settings.minimum_samples:
         return None
@@ -57,21 +54,33 @@ def compare_jointly(
     chosen = [frame.iloc[np.sort(rng.permutation(len(frame))[:MAX_ROWS])] for frame in (reference, current)]
     encoded = np.concatenate([encode_column(column, *chosen) for column in columns], axis=1)
     labels = np.repeat([0, 1], [len(frame) for frame in chosen])
-    learn = rng.random(len(labels)) < 0.5
-    classifier = HistGradientBoostingClassifier(max_iter=60, random_state=0)
-    with threadpool_limits(1, user_api="openmp"):  # several threads would take longer for so few rows
-        classifier.fit(encoded[learn], labels[learn])
-        scores, truth = classifier.decision_function(encoded[~learn]), labels[~learn]
-    test = mannwhitneyu(scores[truth == 1], scores[truth == 0], alternative="greater")
-    auc = float(test.statistic) / float((truth == 1).sum() * (truth == 0).sum())
-    drifted = test.pvalue <= settings.significance and auc >= settings.joint_threshold
+    auc, p_value = tell_apart(encoded, labels, rng)
+    drifted = p_value <= settings.significance and auc >= settings.joint_threshold
     return JointDrift(
         verdict="drift" if drifted else "no drift",
         reason=_describe(columns, encoded, labels, auc, drifted),
         auc=auc,
-        p_value=float(test.pvalue),
+        p_value=p_value,
         rows=len(labels),
     )
+
+
+def tell_apart(rows: NDArray[np.float64], labels: NDArray[np.int64], rng: np.random.Generator) -> tuple[float, float]:
+    """Return a classifier's area under the ROC curve on one half of the rows, and the p-value of the windows' equality.
+
+    ``labels`` are 0 and 1 for the rows of the two windows. The classifier learns from the other half.
+    """
+    from scipy.stats import mannwhitneyu
+    from sklearn.ensemble import HistGradientBoostingClassifier
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+    learn = rng.random(len(labels)) < 0.5
+    classifier = HistGradientBoostingClassifier(max_iter=60, random_state=0)
+    with threadpool_limits(1, user_api="openmp"):  # several threads would take longer for so few rows
+        classifier.fit(rows[learn], labels[learn])
+        scores, truth = classifier.decision_function(rows[~learn]), labels[~learn]
+    test = mannwhitneyu(scores[truth == 1], scores[truth == 0], alternative="greater")
+    return float(test.statistic) / float((truth == 1).sum() * (truth == 0).sum()), float(test.pvalue)
 
 
 def encode_column(column: Column, *frames: pd.DataFrame) -> NDArray[np.float64]:

@@ -5,12 +5,14 @@ Called by ``paceline.sensors.reports``. The page has no scripts and loads no oth
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from html import escape
+from typing import Any
 
 from paceline.drift._estimate_picture import estimate_chart, estimate_facts
 from paceline.drift._performance import PerformanceEstimate
 from paceline.drift._picture import distribution_chart, error_curve
-from paceline.drift._report import ConceptDrift, DriftReport, FeatureDrift, JointDrift
+from paceline.drift._report import ConceptDrift, DriftReport, FeatureDrift, JointDrift, QualityProblem
 
 _STYLE = """
 :root { color-scheme: light dark; --ground: #fbfaf8; --card: #fff; --ink: #22262b; --soft: #5d6670; --rule: #dcdfe2;
@@ -24,9 +26,9 @@ body { margin: 0; background: var(--ground); color: var(--ink); font: 16px/1.5 s
 main { max-width: 1060px; margin: 0 auto; padding: 32px 20px 64px; }
 h1 { font-size: 1.75rem; line-height: 1.2; margin: 0 0 8px; } h2 { font-size: 1.15rem; margin: 40px 0 12px; }
 h3 { font-size: 1rem; margin: 0; overflow-wrap: anywhere; } p { margin: 4px 0; }
-.verdict { border-radius: 10px; padding: 18px 22px; } .drift { background: var(--bad-ground); }
+.verdict { border-radius: 10px; padding: 18px 22px; } .drift, .bad-data { background: var(--bad-ground); }
 .no-drift { background: var(--good-ground); } .not-enough-data, .skipped { background: var(--wait-ground); }
-.drift b.state { color: var(--bad); } .no-drift b.state { color: var(--good); }
+.drift b.state, .bad-data b.state { color: var(--bad); } .no-drift b.state { color: var(--good); }
 .not-enough-data b.state, .skipped b.state { color: var(--wait); }
 b.state { white-space: nowrap; border-radius: 6px; } .badge { padding: 1px 9px; border-radius: 6px; font-size: .85rem; }
 .windows { display: grid; grid-template-columns: max-content 1fr max-content; gap: 4px 14px; margin: 18px 0; }
@@ -46,12 +48,19 @@ svg text { fill: var(--soft); font-size: 11px; font-family: inherit; } .axis { s
 .change-up { stroke: var(--bad); stroke-width: 2; } .change-down { stroke: var(--good); stroke-width: 2; }
 table { border-collapse: collapse; } td { padding: 3px 18px 3px 0; }
 """
-_SIGN = {"drift": "▲ drift", "no drift": "✓ no drift", "skipped": "· skipped", "not enough data": "… not enough data"}
+_SIGN = {
+    "drift": "▲ drift",
+    "no drift": "✓ no drift",
+    "skipped": "· skipped",
+    "not enough data": "… not enough data",
+    "bad data": "! bad data",
+}
 _TITLE = {
     "drift": "The data has drifted",
     "no drift": "No drift",
     "not enough data": "Not enough data for a verdict",
     "no champion": "No champion to compare with",
+    "bad data": "The current data is broken",
 }
 
 
@@ -73,6 +82,8 @@ def to_html(report: DriftReport) -> str:
         "</div>",
         *(f'<p class="soft">{escape(note)}</p>' for note in report.notes),
     ]
+    if report.quality:
+        body.append(_quality_table(report.quality))
     if report.joint is not None:
         body.append(_joint_card(report.joint))
     if report.concept is not None:
@@ -85,7 +96,7 @@ def to_html(report: DriftReport) -> str:
     if report.settings:
         rows = "".join(
             f'<tr><td>{escape(str(key))}</td><td class="num">{escape(str(value))}</td></tr>'
-            for key, value in report.settings.items()
+            for key, value in _flatten(report.settings).items()
         )
         body.append(f'<h2>Settings</h2><table class="soft">{rows}</table>')
     return (
@@ -98,7 +109,10 @@ def to_html(report: DriftReport) -> str:
 
 def _feature_card(feature: FeatureDrift) -> str:
     facts = []
-    if feature.test:
+    if feature.kind == "embedding" and feature.test:
+        facts.append(f"AUC {_format_number(feature.statistic)} (classifier of vectors of {feature.dimensions} numbers)")
+        facts.append(f"adjusted p {_format_p_value(feature.adjusted_p_value)}")
+    elif feature.test:
         sign = "KS statistic" if feature.test.startswith("Kolm") else "total variation distance"
         facts.append(f"{sign} {_format_number(feature.effect)}")
         facts.append(f"PSI {_format_number(feature.psi)}")
@@ -111,6 +125,24 @@ def _feature_card(feature: FeatureDrift) -> str:
         + (f'<p class="soft num">{escape(" · ".join(facts))}</p>' if facts else "")
         + f"{distribution_chart(feature)}</article>"
     )
+
+
+def _quality_table(problems: Sequence[QualityProblem]) -> str:
+    rows = "".join(
+        f"<tr><td>{_badge('bad data') if one.severe else ''}</td><td>{escape(one.kind)}</td>"
+        f"<td>{escape(one.column)}</td><td>{escape(one.reason)}</td></tr>"
+        for one in problems
+    )
+    return f"<h2>Data quality</h2><table>{rows}</table>"
+
+
+def _flatten(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings without nested mappings: the keys of ``quality`` become ``quality.severe`` and so on."""
+    flat: dict[str, Any] = {}
+    for key, value in settings.items():
+        inner = {f"{key}.{name}": one for name, one in value.items()} if isinstance(value, Mapping) else {key: value}
+        flat |= {name: ", ".join(one) if isinstance(one, list | tuple) else one for name, one in inner.items()}
+    return flat
 
 
 def _joint_card(joint: JointDrift) -> str:

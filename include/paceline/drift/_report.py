@@ -12,9 +12,10 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, TypeVar
 
 from paceline.drift._performance import EstimatedPeriod, PerformanceEstimate
+from paceline.drift._quality_settings import ProblemKind
 from paceline.errors import InvalidInputError
 
-Verdict = Literal["drift", "no drift", "not enough data", "no champion"]
+Verdict = Literal["drift", "no drift", "not enough data", "no champion", "bad data"]
 # Verdicts after which a model is to be trained.
 NEEDS_TRAINING = ("drift", "no champion")
 FeatureVerdict = Literal["drift", "no drift", "skipped"]
@@ -39,14 +40,15 @@ class Histogram:
 class FeatureDrift:
     """One feature in both windows.
 
-    ``test`` is ``"Kolmogorov-Smirnov"`` or ``"chi-squared"``; ``effect`` is the KS statistic or the total
-    variation distance.
+    ``test`` is ``"Kolmogorov-Smirnov"``, ``"chi-squared"`` or, for an embedding of ``dimensions`` numbers, ``"domain
+    classifier"``; ``effect`` is the KS statistic, the total variation distance, or 2 AUC - 1 of the classifier, whose
+    ``statistic`` is the AUC. Invalid vectors of an embedding count as missing.
     Adjusted p-values are corrected over all features together. ``level`` is the mean of a numeric feature.
     ``reason`` explains the verdict in words, or why the feature was skipped.
     """
 
     name: str
-    kind: Literal["numeric", "categorical"]
+    kind: Literal["numeric", "categorical", "embedding"]
     verdict: FeatureVerdict
     reason: str = ""
     test: str = ""
@@ -62,6 +64,20 @@ class FeatureDrift:
     level_current: float | None = None
     new_categories: tuple[str, ...] = ()
     histogram: Histogram | None = None
+    dimensions: int = 0
+
+
+@dataclass(frozen=True)
+class QualityProblem:
+    """A problem of the data's quality in the current window.
+
+    ``column`` is empty if the problem concerns whole rows. A ``severe`` problem makes the verdict ``"bad data"``.
+    """
+
+    kind: ProblemKind
+    column: str
+    reason: str
+    severe: bool
 
 
 @dataclass(frozen=True)
@@ -134,8 +150,8 @@ class DriftReport:
     Parameters
     ----------
     verdict:
-        ``"drift"``, ``"no drift"``, ``"not enough data"``, or ``"no champion"`` if there is no model yet whose training
-        data could be the reference.
+        ``"drift"``, ``"no drift"``, ``"not enough data"``, ``"bad data"`` if the current window has a severe problem of
+        data quality, or ``"no champion"`` if there is no model yet whose training data could be the reference.
     reason:
         The verdict in one sentence.
     reference_rows, current_rows:
@@ -151,9 +167,11 @@ class DriftReport:
     reference, current:
         Descriptions of the windows: a query, a path, a time span.
     notes:
-        Remarks, for example about new columns.
+        Remarks, for example about samples.
     settings:
         The thresholds of the comparison.
+    quality:
+        Problems of the data's quality, severe ones first; at most 50.
 
     Examples
     --------
@@ -174,6 +192,7 @@ class DriftReport:
     current: str = "current"
     notes: tuple[str, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
+    quality: tuple[QualityProblem, ...] = ()
 
     @property
     def drifted(self) -> bool:
@@ -214,7 +233,8 @@ class DriftReport:
     def summary(self) -> dict[str, Any]:
         """Return a JSON-safe extract of the report, small enough for an XCom or an asset event.
 
-        The extract contains the statistics of at most twenty drifted features, and no histograms.
+        The extract contains at most twenty problems of data quality, the statistics of at most twenty drifted features,
+        and no histograms.
         """
         drifted = [feature for feature in self.features if feature.verdict == "drift"]
         return {
@@ -236,6 +256,7 @@ class DriftReport:
                 }
                 for feature in drifted[:20]
             },
+            "quality": [asdict(problem) for problem in self.quality[:20]],
             "features": len(self.features),
             "reference_rows": self.reference_rows,
             "current_rows": self.current_rows,
@@ -265,7 +286,10 @@ class DriftReport:
         if estimate is not None:
             periods = tuple(_build_known(EstimatedPeriod, item) for item in estimate.get("periods", ()))
             estimate = _build_known(PerformanceEstimate, estimate, periods=periods)
-        return _build_known(cls, data, features=features, concept=concept, joint=joint, estimate=estimate)
+        quality = tuple(_build_known(QualityProblem, item) for item in data.get("quality", ()))
+        return _build_known(
+            cls, data, features=features, concept=concept, joint=joint, estimate=estimate, quality=quality
+        )
 
 
 T = TypeVar("T")

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from paceline.drift._quality_settings import QualitySettings
 from paceline.drift.concept import DETECTORS, Detector
 from paceline.drift.prediction_errors import ERROR_KINDS, ErrorKind
 from paceline.errors import InvalidInputError
@@ -23,8 +28,8 @@ class DriftSettings:
         stable data) or its KS statistic or, for categories, its total variation distance reaches ``effect_threshold``
         (0.1: the shares of rows differ by ten percentage points).
     joint_threshold:
-        Smallest relevant area under the ROC curve of a classifier that tells the windows apart although no single
-        feature has drifted (0.6; 0.5 means that it cannot).
+        Smallest relevant area under the ROC curve of a classifier that tells the windows apart: by all features if no
+        single one has drifted, or by the vectors of an embedding (0.6; 0.5 means that it cannot).
     missing_threshold:
         Smallest relevant change of the share of missing values (0.05: five percentage points).
     minimum_samples:
@@ -44,6 +49,8 @@ class DriftSettings:
         absolute error for numbers, the Brier score for probabilities, and otherwise right and wrong predictions.
     threshold:
         Probability from which a prediction counts as class 1, for right and wrong predictions.
+    quality:
+        Thresholds of the problems of data quality, and the problems that prevent a training.
 
     Raises
     ------
@@ -71,8 +78,13 @@ class DriftSettings:
     detector: Detector = "adwin"
     error: ErrorKind = "auto"
     threshold: float = 0.5
+    quality: QualitySettings = dataclasses.field(default_factory=QualitySettings)
 
     def __post_init__(self) -> None:
+        if isinstance(self.quality, Mapping):  # of ``to_dict``
+            object.__setattr__(self, "quality", QualitySettings(**self.quality))
+        if not isinstance(self.quality, QualitySettings):
+            raise InvalidInputError("quality", self.quality, "QualitySettings(...)")
         for field in (
             "significance",
             "effect_threshold",
@@ -98,6 +110,15 @@ class DriftSettings:
         if self.detector == "ddm" and self.error not in ("auto", "wrong"):
             suitable = f"adwin or page_hinkley for error={self.error!r} (ddm processes right and wrong predictions)"
             raise InvalidInputError("detector", self.detector, suitable)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the arguments of ``DriftSettings(**…)`` as plain JSON values.
+
+        >>> DriftSettings(**DriftSettings(error="brier").to_dict()) == DriftSettings(error="brier")
+        True
+        """
+        loaded: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
+        return loaded
 
 
 def _to_float(value: object) -> float | None:

@@ -6,7 +6,8 @@ Called by the sensors and triggers in ``paceline.sensors``; ``compare`` accepts 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from paceline.drift._columns import Column, check_column, check_window, choose_columns
@@ -18,6 +19,13 @@ from paceline.drift._report import ConceptDrift, DriftReport, FeatureDrift, Join
 from paceline.drift._settings import DriftSettings
 from paceline.drift.concept import detect_concept_drift
 from paceline.drift.prediction_errors import compute_errors
+from paceline.drift.quality import (
+    describe_severe,
+    find_broken_columns,
+    find_implausible_values,
+    find_stale_rows,
+    limit_problems,
+)
 from paceline.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -38,6 +46,7 @@ def compare(
     current_name: str = "current",
     reference_rows: int | None = None,
     current_rows: int | None = None,
+    now: datetime | None = None,
 ) -> DriftReport:
     """Test whether ``current`` has drifted from ``reference``, for each feature and for the whole window.
 
@@ -45,7 +54,8 @@ def compare(
     difference is large enough to matter. The first condition limits false alarms for any number of features; the second
     prevents alarms about negligible differences in many rows. If no feature has drifted, a classifier tries to tell the
     windows apart, which finds changes of the joint distribution. The window has drifted if at least one feature, or all
-    of them jointly, have drifted, or the model's error rose, realised or estimated.
+    of them jointly, have drifted, or the model's error rose, realised or estimated. If the current window has a severe
+    problem of data quality (see ``QualitySettings``), the verdict is not drift but bad data.
 
     Parameters
     ----------
@@ -66,11 +76,13 @@ def compare(
         Descriptions of the windows for the report.
     reference_rows, current_rows:
         Number of rows of the whole windows, if ``reference`` or ``current`` is a sample of them.
+    now:
+        Time with respect to which rows are stale; by default the current time.
 
     Raises
     ------
     InvalidInputError
-        For an empty reference, missing or renamed columns, infinite or mixed values.
+        For an empty reference, unknown columns, infinite values, and values in the reference that cannot be compared.
 
     Notes
     -----
@@ -94,7 +106,8 @@ def compare(
         raise InvalidInputError("reference", "0 rows", f"at least {settings.minimum_samples} rows (minimum_samples)")
 
     excluded = {name for name in (prediction, actual, time) if name is not None}
-    chosen, notes = choose_columns(reference, current, columns=columns, categorical=categorical, excluded=excluded)
+    notes: list[str] = []
+    chosen, new = choose_columns(reference, current, columns=columns, categorical=categorical, excluded=excluded)
     for field, name in (("prediction", prediction), ("time", time)):
         if name is not None:
             check_column(field, name, current, "current")
@@ -106,6 +119,8 @@ def compare(
     for window, frame, rows in (("reference", reference, reference_rows), ("current", current, current_rows)):
         if rows is not None and rows > len(frame):
             notes.append(f"A random sample of {len(frame):,} of {rows:,} rows stands for the {window} window.")
+    problems = find_broken_columns(chosen, new, settings.quality)
+    problems += find_stale_rows(current, time, settings.quality, now)
     features: list[FeatureDrift] = []
     concept, joint, estimate = None, None, None
     too_short = _too_short_reason(len(reference), len(current), settings.minimum_samples)
@@ -115,13 +130,17 @@ def compare(
         measured = [run_tests(column, reference, current, settings) for column in chosen]
         features = judge_features(measured, settings)
         if not any(feature.verdict == "drift" for feature in features):
-            tested = {feature.name for feature in features if feature.verdict == "no drift"}
+            tested = {f.name for f in features if f.verdict == "no drift" and f.kind != "embedding"}
             joint = compare_jointly(
                 [column for column in chosen if column.name in tested], reference, current, settings
             )
         if prediction is not None and actual is not None:
             concept, estimate = _compare_errors(chosen, reference, current, prediction, actual, time, settings)
         verdict, reason = _overall_verdict(features, (joint, concept, estimate), measured)
+        problems += find_implausible_values(chosen, features, reference, current, settings)
+    if any(problem.severe for problem in problems):
+        verdict, reason = "bad data", describe_severe(problems)
+    quality, more = limit_problems(problems)
     return DriftReport(
         verdict=verdict,  # type: ignore[arg-type]
         reason=reason,
@@ -133,8 +152,9 @@ def compare(
         estimate=estimate,
         reference=_add_time_span(reference_name, reference, time),
         current=_add_time_span(current_name, current, time),
-        notes=tuple(notes),
-        settings=asdict(settings),
+        notes=(*notes, *more),
+        settings=settings.to_dict(),
+        quality=quality,
     )
 
 

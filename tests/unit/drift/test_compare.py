@@ -119,13 +119,12 @@ def test_categorical_column_of_any_type_is_compared_as_labels() -> None:
         assert (feature(report, name).kind, feature(report, name).effect) == ("categorical", 0.0)
 
 
-@pytest.mark.parametrize(("rows", "finding"), [(150, "missing values changed from 0% to 30%"), (500, "100%")])
-def test_increase_of_missing_values_is_drift(rows: int, finding: str) -> None:
+def test_increase_of_missing_values_is_drift() -> None:
     current = window(1)
-    current.loc[: rows - 1, "temp"] = np.nan
+    current.loc[:149, "temp"] = np.nan
     report = compare(window(0), current)
-    assert report.drifted_features == ["temp"]
-    assert finding in feature(report, "temp").reason
+    assert (report.verdict, report.drifted_features) == ("drift", ["temp"])
+    assert "missing values changed from 0% to 30%" in feature(report, "temp").reason
 
 
 def test_prediction_label_and_time_are_not_features() -> None:
@@ -158,12 +157,11 @@ DUPLICATED = pd.concat([window(0), window(0)[["temp"]]], axis=1)
         (window(0), pd.DataFrame(), "current: got 'a table without columns'"),
         (window(0), [1, 2], "current: got 'list', expected a pandas DataFrame"),
         (window(0), DUPLICATED, "current: got 'temp', expected unique column names"),
-        (window(level=1.5), window(level=MIXED), "level: got 'n/a', expected only numbers, like most values in the"),
-        (window(0), window(1, temp="12.5"), "temp: got '12.5', expected numbers in the current window"),
+        (window(level=MIXED), window(level=1.5), "level: got 'n/a', expected only numbers, like most values in the"),
         (
-            window(0, tags=pd.Series([[1, 2]] * 500)),
-            window(1, tags=pd.Series([[1, 2]] * 500)),
-            r"tags: got \[1, 2\], expected numbers, text or true/false",
+            window(0, tags=pd.Series([["a"]] * 500)),
+            window(1, tags=pd.Series([["a"]] * 500)),
+            r"tags: got \['a'\], expected numbers, text, true/false or arrays of numbers",
         ),
     ],
 )
@@ -187,20 +185,14 @@ def test_feature_with_too_few_values_is_skipped() -> None:
 # --- invalid columns and settings ------------------------------------------------------------------------------
 
 
-def test_renamed_column_is_rejected_with_the_closest_name() -> None:
-    current = window(1).rename(columns={"temp": "temp_c"})
-    with pytest.raises(InvalidInputError) as caught:
-        compare(window(0), current)
-    assert str(caught.value) == (
-        "columns: got 'temp', expected a column of the current window "
-        "(did you mean 'temp_c'? the columns are temp_c, wind, carrier)"
-    )
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"columns": ["tmep"]}, "columns: got 'tmep', expected a column of the reference window"),
+        (
+            {"columns": ["tmep"]},
+            r"columns: got 'tmep', expected a column of the reference window \(did you mean 'temp'\? the columns are "
+            r"temp, wind, carrier, day\)$",
+        ),
         ({"columns": []}, r"columns: got \[\], expected a list with at least one column name"),
         ({"columns": "temp"}, "columns: got 'temp', expected a list"),
         ({"columns": ["day"]}, "day: got 'dates or times', expected numbers or categories"),
@@ -215,12 +207,6 @@ def test_renamed_column_is_rejected_with_the_closest_name() -> None:
 def test_invalid_settings_are_rejected_by_name(options: dict[str, object], message: str) -> None:
     with pytest.raises(InvalidInputError, match="^" + message):
         compare(window(0, day=DAY), window(1, day=DAY), **options)  # type: ignore[arg-type]
-
-
-def test_new_column_is_mentioned_in_the_report() -> None:
-    report = compare(window(0), window(1, gust=1.0))
-    assert report.verdict == "no drift"
-    assert report.notes == ("The current window has columns that the reference lacks: gust.",)
 
 
 def test_infinite_values_are_rejected_with_column_window_and_count() -> None:

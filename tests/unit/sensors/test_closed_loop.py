@@ -243,7 +243,8 @@ def test_deferred_sensor_waits_for_the_end_of_the_cooldown_but_not_beyond_its_ti
     )
     context = production._context(1)
     production.xcoms = [(0, STARTED_KEY, {"model": None, "at": FIRST_DAY.isoformat(), "run_id": "day-0"})]
-    event = {"summary": {"reason": "Drift."}, "report": {}, "timeout_at": (now + timedelta(minutes=20)).isoformat()}
+    summary = {"verdict": "drift", "reason": "Drift."}
+    event = {"summary": summary, "report": {}, "timeout_at": (now + timedelta(minutes=20)).isoformat()}
     with pytest.raises(TaskDeferred) as deferred:
         sensor.execute_complete(context, event)
     assert deferred.value.timeout == timedelta(minutes=20)

@@ -141,7 +141,7 @@ def test_growing_window_is_checked_at_each_quarter_with_less_significance(
 ) -> None:
     looks: list[tuple[int, float]] = []
 
-    def compare(self: DriftCheck, window: DataWindow) -> DriftReport:
+    def compare(self: DriftCheck, window: DataWindow, now: datetime) -> DriftReport:
         looks.append((window.rows, self.settings.significance))
         return make_report()
 
@@ -231,7 +231,7 @@ def test_event_trigger_fires_once_per_drift_even_after_a_restart(
         return trigger.run()
 
     checks_made, check = [], DriftCheck.compare
-    monkeypatch.setattr(DriftCheck, "compare", lambda self, window: checks_made.append(self) or check(self, window))
+    monkeypatch.setattr(DriftCheck, "compare", lambda self, *rest: checks_made.append(self) or check(self, *rest))
 
     async def run_scenario() -> None:
         payload = await first_payload(stream := start_trigger())
@@ -296,7 +296,7 @@ def test_slow_check_does_not_block_the_event_loop(monkeypatch: pytest.MonkeyPatc
         return DataWindow(pd.DataFrame(), 500)
 
     monkeypatch.setattr(DriftCheck, "read_current", read_slowly)
-    monkeypatch.setattr(DriftCheck, "compare", lambda self, window: make_report("temp"))
+    monkeypatch.setattr(DriftCheck, "compare", lambda self, window, now: make_report("temp"))
 
     async def run_scenario() -> None:
         event = asyncio.ensure_future(anext(DriftEventTrigger(reference="a.csv", current="b.csv").run()))

@@ -4,7 +4,7 @@ import { useQuery } from "@tanstack/react-query";
 import { getXComs } from "../api";
 import { Notice } from "../look/Notice";
 import { Distribution } from "./Distribution";
-import type { ConceptDrift, FeatureDrift, Report } from "./report";
+import type { ConceptDrift, FeatureDrift, QualityProblem, Report } from "./report";
 
 const REFRESH_MS = 10_000;
 const STYLES = {
@@ -13,6 +13,7 @@ const STYLES = {
   skipped: { palette: "gray", sign: "·" },
   "not enough data": { palette: "orange", sign: "…" },
   "no champion": { palette: "blue", sign: "+" },
+  "bad data": { palette: "red", sign: "!" },
 } as const;
 
 /** The reports of a run's drift sensors, with each feature's reference and current distribution, most severe first. */
@@ -72,6 +73,7 @@ function DriftReport({ name, report }: { name: string; report: Report }) {
         </Text>
       </Card.Header>
       <Card.Body gap={3}>
+        <Quality problems={report.quality ?? []} />
         {report.joint ? (
           <Part title="All features together" verdict={report.joint.verdict} reason={report.joint.reason} />
         ) : null}
@@ -91,6 +93,29 @@ function DriftReport({ name, report }: { name: string; report: Report }) {
         </SimpleGrid>
       </Card.Body>
     </Card.Root>
+  );
+}
+
+/** Problems of the data's quality; severe ones prevent a training. */
+function Quality({ problems }: { problems: QualityProblem[] }) {
+  return (
+    <>
+      {problems.map((problem) => (
+        <HStack key={`${problem.kind} ${problem.column}`} wrap="wrap">
+          <Badge colorPalette={problem.severe ? "red" : "gray"} size="md">
+            {problem.kind}
+          </Badge>
+          {problem.column ? (
+            <Heading as="h3" size="sm">
+              {problem.column}
+            </Heading>
+          ) : null}
+          <Text fontSize="sm" color="fg.muted">
+            {problem.reason}
+          </Text>
+        </HStack>
+      ))}
+    </>
   );
 }
 

@@ -33,8 +33,15 @@ export interface PerformanceEstimate {
   reason: string;
 }
 
+export interface QualityProblem {
+  kind: string;
+  column: string;
+  reason: string;
+  severe: boolean;
+}
+
 export interface Report {
-  verdict: "drift" | "no drift" | "not enough data" | "no champion";
+  verdict: "drift" | "no drift" | "not enough data" | "no champion" | "bad data";
   reason: string;
   reference_rows: number;
   current_rows: number;
@@ -45,4 +52,5 @@ export interface Report {
   joint?: JointDrift | null;
   estimate?: PerformanceEstimate | null;
   notes: string[];
+  quality?: QualityProblem[];
 }

@@ -1,0 +1,51 @@
+"""Tests whether the vectors of an embedding have drifted: a classifier tries to tell the windows apart.
+
+Called by ``paceline.drift._features``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from paceline.drift._joint import FEWEST, MAX_ROWS, tell_apart
+from paceline.drift._settings import DriftSettings
+from paceline.drift._statistics import TestResult
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+    from numpy.typing import NDArray
+
+# Numbers of eight bytes of the vectors of one window.
+MAX_BYTES = 64 * 2**20
+# Principal components of the vectors that the classifier sees.
+COMPONENTS = 64
+
+
+def compare_vectors(reference: pd.Series[Any], current: pd.Series[Any], settings: DriftSettings) -> TestResult | None:
+    """Test whether a classifier can tell the vectors of the windows apart; return ``None`` if they are too long.
+
+    At most 5,000 vectors and 64 MiB of each window are compared.
+
+    The statistic is its area under the ROC curve (AUC) on rows from which it has not learned, and the effect
+    2 AUC - 1. The components ignore from which window a vector is, so that the test stays exact.
+
+    >>> import numpy as np, pandas as pd
+    >>> rng = np.random.default_rng(0)
+    >>> reference, current = (pd.Series(list(rng.normal(mean, 1, (600, 16)))) for mean in (0, 0.5))
+    >>> compare_vectors(reference, current, DriftSettings()).statistic > 0.7
+    True
+    """
+    import numpy as np
+    from sklearn.decomposition import PCA
+
+    rng = np.random.default_rng(0)
+    most = min(MAX_ROWS, MAX_BYTES // (8 * len(reference.iloc[0])))
+    if most < FEWEST * settings.minimum_samples:
+        return None
+    chosen = [series.iloc[np.sort(rng.permutation(len(series))[:most])] for series in (reference, current)]
+    vectors: NDArray[np.float64] = np.concatenate([np.stack(series.to_list()).astype(float) for series in chosen])
+    labels = np.repeat([0, 1], [len(series) for series in chosen])
+    components = PCA(min(COMPONENTS, vectors.shape[1]), random_state=0).fit_transform(vectors)
+    auc, p_value = tell_apart(components, labels, rng)
+    return TestResult(auc, p_value, max(0.0, 2.0 * auc - 1.0))

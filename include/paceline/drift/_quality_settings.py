@@ -1,0 +1,91 @@
+"""``QualitySettings``: which problems of data quality a drift check looks for, and which prevent a training.
+
+Part of ``DriftSettings``; ``paceline.drift.quality`` finds the problems.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from paceline.errors import InvalidInputError
+
+ProblemKind = Literal[
+    "missing column",
+    "changed type",
+    "no values",
+    "stale",
+    "missing values",
+    "out of range",
+    "new categories",
+    "duplicated rows",
+    "new column",
+]
+KINDS: tuple[ProblemKind, ...] = get_args(ProblemKind)
+
+
+@dataclass(frozen=True)
+class QualitySettings:
+    """Thresholds of the problems of data quality that a comparison with the reference finds.
+
+    Parameters
+    ----------
+    severe:
+        Kinds of problems that make the verdict ``"bad data"``, so that drift starts no training: by default
+        ``"missing column"``, ``"changed type"``, ``"no values"`` (in a column that has values in the reference) and
+        ``"stale"``. Further kinds, which are reported only: ``"missing values"`` (a larger share of them),
+        ``"out of range"``, ``"new categories"``, ``"duplicated rows"`` and ``"new column"``.
+    ignored:
+        Kinds of problems that are not reported. A column that cannot be compared is skipped nevertheless.
+    range_threshold:
+        Smallest relevant share of a column's values outside the range of the reference (0.01: one percent).
+    category_threshold:
+        Smallest relevant share of a column's values with categories that the reference lacks (0.01).
+    duplicate_threshold:
+        Smallest relevant rise of the share of duplicated rows (0.05: five percentage points).
+    max_age_s:
+        Greatest age of the newest value of the column ``time``, in seconds; ``None`` for any age. A time without a
+        zone is in UTC.
+
+    Notes
+    -----
+    The threshold for missing values is ``DriftSettings.missing_threshold``.
+
+    Raises
+    ------
+    InvalidInputError
+        For an unknown kind and a value out of range.
+
+    Examples
+    --------
+    >>> QualitySettings(max_age_s=2 * 86_400, ignored=["new column"]).ignored
+    ('new column',)
+    >>> QualitySettings(range_threshold=2)
+    Traceback (most recent call last):
+    paceline.errors.InvalidInputError: range_threshold: got 2, expected a number between 0 and 1, both excluded
+    """
+
+    severe: tuple[ProblemKind, ...] = ("missing column", "changed type", "no values", "stale")
+    ignored: tuple[ProblemKind, ...] = ()
+    range_threshold: float = 0.01
+    category_threshold: float = 0.01
+    duplicate_threshold: float = 0.05
+    max_age_s: float | None = None
+
+    def __post_init__(self) -> None:
+        for field in ("severe", "ignored"):
+            kinds = getattr(self, field)
+            if isinstance(kinds, str) or not set(kinds) <= set(KINDS):
+                raise InvalidInputError(field, kinds, "a list with any of " + ", ".join(map(repr, KINDS)))
+            object.__setattr__(self, field, tuple(kinds))  # JSON has lists
+        for field in ("range_threshold", "category_threshold", "duplicate_threshold"):
+            share = getattr(self, field)
+            if not _is_number(share) or not 0 < share < 1:
+                raise InvalidInputError(field, share, "a number between 0 and 1, both excluded")
+        age = self.max_age_s
+        if age is not None and (not _is_number(age) or not 0 < age < float("inf")):
+            raise InvalidInputError("max_age_s", age, "a number of seconds greater than 0, or None")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

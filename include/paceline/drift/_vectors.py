@@ -1,0 +1,71 @@
+"""Recognises columns of arrays, which are embeddings: one vector of numbers a row.
+
+Called by ``paceline.drift._columns`` and ``paceline.drift._features``.
+"""
+
+from __future__ import annotations
+
+import numbers
+import re
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# Text such as "[0.1, -2, 3e-5, 4]", as databases without arrays and CSV files store vectors. Fewer numbers may be a
+# category, for example a range.
+_ARRAY_TEXT = re.compile(r"\s*[\[({]\s*(-?[\d.]+(e[+-]?\d+)?[\s,]+){3}.*[\])}]\s*", re.IGNORECASE | re.DOTALL)
+
+
+def is_array(value: object) -> bool:
+    """Return whether a value is an array, a list or a tuple of numbers or of nothing; its first element decides.
+
+    >>> is_array([0.5, 1]), is_array([]), is_array(["a"]), is_array("[0.5, 1]")
+    (True, True, False, False)
+    """
+    import numpy as np
+
+    if isinstance(value, np.ndarray):
+        if value.ndim != 1:
+            return False
+        value = value if value.dtype.kind == "O" else value[:1].tolist()
+    elif not isinstance(value, list | tuple):
+        return False
+    filled = next((item for item in value if item is not None), 0.0)
+    return isinstance(filled, numbers.Real)
+
+
+def is_array_text(value: object) -> bool:
+    """Return whether a value is the text of an array of numbers.
+
+    >>> is_array_text("[0.1, -2, 3e-5, 4]"), is_array_text("[0, 10]")
+    (True, False)
+    """
+    return isinstance(value, str) and _ARRAY_TEXT.fullmatch(value) is not None
+
+
+def count_dimensions(series: pd.Series[Any]) -> int:
+    """Return the number of dimensions of most vectors of a column; 0 without vectors."""
+    lengths = series.dropna().map(len)
+    return int(next(iter(lengths[lengths > 0].mode()), 0))
+
+
+def drop_invalid_vectors(series: pd.Series[Any], dimensions: int) -> pd.Series[Any]:
+    """Return a column whose vectors with another number of dimensions, or without a finite number, are missing.
+
+    >>> import pandas as pd
+    >>> drop_invalid_vectors(pd.Series([[1.0, 2.0], [1.0, None], [1.0], None]), 2).isna().tolist()
+    [False, True, True, True]
+    """
+    import numpy as np
+
+    def is_valid(value: Any) -> bool:
+        if not isinstance(value, np.ndarray | list | tuple) or len(value) != dimensions:
+            return False
+        try:
+            return bool(np.isfinite(np.asarray(value, dtype=float)).all())
+        except (TypeError, ValueError):
+            return False
+
+    valid: pd.Series[Any] = series.where(series.map(is_valid).astype(bool), None)
+    return valid

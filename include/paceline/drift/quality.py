@@ -1,0 +1,273 @@
+"""Finds problems of data quality in the current window: broken columns, stale, implausible and repeated rows.
+
+Called by ``paceline.drift.compare``. Broken data must be told apart from drift, because a model that is trained on it
+is harmed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING
+
+from paceline.drift._columns import Column, count_labels, to_numbers
+from paceline.drift._quality_settings import KINDS, ProblemKind, QualitySettings
+from paceline.drift._report import FeatureDrift, QualityProblem
+from paceline.drift._settings import DriftSettings
+from paceline.drift._statistics import missing_test
+from paceline.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+
+# Of a report.
+MAX_PROBLEMS = 50
+_NAMES = 5
+
+
+@dataclass(frozen=True)
+class Suspicion:
+    """A possible problem: the p-value of "chance explains it"."""
+
+    kind: ProblemKind
+    column: str
+    reason: str
+    p_value: float
+
+
+def find_broken_columns(
+    columns: Sequence[Column], new: Sequence[str], settings: QualitySettings
+) -> list[QualityProblem]:
+    """Return the columns that are missing, new, or of another type."""
+    found = [_problem(one.problem, one.name, one.skipped, settings) for one in columns if one.problem is not None]
+    found += [_problem("new column", name, "the reference lacks the column", settings) for name in new]
+    return _without_ignored(found, settings)
+
+
+def find_stale_rows(
+    current: pd.DataFrame, time: str | None, settings: QualitySettings, now: datetime | None = None
+) -> list[QualityProblem]:
+    """Return a problem if the newest value of the column ``time`` is older than ``max_age_s`` at the time ``now``.
+
+    Without values there is no problem, but there is not enough data for a verdict either.
+
+    >>> import pandas as pd
+    >>> frame = pd.DataFrame({"day": ["2030-01-01", "2030-01-02"]})
+    >>> now = datetime(2030, 1, 4, tzinfo=timezone.utc)
+    >>> [problem] = find_stale_rows(frame, "day", QualitySettings(max_age_s=86_400), now)
+    >>> problem.reason
+    'the newest value is from 2030-01-02 00:00 UTC, 2 days, 0:00:00 ago, and the limit is 1 day, 0:00:00'
+    """
+    import pandas as pd
+
+    check_age_column(time, settings)
+    if settings.max_age_s is None or time is None or "stale" in settings.ignored:
+        return []
+    values = current[time].dropna()
+    if not len(values):
+        return []
+    try:
+        if pd.api.types.is_numeric_dtype(values.dtype):
+            raise ValueError("numbers")
+        newest = pd.to_datetime(values, utc=True, format="ISO8601" if values.dtype.kind not in "Mm" else None).max()
+    except (ValueError, TypeError) as error:
+        raise InvalidInputError(
+            time, values.iloc[-1:].tolist()[0], "dates or times (ISO 8601 if they are text), because max_age_s is set"
+        ) from error
+    age = (now or datetime.now(timezone.utc)) - newest.to_pydatetime()
+    limit = timedelta(seconds=settings.max_age_s)
+    if age <= limit:
+        return []
+    ago = timedelta(seconds=round(age.total_seconds()))
+    reason = f"the newest value is from {newest:%Y-%m-%d %H:%M} UTC, {ago} ago, and the limit is {limit}"
+    return [_problem("stale", time, reason, settings)]
+
+
+def check_age_column(time: str | None, settings: QualitySettings) -> None:
+    """Raise InvalidInputError if there is a limit of the age but no column with times."""
+    if settings.max_age_s is not None and time is None:
+        raise InvalidInputError("time", time, "a column with dates or times, because max_age_s is set")
+
+
+def find_implausible_values(
+    columns: Sequence[Column],
+    features: Sequence[FeatureDrift],
+    reference: pd.DataFrame,
+    current: pd.DataFrame,
+    settings: DriftSettings,
+) -> list[QualityProblem]:
+    """Return missing, implausible and repeated values that chance does not explain.
+
+    ``features`` are the results for ``columns``, with the tests of missing values. The false discovery rate of the
+    other tests together is ``settings.significance``.
+    """
+    from scipy.stats import false_discovery_control
+
+    quality = settings.quality
+    found = [_find_missing(feature, settings) for feature in features]
+    suspicions = [
+        _find_outside(column.name, reference, current, quality)
+        if column.kind == "numeric"
+        else _find_new_categories(column.name, reference, current, quality)
+        for column in columns
+        if not column.skipped and column.kind != "embedding"
+    ]
+    if not any(column.problem for column in columns):  # rows without some of their values are easily equal
+        arrays = {column.name for column in columns if column.kind == "embedding"}
+        suspicions.append(_find_duplicates(arrays, reference, current, quality))
+    known = [one for one in suspicions if one is not None]
+    adjusted = false_discovery_control([one.p_value for one in known]).tolist() if known else []
+    found += [
+        _problem(one.kind, one.column, one.reason, quality)
+        for one, p_value in zip(known, adjusted, strict=True)
+        if p_value <= settings.significance and one.reason
+    ]
+    return _without_ignored([one for one in found if one is not None], quality)
+
+
+def limit_problems(problems: Sequence[QualityProblem]) -> tuple[tuple[QualityProblem, ...], list[str]]:
+    """Return the most severe problems, and a note if there are more."""
+    rank = {kind: number for number, kind in enumerate(KINDS)}
+    ordered = sorted(problems, key=lambda one: (not one.severe, rank[one.kind], one.column))
+    more = len(ordered) - MAX_PROBLEMS
+    return tuple(ordered[:MAX_PROBLEMS]), [f"{more} more problems of data quality are not listed."] if more > 0 else []
+
+
+def describe_severe(problems: Sequence[QualityProblem]) -> str:
+    """Return the severe problems as a sentence.
+
+    >>> describe_severe([QualityProblem("missing column", "temp", "the current window lacks the column", True)])
+    'Bad data: temp: the current window lacks the column.'
+    """
+    severe = [f"{one.column}: {one.reason}" if one.column else one.reason for one in problems if one.severe]
+    return f"Bad data: {'; '.join(severe[:_NAMES])}{_and_more(len(severe))}."
+
+
+def _problem(kind: ProblemKind, column: str, reason: str, settings: QualitySettings) -> QualityProblem:
+    return QualityProblem(kind, column, reason, kind in settings.severe)
+
+
+def _without_ignored(problems: Sequence[QualityProblem], settings: QualitySettings) -> list[QualityProblem]:
+    return [problem for problem in problems if problem.kind not in settings.ignored]
+
+
+def _find_missing(feature: FeatureDrift, settings: DriftSettings) -> QualityProblem | None:
+    """Return a problem if the test of the drift check found that more values are missing."""
+    before, after = feature.missing_reference, feature.missing_current
+    p_value = feature.missing_adjusted_p_value
+    if p_value is None or p_value > settings.significance or after - before < settings.missing_threshold:
+        return None
+    reason = f"the share of missing values rose from {before:.1%} to {after:.1%}"
+    return _problem("no values" if after == 1.0 else "missing values", feature.name, reason, settings.quality)
+
+
+def _find_outside(
+    name: str, reference: pd.DataFrame, current: pd.DataFrame, settings: QualitySettings
+) -> Suspicion | None:
+    before, after = to_numbers(reference[name], "reference"), to_numbers(current[name], "current")
+    if not len(before) or not len(after):
+        return None
+    low, high = float(before.min()), float(before.max())
+    outside = int(((after < low) | (after > high)).sum())
+    share, reason = outside / len(after), ""
+    if share >= settings.range_threshold:
+        span = f"{after.min():.4g} to {after.max():.4g}, and the reference's from {low:.4g} to {high:.4g}"
+        reason = f"{share:.1%} of the values are outside the reference's range: they range from {span}"
+    return Suspicion("out of range", name, reason, outside_p_value(len(before), len(after), outside))
+
+
+def outside_p_value(rows_reference: int, rows_current: int, outside: int) -> float:
+    """Return the probability that at least ``outside`` current rows are outside the range of the reference by chance.
+
+    In a random order of all rows, that is the probability that at most one row of the reference is among the first
+    ``outside + 1`` rows: both ends of the range together have the distribution of the rows beyond the second greatest
+    value of the reference, whatever the distribution of the values. Equal values make the probability smaller.
+
+    Notes
+    -----
+    S. S. Wilks, "Determination of sample sizes for setting tolerance limits", Ann. Math. Stat. 12, 1941.
+
+    Examples
+    --------
+    >>> round(outside_p_value(100, 100, 1), 2), outside_p_value(500, 500, 25) < 1e-5
+    (0.75, True)
+    """
+    from scipy.stats import hypergeom
+
+    if not outside:
+        return 1.0
+    return float(hypergeom(rows_reference + rows_current, rows_reference, outside + 1).cdf(1))
+
+
+def _find_new_categories(
+    name: str, reference: pd.DataFrame, current: pd.DataFrame, settings: QualitySettings
+) -> Suspicion | None:
+    before, after = count_labels(reference[name]), count_labels(current[name])
+    if not before or not after:
+        return None
+    new = {label: rows for label, rows in after.items() if label not in before}
+    p_value = new_category_p_value(before, after)
+    rows, reason = sum(after.values()), ""
+    share = sum(new.values()) / rows
+    if share >= settings.category_threshold:
+        names = sorted(new, key=lambda label: (-new[label], label))
+        shown = ", ".join(label if len(label) <= 40 else label[:39] + "…" for label in names[:_NAMES])
+        reason = f"{share:.1%} of the values have new categories: {shown}{_and_more(len(names))}"
+    return Suspicion("new categories", name, reason, p_value)
+
+
+def new_category_p_value(before: Mapping[str, int], after: Mapping[str, int]) -> float:
+    """Return the probability that a category is as frequent in the current window and absent before by chance.
+
+    The smallest probability of all categories, with Bonferroni's correction: a rare category is easily absent from the
+    reference, a frequent one is not.
+
+    >>> new_category_p_value({"a": 98, "b": 1, "c": 1}, {"a": 98, "d": 1, "e": 1}), new_category_p_value(
+    ...     {"a": 100}, {"a": 80, "b": 20}
+    ... ) < 1e-5
+    (1.0, True)
+    """
+    largest = max((rows for label, rows in after.items() if label not in before), default=0)
+    if not largest:
+        return 1.0
+    rows, total = sum(after.values()), sum(after.values()) + sum(before.values())
+    # All `largest` rows of the category are among the current rows: C(rows, largest) / C(total, largest).
+    log = math.lgamma(rows + 1) - math.lgamma(rows - largest + 1)
+    log -= math.lgamma(total + 1) - math.lgamma(total - largest + 1)
+    return min(1.0, len(before.keys() | after.keys()) * math.exp(log))
+
+
+def _find_duplicates(
+    arrays: set[str], reference: pd.DataFrame, current: pd.DataFrame, settings: QualitySettings
+) -> Suspicion | None:
+    """Compare the shares of duplicated rows in equally many rows: more rows have more equal rows by chance."""
+    import numpy as np
+
+    names = [name for name in reference.columns if name in current.columns and str(name) not in arrays]
+    size = min(len(reference), len(current))
+    if not names or not size:
+        return None
+    rng = np.random.default_rng(0)
+    try:
+        before, after = (_count_duplicates(frame[names], size, rng) for frame in (reference, current))
+    except TypeError:  # values without a hash, in columns that are not compared
+        return None
+    test = missing_test(before, size, after, size)
+    rise, reason = (after - before) / size, ""
+    if rise >= settings.duplicate_threshold:
+        reason = f"the share of duplicated rows rose from {before / size:.1%} to {after / size:.1%}"
+        if len(current) > size:
+            reason += f" (in {size:,} rows of each window)"
+    return Suspicion("duplicated rows", "", reason, test.p_value if rise > 0 else 1.0)
+
+
+def _count_duplicates(frame: pd.DataFrame, size: int, rng: np.random.Generator) -> int:
+    rows = frame if size == len(frame) else frame.iloc[rng.permutation(len(frame))[:size]]
+    return int(rows.duplicated().sum())
+
+
+def _and_more(count: int) -> str:
+    return f" and {count - _NAMES} more" if count > _NAMES else ""

@@ -208,7 +208,7 @@ def _learn_losses(
     frames = known.iloc[learned], current
     is_number = all(are_numbers(frame[prediction]) for frame in frames)
     inputs = [Column(prediction, "numeric" if is_number else "categorical")]
-    inputs += [column for column in columns if not column.skipped]
+    inputs += [column for column in columns if not column.skipped and column.kind != "embedding"]
     encoded = np.concatenate([encode_column(column, *frames) for column in inputs], axis=1)
     return LossModel(encoded, errors.reference[learned], is_wrong=is_wrong)
 

@@ -15,7 +15,7 @@ from airflow.sdk.exceptions import AirflowSkipException, TaskDeferred
 
 from paceline.drift import DriftReport, FeatureDrift, QualityProblem
 from paceline.errors import BadDataError, InvalidInputError
-from paceline.registry import Registry
+from paceline.registry import FileRegistry
 from paceline.sensors import DriftEventTrigger, DriftSensor, DriftSettings, DriftTrigger, QualitySettings
 from paceline.sensors._decision import TriggerState, decide_new_drift
 from paceline.sensors.check import DriftCheck
@@ -191,7 +191,7 @@ def test_bad_data_does_not_change_the_state_of_an_event_trigger() -> None:
 
 
 def test_stale_data_starts_no_first_training(tmp_path: Path) -> None:
-    Registry(tmp_path / "registry")
+    FileRegistry(tmp_path / "registry")
     check = DriftCheck(
         "champion",
         write(tmp_path / "current.parquet"),

@@ -110,19 +110,24 @@ def find_implausible_values(
     found = [_find_missing(feature, settings) for feature in features]
     suspicions = [
         _find_outside(column.name, reference, current, quality)
-        if column.kind == "numeric"
-        else _find_new_categories(column.name, reference, current, quality)
         for column in columns
-        if not column.skipped and column.kind != "embedding"
+        if column.kind == "numeric" and not column.skipped
+    ]
+    suspicions += [
+        _find_new_categories(feature.name, reference, current, quality)
+        for feature in features
+        if feature.new_categories
     ]
     if not any(column.problem for column in columns):  # rows without some of their values are easily equal
         arrays = {column.name for column in columns if column.kind == "embedding"}
         suspicions.append(_find_duplicates(arrays, reference, current, quality))
     known = [one for one in suspicions if one is not None]
-    adjusted = false_discovery_control([one.p_value for one in known]).tolist() if known else []
+    # A column without such values counts as a test, too: chance explains it.
+    plain = sum(not column.skipped and column.kind != "embedding" for column in columns) + 1 - len(known)
+    adjusted = false_discovery_control([one.p_value for one in known] + [1.0] * plain).tolist()
     found += [
         _problem(one.kind, one.column, one.reason, quality)
-        for one, p_value in zip(known, adjusted, strict=True)
+        for one, p_value in zip(known, adjusted, strict=False)
         if p_value <= settings.significance and one.reason
     ]
     return _without_ignored([one for one in found if one is not None], quality)
@@ -172,6 +177,8 @@ def _find_outside(
         return None
     low, high = float(before.min()), float(before.max())
     outside = int(((after < low) | (after > high)).sum())
+    if not outside:
+        return None
     share, reason = outside / len(after), ""
     if share >= settings.range_threshold:
         span = f"{after.min():.4g} to {after.max():.4g}, and the reference's from {low:.4g} to {high:.4g}"
@@ -197,17 +204,13 @@ def outside_p_value(rows_reference: int, rows_current: int, outside: int) -> flo
     """
     from scipy.stats import hypergeom
 
-    if not outside:
-        return 1.0
     return float(hypergeom(rows_reference + rows_current, rows_reference, outside + 1).cdf(1))
 
 
 def _find_new_categories(
     name: str, reference: pd.DataFrame, current: pd.DataFrame, settings: QualitySettings
-) -> Suspicion | None:
+) -> Suspicion:
     before, after = count_labels(reference[name]), count_labels(current[name])
-    if not before or not after:
-        return None
     new = {label: rows for label, rows in after.items() if label not in before}
     p_value = new_category_p_value(before, after)
     rows, reason = sum(after.values()), ""
@@ -222,17 +225,15 @@ def _find_new_categories(
 def new_category_p_value(before: Mapping[str, int], after: Mapping[str, int]) -> float:
     """Return the probability that a category is as frequent in the current window and absent before by chance.
 
-    The smallest probability of all categories, with Bonferroni's correction: a rare category is easily absent from the
-    reference, a frequent one is not.
+    There is at least one new category. A rare category is easily absent from the reference, a frequent one is not. The
+    probability is that of the most frequent new category, with Bonferroni's correction for all categories.
 
     >>> new_category_p_value({"a": 98, "b": 1, "c": 1}, {"a": 98, "d": 1, "e": 1}), new_category_p_value(
     ...     {"a": 100}, {"a": 80, "b": 20}
     ... ) < 1e-5
     (1.0, True)
     """
-    largest = max((rows for label, rows in after.items() if label not in before), default=0)
-    if not largest:
-        return 1.0
+    largest = max(rows for label, rows in after.items() if label not in before)
     rows, total = sum(after.values()), sum(after.values()) + sum(before.values())
     # All `largest` rows of the category are among the current rows: C(rows, largest) / C(total, largest).
     log = math.lgamma(rows + 1) - math.lgamma(rows - largest + 1)

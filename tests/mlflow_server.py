@@ -11,7 +11,7 @@ import socket
 import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -125,11 +125,12 @@ class MlflowServer:
                 handler.close_connection = True
                 handler.connection.shutdown(socket.SHUT_RDWR)
                 return
-        handler.send_response(response.status_code)
-        handler.send_header("Content-Type", response.headers.get("Content-Type", "application/json"))
-        handler.send_header("Content-Length", str(len(response.content)))
-        handler.end_headers()
-        handler.wfile.write(response.content)
+        with suppress(ConnectionError):  # a killed client
+            handler.send_response(response.status_code)
+            handler.send_header("Content-Type", response.headers.get("Content-Type", "application/json"))
+            handler.send_header("Content-Length", str(len(response.content)))
+            handler.end_headers()
+            handler.wfile.write(response.content)
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from upath import UPath
 from paceline.errors import InvalidInputError
 from paceline.registry import _mlflow_runs as runs
 from paceline.registry._mlflow_promotions import CHAMPION, PromotionLog, create_model, tags_of
-from paceline.registry._mlflow_server import NOT_FOUND, MlflowError, MlflowServer
+from paceline.registry._mlflow_server import MlflowServer
 from paceline.registry.base import StoragePath, check_champion, check_digest, check_model_dir, missing_version
 from paceline.registry.manifest import FileRecord, ModelVersion, Promotion, check_contents, check_name, decode
 
@@ -124,7 +124,7 @@ http://localhost:5000
         """Return a version; raise InvalidInputError if it does not exist."""
         check_name(name)
         if isinstance(version, int) and version > 0:
-            found = self._get("/model-versions/get", name=name, version=version)
+            found = self._server.call_if_found("GET", "/model-versions/get", name=name, version=version)
             if found is not None:
                 return self._load(found["model_version"])
         raise missing_version(self, name, version)
@@ -169,7 +169,9 @@ http://localhost:5000
             if entry is not None:
                 log.publish(entry)
                 if aliases.get(_CHALLENGER) == version:
-                    self._get("/registered-models/alias", "DELETE", name=name, alias=_CHALLENGER)
+                    self._server.call_if_found(
+                        "DELETE", "/registered-models/alias", {"name": name, "alias": _CHALLENGER}
+                    )
                 return entry.promotion
 
     def uri(self, version: ModelVersion) -> str:
@@ -206,7 +208,9 @@ http://localhost:5000
         first = found[0]
         for version in found[1:]:
             if version["run_id"] == run["run_id"]:
-                self._get("/model-versions/delete", "DELETE", name=name, version=version["version"])
+                self._server.call_if_found(
+                    "DELETE", "/model-versions/delete", {"name": name, "version": version["version"]}
+                )
         if first["run_id"] != run["run_id"]:
             runs.discard_run(self._server, run)
         return found
@@ -235,7 +239,9 @@ http://localhost:5000
 
     def _describe_foreign(self, version: Mapping[str, Any]) -> dict[str, Any]:
         """Return the files, metrics and origin of a version that another tool has registered."""
-        run = self._get("/runs/get", run_id=version["run_id"]) if version.get("run_id") else None
+        run = (
+            self._server.call_if_found("GET", "/runs/get", run_id=version["run_id"]) if version.get("run_id") else None
+        )
         logged = run["run"]["data"].get("metrics", []) if run else []
         files = self._server.list_files(self._artifact_folder(version["name"], int(version["version"])))
         return {
@@ -265,14 +271,3 @@ http://localhost:5000
 
     def _log(self, name: str) -> PromotionLog:
         return PromotionLog(self._server, check_name(name), self._writer_timeout_s)
-
-    def _get(self, path: str, method: str = "GET", **fields: object) -> dict[str, Any] | None:
-        """Call the server; return ``None`` if the entity does not exist."""
-        try:
-            if method == "GET":
-                return self._server.call(method, path, **fields)
-            return self._server.call(method, path, {key: str(value) for key, value in fields.items()})
-        except MlflowError as error:
-            if error.code != NOT_FOUND:
-                raise
-            return None

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
-from paceline.registry._mlflow_server import ALREADY_EXISTS, NOT_FOUND, MlflowError, MlflowServer
+from paceline.registry._mlflow_server import ALREADY_EXISTS, MlflowError, MlflowServer
 from paceline.registry.manifest import Promotion
 
 CHAMPION = "champion"
@@ -58,13 +58,9 @@ class PromotionLog:
 
     def aliases(self) -> dict[str, int]:
         """Return the aliases of the model and their versions."""
-        try:
-            model = self._server.call("GET", "/registered-models/get", name=self._name)["registered_model"]
-        except MlflowError as error:
-            if error.code != NOT_FOUND:
-                raise
-            return {}
-        return {alias["alias"]: int(alias["version"]) for alias in model.get("aliases", [])}
+        found = self._server.call_if_found("GET", "/registered-models/get", name=self._name)
+        aliases = found["registered_model"].get("aliases", []) if found else []
+        return {alias["alias"]: int(alias["version"]) for alias in aliases}
 
     def champion(self) -> int | None:
         """Return the number of the champion."""
@@ -108,7 +104,7 @@ class PromotionLog:
         for valid in (self._recent, self.entries):
             if found := [entry for entry in valid() if entry.number == number]:
                 return found[0]
-        self._server.call("DELETE", "/model-versions/delete", {"name": self._log, "version": str(number)})
+        self._server.call_if_found("DELETE", "/model-versions/delete", {"name": self._log, "version": str(number)})
         return None
 
     def complete(self, entry: LoggedPromotion) -> None:

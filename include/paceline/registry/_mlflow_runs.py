@@ -14,7 +14,7 @@ from upath import UPath
 
 from paceline.errors import PacelineError
 from paceline.registry import storage
-from paceline.registry._mlflow_server import NOT_FOUND, MlflowError, MlflowServer
+from paceline.registry._mlflow_server import MlflowError, MlflowServer
 
 # The folder with the model's files and the manifest, below the run's artifacts.
 MODEL_FOLDER, MANIFEST_FILE = "model", "paceline.json"
@@ -83,11 +83,8 @@ def discard_run(server: MlflowServer, run: Mapping[str, Any]) -> None:
 
 def _experiment_id(server: MlflowServer, name: str) -> str:
     """Return the id of the experiment ``name``, after creating it if necessary."""
-    try:
-        found = server.call("GET", "/experiments/get-by-name", experiment_name=name)
-    except MlflowError as error:
-        if error.code != NOT_FOUND:
-            raise
+    found = server.call_if_found("GET", "/experiments/get-by-name", experiment_name=name)
+    if found is None:
         with suppress(MlflowError):  # a concurrent registration may have created it
             server.call("POST", "/experiments/create", {"name": name})
         found = server.call("GET", "/experiments/get-by-name", experiment_name=name)

@@ -101,6 +101,18 @@ class MlflowServer:
         """
         return self._retries(self._send, method, path, body, params)
 
+    def call_if_found(self, method: str, path: str, body: object = None, /, **params: object) -> dict[str, Any] | None:
+        """Call like :meth:`call`; return ``None`` if the entity does not exist.
+
+        A deletion whose response was lost finds no entity when it is repeated.
+        """
+        try:
+            return self.call(method, path, body, **params)
+        except MlflowError as error:
+            if error.code != NOT_FOUND:
+                raise
+            return None
+
     def create(self, path: str, body: object, find: Callable[[], dict[str, Any] | None]) -> dict[str, Any]:
         """Create an entity with ``POST path``, and return the response.
 

@@ -196,6 +196,24 @@ def test_promotion_survives_a_lost_response(
     assert aliases(mlflow_server, name) == {"champion": "1"}
 
 
+def test_promotion_that_came_second_is_removed_even_if_a_response_is_lost(
+    mlflow_server: MlflowServer, registry: MlflowRegistry, name: str, tmp_path: Path
+) -> None:
+    for content in ("first", "second"):
+        registry.register(make_model(tmp_path, content), name=name)
+    registry.promote(name, 1, reason="the first")
+    late = registry._log(name)
+    seen = late.latest()
+    registry.promote(name, 2, reason="better")
+    mlflow_server.clear()
+    mlflow_server.lost.add(2)
+    assert late.append(2, 1, "better", seen=seen) is None
+    assert mlflow_server.changes[2].endswith("model-versions/delete")
+    assert [one.version for one in registry.history(name)] == [1, 2]
+    found = mlflow_server.get("/model-versions/search", filter=f"name = '{name}.promotions'")["model_versions"]
+    assert len(found) == 2
+
+
 def test_next_promotion_completes_one_whose_writer_has_died(
     mlflow_server: MlflowServer, registry: MlflowRegistry, name: str, tmp_path: Path
 ) -> None:

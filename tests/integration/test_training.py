@@ -152,7 +152,7 @@ def test_invalid_live_deadline_is_rejected(observed_run):
     rejection = observed_run.events["deadline_refused"]
     assert rejection["value"] == "as soon as possible"
     assert rejection["t_s"] < observed_run.events["deadline"]["t_s"]
-    assert "New deadline rejected, the old deadline of 8640000.0 s stays in force" in observed_run.logs[1]
+    assert "New deadline rejected, the old deadline of 8640000.0 s remains" in observed_run.logs[1]
 
 
 def test_killed_task_reattaches_to_its_running_container(observed_run):

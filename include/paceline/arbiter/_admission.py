@@ -1,4 +1,4 @@
-"""Admission: whether a new job's deadline fits beside all promised deadlines, and the earliest deadline that fits."""
+"""Admission: whether a new job's deadline fits alongside all promised deadlines, and the earliest that fits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Admission:
     Parameters
     ----------
     fits:
-        Whether the deadline of the job is feasible beside all promised deadlines; always true without a deadline.
+        Whether the deadline of the job is feasible alongside all promised deadlines; always true without a deadline.
     earliest_s:
         The earliest deadline that can be promised now, on the clock of ``now_s``.
     alone_s:
@@ -39,7 +39,7 @@ class Admission:
 def check_admission(
     job: ClusterJob, promised: Sequence[ClusterJob], node: Node, now_s: float, change_s: float = 0.0
 ) -> Admission:
-    """Return whether a new job's deadline fits beside all promised deadlines, and the earliest that fits.
+    """Return whether a new job's deadline fits alongside all promised deadlines, and the earliest that fits.
 
     As in ElasticFlow's admission, promised deadlines stay feasible. The check plans all jobs by deadline, each on the
     fewest devices. It also plans the new job in the capacity that promised jobs leave free, and uses the better plan.

@@ -59,7 +59,7 @@ def cluster_job(
 
 
 def _assumed_usable_devices(remaining: RemainingWork) -> float | None:
-    """Return the assumed usable devices: more than the job reports, as it reports too few right after a change."""
+    """Return the assumed usable devices: more than the job reports, because it reports too few right after a change."""
     return None if remaining.usable_devices is None else max(_USABLE_FACTOR * remaining.usable_devices, 1.0)
 
 

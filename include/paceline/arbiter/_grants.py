@@ -1,6 +1,6 @@
 """Converts the desired ceilings of a policy into grants that never exceed the pool.
 
-The arbiter lowers ceilings at once. Other jobs get the released devices after a sample confirms the release.
+The arbiter lowers ceilings immediately. Other jobs get the released devices after a sample confirms the release.
 All state is stored with the jobs, so a restarted arbiter continues from this state.
 """
 

@@ -44,7 +44,7 @@ class DeviceRequest:
     ceiling:
         Latest stored ceiling; ``None`` if there is none yet.
     applied_ceiling:
-        The ceiling in force in the job; ``None`` if there is none.
+        The ceiling in effect in the job; ``None`` if there is none.
     user_deadline_s:
         The deadline as set by the user, in seconds after ``origin_s``; ``None`` if the user set none.
     began_s, alpha:
@@ -106,7 +106,7 @@ class DeviceRequest:
         in_force = 0.0 if pace.state == "paused" else float(pace.devices_in_force or 0)
         held = max(pace.devices, in_force)
         if pace.grant is not None and (granted is None or granted.grant == 0):
-            # The ceiling was deleted or set by a user: the last grant of the arbiter remains in force.
+            # The ceiling was deleted or set by a user: the last grant of the arbiter remains in effect.
             granted = None if pace.ceiling is None else Ceiling(pace.ceiling, pace.grant)
         request = cls(
             key=key,
@@ -165,12 +165,12 @@ class DeviceRequest:
 
     @property
     def committed(self) -> float:
-        """Upper bound on the present allocation of the job; other jobs cannot get these devices."""
+        """Upper bound on the current allocation of the job; other jobs cannot get these devices."""
         if self.ended:
             return 0.0
         if self.ceiling is None:
             return max(self.granted, self.held)
-        # A job that does not wait for grants reports no grant number: compare the ceiling in force instead.
+        # A job that does not wait for grants reports no grant number: compare the ceiling in effect instead.
         in_force = (
             self.applied_grant == self.ceiling.grant
             if self.applied_grant is not None

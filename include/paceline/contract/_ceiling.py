@@ -25,13 +25,13 @@ class Ceiling:
     devices:
         The largest allocation; 0 preempts the job.
     grant:
-        Number of the arbiter's grant; the job's samples show the grant in force. 0 for a ceiling set by a user.
+        Number of the arbiter's grant; the job's samples show the grant in effect. 0 for a ceiling set by a user.
     max_devices:
-        The largest allocation that the job may have until this grant is in force.
+        The largest allocation that the job may have until this grant takes effect.
     reason:
         The reason for the ceiling, shown to users.
     deadline_s, fits, earliest_s:
-        Result of the admission of a waiting job: the checked deadline, whether it fits beside the deadlines of other
+        Result of the admission of a waiting job: the checked deadline, whether it fits alongside the deadlines of other
         jobs, and the earliest deadline that fits. Times are in seconds after the job's origin, ``None`` if unknown.
 
     Examples

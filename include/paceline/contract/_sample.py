@@ -81,7 +81,7 @@ class PaceSample(Record):
     ceiling: float | None = Field(default=None, ge=0)
     """The largest allocation allowed now; ``None`` without a ceiling."""
     grant: int | None = None
-    """Number of the arbiter's grant in force; ``None`` without an arbiter."""
+    """Number of the arbiter's grant in effect; ``None`` without an arbiter."""
     restarts: int = 0
     resizes: int = 0
     step_ms: Rounded | None = None
@@ -93,7 +93,7 @@ class PaceSample(Record):
     began_s: Seconds = 0.0
     """Start of the job, or the current time, rounded to a minute, while the job waits. 0 with ``PaperController``."""
     forecast_s: Seconds | None = None
-    """The predicted end at the present speed; ``None`` while unknown."""
+    """The predicted end at the current speed; ``None`` while unknown."""
     earliest_s: Seconds | None = None
     """The predicted end with all allowed devices."""
     feasible: bool = True

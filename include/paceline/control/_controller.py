@@ -14,7 +14,7 @@ from paceline.errors import InvalidInputError
 class Decision:
     """The result of one control step.
 
-    ``devices`` is the allocation for the next ``next_s`` seconds. ``finish_s`` forecasts the end at the present speed,
+    ``devices`` is the allocation for the next ``next_s`` seconds. ``finish_s`` forecasts the end at the current speed,
     ``earliest_s`` the end with all allowed devices; both are ``None`` until the speed is known. ``feasible`` says
     whether the deadline can still be met. ``remaining`` predicts the end for any allocation and any deadline.
     """
@@ -44,7 +44,7 @@ class Observation(NamedTuple):
     done_s:
         Time at which ``done`` was reached.
     pending:
-        Whether the last decided allocation is not in force yet.
+        Whether the last allocation has not taken effect yet.
     ceiling:
         Current ceiling, in devices.
     in_pause:

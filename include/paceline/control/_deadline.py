@@ -20,7 +20,8 @@ _DEADBAND = 0.003
 _STEPS_LEFT = 8  # minimum steps in the remaining time: shorter steps near the end make the last correction small
 _MIN_STEP_S = 0.1
 _MIN_RESIZES_LEFT = 5  # release no devices if the remaining time is shorter than this many resizes
-# A job that needs this fraction of the maximum must not start on one device: the first control period is too slow.
+# A job that needs this fraction of the maximum must not start on one device: the first control period would be too
+# slow.
 _LARGE_SHARE = 0.9
 # Use the maximum while the slack is below this fraction of the remaining time.
 _RESERVE = 0.02
@@ -274,7 +275,7 @@ class DeadlineController:
         return min(done + min(speed * age_s, max(_PARTIAL, speed * _REPORT_DELAY_S)), obs.total - (1 - _PARTIAL))
 
     def _plan(self, left: float, left_s: float, allocation: float, in_use: float, ceiling: float | None) -> float:
-        """Return the smallest allocation that ends the job on time; within the deadband, the present allocation."""
+        """Return the smallest allocation that ends the job on time; within the deadband, the current allocation."""
         if left <= 0:
             # Saving the model is single-threaded and short: keep one device for it, unless a resize takes longer.
             return self.limits.quantize(allocation if self._resize_s else max(1.0, self.limits.min_devices), ceiling)
@@ -313,7 +314,8 @@ class DeadlineController:
         tail_s = self._tail_s
         upper = self.limits.max_devices if ceiling is None else min(ceiling, self.limits.max_devices)
         speed = self._speed.at(in_use)
-        # Report infeasibility late rather than wrongly: the speed above the tested allocations is uncertain.
+        # A late report of infeasibility is better than a false one: the speed above the tested allocations is
+        # uncertain.
         fastest = max(self._speed.at(upper) * (1 + 2 * self._speed.sd(upper)), speed) if upper > 0 else 0.0
         earliest_s: float | None = now_s + left / fastest + tail_s if fastest > 0 else math.inf
         if untested:  # the speed of another task does not prove that the deadline is infeasible

@@ -52,7 +52,7 @@ class PaperController:
         self.alpha = alpha
         self.period_s = period_s
         self.deadline_s = deadline_s
-        self.began_s = 0.0  # independent of the job's start: the setpoint starts at time 0
+        self.began_s = 0.0  # independent of when the job starts: the setpoint starts at time 0
         self._pi = PIController(limits, gains)
         self._history: list[tuple[float, float]] = []
 

@@ -1,4 +1,7 @@
-"""The proportional-integral controller of DECOR-NN, quantised, with anti-windup. ``_paper`` calls it at each step."""
+"""The proportional-integral controller of DECOR-NN, quantised, with anti-windup.
+
+``_paper`` calls :meth:`PIController.step` at each control step.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +64,7 @@ class PIController:
     2.0
     >>> controller.step(setpoint_pct=12, progress_pct=8)  # still 4 % behind: 0.5 * (0.1 * 4 + 4)
     2.2
-    >>> controller.step(setpoint_pct=14, progress_pct=10, pending=True)  # not in force yet: same output
+    >>> controller.step(setpoint_pct=14, progress_pct=10, pending=True)  # not in effect yet: same output
     2.2
     """
 
@@ -87,8 +90,8 @@ class PIController:
         setpoint_pct, progress_pct:
             Setpoint and progress in percent.
         pending:
-            Whether the last allocation is not in force yet. If so, the step returns the same allocation again and does
-            not change the integral.
+            Whether the last allocation has not taken effect yet. If so, the step returns the same allocation again and
+            does not change the integral.
         ceiling:
             Ceiling in devices, below ``limits.max_devices``.
         """

@@ -23,7 +23,7 @@ _WARM_UP_SD, _WARM_UP_OBSERVATIONS = 1.0, 4
 class SpeedModel:
     """Estimates ``speed = a * devices ** b`` in batches per second with a Kalman filter on the logarithms.
 
-    Observations at the present allocation determine the speed; observations at other allocations determine the
+    Observations at the current allocation determine the speed; observations at other allocations determine the
     exponent. Two consecutive outliers in the same direction are attributed to a neighbour, and the estimate follows
     immediately.
 

@@ -91,7 +91,7 @@ def _to_input_error(error: ValidationError, content: dict[str, Any]) -> InvalidI
         field.append(str(name if name is not None else key))
     problem = first["msg"].removeprefix("Value error, ")
     value = "nothing" if first["type"] == "missing" else first["input"]
-    if first["type"] == "value_error":  # the message is sufficient; the input would be the whole machine
+    if first["type"] == "value_error":  # omit the invalid value: it is the whole machine, and the message suffices
         value = "inconsistent values"
     return InvalidInputError(".".join(field), value, f"a valid fleet: {problem[0].lower()}{problem[1:]}")
 

@@ -28,7 +28,7 @@ class JobAllocation:
     earlier:
         Totals of the run from an earlier controlling process.
     unconfirmed:
-        Another allocation that may be in force until the engine confirms ``devices``, or ``None``.
+        Another allocation that may be in effect until the engine confirms ``devices``, or ``None``.
     team:
         The job if it is a team of containers, else ``None``. A team may use only some of its devices.
     """
@@ -56,7 +56,7 @@ class JobAllocation:
 
     @property
     def upper_bound(self) -> float:
-        """The largest allocation that may be in force, because an engine may resize a job without answering."""
+        """The largest allocation that may be in effect, because an engine may resize a job without answering."""
         return self.devices if self._unconfirmed is None else max(self.devices, self._unconfirmed)
 
     @property
@@ -69,7 +69,7 @@ class JobAllocation:
         return self.in_use if self._earlier_in_use is None else self._earlier_in_use
 
     def count_until(self, now_s: float) -> None:
-        """Add the device-seconds of the job's containers until ``now_s`` or, if earlier, the job's end."""
+        """Add the device-seconds of the job's containers until ``now_s`` or, if earlier, until the job ended."""
         now_s = min(now_s, self.ended_s)
         if self._counted_until_s is not None:
             self.device_s += self._counted_devices * max(now_s - self._counted_until_s, 0.0)
@@ -78,7 +78,7 @@ class JobAllocation:
         self._counted_until_s = now_s
 
     def count_until_end(self, ended_s: float) -> None:
-        """Adjust the device-seconds to the job's end, which may be earlier than the last step."""
+        """Adjust the device-seconds to the time at which the job ended, which may precede the last step."""
         if self._counted_until_s is not None:
             self.device_s = max(self.device_s + self._counted_devices * (ended_s - self._counted_until_s), 0.0)
         self._counted_until_s = ended_s

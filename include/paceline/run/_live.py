@@ -1,4 +1,4 @@
-"""The live state of a running job: orders from users or an arbiter, and samples from the control loop.
+"""The live state of a running job: commands from users or an arbiter, and samples from the control loop.
 
 In Airflow, the live state is the task state store; elsewhere, it is a dictionary.
 """

@@ -1,4 +1,4 @@
-"""The control loop of one job: read progress and orders, decide, resize, publish.
+"""The control loop of one job: read progress and commands, decide, resize, publish.
 
 :class:`~paceline.run._training.Training` runs the loop. The loop does not depend on Airflow, because it receives
 the job, an :class:`~paceline.run._live.Exchange` for the live state, and a clock.
@@ -18,11 +18,11 @@ from paceline.contract import DEADLINE, Ceiling, Outcome, PaceSample, RunTotals,
 from paceline.control import Controller, Decision, Observation, PastRun
 from paceline.errors import JobLostError, RuntimeUnavailableError, TaskStoppedError, TrainingFailedError
 from paceline.run._allocation import JobAllocation
+from paceline.run._commands import Commands
 from paceline.run._engine_clock import end_of_job_s
 from paceline.run._history import History
 from paceline.run._journal import Journal
 from paceline.run._live import Exchange
-from paceline.run._orders import Orders
 from paceline.run._outage import Outage
 from paceline.run._output import Output
 from paceline.run._pauses import Pauses
@@ -83,7 +83,7 @@ class PaceLoop:
         The job if it is a team of containers, else ``None``. The loop adds the team's scaling steps to the history, but
         does not measure the utilization of a team, which keeps unused devices for its next scaling step.
     shared:
-        The ceiling in force, if an arbiter allocates the devices. A ceiling of 0 preempts the job; a later ceiling
+        The ceiling in effect, if an arbiter allocates the devices. A ceiling of 0 preempts the job; a later ceiling
         resumes it from its checkpoint.
     """
 
@@ -140,7 +140,7 @@ class PaceLoop:
             self._lifecycle.enter("starting", by="task")
         self._preemption = Preemption(job, self._journal, self._outage)
         self._restarting = False  # the job was restarted and has not sent a report since then
-        self._orders = Orders(
+        self._commands = Commands(
             origin, controller.deadline_s, self._journal, min_ceiling=controller.limits.quantum, shared=shared
         )
         self._decision = Decision(allocated_devices, 0.0, 0.0, None, None, True, controller.period_s)
@@ -152,7 +152,7 @@ class PaceLoop:
         Raises
         ------
         TrainingFailedError
-            The job ended without success, or never reported progress.
+            The job failed, or never reported progress.
         DeadlineInfeasibleError
             The deadline cannot be met and ``on_infeasible`` is ``"fail"``; the job is still running.
         JobLostError
@@ -191,9 +191,9 @@ class PaceLoop:
         allocation = self._allocation
         allocation.count_until(now_s)
         position = self._read_reports(now_s)
-        if self._orders.update(self._exchange.newest(), now_s):
+        if self._commands.update(self._exchange.newest(), now_s):
             self._move_deadline(now_s)
-        if self._orders.ceiling == 0 and (self._reader.trained_s is None or self._lifecycle.state == "paused"):
+        if self._commands.ceiling == 0 and (self._reader.trained_s is None or self._lifecycle.state == "paused"):
             return self._paused_step(now_s)
         if self._lifecycle.state == "paused" and not self._resume(now_s):
             return self._paused_step(now_s)
@@ -207,7 +207,7 @@ class PaceLoop:
             allocated_devices=allocation.devices if in_force is None else in_force,
             pending=allocation.target != allocation.devices or in_force is not None,
             # Ignore a ceiling of 0 here: all batches are done and the job is about to end.
-            ceiling=allocation.devices if self._orders.ceiling == 0 else self._orders.ceiling,
+            ceiling=allocation.devices if self._commands.ceiling == 0 else self._commands.ceiling,
             in_pause=self._reader.pauses.in_pause(now_s) or self._outage.active or self._restarting,
             pauses_left_s=self._reader.pauses.left_s(now_s),
             busy=self._utilization.share if self._team is None else None,
@@ -230,7 +230,7 @@ class PaceLoop:
     def _paused_step(self, now_s: float) -> float:
         """Run a step without devices, stop the job if necessary, and return the seconds until the next step."""
         is_paused = self._lifecycle.state == "paused"
-        must_stop = self._orders.ceiling == 0 and (not is_paused or self._preemption.unconfirmed)
+        must_stop = self._commands.ceiling == 0 and (not is_paused or self._preemption.unconfirmed)
         if must_stop and self._preemption.preempt(now_s, self._is_training_done, repeated=is_paused):
             self._restarting = False
             self._lifecycle.enter("paused", by="arbiter")
@@ -249,7 +249,7 @@ class PaceLoop:
 
     def _resume(self, now_s: float) -> bool:
         """Restart a paused job on the largest allowed allocation; return whether it was restarted."""
-        devices = self._controller.limits.quantize(self._controller.limits.max_devices, self._orders.ceiling)
+        devices = self._controller.limits.quantize(self._controller.limits.max_devices, self._commands.ceiling)
         if not self._preemption.resume(now_s, devices):
             return False
         self._allocation.replace(devices, now_s)
@@ -305,14 +305,14 @@ class PaceLoop:
             self._journal.event(self._now(), "scaled", "%s. Now %s", reason, new, why=reason, nodes=nodes)
 
     def _move_deadline(self, now_s: float) -> None:
-        self._controller.move_deadline(now_s, self._orders.deadline_s)
+        self._controller.move_deadline(now_s, self._commands.deadline_s)
         self._infeasible.reset()
 
     def _check_feasibility(self, now_s: float, decision: Decision) -> None:
         controller = self._controller
         extended_s = self._infeasible.apply(now_s, controller.began_s, controller.deadline_s, decision)
         if extended_s is not None:
-            self._exchange.post({DEADLINE: self._orders.extend(extended_s, now_s)})
+            self._exchange.post({DEADLINE: self._commands.extend(extended_s, now_s)})
             self._move_deadline(now_s)
 
     def publish_end(self, state: Literal["detached", "failed"], by: Cause, *, stopped: bool = False) -> None:
@@ -340,8 +340,8 @@ class PaceLoop:
                 self._reader.newest,
                 allocated_devices=self._allocation.upper_bound,
                 used_devices=self._utilization.cores,
-                ceiling=self._orders.ceiling,
-                grant=self._orders.grant if self._orders.shared else None,
+                ceiling=self._commands.ceiling,
+                grant=self._commands.grant if self._commands.shared else None,
                 restarts=self._outage.restarts,
                 resizes=self._allocation.resizes,
                 step_ms=self._step_times.newest_ms,

@@ -49,7 +49,7 @@ class Preemption:
             self._outage.record_failure(error)
             return False
         if status.state != "exited" or (status.exit_code == 0 and is_training_done()):
-            return False  # the control loop handles the end of the job
+            return False  # the control loop processes the end of the job
         self.unconfirmed = 0.0
         if not repeated:
             self.count += 1

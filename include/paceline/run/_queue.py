@@ -53,7 +53,7 @@ class Queue:
     origin:
         The time from which the deadline counts.
     on_infeasible:
-        The response to a deadline that does not fit beside the deadlines of other jobs.
+        The response to a deadline that does not fit alongside the deadlines of other jobs.
     pool:
         Name of the Airflow pool, for messages.
     stop_requested:
@@ -88,14 +88,14 @@ class Queue:
         Raises
         ------
         DeadlineInfeasibleError
-            The deadline does not fit beside the deadlines of other jobs, and ``on_infeasible`` is ``"fail"``.
+            The deadline does not fit alongside the deadlines of other jobs, and ``on_infeasible`` is ``"fail"``.
         TaskStoppedError
             The task has to end.
         """
         logged_s = published_s = float("-inf")
         while True:
             before = (self._newest, self._controller.deadline_s)
-            self._call_store(self._read_orders)
+            self._call_store(self._read_commands)
             self._handle_admission()
             newest = self._newest
             if newest is not None and newest.devices >= self._controller.limits.quantum:
@@ -112,7 +112,7 @@ class Queue:
             if self._stop_requested.wait(_POLL_EVERY_S):
                 raise TaskStoppedError("the task was stopped while it waited for devices")
 
-    def _read_orders(self) -> None:
+    def _read_commands(self) -> None:
         raw = self._store.get(CEILING)
         if raw is not None and raw != self._rejected:
             try:
@@ -138,9 +138,9 @@ class Queue:
             return
         self._handled_s = newest.deadline_s
         if newest.fits:
-            self._log.info("The deadline of %.0f s fits beside the deadlines of other jobs", deadline_s)
+            self._log.info("The deadline of %.0f s fits alongside the deadlines of other jobs", deadline_s)
             return
-        message = f"deadline: {deadline_s:.0f} s does not fit beside the deadlines of other jobs, "
+        message = f"deadline: {deadline_s:.0f} s does not fit alongside the deadlines of other jobs, "
         message += f"the earliest deadline that fits is {newest.earliest_s:.0f} s"
         if self._on_infeasible == "fail":
             raise DeadlineInfeasibleError(message)

@@ -38,7 +38,7 @@ def make_sample(
     allocated_devices, used_devices, ceiling:
         The allocation, the devices in use, and the upper limit of the allocation.
     grant:
-        Number of the arbiter's grant in force; ``None`` without an arbiter.
+        Number of the arbiter's grant in effect; ``None`` without an arbiter.
     restarts, resizes:
         Numbers of restarts and resizes of the job so far.
     step_ms:

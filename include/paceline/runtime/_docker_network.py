@@ -1,4 +1,4 @@
-"""The private network of a team's containers, which exists as long as any container uses it.
+"""The private network of a team's containers; it exists as long as any container uses it.
 
 The module ``docker`` creates the network, and ``docker_job`` removes it.
 """

@@ -1,4 +1,4 @@
-"""A process that waits for the launcher's death and then kills the job.
+"""A process that waits for the launcher to die and then kills the job.
 
 The launcher starts it before the job. Without a guardian, the job of a killed launcher would stay stopped forever, or
 run without a limit.
@@ -26,7 +26,7 @@ class Guardian:
     _pipe: int
 
     def dismiss(self) -> None:
-        """Make the guardian exit without killing any process, and wait for its exit. Call this after the job's end."""
+        """Make the guardian exit without killing any process, and wait for it. Call this after the job has ended."""
         with contextlib.suppress(OSError):
             os.write(self._pipe, b".")
         os.close(self._pipe)
@@ -35,7 +35,7 @@ class Guardian:
 
 
 def start(scratch: Scratch, group: Group | None) -> Guardian:
-    """Fork the guardian. Only the launcher has the write end of the pipe, so the launcher's death closes the pipe."""
+    """Fork the guardian. Only the launcher has the write end of the pipe, so the pipe closes when the launcher dies."""
     read_end, write_end = os.pipe()
     started = time.time()
     pid = os.fork()

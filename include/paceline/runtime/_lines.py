@@ -40,7 +40,7 @@ class LineAssembler:
         return lines
 
     def flush(self) -> list[str]:
-        """Return the last, unterminated line, if any. Call this after the job's end."""
+        """Return the last, unterminated line, if any. Call this after the job has ended."""
         return [self._finish_line()] if self._pending else []
 
     def _append_piece(self, piece: bytes) -> None:

@@ -66,7 +66,7 @@ class DutyCycle:
         return self._seconds_until_update()
 
     def _run_tokens(self) -> float:
-        """Return the number of tokens that ends a stop, so that a run and a stop together last one period."""
+        """Return the number of tokens at which a stop ends, so that a run and a stop together last one period."""
         surplus = max(0.0, 1.0 - self.devices / self._rate)
         return self.devices * max(self._period_s * surplus, self._min_s)
 

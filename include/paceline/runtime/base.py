@@ -13,8 +13,8 @@ from typing import Literal, Protocol
 
 # Default environment variables of a job. malloc keeps freed memory for the next batch, because memory from the kernel
 # costs a page fault per 4 KiB: half a million faults in 40 batches of a large model. Idle OpenMP threads sleep, because
-# busy waiting would use CPU time that other threads need under a quota or beside a neighbour. Sleeping costs little on
-# an idle machine.
+# busy waiting would use CPU time that other threads need under a quota or alongside a neighbour. Sleeping costs little
+# on an idle machine.
 JOB_ENVIRONMENT = {
     "MALLOC_MMAP_THRESHOLD_": str(2**30),
     "MALLOC_TRIM_THRESHOLD_": str(2**30),
@@ -136,7 +136,7 @@ class Job(Protocol):
         """
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait at most ``timeout_s`` for the job's end; return whether the job has ended."""
+        """Wait at most ``timeout_s`` for the job to end; return whether it has ended."""
 
     def resize(self, devices: float) -> None:
         """Set the allocation to ``devices`` cores. Raises RuntimeUnavailableError during an engine outage."""

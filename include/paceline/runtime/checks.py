@@ -61,11 +61,11 @@ def check_spec(spec: JobSpec) -> None:
 
 
 def check_devices(devices: float, field: str = "devices") -> None:
-    """Raise unless ``devices`` is a finite number of cores above zero."""
+    """Raise unless ``devices`` is a finite number of cores greater than 0."""
     if isinstance(devices, bool) or not isinstance(devices, (int, float)):
-        raise InvalidInputError(field, devices, "a number of cores above 0")
+        raise InvalidInputError(field, devices, "a number of cores greater than 0")
     if not math.isfinite(devices) or devices <= 0:
-        raise InvalidInputError(field, devices, "a number of cores above 0")
+        raise InvalidInputError(field, devices, "a number of cores greater than 0")
 
 
 def check_capacity(devices: float, capacity: float) -> None:

@@ -31,7 +31,7 @@ PERIOD_US = 100_000  # the kernel's default CFS period
 _QUOTA_MIN_US = 1_000  # the kernel's minimum quota
 _OUTPUT = "/paceline/output"
 _POLL_S = 5.0  # interval of status checks, in case the output stream does not show the end
-_DRAIN_S = 30.0  # time for the remaining output to arrive after the container's end
+_DRAIN_S = 30.0  # time for the remaining output to arrive after the container has ended
 _PAUSE_ATTEMPTS = 5
 
 
@@ -67,7 +67,7 @@ class DockerJob:
         return self._follower.take_lines()
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for the container's end, which its output stream signals without delay."""
+        """Wait for the container to end, which closes its output stream without delay."""
         limit = time.monotonic() + timeout_s
         while True:
             left = limit - time.monotonic()
@@ -110,7 +110,7 @@ class DockerJob:
         return JobStatus(state="gone", reason="the container was removed") if details is None else _status_of(details)
 
     def usage(self) -> Usage:
-        """Return the resource usage, at most about a second old; after the container's end, the last measurement."""
+        """Return the resource usage, at most about a second old, or the last measurement of an ended container."""
         return self._stats.newest()
 
     def restart(self) -> None:

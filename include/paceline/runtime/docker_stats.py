@@ -38,7 +38,7 @@ class StatsFollower:
         self._closed = False
 
     def newest(self) -> Usage:
-        """Return the newest measurement, about a second old; after the container's end, the last measurement."""
+        """Return the newest measurement, about a second old, or the last measurement of an ended container."""
         streaming = self._thread is not None and self._thread.is_alive()
         if not streaming or time.monotonic() - self._received_s > _STALE_S:
             self._record(stats_now(self._client, self._container))

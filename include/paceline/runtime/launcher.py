@@ -1,7 +1,7 @@
-"""The process that supervises one local job: it starts the job, enforces the limits, and records the job's end.
+"""The process that supervises one local job: it starts the job, enforces the limits, and records how the job ends.
 
 ``ProcessRuntime`` starts the launcher as ``python -m paceline.runtime.launcher SCRATCH``. The launcher outlives the
-process that starts it. It imports few modules, because it wakes about twenty times a second.
+process that starts it. It imports few modules, because it wakes up about twenty times a second.
 """
 
 from __future__ import annotations
@@ -226,7 +226,7 @@ class _Launch:
                 os.waitpid(ended.si_pid, 0)
 
     def _kill_remaining(self, guardian_pid: int) -> None:
-        """Kill the job's remaining processes after the end of its first process, as the end of a container does."""
+        """Kill the job's remaining processes after its first process has ended, as in a container."""
         limit = time.monotonic() + 2.0
         while time.monotonic() < limit:
             remaining = descendants(frozenset({guardian_pid}))

@@ -111,11 +111,11 @@ class ProcessJob:
 
     def read_lines(self) -> list[str]:
         """Return the lines written since the last call: from standard output, then from standard error."""
-        ended = self.status().state != "running"  # read the status first: after the job's end, the files are complete
+        ended = self.status().state != "running"  # read the status first: files of an ended job are complete
         return [line for tail in self._tails for line in tail.take_lines(ended)]
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for the launcher's end, which follows the job's end without delay."""
+        """Wait for the launcher to exit, which it does as soon as the job has ended."""
         limit = time.monotonic() + timeout_s
         while self.status().state == "running":
             left = limit - time.monotonic()
@@ -154,7 +154,7 @@ class ProcessJob:
         return JobStatus(state="gone", started_s=started, reason="its processes no longer exist (after a reboot?)")
 
     def usage(self) -> Usage:
-        """Return the resource usage, at most 0.1 s old; after the end, the total CPU time."""
+        """Return the resource usage, at most 0.1 s old; after the job has ended, the total CPU time."""
         end = read_json(self._scratch.end)
         if end is not None and "cpu_s" in end:
             return Usage(float(end["cpu_s"]), memory_bytes=0, measured_s=float(end["finished_s"]))
@@ -204,7 +204,7 @@ class ProcessJob:
         return Identity.read((read_json(self._scratch.state) or {}).get(role))
 
     def _wait_for_helpers(self, timeout_s: float = 5.0) -> None:
-        """Wait until the launcher and the guardian exit, some milliseconds after they record the job's end."""
+        """Wait until the launcher and the guardian exit, some milliseconds after they record how the job ended."""
         limit = time.monotonic() + timeout_s
         for helper in map(self._helper_identity, ("launcher", "guardian")):
             if helper is not None:

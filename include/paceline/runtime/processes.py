@@ -35,13 +35,13 @@ class Identity:
             return None
 
     def is_alive(self) -> bool:
-        """Return whether this process is running; a zombie process is not."""
+        """Return whether this process is running; a zombie process does not count."""
         with contextlib.suppress(psutil.NoSuchProcess):
             return identify(self.pid) == self and psutil.Process(self.pid).status() != psutil.STATUS_ZOMBIE
         return False
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait at most ``timeout_s`` for the process's end; return whether it was alive at the start.
+        """Wait at most ``timeout_s`` for the process to end; return whether it was alive at the start.
 
         ``psutil.Process.wait`` also waits for the parent to reap the process, which never happens in many containers.
         """
@@ -121,7 +121,7 @@ def kill_by_environment(name: str, value: str, timeout_s: float = 2.0) -> bool:
 
 
 def cpu_seconds(pid: int) -> float | None:
-    """Return the CPU time of all threads of a process, exact to the nanosecond; ``None`` after its end.
+    """Return the CPU time of all threads of a process, exact to the nanosecond; ``None`` if it has ended.
 
     >>> abs(cpu_seconds(os.getpid()) - time.process_time()) < 0.1
     True
@@ -135,7 +135,7 @@ def cpu_seconds(pid: int) -> float | None:
 
 
 def reaped_seconds(process: psutil.Process) -> float:
-    """Return the CPU time of the children that a process has reaped; 0 after its end."""
+    """Return the CPU time of the children that a process has reaped; 0 if it has ended."""
     with contextlib.suppress(psutil.NoSuchProcess):
         times = process.cpu_times()
         return float(times.children_user + times.children_system)
@@ -143,7 +143,7 @@ def reaped_seconds(process: psutil.Process) -> float:
 
 
 def resident_bytes(process: psutil.Process) -> int:
-    """Return the resident memory, including shared pages; 0 after the process's end."""
+    """Return the resident memory, including shared pages; 0 if the process has ended."""
     with contextlib.suppress(psutil.Error):
         return int(process.memory_info().rss)
     return 0

@@ -42,7 +42,7 @@ class Scratch:
 
     @property
     def end(self) -> Path:
-        """Exit code and reason; exists only after the job's end."""
+        """Exit code and reason; exists only after the job has ended."""
         return self.path / "exit.json"
 
     @property

@@ -33,7 +33,7 @@ export interface PaceSample {
    */
   ceiling: number | null;
   /**
-   * Number of the arbiter's grant in force; `null` without an arbiter.
+   * Number of the arbiter's grant in effect; `null` without an arbiter.
    */
   grant: number | null;
   restarts: number;
@@ -55,7 +55,7 @@ export interface PaceSample {
    */
   began_s: number;
   /**
-   * The predicted end at the present speed; `null` while unknown.
+   * The predicted end at the current speed; `null` while unknown.
    */
   forecast_s: number | null;
   /**

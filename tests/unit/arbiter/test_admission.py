@@ -11,7 +11,7 @@ from paceline.arbiter._admission import check_admission
 from paceline.errors import InvalidInputError
 
 POOL = Node("pool", 8)
-CURVE = {"device": Speeds.halving_efficiency(8)}
+CURVE = {"device": Speeds.doubling_efficiency(8)}
 
 
 def test_job_alone_is_admitted_with_smallest_allocation():

@@ -81,7 +81,7 @@ class SimulatedJob:
 def run_on_pool(
     jobs: list[SimulatedJob], arbiter=None, *, seconds: int, at=None, restart_every: int | None = None
 ) -> None:
-    """Run the jobs on the pool. ``at`` maps seconds to actions. ``restart_every`` is the arbiter's life in seconds."""
+    """Run the jobs on the pool. ``at`` maps seconds to actions. The arbiter restarts every ``restart_every`` s."""
     arbiter = arbiter or Arbiter(POOL, every_s=20.0)
     for second in range(seconds):
         if at and second in at:
@@ -242,7 +242,7 @@ def test_devices_stay_committed_until_job_reports_less() -> None:
         DeviceRequest.read("a", published_sample(5.0, grant=None, ceiling=ceiling), stored) for ceiling in (None, 0.5)
     ]
     assert [request.committed for request in alone] == [2.0, 0.5], (
-        "a job that does not wait for grants is lowered once it reports the ceiling"
+        "without grants, the ceiling counts once the job reports it"
     )
     stored = Ceiling(0.0, 5, max_devices=2.0).to_json()
     paused = DeviceRequest.read(
@@ -270,7 +270,7 @@ def test_job_without_devices_is_reconsidered_before_next_regular_decision() -> N
     arbiter.step([large, waits], 1.0)
     needs_less = replace(large, remaining=RemainingWork(20.0, 1.0, 0.0), updated_s=5.0)
     grants = [grant for second in range(5, 15) for grant in arbiter.step([needs_less, waits], float(second))]
-    assert {grant.key for grant in grants} >= {"large"}, "the large job is lowered for the waiting one"
+    assert {grant.key for grant in grants} >= {"large"}, "the large job loses devices to the waiting job"
 
 
 def test_job_in_warm_up_keeps_its_devices_and_delays_admission_of_other_jobs() -> None:
@@ -281,12 +281,12 @@ def test_job_in_warm_up_keeps_its_devices_and_delays_admission_of_other_jobs() -
     first = {grant.key: grant.ceiling for grant in arbiter.step([new, waits], 1.0)}
     assert "new" not in first
     assert first["waits"].devices == 0
-    assert first["waits"].fits is None, "no admission answer yet"
+    assert first["waits"].fits is None, "no admission decision yet"
     later = [replace(new, state="training"), replace(waits, ceiling=first["waits"])]
     assert "new" not in {grant.key for grant in arbiter.step(later, 3.0)}
     trains = replace(new, state="training", remaining=RemainingWork(60.0, 1.0, 0.0), updated_s=9.0)
     grants = {grant.key: grant.ceiling for grant in arbiter.step([trains, waits], 9.0)}
-    assert grants["waits"].fits is False, "its deadline does not fit beside the earlier job"
+    assert grants["waits"].fits is False, "its deadline does not fit alongside the earlier job"
     assert "new" not in grants or grants["new"].devices > 0
 
 
@@ -300,4 +300,4 @@ def test_job_without_deadline_gets_spare_devices():
     assert grants["free"].devices >= 1.0
     assert grants["due"].devices + grants["free"].devices == pytest.approx(2.0)
     alone = Arbiter(devices=2).step([replace(free, remaining=None)], now_s=0.0)
-    assert alone[0].ceiling.devices == pytest.approx(2.0), "also while its remaining work is unknown"
+    assert alone[0].ceiling.devices == pytest.approx(2.0), "even while its remaining work is unknown"

@@ -72,7 +72,7 @@ class SimulatedJob:
         return lines
 
     def replay_lines(self) -> None:
-        """Read all lines again, as a process does that takes over the job."""
+        """Read all lines again, like a process that takes over the job."""
         self._read = 0
 
     def wait(self, timeout_s: float) -> bool:
@@ -162,7 +162,7 @@ class SimulatedJob:
 
 
 class InstantExchange:
-    """A job's live state without a thread. Posted values are visible at once."""
+    """A job's live state without a thread. Posted values are visible immediately."""
 
     round_ms_mean = 0.0
 

@@ -68,7 +68,7 @@ def test_invalid_stored_alerts_are_ignored(invalid: object) -> None:
 
 
 def test_tolerance_counts_from_the_start_of_the_job() -> None:
-    """The tolerance is half a percent of the time between the job's start and its deadline."""
+    """The tolerance is half a percent of the time from the start of the job to its deadline."""
     waited = {"t_s": 4001.0, "began_s": 3900.0, "deadline_s": 4000.0, "state": "finished"}
     assert raised_alerts(a_sample(**waited)) == ["missed"]
     assert raised_alerts(a_sample(**{**waited, "began_s": 0.0})) == []

@@ -53,7 +53,7 @@ def test_invalid_live_deadline_is_rejected_and_logged(make_job, run, caplog, inv
     outcome, exchange = run(job, 100, state=state)
     assert outcome.deadline_s == 100
     assert abs(outcome.error_pct) < 1.0
-    assert "New deadline rejected, the old deadline of 100.0 s stays in force" in caplog.text
+    assert "New deadline rejected, the old deadline of 100.0 s remains" in caplog.text
     assert [event["kind"] for event in exchange.state["history"]["events"]] == ["deadline_refused"]
 
 

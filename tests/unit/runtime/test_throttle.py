@@ -40,7 +40,7 @@ def test_late_updates_do_not_change_the_usage(devices: float) -> None:
     assert share == pytest.approx(devices, rel=0.03)
 
 
-def test_new_allocation_takes_effect_at_once() -> None:
+def test_new_allocation_takes_effect_immediately() -> None:
     cycle = DutyCycle(0.2)
     simulate(cycle, rate=1.0, seconds=5.0)
     for cycle.devices, begin_s, used_s in ((0.8, 100.0, 1.0), (0.2, 200.0, 3.0)):

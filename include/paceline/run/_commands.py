@@ -1,4 +1,4 @@
-"""Orders to a running job: a new deadline or a new ceiling. The control loop applies orders at every step.
+"""Commands to a running job: a new deadline or a new ceiling. The control loop applies commands at every step.
 
 The control loop rejects an invalid value, keeps the old value and logs the reason.
 """
@@ -15,21 +15,21 @@ from paceline.errors import InvalidInputError
 from paceline.run._journal import Journal
 
 
-class Orders:
-    """The deadline and the ceiling in force, read from the raw values in the live state.
+class Commands:
+    """The deadline and the ceiling in effect, read from the raw values in the live state.
 
     Parameters
     ----------
     origin:
         The time from which deadlines given as durations count.
     deadline_s:
-        The deadline in force at the start, in seconds after ``origin``.
+        The deadline in effect at the start, in seconds after ``origin``.
     journal:
         Receives changes and rejections as events.
     min_ceiling:
         The smallest ceiling above 0, which is the quantum of the devices.
     shared:
-        The ceiling in force at the start, if an arbiter allocates the devices. An arbiter's ceiling may be 0
+        The ceiling in effect at the start, if an arbiter allocates the devices. An arbiter's ceiling may be 0
         and cannot be removed.
     """
 
@@ -88,8 +88,9 @@ class Orders:
             if deadline_s <= now_s:
                 raise InvalidInputError(DEADLINE, stored.value, f"a time in the future ({now_s:.0f} s have passed)")
         except InvalidInputError as error:
-            kept = "none is" if math.isinf(self.deadline_s) else f"the old deadline of {self.deadline_s:.1f} s stays"
-            self._reject(now_s, "deadline_refused", stored.value, "New deadline rejected, %s in force. %s", kept, error)
+            unlimited = math.isinf(self.deadline_s)
+            kept = "there is still no deadline" if unlimited else f"the old deadline of {self.deadline_s:.1f} s remains"
+            self._reject(now_s, "deadline_refused", stored.value, "New deadline rejected, %s. %s", kept, error)
             return
         before_s, self.deadline_s = self.deadline_s, deadline_s
         self._journal.event(

@@ -10,18 +10,18 @@ import pytest
 
 from paceline.contract import DEADLINE
 from paceline.run import History
+from paceline.run._commands import Commands
 from paceline.run._journal import Journal
-from paceline.run._orders import Orders
 
 
-def make_orders(deadline_s: float) -> Orders:
+def make_commands(deadline_s: float) -> Commands:
     journal = Journal(History(), logging.getLogger("test"))
-    return Orders(datetime(2030, 1, 1, tzinfo=timezone.utc), deadline_s, journal, min_ceiling=0.1)
+    return Commands(datetime(2030, 1, 1, tzinfo=timezone.utc), deadline_s, journal, min_ceiling=0.1)
 
 
 def test_run_without_a_deadline_accepts_a_new_deadline(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    run = make_orders(math.inf)
+    run = make_commands(math.inf)
     assert not run.update({DEADLINE: {"deadline": None}}, 10.0)
     assert not caplog.records
     assert run.update({DEADLINE: "2m"}, 11.0)
@@ -30,14 +30,14 @@ def test_run_without_a_deadline_accepts_a_new_deadline(caplog: pytest.LogCapture
 
 
 def test_deadline_of_a_run_cannot_be_removed(caplog: pytest.LogCaptureFixture) -> None:
-    run = make_orders(60.0)
+    run = make_commands(60.0)
     assert not run.update({DEADLINE: {"deadline": None}}, 10.0)
     assert run.deadline_s == 60.0
-    assert "the old deadline of 60.0 s stays in force. deadline: got None" in caplog.text
+    assert "the old deadline of 60.0 s remains. deadline: got None" in caplog.text
 
 
 def test_old_deadline_read_after_an_extension_is_ignored() -> None:
-    run = make_orders(60.0)
+    run = make_commands(60.0)
     run.update({DEADLINE: "1m"}, 10.0)
     assert run.extend(102.0, 20.0) == 102.0
     assert not run.update({DEADLINE: "1m"}, 21.0)  # the store still contains the old deadline

@@ -52,15 +52,15 @@ def _round_trips_ms(size: int) -> tuple[float, float]:
         server.start()
         peer = Peer(listener.accept())
         group = _create_gloo_group(rendezvous, 0)
-        row = torch.ones(size)
+        vector = torch.ones(size)
 
         def exchange_over_paceline() -> None:
-            peer.send({"kind": "done"}, row)
-            peer.receive(row)
+            peer.send({"kind": "done"}, vector)
+            peer.receive(vector)
 
         def exchange_over_gloo() -> None:
-            group.send([row], 1, 0).wait()
-            group.recv([row], 1, 0).wait()
+            group.send([vector], 1, 0).wait()
+            group.recv([vector], 1, 0).wait()
 
         times: dict[str, list[float]] = {"own": [], "gloo": []}
         for _ in range(REPEATS):
@@ -87,17 +87,17 @@ def _serve_round_trips(port: int, rendezvous: str, size: int) -> None:
     torch.set_num_threads(1)
     peer = connect("127.0.0.1", port, b"")
     group = _create_gloo_group(rendezvous, 1)
-    row = torch.ones(size)
+    vector = torch.ones(size)
     try:
         while True:
             kind = peer.receive()["kind"]
             for _ in range(ROUNDS + 1):
                 if kind == "own":
-                    peer.receive(row)
-                    peer.send({"kind": "accepted"}, row)
+                    peer.receive(vector)
+                    peer.send({"kind": "accepted"}, vector)
                 else:
-                    group.recv([row], 0, 0).wait()
-                    group.send([row], 0, 0).wait()
+                    group.recv([vector], 0, 0).wait()
+                    group.send([vector], 0, 0).wait()
     except DisconnectedError:
         pass
 

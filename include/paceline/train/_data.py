@@ -85,7 +85,7 @@ def resume_epoch(
         except StopIteration:
             accepted = f"at least {skip}, as when the checkpoint was written"
             raise bad_value("batches in an epoch", k, accepted) from None
-    if skip:  # if no batch was skipped, a rewind to ``now`` would undo the random draws of the epoch's start
+    if skip:  # if no batch was skipped, a rewind to ``now`` would undo the random draws at the start of the epoch
         rewind(loader, now)
     return iterator
 

@@ -1,4 +1,4 @@
-"""A follower process of data-parallel training: trains its shard of each batch on the lead's orders.
+"""A follower process of data-parallel training: trains its shard of each batch under the lead's control.
 
 Started by ``_lead``, run by ``_loop``.
 """
@@ -29,7 +29,7 @@ ENV_DEVICE = "PACELINE_DEVICE_INDEX"
 
 
 class Follower:
-    """Follows the orders of the lead in this process.
+    """Executes the commands of the lead in this process.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ class Follower:
     def __init__(self, replica: Replica, wire: Wire) -> None:
         self._replica = replica
         self._wire = wire
-        self._inbox: deque[Any] = deque()  # "go" or orders, oldest first
+        self._inbox: deque[Any] = deque()  # "go" or commands, oldest first
         self._assigned: deque[BatchShare] = deque()
         self._shares: deque[float] = deque()
         self._epochs = 0  # number of epochs started
@@ -82,9 +82,9 @@ class Follower:
                     self._replica.share = self._shares.popleft()
                     yield batch
                     loop.done += 1
-                elif message["order"] == "skip":
+                elif message["command"] == "skip":
                     return
-                elif message["order"] == "leave":
+                elif message["command"] == "leave":
                     self._replica.leave()
                     raise SystemExit(0)
                 else:
@@ -94,7 +94,7 @@ class Follower:
         except (EOFError, ConnectionError):
             raise SystemExit(0) from None  # the lead has ended and logged the reason
         except GeneratorExit:
-            # Exit at once: the code after the loop must not run here, and Python would ignore an exception.
+            # Exit immediately: the code after the loop must not run here, and Python would ignore an exception.
             log("a data-parallel process left the loop before the lead dismissed it: the process ends")
             os._exit(0)
         finally:
@@ -121,20 +121,20 @@ class Follower:
         if isinstance(message, BatchShare):
             self._assigned.append(message)
             return
-        if isinstance(message, dict) and message["order"] == "open":
+        if isinstance(message, dict) and message["command"] == "open":
             self._assigned.clear()  # discard the remaining batches of the previous epoch
             self._epochs += 1
         self._inbox.append(message)
 
-    def _join_group(self, order: dict[str, Any], session: LoopSession) -> None:
-        """Load the states in ``order`` and join the process group that it describes."""
+    def _join_group(self, command: dict[str, Any], session: LoopSession) -> None:
+        """Load the states in ``command`` and join the process group that it describes."""
         self._shares.clear()
-        if "parts" in order:
-            restore_parts(session.parts, order["parts"], "the first process")
-        if "file" in order:
-            self._replica.join(order["file"], order["rank"], order["world"])
+        if "parts" in command:
+            restore_parts(session.parts, command["parts"], "the first process")
+        if "file" in command:
+            self._replica.join(command["file"], command["rank"], command["world"])
             # With equal seeds, all processes would draw the same dropout masks and augmentations.
-            _rng.reseed(order["rank"], order["done"])
+            _rng.reseed(command["rank"], command["done"])
 
 
 class _AssignedBatches:

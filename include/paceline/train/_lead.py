@@ -121,20 +121,20 @@ class Lead:
             group = {"file": rendezvous, "rank": rank, "world": self.world_size}
             new = {"parts": states} if process in joining else {}
             with process.connection() as wire:
-                wire.send({**_start_order(resume.position), **group, **new})
+                wire.send({**_start_command(resume.position), **group, **new})
         self._replica.join(rendezvous, 0, self.world_size)
 
     def start_epoch(self, position: Position) -> Iterator[Any]:
         """Start an epoch in all processes; return this process's shard of it."""
         for process in self._active:
             with process.connection() as wire:
-                wire.send(_start_order(position))
+                wire.send(_start_command(position))
         return _data.start_epoch(self._own_loader, position.epoch)
 
     def resume_epoch(self, resume: Resume) -> Iterator[Any]:
         """Return this process's shard of the remaining batches of an epoch.
 
-        ``form_group`` has sent the orders to the other processes.
+        ``form_group`` has sent the commands to the other processes.
         """
         position, loader = resume.position, self._loader
         self._own_loader, self._sharding = loader, None
@@ -177,7 +177,7 @@ class Lead:
     def _dismiss_process(self, process: _Process) -> None:
         """Dismiss a process without waiting until it has ended."""
         with contextlib.suppress(OSError):
-            process.wire.send({"order": "leave"})
+            process.wire.send({"command": "leave"})
         process.wire.close()
         self._dismissed.append(process)
 
@@ -196,7 +196,7 @@ class Lead:
                     number = message["loop"]
                     process.ready = number == self._loop_number
                     if number < self._loop_number:
-                        process.wire.send({"order": "skip"})
+                        process.wire.send({"command": "skip"})
             except (EOFError, OSError):
                 self._starting.remove(process)
                 self._failed += 1
@@ -209,8 +209,8 @@ class Lead:
         return self._folder
 
 
-def _start_order(position: Position) -> dict[str, Any]:
-    return {"order": "open", "epoch": position.epoch, "batch": position.batch, "done": position.done}
+def _start_command(position: Position) -> dict[str, Any]:
+    return {"command": "open", "epoch": position.epoch, "batch": position.batch, "done": position.done}
 
 
 class _Process:

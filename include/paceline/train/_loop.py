@@ -69,7 +69,7 @@ class Loop(Generic[T]):
         if self._length == 0:
             raise bad_value("loader", "0 batches", "at least 1 batch: is the data set empty or too small?")
         if self._length is None and total is None:
-            raise bad_value("total", None, "the number of batches in all epochs, as the loader has no length")
+            raise bad_value("total", None, "the number of batches in all epochs, because the loader has no length")
         if self.epochs > 1 and isinstance(loader, Iterator):
             accepted = "an iterable over the batches of each epoch, not an iterator that is exhausted after one epoch"
             raise bad_value("loader", type(loader).__name__, accepted)
@@ -266,7 +266,7 @@ class Loop(Generic[T]):
             raise bad_value("loader", f"0 batches in epoch {self.epoch}", "at least 1 batch")
         if self._length is not None:
             self._epoch_batches = self.batch  # the loader's length may be an estimate
-        if self._epoch_end_shown:  # the next batch ends the pause, which includes the loader's start: show it at once
+        if self._epoch_end_shown:  # the next batch ends the pause, which includes the loader's start-up: show it now
             self._epoch_end_shown = False
             self._next_check_s = self._next_show_s = _NOW
         self.epoch += 1
@@ -343,7 +343,7 @@ class Loop(Generic[T]):
             return False
         position = self._position(ended=ended)
         now = _data.snapshot(self._loader)
-        # Between two epochs there is no epoch to resume: the next epoch starts with the present states.
+        # Between two epochs there is no epoch to resume: the next epoch starts with the current states.
         start = self._epoch_start if self.batch else now
         return session.checkpoint.save(position, start, now, session.reported_values())
 

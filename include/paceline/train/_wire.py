@@ -1,7 +1,7 @@
 """Messages between the lead and the followers of data-parallel training, over a socket pair.
 
 There are three kinds: an *assignment* lists the samples of a later batch, a *go* starts a batch in all processes, and
-an *order* is a dict that may contain tensors. Reading an order does not execute code from it.
+a *command* is a dict that may contain tensors. Reading a command does not execute code from it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-_GO, _ASSIGNMENT, _ORDER = b"g", b"a", b"o"
+_GO, _ASSIGNMENT, _COMMAND = b"g", b"a", b"o"
 _SIZE_BYTES = 8
 _CHUNK = 1 << 20
 
@@ -38,10 +38,10 @@ class Wire:
     Examples
     --------
     >>> here, there = map(Wire, socket.socketpair())
-    >>> here.assign(BatchShare([7, 8], share=0.5)), here.start_batch(), here.send({"order": "leave"})
+    >>> here.assign(BatchShare([7, 8], share=0.5)), here.start_batch(), here.send({"command": "leave"})
     (None, None, None)
     >>> there.receive(), there.receive(), there.receive()
-    (BatchShare(indices=[7, 8], share=0.5), 'go', {'order': 'leave'})
+    (BatchShare(indices=[7, 8], share=0.5), 'go', {'command': 'leave'})
     """
 
     def __init__(self, connection: socket.socket) -> None:
@@ -56,13 +56,13 @@ class Wire:
         packed = array("d", [assignment.share]).tobytes() + array("q", assignment.indices).tobytes()
         self._connection.sendall(_ASSIGNMENT + len(packed).to_bytes(_SIZE_BYTES, "big") + packed)
 
-    def send(self, order: dict[str, Any]) -> None:
-        """Send an order."""
+    def send(self, command: dict[str, Any]) -> None:
+        """Send a command."""
         import torch
 
         buffer = io.BytesIO()
-        torch.save(order, buffer)
-        self._connection.sendall(_ORDER + len(buffer.getbuffer()).to_bytes(_SIZE_BYTES, "big"))
+        torch.save(command, buffer)
+        self._connection.sendall(_COMMAND + len(buffer.getbuffer()).to_bytes(_SIZE_BYTES, "big"))
         self._connection.sendall(buffer.getbuffer())
 
     def receive(self) -> BatchShare | Literal["go"] | dict[str, Any]:
@@ -75,8 +75,8 @@ class Wire:
             return BatchShare(array("q", packed[8:]).tolist(), array("d", packed[:8])[0])
         import torch
 
-        order: dict[str, Any] = torch.load(io.BytesIO(packed), map_location="cpu", weights_only=True)
-        return order
+        command: dict[str, Any] = torch.load(io.BytesIO(packed), map_location="cpu", weights_only=True)
+        return command
 
     def is_readable(self) -> bool:
         """Return whether there is a message to receive, or the other process has ended."""

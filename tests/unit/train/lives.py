@@ -1,6 +1,6 @@
-"""A small training script that a signal may end, started by ``test_resume_after_death``.
+"""A small training script that may be ended by a signal, started by ``test_resume_after_death``.
 
-``python lives.py SCENARIO LIFE`` writes the trained batches and a digest of the final state. LIFE counts the restarts.
+``python lives.py SCENARIO RESTARTS`` writes the trained batches and a digest of the final state.
 """
 
 import hashlib
@@ -68,7 +68,7 @@ def make_loader(scenario):
     return DataLoader(dataset, sampler=samplers[kind], **common)
 
 
-def train(scenario, life, seen):
+def train(scenario, restarts, seen):
     torch.manual_seed(1)
     random.seed(2)
     numpy.random.seed(3)
@@ -79,7 +79,7 @@ def train(scenario, life, seen):
     parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
     if checkpoint(**parts, every_s=scenario["every_s"]):
         torch.rand(7)  # random numbers drawn before the loop must not affect the result
-    kill = dict([scenario["kills"][life]]) if life < len(scenario["kills"]) else {}
+    kill = dict([scenario["kills"][restarts]]) if restarts < len(scenario["kills"]) else {}
     for number in range(scenario.get("loops", 1)):
         loop = track(loader, epochs=scenario["epochs"], total=scenario.get("total"))
         for index, x in loop:
@@ -109,7 +109,7 @@ def train(scenario, life, seen):
     return digest.hexdigest()
 
 
-scenario, life = json.loads(sys.argv[1]), int(sys.argv[2])
-with open(output_dir() / f"seen-{life}", "w") as seen:
-    digest = train(scenario, life, seen)
+scenario, restarts = json.loads(sys.argv[1]), int(sys.argv[2])
+with open(output_dir() / f"seen-{restarts}", "w") as seen:
+    digest = train(scenario, restarts, seen)
 (output_dir() / "digest").write_text(digest)

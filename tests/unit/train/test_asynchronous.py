@@ -174,7 +174,7 @@ def test_order_request_to_hanging_worker_is_reassigned(server_clock):
     server_clock.now_s += 61.0
     training.reassign_stuck()
     assert training.next_message("b", 1)["kind"] == "order"
-    training.start_epoch("a", 0, [0, 1])  # the server ignores this late order
+    training.start_epoch("a", 0, [0, 1])  # too late: the server has asked b for the sample order
     training.start_epoch("b", 1, [3, 2])
     assert sorted(training.next_message("b", 1)["indices"]) == [2, 3]
 
@@ -228,10 +228,10 @@ def test_early_stop_of_one_worker_ends_all_workers_with_the_same_model(start_tra
 def test_non_finite_change_is_rejected(start_training):
     training = start_training("a", "b")
     (other,) = training.start_workers("a")
-    spoiling = training.start_worker("b", {"step": float("nan")})
-    assert spoiling.wait_for_end() == 5
+    diverging = training.start_worker("b", {"step": float("nan")})
+    assert diverging.wait_for_end() == 5
     assert "b is lost (its change is not finite" in training.server.log
-    assert "b has failed 3 times and is excluded" in spoiling.log
+    assert "b has failed 3 times and is excluded" in diverging.log
     training.finish_and_check([other])
 
 

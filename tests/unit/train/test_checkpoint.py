@@ -380,7 +380,7 @@ print("trained to the end")
 # SIGTERM
 
 
-def test_sigterm_without_a_checkpoint_ends_the_process_at_once():
+def test_sigterm_without_a_checkpoint_ends_the_process_immediately():
     seen = []
     with pytest.raises(SystemExit, match="143"):  # noqa: PT012
         for batch in track("ab"):

@@ -18,7 +18,7 @@ def make_scenario(loader, workers, samples, kills=(), **more):
 
 
 # An epoch has four batches: batches 4 and 8 end an epoch, batch 12 ends training. With 10 samples, the last batch of an
-# epoch is smaller. With 12 samples, it is full, and the sampler detects the epoch's end only at the next request.
+# epoch is smaller. With 12 samples, it is full, and the sampler detects the end of the epoch only at the next request.
 SOME_KILLS, MORE_KILLS = [("SIGTERM", 4), ("SIGKILL", 5)], [("SIGTERM", 1), ("SIGTERM", 12), ("SIGKILL", 12)]
 SCENARIOS = {}
 for loader, samples, workers, kills in (
@@ -73,10 +73,10 @@ def run_scenario(tmp_path_factory, fork):
             folder = tmp_path_factory.mktemp("lives")
             environment = {"PACELINE_OUTPUT": str(folder), "PACELINE_CHECKPOINT": str(folder / "checkpoint")}
             codes = []
-            for life in range(len(SCENARIOS[name]["kills"]) + 1):
-                command = [HERE / "lives.py", json.dumps(SCENARIOS[name]), life]
+            for restarts in range(len(SCENARIOS[name]["kills"]) + 1):
+                command = [HERE / "lives.py", json.dumps(SCENARIOS[name]), restarts]
                 codes.append(fork(command, env=os.environ | environment | {"PYTHONPATH": str(INCLUDE)}).wait())
-            seen = [(folder / f"seen-{life}").read_text().splitlines() for life in range(len(codes))]
+            seen = [(folder / f"seen-{restarts}").read_text().splitlines() for restarts in range(len(codes))]
             finished[name] = SimpleNamespace(codes=codes, digest=(folder / "digest").read_text(), seen=seen)
         return finished[name]
 
@@ -95,7 +95,7 @@ def test_killed_job_ends_with_the_same_state(run_scenario, name):
 
 def test_different_scenarios_end_with_different_states(run_scenario):
     """If all scenarios ended with the same state, a comparison of states would prove nothing."""
-    digests = [run_scenario(name).digest for name, life in SCENARIOS.items() if not life["kills"]]
+    digests = [run_scenario(name).digest for name, scenario in SCENARIOS.items() if not scenario["kills"]]
     assert len(set(digests)) == len(digests)
 
 

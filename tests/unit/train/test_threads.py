@@ -197,7 +197,7 @@ def test_thread_count_rises_on_many_cores_and_follows_jumps_of_the_share():
         best = max(WIDE.speed(threads, share) for threads in range(1, 17))
         assert done >= 0.95 * 600 * best
     _, used = WIDE.train(ThreadChoice(cores=16), lambda now_s: 1.0 if now_s < 60 else 12.0, for_s=62)
-    assert used[-1] >= 6  # the thread count changes at once, not thread by thread
+    assert used[-1] >= 6  # the thread count changes immediately, not thread by thread
 
 
 def test_best_thread_count_is_found_while_the_share_changes():

@@ -58,9 +58,9 @@ class Ranges:
         self.version = layout["version"]
         return True
 
-    def server_range(self, row: torch.Tensor) -> torch.Tensor:
-        """Return the parameter server's range of ``row``."""
-        return row[: self._server_size]
+    def server_range(self, vector: torch.Tensor) -> torch.Tensor:
+        """Return the parameter server's range of ``vector``."""
+        return vector[: self._server_size]
 
     def push(self, number: int, change: torch.Tensor) -> bool:
         """Send the change of a batch; return false if a process rejected it, because the ranges have changed."""
@@ -93,5 +93,5 @@ class Ranges:
         if self._threads is None:
             return []
         futures = [self._threads.submit(request, self._peers[address], section) for address, section in self._others]
-        wait(futures)  # wait for all requests even if one fails, because all of them write into the same row
+        wait(futures)  # wait for all requests even if one fails, because all of them write into the same vector
         return [future.result() for future in futures]

@@ -182,7 +182,7 @@ class Server:
     def _handle_message(self, peer: Peer, worker: str, connection_id: int, sent: list[torch.Tensor]) -> bool:
         """Handle one message of a worker; return whether more messages may follow.
 
-        ``sent`` is a buffer for the row after the message. Messages reuse it, because allocation takes time.
+        ``sent`` is a buffer for the vector after the message. Messages reuse it, because allocation takes time.
         """
         training = self._training
 

@@ -1,4 +1,4 @@
-"""The trained state as ranges of one row: the server has the first range, ``state_shard`` processes the other ranges.
+"""The trained state as ranges of one vector: the server has the first range, ``state_shard`` processes the others.
 
 Used by ``_training``, which serialises access.
 """
@@ -40,10 +40,10 @@ class Holder:
         self._peer = peer
         peer.set_timeout(_PATIENCE_S)
 
-    def set_range(self, version: int, row: torch.Tensor, total_size: int) -> None:
-        """Send the process its range ``row`` of a whole row of ``total_size`` numbers."""
-        dtype = str(row.dtype).removeprefix("torch.")
-        self._request({"kind": "hold", "version": version, "dtype": dtype, "whole": total_size}, row)
+    def set_range(self, version: int, vector: torch.Tensor, total_size: int) -> None:
+        """Send the process its range ``vector`` of a whole vector of ``total_size`` numbers."""
+        dtype = str(vector.dtype).removeprefix("torch.")
+        self._request({"kind": "hold", "version": version, "dtype": dtype, "whole": total_size}, vector)
 
     def commit(self, worker: str, number: int) -> None:
         """Make the process add the change that a worker has sent for a batch."""
@@ -63,23 +63,23 @@ class Holder:
         self._peer.close()
 
     def _request(
-        self, message: dict[str, Any], row: torch.Tensor | None = None, into: torch.Tensor | None = None
+        self, message: dict[str, Any], vector: torch.Tensor | None = None, into: torch.Tensor | None = None
     ) -> None:
-        self._peer.send(message, row)
+        self._peer.send(message, vector)
         answer = self._peer.receive(into)
         if answer["kind"] != "done":
             raise DisconnectedError(f"unexpected answer: {answer['kind']}")
 
 
 class Spread:
-    """A row of numbers, divided into one equal range per process.
+    """A vector of numbers, divided into one equal range per process.
 
     Workers connect to each process, so changes and states use several network links in parallel. The server has the
-    first range. To read the whole row, the server fetches the other ranges.
+    first range. To read the whole vector, the server fetches the other ranges.
     """
 
     def __init__(self) -> None:
-        self._row: torch.Tensor | None = None
+        self._vector: torch.Tensor | None = None
         self._holders: list[Holder] = []
         # The first version is random, so that changes sent for the layout of a previous server are rejected.
         self.version = int.from_bytes(os.urandom(4), "big") + 1
@@ -87,29 +87,29 @@ class Spread:
 
     @property
     def has_state(self) -> bool:
-        """Whether the row has been set."""
-        return self._row is not None
+        """Whether the vector has been set."""
+        return self._vector is not None
 
     @property
     def size(self) -> int:
-        """Length of the whole row."""
-        assert self._row is not None
-        return len(self._row)
+        """Length of the whole vector."""
+        assert self._vector is not None
+        return len(self._vector)
 
     @property
     def processes(self) -> int:
         """Number of processes that hold a range."""
         return 1 + len(self._holders)
 
-    def set_initial_state(self, row: torch.Tensor) -> None:
-        """Set the row, and distribute its ranges."""
-        self._row = row
+    def set_initial_state(self, vector: torch.Tensor) -> None:
+        """Set the vector, and distribute its ranges."""
+        self._vector = vector
         self._distribute()
 
     def own_range(self) -> torch.Tensor:
-        """Return the server's range of the row. Changes to the result change the row."""
-        assert self._row is not None
-        return self._row[: self._start(1)]
+        """Return the server's range of the vector. Changes to the result change the vector."""
+        assert self._vector is not None
+        return self._vector[: self._start(1)]
 
     def commit(self, worker: str, number: int, change: torch.Tensor) -> None:
         """Add ``change`` to the server's range; other processes add the change that they received for the batch."""
@@ -118,11 +118,11 @@ class Spread:
             holder.commit(worker, number)
 
     def fetch_all(self) -> torch.Tensor:
-        """Fetch the newest ranges from all processes and return the whole row."""
-        assert self._row is not None
+        """Fetch the newest ranges from all processes and return the whole vector."""
+        assert self._vector is not None
         for index, holder in enumerate(self._holders, start=1):
-            holder.fetch(self._row[self._start(index) : self._start(index + 1)])
-        return self._row
+            holder.fetch(self._vector[self._start(index) : self._start(index + 1)])
+        return self._vector
 
     def layout(self) -> dict[str, Any]:
         """Return the address and range of each process, as a message for workers."""
@@ -135,7 +135,7 @@ class Spread:
 
     def join(self, holder: Holder) -> None:
         """Add a holder, and redistribute the ranges."""
-        if self._row is not None:
+        if self._vector is not None:
             self.fetch_all()
         self._holders.append(holder)
         self._distribute()
@@ -145,7 +145,7 @@ class Spread:
         leaving = [holder for holder in self._holders if holder.name == name]
         if not leaving:
             return False
-        if self._row is not None:
+        if self._vector is not None:
             self.fetch_all()
         self._holders = [holder for holder in self._holders if holder.name != name]
         self._distribute()
@@ -154,8 +154,8 @@ class Spread:
         return True
 
     def end(self) -> None:
-        """Fetch the whole row and end all holders."""
-        if self._row is not None:
+        """Fetch the whole vector and end all holders."""
+        if self._vector is not None:
             self.fetch_all()
         for holder in self._holders:
             self._release(holder)
@@ -169,13 +169,15 @@ class Spread:
             holder.close()
 
     def _distribute(self) -> None:
-        """Distribute the ranges. Remove a holder that fails: no data is lost, because the server has the whole row."""
+        """Distribute the ranges. Remove a holder that fails; no data is lost: the server has the whole vector."""
         self.version += 1
         for index, holder in enumerate(self._holders, start=1):
-            if self._row is None:
+            if self._vector is None:
                 continue
             try:
-                holder.set_range(self.version, self._row[self._start(index) : self._start(index + 1)], len(self._row))
+                holder.set_range(
+                    self.version, self._vector[self._start(index) : self._start(index + 1)], len(self._vector)
+                )
             except DisconnectedError as error:
                 log(f"{holder.name} cannot hold its shard of the state: {error}")
                 holder.close()
@@ -184,5 +186,5 @@ class Spread:
         return None
 
     def _start(self, index: int) -> int:
-        """Return the position in the row at which a range starts."""
-        return round(self.size * index / self.processes) if self._row is not None else 0
+        """Return the position in the vector at which a range starts."""
+        return round(self.size * index / self.processes) if self._vector is not None else 0

@@ -1,4 +1,4 @@
-"""The trained state as one row of numbers, which the workers and the server exchange. Used by ``worker``."""
+"""The trained state as one flat vector, which the workers and the server exchange. Used by ``worker``."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from paceline.train._values import bad_value
 
 
 class StateVector:
-    """The parameters and buffers of all modules passed to ``checkpoint``, as one row of numbers.
+    """The parameters and buffers of all modules passed to ``checkpoint``, as one flat vector.
 
-    The row includes buffers, so that the counts of batch normalisation are added up over the workers.
+    The vector includes buffers, so that the counts of batch normalisation are added up over the workers.
 
     Parameters
     ----------

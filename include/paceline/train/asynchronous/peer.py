@@ -1,4 +1,4 @@
-"""The connection between the server and a worker: JSON messages, each with an optional row of numbers.
+"""The connection between the server and a worker: JSON messages, each with an optional vector of numbers.
 
 The worker opens the connection, with the standard library's ``multiprocessing.connection``, so a worker behind a
 firewall or address translation needs no open port. If a key is set, both sides prove that they have the key.
@@ -52,7 +52,8 @@ class Peer:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        # Send and receive rows through the socket, without copies: a ``Connection`` reads in pieces and copies twice.
+        # Send and receive vectors through the socket, without copies: a ``Connection`` reads in chunks and copies
+        # twice.
         self._socket = socket.socket(fileno=os.dup(connection.fileno()))
         _keep_alive(self._socket)
 
@@ -73,12 +74,12 @@ class Peer:
             for step in steps if first else reversed(steps):
                 self._call(step, self._connection, key)
 
-    def send(self, message: dict[str, Any], row: torch.Tensor | None = None) -> None:
-        """Send a message, and a row of numbers if there is one."""
-        length = 0 if row is None else row.numel()
+    def send(self, message: dict[str, Any], vector: torch.Tensor | None = None) -> None:
+        """Send a message, and a vector of numbers if there is one."""
+        length = 0 if vector is None else vector.numel()
         self._call(self._connection.send_bytes, json.dumps([length, message]).encode())
-        if row is not None and length:
-            self._call(self._socket.sendall, _memory(row))
+        if vector is not None and length:
+            self._call(self._socket.sendall, _memory(vector))
 
     @property
     def host(self) -> str:
@@ -88,8 +89,8 @@ class Peer:
     def receive(self, into: torch.Tensor | Allocate | None = None) -> dict[str, Any]:
         """Wait for the next message and return it. Store the numbers that follow some messages in ``into``.
 
-        If ``into`` is callable, it is called with the message and the length of the row, and returns the memory.
-        Raises ``ValueError`` if the row and the memory differ in length.
+        If ``into`` is callable, it is called with the message and the length of the vector, and returns the memory.
+        Raises ``ValueError`` if the vector and the memory differ in length.
         """
         length, message = json.loads(self._call(self._connection.recv_bytes, _MAX_MESSAGE_BYTES))
         if length:
@@ -160,10 +161,12 @@ def connect(host: str, port: int, key: bytes) -> Peer:
     return peer
 
 
-def _memory(row: torch.Tensor) -> memoryview:
+def _memory(vector: torch.Tensor) -> memoryview:
     """Return the bytes of a CPU tensor without a copy; ``Tensor.numpy`` would require NumPy."""
-    assert row.is_contiguous()
-    return memoryview((ctypes.c_char * (row.numel() * row.element_size())).from_address(row.data_ptr())).cast("B")
+    assert vector.is_contiguous()
+    return memoryview((ctypes.c_char * (vector.numel() * vector.element_size())).from_address(vector.data_ptr())).cast(
+        "B"
+    )
 
 
 def _keep_alive(connection: socket.socket) -> None:

@@ -44,7 +44,7 @@ class _Epoch:
     unleased: dict[str, deque[int]]  # by worker; under "" while there are no workers
     leased: dict[int, tuple[str, list[int]]] = field(default_factory=dict)
     done: dict[str, int] = field(default_factory=dict)
-    steady: set[str] = field(default_factory=set)  # workers that have been present since the epoch's start
+    steady: set[str] = field(default_factory=set)  # workers that have been present since the start of the epoch
 
     @property
     def finished(self) -> bool:
@@ -57,8 +57,8 @@ class Shards:
     A worker's shard of an epoch is proportional to its share in the schedule. A worker that completes its shard takes
     over samples from the worker with the most remaining samples, so all batches are full except the last batch of an
     epoch, batches of fixed shards, and revoked batches. For the next epoch, each share moves toward the samples that
-    the worker has done, so a straggler's shard shrinks. If a worker is lost, its leases are revoked and its shard goes
-    to other workers at once.
+    the worker has trained on, so a straggler's shard shrinks. If a worker is lost, its leases are revoked and its shard
+    goes to other workers immediately.
 
     An epoch starts as soon as all samples of the previous epoch are leased, even if they are not done.
 
@@ -101,7 +101,7 @@ class Shards:
 
     @property
     def present(self) -> list[str]:
-        """The workers that are present, in the order of joining."""
+        """The workers that are present, in the order in which they joined."""
         return list(self._present)
 
     @property
@@ -269,7 +269,8 @@ class Shards:
         while own and len(taken) < size:
             taken.append(own.popleft())
         # Fill the last batch of a shard with samples of other shards: a batch of one or two samples would change the
-        # model as much as a full batch and could spoil it near the end. Only the last batch of an epoch may be smaller.
+        # model as much as a full batch and could degrade it near the end. Only the last batch of an epoch may be
+        # smaller.
         while len(taken) < size and not self._fixed:
             slowest = max(epoch.unleased, key=lambda name: len(epoch.unleased[name]), default=None)
             if slowest is None or not epoch.unleased[slowest]:
@@ -302,7 +303,7 @@ class Shards:
             epoch.unleased = divided
 
     def _update_weights(self, epoch: _Epoch) -> None:
-        """Move the weights of the workers that were present throughout ``epoch`` toward the samples that they did."""
+        """Move weights toward the trained samples, for the workers that were present throughout ``epoch``."""
         steady = [name for name in epoch.steady if epoch.done.get(name)]
         weights, done = sum(self._weight[name] for name in steady), sum(epoch.done[name] for name in steady)
         for name in steady:

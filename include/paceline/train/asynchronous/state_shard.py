@@ -38,29 +38,29 @@ class HeldShard:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._version = 0
-        self._row: torch.Tensor | None = None
-        self._total_size = 0  # length of the whole row, the longest change
+        self._vector: torch.Tensor | None = None
+        self._total_size = 0  # length of the whole vector, the longest change
         self._pending: dict[str, tuple[int, torch.Tensor]] = {}
 
-    def replace(self, version: int, row: torch.Tensor | None, total_size: int = 0) -> None:
-        """Replace the shard with ``row``, a range of a row of ``total_size`` numbers."""
+    def replace(self, version: int, vector: torch.Tensor | None, total_size: int = 0) -> None:
+        """Replace the shard with ``vector``, a range of a vector of ``total_size`` numbers."""
         with self._lock:
-            self._version, self._row, self._total_size = version, row, total_size
+            self._version, self._vector, self._total_size = version, vector, total_size
             self._pending.clear()
 
     def allocate(self, length: int) -> torch.Tensor:
         """Return memory for a change, which may belong to a previous shard."""
         with self._lock:
-            if self._row is None or length > self._total_size:
+            if self._vector is None or length > self._total_size:
                 raise ValueError(f"change: got {length} numbers, expected at most {self._total_size}")
-            return torch.empty(length, dtype=self._row.dtype)
+            return torch.empty(length, dtype=self._vector.dtype)
 
     def store(self, worker: str, version: int, number: int, change: torch.Tensor) -> bool:
         """Store a change until the server confirms it; return false if it does not match the current shard."""
         if not torch.isfinite(change).all():
             raise ValueError("change: got values that are not finite, expected finite numbers")
         with self._lock:
-            fits = version == self._version and self._row is not None and len(change) == len(self._row)
+            fits = version == self._version and self._vector is not None and len(change) == len(self._vector)
             if fits and worker not in self._pending and len(self._pending) >= _MAX_WORKERS:
                 raise ValueError(f"workers: got more than {_MAX_WORKERS}, expected at most {_MAX_WORKERS}")
             if fits:
@@ -71,17 +71,17 @@ class HeldShard:
         """Add a worker's change of a batch to the shard; return whether the change was stored."""
         with self._lock:
             stored_number, change = self._pending.pop(worker, (None, None))
-            if stored_number != number or change is None or self._row is None:
+            if stored_number != number or change is None or self._vector is None:
                 return False
-            self._row += change
+            self._vector += change
             return True
 
     def read(self, version: int | None = None) -> torch.Tensor | None:
         """Return a copy of the shard; ``None`` if there is no shard or its version is not ``version``."""
         with self._lock:
-            if self._row is None or version not in (None, self._version):
+            if self._vector is None or version not in (None, self._version):
                 return None
-            return self._row.clone()
+            return self._vector.clone()
 
 
 class ShardServer:
@@ -163,14 +163,14 @@ class ShardServer:
             return received[0]
 
         message = peer.receive(allocate)
-        kind, row = message["kind"], None
+        kind, vector = message["kind"], None
         if kind == "hold":
             self._shard.replace(message["version"], received[0] if received else torch.empty(0), message["whole"])
         elif kind == "commit" and not self._shard.commit(message["worker"], message["number"]):
             kind = "missing"
         elif kind == "read":
-            row = self._shard.read()
-        peer.send({"kind": "missing" if kind == "missing" else "done"}, row)
+            vector = self._shard.read()
+        peer.send({"kind": "missing" if kind == "missing" else "done"}, vector)
         return bool(kind != "end")
 
     def _serve(self, peer: Peer, message: dict[str, Any], connection_id: int) -> bool:
@@ -194,8 +194,8 @@ class ShardServer:
             fits = self._shard.store(worker, message["version"], message["number"], change)
             peer.send({"kind": "kept" if fits else "moved"})
         elif message["kind"] == "pull":
-            row = self._shard.read(message["version"])
-            peer.send({"kind": "moved" if row is None else "state"}, row)
+            vector = self._shard.read(message["version"])
+            peer.send({"kind": "moved" if vector is None else "state"}, vector)
         else:
             raise bad_value("kind", message["kind"], "push or pull")
 

@@ -234,7 +234,7 @@ class TrainingWorker:
         raise DisconnectedError("a shard of the state cannot be reached")
 
     def _try_ranges(self, operation: Callable[..., bool], *arguments: Any) -> bool:
-        """Run an operation with all holders; return whether it succeeded.
+        """Run an operation on all holders; return whether it succeeded.
 
         If a holder has disconnected, the server checks whether the holder has returned its range.
         """
@@ -245,10 +245,10 @@ class TrainingWorker:
             self._request({"kind": "check"})
             return False
 
-    def _request(self, message: dict[str, Any], row: Any = None) -> dict[str, Any]:
-        """Send a message and return the response. If a row follows, read it into the start of ``_state``."""
+    def _request(self, message: dict[str, Any], vector: Any = None) -> dict[str, Any]:
+        """Send a message and return the response. If a vector follows, read it into the start of ``_state``."""
         assert self._peer is not None
-        self._peer.send(message, row)
+        self._peer.send(message, vector)
         answer = self._peer.receive(lambda _, length: self._state[:length])
         if answer["kind"] in ("excluded", "rejected"):
             log(f"rejected by the parameter server: {answer['why']}")

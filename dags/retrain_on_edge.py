@@ -1,4 +1,4 @@
-"""Retrain the flight-delay model on the machines at the airports, beside their camera applications.
+"""Retrain the flight-delay model on the machines at the airports, alongside their camera applications.
 
 drift -> prepare -> profile -> schedule -> train -> evaluate -> promote. `profile` measures new machines with the real
 training script and the real applications. `schedule` chooses the machines with capacity to train, and assigns a shard

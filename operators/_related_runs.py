@@ -1,7 +1,7 @@
 """Stores the measurements of a training job for the first run of other tasks with the same code.
 
-One Airflow Variable contains the newest measurements for each of the 50 most recent code digests. A lost entry does no
-harm. Two jobs that end at the same moment may lose one entry, and the next job recreates a deleted Variable.
+One Airflow Variable contains the newest measurements for each of the 50 most recent code digests. If two jobs end at
+the same time, one entry may be lost, which does no harm. The next job recreates a deleted Variable.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ class ArbiterOperator(BaseOperator):
     Returns
     -------
     dict
-        Numbers of ``decisions``, ``grants`` and ``jobs``, and the largest total allocation in devices, ``most_given``.
+        Numbers of ``decisions``, ``grants`` and ``jobs``, and ``peak_devices``, the largest total allocation.
 
     Examples
     --------
@@ -147,7 +147,7 @@ class ArbiterOperator(BaseOperator):
                 try:
                     self._step(api, arbiter, pool_log)
                     give_up_s = time.monotonic() + _OUTAGE_LIMIT_S
-                except (AirflowApiError, TransportError) as error:  # the jobs continue with their present grants
+                except (AirflowApiError, TransportError) as error:  # the jobs continue with their current grants
                     permanent = isinstance(error, AirflowApiError) and error.status in _PERMANENT_ERRORS
                     if permanent or time.monotonic() > give_up_s:
                         raise
@@ -252,7 +252,7 @@ class _PoolLog:
         return granted > self._latest_grant.get(request.key, granted)
 
     def summary(self) -> dict[str, Any]:
-        return {"grants": self._grants, "jobs": len(self._keys), "most_given": round(self._most_devices, 6)}
+        return {"grants": self._grants, "jobs": len(self._keys), "peak_devices": round(self._most_devices, 6)}
 
 
 def _task_key(row: Mapping[str, Any]) -> str:

@@ -82,7 +82,7 @@ def combine_results(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _end_s(result: Mapping[str, Any]) -> float:
-    """Return the Unix time of a worker's end. ``finished_s`` may count from a different time for each worker."""
+    """Return the Unix time at which a worker ended. ``finished_s`` may count from a different time for each worker."""
     origin = datetime.fromisoformat(result["origin"]).timestamp() if "origin" in result else 0.0
     return origin + float(result["finished_s"])
 

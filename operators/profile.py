@@ -41,9 +41,9 @@ _KILL_S = 4.0  # Airflow kills a task 5 s after its signal
 class ProfileOperator(JobOperator):
     """A task that profiles each kind of device whose profile is missing or outdated.
 
-    The task runs the training script on machines of the fleet, beside the machines' background applications and under
-    artificial load. From the measurements, the task learns the functions of Deep-Edge: the time per sample and per
-    update, the machine's load, and the applications' latency.
+    The task runs the training script on machines of the fleet, alongside the machines' background applications and
+    under artificial load. From the measurements, the task learns the functions of Deep-Edge: the time per sample and
+    per update, the machine's load, and the applications' latency.
 
     Parameters
     ----------

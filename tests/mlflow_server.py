@@ -1,6 +1,6 @@
 """A local MLflow server on SQLite, and a proxy that can lose its responses.
 
-``make mlflow`` installs MLflow into an environment of its own, because its dependencies conflict with Airflow's.
+``make mlflow`` installs MLflow into its own environment, because its dependencies conflict with Airflow's.
 """
 
 from __future__ import annotations

@@ -176,7 +176,7 @@ def measure_large_plans(jobs: int = 1000, nodes: int = 3000, workloads: int = 3)
     The jobs are drawn from the baseline; a random share of the work of each job remains.
     """
     rows = []
-    speeds = {DEVICE: Speeds.halving_efficiency(16)}
+    speeds = {DEVICE: Speeds.doubling_efficiency(16)}
     for seed in range(workloads):
         left = np.random.default_rng(seed).uniform(0.0, 1.0, jobs)
         drawn = modelarts_workload(seed, jobs)

@@ -130,7 +130,7 @@ def _plausible_measurements(points: Sequence[Mapping[str, float]]) -> pd.DataFra
 def on_time(stage: Stage) -> Iterator[Reading]:
     """Decide with ``on_time`` for 5 jobs in a pool of 8 devices, and for 10,000 jobs in a pool of 200."""
     stage.log("deciding with on_time")
-    curves = ({"device": Speeds.halving_efficiency(8)}, {"device": Speeds((1, 2, 4, 8), (1.0, 1.9, 2.0, 1.5))})
+    curves = ({"device": Speeds.doubling_efficiency(8)}, {"device": Speeds((1, 2, 4, 8), (1.0, 1.9, 2.0, 1.5))})
 
     def make_decision(number: int, devices: int, longest_s: float) -> Callable[[], object]:
         draw = random.Random(3)
@@ -159,7 +159,7 @@ def milp(stage: Stage) -> Iterator[Reading]:
     stage.log("deciding with milp")
     took_s = simulate(Scenario(), RollingHorizon(period_s=PERIOD_S), 110, 0).decision_s
     yield Reading("milp", 1000 * statistics.mean(took_s), f"{len(took_s)} decisions")
-    speeds = {"device": Speeds.halving_efficiency(16)}
+    speeds = {"device": Speeds.doubling_efficiency(16)}
     for seed in range(1 if stage.quick else 3):
         work_left = np.random.default_rng(seed).uniform(0.0, 1.0, 1000)
         jobs = [

@@ -25,7 +25,7 @@ ReadableDags = Annotated[set[str], Depends(_readable_dags)]
 
 
 def can_change(user: GetUserDep, dag_id: str) -> bool:
-    """Return whether a user may change the deadlines of a DAG, that is, edit the DAG's task instances."""
+    """Return whether a user may change the deadlines of a DAG, which requires the right to edit its task instances."""
     details = DagDetails(id=dag_id, team_name=DagModel.get_team_name(dag_id))
     return get_auth_manager().is_authorized_dag(
         method="PUT", access_entity=DagAccessEntity.TASK_INSTANCE, details=details, user=user

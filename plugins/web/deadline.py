@@ -25,7 +25,7 @@ router = APIRouter(tags=["Deadline"])
 
 
 class TargetTask(BaseModel):
-    """A task whose deadline to change. ``seen`` is the ``updated_at`` of the deadline that the user has read."""
+    """A task whose deadline is to be changed. ``seen`` is the ``updated_at`` of the deadline that the user has read."""
 
     task_id: str
     map_index: int = -1

@@ -94,7 +94,7 @@ def test_each_sample_is_trained_once_per_epoch_if_worker_and_server_restart(
         return set(run_in_container(docker_client, container_of_task(SERVER), "ls", "../checkpoint").split())
 
     before = list_checkpoint_files()
-    until(lambda: list_checkpoint_files() - before)  # the new checkpoint has the failure counter of 1
+    until(lambda: list_checkpoint_files() - before)  # the new checkpoint has a failure count of 1
     docker_client.kill(container_of_task(SERVER))
     until(lambda: b"resuming from checkpoint" in docker_client.logs(container_of_task(SERVER)))
     for worker in (A, B):

@@ -106,7 +106,7 @@ def test_team_adds_and_restarts_workers_resumes_and_trains_every_sample(
     assert "cores are used: 1 more worker" in decision.reason
 
     docker_client.kill(initial["worker-1"])
-    team.wait_until(lambda: any(line.startswith("worker-1 has died") for line in team.lines), "the death of worker-1")
+    team.wait_until(lambda: any(line.startswith("worker-1 has died") for line in team.lines), "the crash of worker-1")
     team.wait_until(lambda: "worker-1" in containers(), "worker-1 again")
 
     so_far = team.progress[-1].done

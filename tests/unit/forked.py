@@ -70,7 +70,7 @@ class Forked:
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for the end, and return the exit code, or the negative number of the signal that ended the process."""
+        """Wait for the process to end, and return its exit code, or the negative number of the signal that ended it."""
         if self.returncode is None:
             if not select.select([self._connection], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)

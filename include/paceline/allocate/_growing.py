@@ -40,7 +40,7 @@ class Growing:
 
     def __init__(self, *, start_share: float = 0.25, scale_up: float = 0.5, min_gain: float = 0.1) -> None:
         if not 0 < start_share <= 1:
-            raise InvalidInputError("start_share", start_share, "a fraction above 0 and at most 1")
+            raise InvalidInputError("start_share", start_share, "a fraction greater than 0 and at most 1")
         if not 0 < scale_up < float("inf"):
             raise InvalidInputError("scale_up", scale_up, "a number greater than 0")
         if not 0 <= min_gain < 1:

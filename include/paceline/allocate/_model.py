@@ -30,7 +30,7 @@ class Speeds:
 
     Examples
     --------
-    >>> speeds = Speeds.halving_efficiency(8)
+    >>> speeds = Speeds.doubling_efficiency(8)
     >>> speeds.counts, round(speeds.at(4), 2)
     ((1, 2, 4, 8), 2.56)
     >>> speeds.largest_count(7)
@@ -47,7 +47,7 @@ class Speeds:
             raise InvalidInputError("per_s", self.per_s, f"{len(self.counts)} positive numbers")
 
     @classmethod
-    def halving_efficiency(cls, max_devices: int, efficiency: float = 0.8, base: float = 1.0) -> Speeds:
+    def doubling_efficiency(cls, max_devices: int, efficiency: float = 0.8, base: float = 1.0) -> Speeds:
         """Return the curve k · 0.8^log2(k) of ModelArts (figure 6): each doubling of k cuts efficiency by a fifth."""
         if max_devices < 1:
             raise InvalidInputError("max_devices", max_devices, "1 or more devices")
@@ -95,7 +95,7 @@ class Speeds:
 
 @dataclass(frozen=True)
 class Node:
-    """A machine, or a pool of equal devices.
+    """A machine, or a pool of identical devices.
 
     Parameters
     ----------
@@ -158,11 +158,11 @@ class ClusterJob:
     requested:
         Number of devices that the user requested, for policies that do not choose the number.
     held:
-        Present allocation; ``None`` while the job waits.
+        Current allocation; ``None`` while the job waits.
     since_s:
         The time to which ``work`` and ``speed`` refer.
     speed:
-        Present work per second; lower than in ``speeds`` while the job is starting or being resized.
+        Current work per second; lower than in ``speeds`` while the job is starting or being resized.
     started_s:
         Time of the first allocation.
     """

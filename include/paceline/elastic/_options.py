@@ -30,7 +30,7 @@ class Options:
     network_samples, network_busy, network_share:
         N_net: the network of a parameter server is a bottleneck when more than ``network_share`` of this number of
         samples are above ``network_busy``. The paper measures the used share of the link's capacity. Paceline measures
-        the share of the time in which either direction is busy, as a node waits for both directions.
+        the share of the time in which either direction is busy, because a node waits for both directions.
     min_gain:
         The smallest relative gain in speed for which the search keeps added nodes, or cores that it added to a job with
         idle cores. The paper always keeps added nodes, and never adds cores to a job with idle cores.
@@ -79,4 +79,4 @@ class Options:
                 if not 0 <= value < 1:
                     raise InvalidInputError(field.name, value, "a fraction of at least 0 and below 1")
             elif not 0 < value <= 1:
-                raise InvalidInputError(field.name, value, "a fraction above 0 and at most 1")
+                raise InvalidInputError(field.name, value, "a fraction greater than 0 and at most 1")

@@ -32,7 +32,7 @@ class Scaling:
     """Decides on the number and cores of a training job's parameter servers and workers (Nearchus, section IV).
 
     A job starts on a fraction of the budget. Whenever speed and cores in use are stable, the search takes one step. It
-    moves idle cores to other nodes. A job that uses all its cores gets half as many more, up to the budget. Any other
+    moves idle cores to other nodes. A job that uses all its cores gets 50 % more, up to the budget. Any other
     job has a bottleneck: if the link of a parameter server is saturated, the job needs more parameter servers;
     otherwise, it needs more workers, because a process can use only a limited number of cores.
 
@@ -90,7 +90,7 @@ class Scaling:
         self._settled_at = (0.0, 0.0)  # budget and share of cores in use when the search ended
 
     def decide(self, sample: TeamSample) -> Step | None:
-        """Process a sample of the present configuration; return the next step, if any."""
+        """Process a sample of the current configuration; return the next step, if any."""
         now = self.configuration
         self._window.add(sample)
         if not self._window.stable:
@@ -152,7 +152,7 @@ class Scaling:
         return step
 
     def reject(self, reason: str) -> Step | None:
-        """Return to the configuration before the last step, if that step is still on trial."""
+        """Return to the configuration before the last step, if that step is still under evaluation."""
         if self._trial is None:
             return None
         step, before = self._trial.step, self._trial.before
@@ -212,7 +212,7 @@ class Scaling:
         return None
 
     def _more_workers(self, used: dict[str, float]) -> int:
-        """Return the number of workers that could use all cores, at most double the present number."""
+        """Return the number of workers that could use all cores, at most double the current number."""
         options, workers = self._options, self.configuration.workers
         in_use = sum(cores for name, cores in used.items() if is_worker(name))
         to_use_all = round(len(workers) * sum(workers) / max(in_use, _TOLERANCE))
@@ -229,7 +229,7 @@ class Scaling:
         return min(math.ceil(len(now.servers) * (1 + options.scale_up)), most)
 
     def _try_step(self, step: Step, *, least_gain: float) -> Step | None:
-        """Put a step on trial, unless it was rejected before."""
+        """Apply a step for evaluation, unless it was rejected before."""
         if _step_key(step) in self._rejected:
             return None
         trial = _Trial(step, self.configuration, self._window.speed, least_gain)
@@ -247,7 +247,7 @@ class Scaling:
         return self._apply_step(Step("back", self._within_budget(before), reason))
 
     def _within_budget(self, configuration: TeamConfiguration) -> TeamConfiguration:
-        """Return the configuration, scaled down to the present budget."""
+        """Return the configuration, scaled down to the current budget."""
         return configuration.scaled(min(self.budget / configuration.cores, 1.0))
 
     def _end_search(self, efficiency: float, efficiency_text: str) -> Step:

@@ -46,7 +46,7 @@ def node_spec(training: JobSpec, name: str, cores: float, plan: Path) -> JobSpec
     ('train-1-worker-0', 1.5, 'ps-0:29500', 'paceline-train-1')
     """
     if training.network is not None:
-        accepted = "None, as the nodes of a team use a private network"
+        accepted = "None, because the nodes of a team use a private network"
         raise InvalidInputError("network_mode", training.network, accepted)
     spec = replace(
         training,

@@ -40,7 +40,7 @@ def reassign(
     Parameters
     ----------
     now:
-        The present configuration.
+        The current configuration.
     used:
         Cores in use by node name.
     speed:

@@ -44,7 +44,7 @@ class Decider(Protocol):
         """The configuration that the team has to apply."""
 
     def decide(self, sample: TeamSample) -> Step | None:
-        """Process a sample of the present configuration; return the next step, if any."""
+        """Process a sample of the current configuration; return the next step, if any."""
 
     def set_budget(self, budget: float) -> Step | None:
         """Set the budget; return an immediate step if the allocation has to change."""

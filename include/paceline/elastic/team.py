@@ -144,7 +144,7 @@ class TeamJob:
         return True
 
     def resize(self, devices: float) -> None:
-        """Set the team's budget. A smaller budget applies at once, a larger budget with the next steps."""
+        """Set the team's budget. A smaller budget applies immediately, a larger budget with the next steps."""
         step = self._scaling.set_budget(devices)
         if step is not None:
             self._accept_step(step)
@@ -309,7 +309,7 @@ class TeamJob:
 
     def _resize_node(self, name: str, cores: float) -> None:
         node = self._nodes[name]
-        node.cores = max(node.cores, cores)  # a resize may have taken effect in spite of an error
+        node.cores = max(node.cores, cores)  # a resize may have taken effect despite an error
         try:
             node.job.resize(cores)
         except JobLostError:

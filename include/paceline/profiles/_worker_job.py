@@ -44,7 +44,7 @@ class WorkerJob:
         return self.latest_report()
 
     def wait_for_samples(self, samples: float, give_up_s: float) -> None:
-        """Wait until the worker has trained on ``samples`` samples in all."""
+        """Wait until the worker has trained on ``samples`` samples in total."""
         self._wait_until(lambda: self.latest_report().spent["samples"] >= samples, give_up_s)
 
     def _wait_until(self, condition: Callable[[], bool], give_up_s: float) -> None:

@@ -29,7 +29,7 @@ _TIMEOUT = ("--timeout", "3600")
 
 @dataclass(frozen=True)
 class Load:
-    """Artificial load besides the applications, as fractions (0 to 1) of the device's cores and memory."""
+    """Artificial load in addition to the applications, as fractions (0 to 1) of the device's cores and memory."""
 
     cpu: float = 0.0
     memory: float = 0.0

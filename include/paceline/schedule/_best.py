@@ -21,7 +21,7 @@ def schedule(problem: Problem, estimates: Estimates) -> Plan:
 
     An update takes longer with more workers, so the scheduler ranks the workers by speed for each number of workers,
     and selects the fastest. Shards are sized so that all workers finish at the same time, including data transfer and
-    initialisation. Algorithm 1 ignores these two costs, removes only the slowest worker of its present
+    initialisation. Algorithm 1 ignores these two costs, removes only the slowest worker of its current
     ranking, and stops at the first number of workers that brings no improvement.
 
     Parameters

@@ -100,7 +100,7 @@ def _steady_state(workload: Workload, configuration: TeamConfiguration, link_byt
     servers = len(configuration.servers)
     update_s = workload.update_core_s / servers
     transfer_s = workload.state_bytes / servers / link_bytes_s
-    # A step waits for the slowest server, as the worker sends its update to all servers at the same time.
+    # A step waits for the slowest server, because the worker sends its update to all servers at the same time.
     demands_s = [max(workload.update_s(cores, servers) for cores in configuration.servers), transfer_s, transfer_s]
     own_link_s = 2 * (servers - 1) * transfer_s  # shards of all other servers on the worker's link
     workers = [
@@ -126,7 +126,7 @@ class _Worker(NamedTuple):
 
 
 def _speeds(workers: Sequence[_Worker], demands_s: Sequence[float], limit: float) -> list[float]:
-    """Return the steps per second of each worker, at most ``limit`` in total; compute equal workers only once."""
+    """Return the steps per second of each worker, at most ``limit`` in total; compute identical workers only once."""
     kinds = Counter(workers)
     speeds = {one: 1 / max(one.alone_s + sum(demands_s), one.min_s) for one in kinds}
     queues = {one: [speed * demand for demand in demands_s] for one, speed in speeds.items()}
@@ -139,7 +139,7 @@ def _speeds(workers: Sequence[_Worker], demands_s: Sequence[float], limit: float
             spent_s = [demand * (1 + waiting[station] - queue[station]) for station, demand in enumerate(demands_s)]
             speeds[one] = 1 / max(one.alone_s + sum(spent_s), one.min_s)
             queues[one] = [speeds[one] * seconds for seconds in spent_s]
-            # Check the queues for convergence, as they may still grow while a worker's cores limit its speed.
+            # Check the queues for convergence, because they may still grow while a worker's cores limit its speed.
             change = max(change, *(abs(now - before) for now, before in zip(queues[one], queue, strict=True)))
         if change < _TOLERANCE:
             break

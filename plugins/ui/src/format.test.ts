@@ -51,7 +51,7 @@ test("a worker has the name of its machine", () => {
 test.each([
   ["running", {}, "on time"],
   ["failed", {}, "failed"],
-  ["skipped", {}, "left out of training"],
+  ["skipped", {}, "excluded from training"],
   ["success", {}, "ended"],
   ["success", { state: "finished", t_s: 60 }, "done 0 s early (+0.00 %)"],
   ["up_for_retry", {}, "waiting for its next try"],

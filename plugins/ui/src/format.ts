@@ -90,7 +90,7 @@ export function jobStatus(job: Job, now = Date.now()): Status {
   if (pace.state === "finished" || pace.state === "failed") return status;
   if (state === "failed" || state === "upstream_failed") return { ...status, level: "bad", text: "failed" };
   if (isEnded(job))
-    return { ...status, level: "unknown", text: state === "skipped" ? "left out of training" : "ended" };
+    return { ...status, level: "unknown", text: state === "skipped" ? "excluded from training" : "ended" };
   if (state !== "running") return { ...status, level: "danger", text: "waiting for its next try" };
   const silentS = (now - Date.parse(pace.updated_at)) / 1000;
   if (silentS > SILENT_S) return { ...status, level: "danger", text: `no sample for ${formatDuration(silentS)}` };

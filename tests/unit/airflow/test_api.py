@@ -63,7 +63,7 @@ def test_persistent_database_error_is_raised(api, server):
 
 
 @pytest.mark.parametrize("status", [400, 404, 500, 503])
-def test_errors_other_than_a_locked_database_are_raised_at_once(api, server, status):
+def test_errors_other_than_a_locked_database_are_raised_immediately(api, server, status):
     server.responses = [(status, {"detail": "no"})]
     with pytest.raises(AirflowApiError, match=str(status)):
         api.api("PATCH", "/dags/some", {})

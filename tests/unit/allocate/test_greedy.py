@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from paceline.allocate import ClusterJob, Greedy, Node, Placement, Speeds, check
 from paceline.errors import InvalidInputError
 
-SIXTEEN = {"device": Speeds.halving_efficiency(16)}
+SIXTEEN = {"device": Speeds.doubling_efficiency(16)}
 
 
 def running_job(name, nodes, since_s, work=1e5, speeds=SIXTEEN):
@@ -127,7 +127,7 @@ def cluster_states(draw):
     free, jobs = nodes, []
     for number in range(draw(st.integers(1, 12))):
         max_devices = draw(st.sampled_from([1, 2, 4, 8, 16]))
-        speeds = {"device": Speeds.halving_efficiency(max_devices)}
+        speeds = {"device": Speeds.doubling_efficiency(max_devices)}
         held = speeds["device"].largest_count(min(free, draw(st.integers(0, max_devices))))
         work, started_s = draw(st.floats(1.0, 1e6)), float(draw(st.integers(0, 900)))
         placement = Placement("pool", held) if held else None

@@ -13,7 +13,7 @@ from paceline.errors import InvalidInputError
 from paceline.simulate.cluster import Arrival, Friction, Simulation
 
 POOL = Node("pool", 8)
-CURVE = {"device": Speeds.halving_efficiency(8)}
+CURVE = {"device": Speeds.doubling_efficiency(8)}
 TABLE = {"device": Speeds((1, 2, 4, 8), (1.0, 1.9, 2.0, 1.5))}  # real jobs are sometimes slower on 8 devices than on 4
 
 

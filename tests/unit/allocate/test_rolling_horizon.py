@@ -17,8 +17,8 @@ from paceline.simulate.cluster.generate import modelarts_workload
 
 PERIOD_S = 300.0
 CURVES = [
-    Speeds.halving_efficiency(16),
-    Speeds.halving_efficiency(4),
+    Speeds.doubling_efficiency(16),
+    Speeds.doubling_efficiency(4),
     Speeds.linear(4),
     Speeds((2, 4, 8), (1.5, 4.0, 5.0)),  # S-shaped: the fourth device adds more than the second
     Speeds((1, 2, 4, 8), (1.0, 1.9, 1.7, 2.5)),  # not monotonic

@@ -1,4 +1,4 @@
-"""The meter makes samples from resource usage and progress reports."""
+"""The meter computes samples from resource usage and progress reports."""
 
 import pytest
 

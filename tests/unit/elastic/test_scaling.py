@@ -133,7 +133,7 @@ def test_busy_link_adds_a_server_and_a_worker_together():
     assert (len(scaling.configuration.servers), len(scaling.configuration.workers)) == (2, 3)
 
 
-def test_budget_applies_at_once_and_a_larger_budget_restarts_the_search():
+def test_budget_applies_immediately_and_a_larger_budget_restarts_the_search():
     scaling = Scaling(budget=12.0)
     list(simulate_steps(scaling, COMPUTES, seconds=1500))
     assert scaling.settled
@@ -177,7 +177,7 @@ def scaling_on_trial() -> Scaling:
 
 @pytest.mark.parametrize(("percent", "judged"), [(1, True), (4, False), (30, False)])
 def test_step_is_not_judged_by_speed_under_a_different_budget(scaling_on_trial, percent, judged):
-    """The budget shrinks in small steps or at once."""
+    """The budget shrinks in small steps or in one step."""
     for _ in range(4):
         step = scaling_on_trial.set_budget(scaling_on_trial.budget * (1 - percent / 100))
         assert (step is None) == (percent < 10)
@@ -258,7 +258,7 @@ def test_search_stays_within_the_budget_and_ends_for_any_workload(
 @pytest.mark.parametrize(
     ("field", "value", "expected"),
     [
-        ("start_share", 0.0, "fraction above 0"),
+        ("start_share", 0.0, "fraction greater than 0"),
         ("stable_samples", 1, "at least 2"),
         ("network_busy", 1.5, "at most 1"),
         ("min_cores", -1.0, "greater than 0"),

@@ -155,7 +155,7 @@ def test_smaller_budget_also_shrinks_a_leaving_node(leaving_team: StubTeam) -> N
     leaving_team.recover("worker-3")
 
 
-def test_resumed_team_grows_in_steps_but_shrinks_at_once(team: StubTeam) -> None:
+def test_resumed_team_grows_in_steps_but_shrinks_immediately(team: StubTeam) -> None:
     team.job.resume(6.0)
     assert (team.job.take_steps(), team.cores, team.job.cores) == ([], 3.0, 3.0)
     team.step(used=0.99)

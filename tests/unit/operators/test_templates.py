@@ -77,7 +77,7 @@ TEMPLATES = {
     "a dict with an XComArg": lambda first, dag: {"a": {"b": first.output}},
     "a tuple with a DagParam": lambda first, dag: (dag.param("x"),),
 }
-INVALID = {1: 2}  # invalid in every field: neither a text, number or list nor a mapping of names
+INVALID = {1: 2}  # invalid in every field: neither text, a number, a list nor a mapping of names
 CONTEXT = {
     "ti": SimpleNamespace(
         dag_id="dag",

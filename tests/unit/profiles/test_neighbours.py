@@ -28,7 +28,7 @@ class RecordingEngine:
 
 @dataclass
 class RecordingContainer:
-    """A fake container that fills its memory at once."""
+    """A fake container that fills its memory immediately."""
 
     part: str
     notes: list[tuple[Any, ...]]

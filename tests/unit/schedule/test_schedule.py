@@ -149,7 +149,7 @@ def test_algorithm_1_removes_slowest_worker_while_that_shortens_training():
 
 
 def test_schedule_continues_to_remove_workers_after_a_slower_choice():
-    """Training takes longer without one of the equal workers, but less time without two of them."""
+    """Training takes longer without one of the identical workers, but less time without two of them."""
 
     class StepEstimates(FormulaEstimates):
         def update_s(self, candidates, batch, server):

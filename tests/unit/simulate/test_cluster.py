@@ -22,7 +22,7 @@ from paceline.allocate import (
 from paceline.errors import InvalidInputError
 from paceline.simulate.cluster import Arrival, Friction, Simulation
 
-CURVE = {"device": Speeds.halving_efficiency(8)}
+CURVE = {"device": Speeds.doubling_efficiency(8)}
 POOL = [Node("pool", 8)]
 
 
@@ -188,7 +188,7 @@ def test_job_ends_when_its_work_is_done_and_pause_delays_the_end():
     assert outcomes["a"].departed_s == pytest.approx(40.0)
 
 
-def test_allocation_grows_after_a_delay_and_shrinks_at_once():
+def test_allocation_grows_after_a_delay_and_shrinks_immediately():
     arrivals = [Arrival("a", 0.0, 200.0, CURVE), Arrival("b", 20.0, 1.0, CURVE), Arrival("c", 50.0, 1.0, CURVE)]
     speeds = {}
 
@@ -202,7 +202,7 @@ def test_allocation_grows_after_a_delay_and_shrinks_at_once():
     assert speeds[15.0] == 1.0
     assert speeds[20.0] == 1.0  # four devices, still at the old speed
     assert speeds[35.0] == pytest.approx(2.56)
-    assert speeds[50.0] == pytest.approx(1.6)  # a smaller allocation takes effect at once
+    assert speeds[50.0] == pytest.approx(1.6)  # a smaller allocation takes effect immediately
 
 
 def test_stopped_job_resumes_from_last_snapshot():

@@ -64,7 +64,7 @@ def _run_on_fleet(demo: Demo, screen: Screen) -> int:
     from paceline.airflow.demo import edge
 
     screen.title(
-        "Paceline: retrain a model on edge machines, beside their normal workload",
+        "Paceline: retrain a model on edge machines, alongside their normal workload",
         f"A real Airflow, real containers on emulated machines, one run of the DAG {edge.DAG}.",
     )
     demo = replace(demo, dag=edge.DAG, tasks=EDGE_TASKS, training=edge.TRAINING)

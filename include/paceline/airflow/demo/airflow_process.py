@@ -107,8 +107,8 @@ class AirflowProcess(AirflowApi):
     def start(self, timeout_s: float = 600.0) -> AirflowProcess:
         """Migrate the database, start every component and wait until all are healthy.
 
-        Stops all components and raises ``AirflowStartError`` on a timeout, or at once if a component exits. The default
-        timeout is long because startup can take minutes on a busy machine.
+        Stops all components and raises ``AirflowStartError`` on a timeout, or immediately if a component exits. The
+        default timeout is long because startup can take minutes on a busy machine.
         """
         (self.home / "logs").mkdir(exist_ok=True)
         atexit.register(self.stop)

@@ -1,4 +1,4 @@
-"""The fleet demo: one run of ``retrain_on_edge`` on machines emulated on this computer, beside camera applications.
+"""The fleet demo: one run of ``retrain_on_edge`` on machines emulated on this computer, alongside camera applications.
 
 Called by ``python -m paceline.airflow.demo edge``.
 """

@@ -1,7 +1,8 @@
 """Greedy construction of one schedule: each job in turn gets the best configuration that is still free.
 
 This is the inner step of :mod:`~paceline.allocate.andreas._randomized_greedy`: lines 5 to 17 of algorithm 1 of ANDREAS.
-Each bit of an integer represents one of several equal nodes, so searching a thousand nodes is as fast as searching ten.
+Each bit of an integer represents one of several identical nodes, so a search of a thousand nodes is as fast as one of
+ten.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from paceline.allocate.andreas.objective import configurations, due_in_s, tardin
 
 
 class Choice(NamedTuple):
-    """A configuration of a job: a number of devices on any node of a group, or on the present node of the job."""
+    """A configuration of a job: a number of devices on any node of a group, or on the current node of the job."""
 
     group: int
     devices: int
@@ -22,7 +23,7 @@ class Choice(NamedTuple):
     cost: float  # cost of the node until the job ends
     late: bool
     tardiness: float  # omega · tau
-    stays: bool  # whether the job stays on its present node
+    stays: bool  # whether the job stays on its current node
 
 
 class PendingJob(NamedTuple):
@@ -35,8 +36,8 @@ class PendingJob(NamedTuple):
     due_in_s: float
     fastest_s: float
     postponed: float  # rho · omega · tau_hat
-    node: int  # number of the present node; -1 while the job waits
-    held: int  # present number of devices
+    node: int  # number of the current node; -1 while the job waits
+    held: int  # current number of devices
 
     @property
     def pressure_s(self) -> float:
@@ -108,7 +109,7 @@ class Construction:
     def _pending_job(
         self, number: int, job: ClusterJob, now_s: float, rho: float, period_s: float, move_s: float
     ) -> PendingJob:
-        """Return the job with its configurations for each group of equal nodes and for its present node."""
+        """Return the job with its configurations for each group of identical nodes and for its current node."""
         due_s = due_in_s(job, now_s)
         held, node, lost = 0, -1, 0.0
         if job.held is not None:
@@ -219,7 +220,7 @@ class Construction:
 
 
 class _FreeNodes:
-    """Equal nodes by number of free devices: a bit set of nodes for each number, and a bit set of these numbers."""
+    """Identical nodes by number of free devices: a bit set of nodes for each number, and a bit set of these numbers."""
 
     __slots__ = ("nodes", "numbers")
 

@@ -103,7 +103,7 @@ class RandomizedGreedy:
         self._move_s = move_s if improve else 0.0
 
     def allocate(self, jobs: Sequence[ClusterJob], nodes: Sequence[Node], now_s: float, *, rescale: bool) -> Allocation:
-        """See ``Policy``; ``rescale`` has no effect, as every decision places all jobs anew."""
+        """See ``Policy``; ``rescale`` has no effect, because every decision places all jobs again."""
         problem = Construction(
             jobs,
             nodes,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class RollingHorizon:
     """Policy that maximises the progress of all jobs over the next steps (Hu et al. 2021, sections 4.3 and 4.4).
 
-    The objective is the sum, over jobs and steps, of s_i^t / d_i: the fraction of the job's present remaining work that
+    The objective is the sum, over jobs and steps, of s_i^t / d_i: the fraction of the job's current remaining work that
     is done by the end of the step. Every job has at least its smallest legal number of devices in every step. If the
     pool is too small for all these allocations, the jobs that arrived first run, and all other jobs wait. A job that
     ends within the horizon then keeps its smallest number until the horizon ends, as in the paper.
@@ -28,7 +28,7 @@ class RollingHorizon:
     numbers: the same problem with half the variables and a tighter relaxation.
 
     Between the periodic decisions (``rescale=False``) running jobs keep their allocations, and queued jobs start in
-    order, each on as many idle nodes as possible (section 5.1). The policy accepts one pool of equal nodes.
+    order, each on as many idle nodes as possible (section 5.1). The policy accepts one pool of identical nodes.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ class RollingHorizon:
     highest total speed, but the plan finishes the short job first and then uses 8 nodes for the long job.
 
     >>> from paceline.allocate import ClusterJob, Node, Speeds
-    >>> speeds = {"device": Speeds.halving_efficiency(8)}
+    >>> speeds = {"device": Speeds.doubling_efficiency(8)}
     >>> jobs = [ClusterJob("long", 0.0, 36_000.0, speeds), ClusterJob("short", 0.0, 1_500.0, speeds)]
     >>> policy = RollingHorizon(period_s=300.0)
     >>> allocation = policy.allocate(jobs, [Node("pool", 10)], 0.0, rescale=True)

@@ -21,7 +21,7 @@ class Greedy:
     4. No idle nodes, no waiting jobs: nothing changes.
 
     Between the periodic decisions (``rescale=False``) only rule 1 applies, as in section 5.1. The allocator accepts one
-    pool of equal nodes.
+    pool of identical nodes.
 
     Parameters
     ----------
@@ -29,7 +29,7 @@ class Greedy:
         The time that rules 2 and 3 compare. ``"so_far"``: time since the job started. The paper names only the states
         of the queue and the pool as inputs of this allocator, and introduces estimates of the remaining time with its
         optimal allocator. The paper also objects that the shortest job may have little work left; a rule that knew the
-        remaining work would not have this problem. ``"left"``: estimated remaining time on the present allocation.
+        remaining work would not have this problem. ``"left"``: estimated remaining time on the current allocation.
         This rule performs better.
     repeat:
         Whether rule 3 repeats until no job waits or no allocation can be halved; ``False`` serves only the head of the
@@ -41,7 +41,7 @@ class Greedy:
     The second example of figure 4: job 5 has the longest training time, so job 8 gets half of its nodes.
 
     >>> from paceline.allocate import ClusterJob, Node, Placement, Speeds
-    >>> speeds = {"device": Speeds.halving_efficiency(16)}
+    >>> speeds = {"device": Speeds.doubling_efficiency(16)}
     >>> jobs = [
     ...     ClusterJob("5", 0.0, 9e3, speeds, held=Placement("pool", 4), started_s=0.0),
     ...     ClusterJob("6", 60.0, 9e3, speeds, held=Placement("pool", 4), started_s=60.0),
@@ -145,7 +145,7 @@ def largest_useful(speeds: Speeds, devices: int) -> int:
 def single_pool(nodes: Sequence[Node]) -> Node:
     """Return the only node; raise InvalidInputError if there are several."""
     if len(nodes) != 1:
-        raise InvalidInputError("nodes", [node.name for node in nodes], "one node: a pool of equal devices")
+        raise InvalidInputError("nodes", [node.name for node in nodes], "one node: a pool of identical devices")
     return nodes[0]
 
 

@@ -50,11 +50,11 @@ def moore_hodgson(needs: Iterable[DeadlineDemand], devices: float) -> list[int]:
 
 
 def most_on_time(jobs: Sequence[ClusterJob], node: Node, now_s: float) -> int:
-    """Return an upper bound on the number of present jobs that can meet their deadlines in a pool.
+    """Return an upper bound on the number of jobs that can meet their deadlines in a pool.
 
     Every job needs a minimum of device seconds before its deadline, on the most economical mix of device counts that is
-    fast enough. The bound treats the pool as one divisible machine. In fact, devices are whole, and a job cannot use
-    all of them at once; both facts can only lower the number.
+    fast enough. The bound treats the pool as one divisible machine. In reality, devices are indivisible, and a job
+    cannot use all of them at the same time; both restrictions can only lower the number.
 
     Examples
     --------

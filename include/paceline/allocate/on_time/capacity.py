@@ -14,7 +14,7 @@ from paceline.allocate._model import Speeds
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-_EXACT_DEADLINES = 256  # each of this many early deadlines ends a span; later deadlines share at most 256 spans
+_EXACT_DEADLINES = 256  # number of early deadlines that each end a span; later deadlines share at most 256 spans
 _MIN_SPANS = 64  # minimum number of spans, even with few deadlines
 _ROUNDING = 1e-9
 

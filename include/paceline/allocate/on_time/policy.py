@@ -89,7 +89,7 @@ class OnTime:
     def allocate(self, jobs: Sequence[ClusterJob], nodes: Sequence[Node], now_s: float, *, rescale: bool) -> Allocation:
         """See ``Policy``; ``nodes`` has to be a single pool."""
         if len(nodes) != 1:
-            raise InvalidInputError("nodes", [node.name for node in nodes], "one pool of equal devices")
+            raise InvalidInputError("nodes", [node.name for node in nodes], "one pool of identical devices")
         node = nodes[0]
         known, self._curves = self._curves, {}
         cases = [self._job_case(job, node, now_s, known) for job in jobs]
@@ -216,7 +216,7 @@ class OnTime:
         return reservation
 
     def _distribute(self, planned: Sequence[_JobCase], late: Sequence[_JobCase], devices: int) -> dict[str, int]:
-        """Return the present devices of each job: its reservation, and a share of the spare devices."""
+        """Return the current devices of each job: its reservation, and a share of the spare devices."""
         devices_of = {case.job.name: case.planned.devices_now for case in planned if case.planned is not None}
         spare = devices - sum(devices_of.values())
         for case in planned:  # shrinking a job that will grow again soon costs two changes

@@ -90,7 +90,7 @@ class RunningJob:
         self.update_view()
 
     def update_view(self) -> None:
-        """Copy the present state of the job to ``view``."""
+        """Copy the current state of the job to ``view``."""
         view, estimated = self.view, self.arrival.estimated
         view.work = self.work_left * estimated
         view.since_s = self.since_s

@@ -83,14 +83,16 @@ def modelarts_workload(
     if bugs + cancelled > 1:
         raise InvalidInputError("cancelled", cancelled, f"at most {1 - bugs:g} with bugs={bugs:g}")
     if most_nodes < _NODES[-1]:
-        raise InvalidInputError("most_nodes", most_nodes, f"{_NODES[-1]} or more, as users request up to {_NODES[-1]}")
+        raise InvalidInputError(
+            "most_nodes", most_nodes, f"{_NODES[-1]} or more, because users request up to {_NODES[-1]}"
+        )
     # Each aspect has its own random stream, so that a change of one aspect does not affect any other.
     when, length, size, fate = (_random_stream(seed, aspect) for aspect in ("when", "length", "size", "fate"))
     times_s = _long_times_s(length, jobs)
     if all_jobs:
         times_s += _short_times_s(length, round(jobs / _LONG_SHARE) - jobs)
         length.shuffle(times_s)
-    speeds = {DEVICE: Speeds.halving_efficiency(most_nodes)}
+    speeds = {DEVICE: Speeds.doubling_efficiency(most_nodes)}
     workload = []
     for number, (arrives_s, training_s) in enumerate(zip(_arrival_times_s(when, len(times_s)), times_s, strict=True)):
         nodes = size.choices(_NODES, _WEIGHTS)[0]

@@ -93,7 +93,7 @@ class FailureRuns:
         _wait_until(is_far_enough, f"{task} does not reach {at_pct:.0f} %")
         (container,) = self._running_containers(task)
         self._engine.kill(container)
-        # Wait for the end of this container, so that the next kill hits the task's next container.
+        # Wait for this container to end, so that the next kill hits the task's next container.
         _wait_until(lambda: not self._is_running(container), f"{task} does not end")
         pace = self._airflow.task_state(DAG, run_id, f"train.{task}", "pace") or {}
         return task, float(pace.get("progress_pct") or 0.0)

@@ -102,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     result = measure(chosen.loops, chosen.seconds)
     print(
-        f"{result['loops']} loops, one step a second in each: {result['cores']:.2f} cores, {result['steps']} steps, "
+        f"{result['loops']} loops, one step per second in each: {result['cores']:.2f} cores, {result['steps']} steps, "
         f"{result['missed_periods']} missed periods, at most {result['longest_gap_s']:.2f} s between two steps"
     )
     if chosen.json:

@@ -1,7 +1,7 @@
 """Measures the accuracy of Deep-Edge's functions learned from few points on an emulated fleet (table I of Deep-Edge).
 
 ``python -m benchmarks.models`` (more than an hour; ``--quick``: a third of that time) measures real training jobs
-beside SIFT, in containers that compete for the cores of an emulated device. The functions are learned from a part of
+alongside SIFT, in containers that compete for the cores of an emulated device. The functions are learned from a part of
 the full grid. The test points are drawn from the whole grid and measured four times each: predictions are compared with
 the mean of the four, and their spread is the measurement error. The measurements are stored in
 ``build/models/measured.jsonl``. An interrupted survey resumes from this file, and a complete survey is not repeated.

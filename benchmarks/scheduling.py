@@ -2,7 +2,8 @@
 
 ``python -m benchmarks.scheduling`` draws states of a fleet in which its applications meet their latency limits, and
 compares the schedulers' predicted epochs (seconds). Then it trains with some of the schedules on an emulated fleet,
-with SIFT and stress-ng beside the jobs (about an hour). It needs the measurements of ``python -m benchmarks.models``.
+with SIFT and stress-ng alongside the jobs (about an hour). It needs the measurements of ``python -m
+benchmarks.models``.
 """
 
 from __future__ import annotations

@@ -193,7 +193,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     """Format the rows as a table of the reductions and the decision times."""
     lines = [
         "Randomized Greedy: percent lower than under FIFO / EDF / priorities",
-        f"{'mix':6} {'nodes':>5}  {'total cost':>20}  {'energy':>20}  {'makespan':>20}  {'ms a decision (max)':>20}",
+        f"{'mix':6} {'nodes':>5}  {'total cost':>20}  {'energy':>20}  {'makespan':>20}  {'ms per decision (max)':>20}",
     ]
     for mix in MIXES:
         chosen = [row for row in rows if row["mix"] == mix]

@@ -61,7 +61,7 @@ class Record:
         return self._runs[name]
 
     def forget(self, name: str) -> None:
-        """Forget a run, so that it is repeated. If the file has several lines for a run, the last one counts."""
+        """Discard a result, so that the run is repeated. If a run has several lines in the file, the last counts."""
         self._runs.pop(name, None)
 
     def add(self, name: str, value: Any) -> None:

@@ -76,7 +76,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         result["river"] = compared.compare_detectors(options.windows)
         compared.print_detectors(result["river"])
     if "cost" in sections:
-        print("One check of a Parquet file with 20 columns: seconds of CPU time (range) and of time, peak memory")
+        print(
+            "One check of a Parquet file with 20 columns: CPU seconds (range), seconds of wall-clock time, peak memory"
+        )
         result["cost"] = cost.measure_checks(options.rows)
     if options.data is not None:
         result["weather"] = weather_drift(options.data, options.windows)

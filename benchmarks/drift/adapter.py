@@ -16,7 +16,7 @@ MIB = 2**20
 
 
 def test_windows(folder: Path, tool_name: str) -> dict[str, list[list[str]]]:
-    """Return the columns that the tool finds drifted in each window of ``folder``, for each change."""
+    """Return the columns in which the tool finds drift, for each change and each window of ``folder``."""
     import pandas as pd
 
     from benchmarks.drift.frames import CHANGES, NO_CHANGE, WINDOWS_PER_REFERENCE
@@ -95,7 +95,7 @@ def check_files(
 def _peak_mib() -> float:
     """Return the peak resident memory of this process.
 
-    ``ru_maxrss`` of Linux includes the memory of the process that started this one; VmHWM does not.
+    On Linux, ``ru_maxrss`` includes the memory of the parent process; VmHWM does not.
     """
     status = Path("/proc/self/status")
     if status.exists():

@@ -1,4 +1,4 @@
-"""Compares Paceline with other tools on the same windows and streams, with the same counting."""
+"""Compares Paceline with other tools on the same windows and streams, and counts alarms in the same way."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ ERRORS_AFTER = (0.15, 0.20, 0.25, 0.35, 0.05)
 
 
 def compare_tools(windows: int, processes: int = 2) -> list[dict[str, Any]]:
-    """Return for each size of window and tool the share of false alarms, and the share of changes that are detected.
+    """Return the share of false alarms and the share of detected changes, for each window size and tool.
 
-    A false alarm is a window without drift in which anything drifted. A change is detected if its column drifted.
+    A false alarm is a window without drift in which the tool reports drift in any column. A change is detected if the
+    tool reports drift in the changed column.
     """
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(processes) as pool:
         counts = {n: max(1, windows // 2) if n == max(SIZES) else windows for n in SIZES}

@@ -1,6 +1,6 @@
 """Time and memory of one check of a Parquet file with 20 columns, by number of rows and tool.
 
-Each check is a process of its own, with limits of CPU time and of memory.
+Each check runs in its own process, with limits on CPU time and memory.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DEFAULT_ROWS = (10_000, 100_000, 1_000_000, 10_000_000)
 CHECKED = ("paceline", "evidently", "nannyml", "alibi-fdr")
 FIGURES = ("cpu_s", "check_s", "start_cpu_s", "start_s", "peak_mib")
 LIMIT_S, MEMORY_MIB = 120, 8 * 1024
-# Seconds after which a process ends that hardly gets CPU time.
+# Time limit, in seconds, for a process that gets hardly any CPU time.
 TIMEOUT_S = 5 * LIMIT_S
 REPEATS, REPEATED_ROWS = 3, 100_000
 PART_ROWS = 1_000_000
@@ -32,9 +32,9 @@ _OUT_OF_MEMORY = ("MemoryError", "Unable to allocate", "bad_alloc", "malloc of s
 
 
 def measure_checks(sizes: Sequence[int]) -> list[dict[str, Any]]:
-    """Return medians and ranges of ``FIGURES`` for a check by each tool, for files with these numbers of rows.
+    """Return medians and ranges of ``FIGURES`` for each tool and number of rows.
 
-    ``outcome`` is "" or says why there are no figures. A tool that exceeds a limit does not check larger files.
+    ``outcome`` is "", or the reason why there are no figures. A tool that exceeds a limit does not check larger files.
     """
     results, stopped = [], set()
     small = _write_file(1000, 0)

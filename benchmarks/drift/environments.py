@@ -1,6 +1,6 @@
-"""Environments of the tools with which the benchmark compares Paceline: one below ``build/drift`` for each tool.
+"""Virtual environments for the tools that the benchmark compares with Paceline, one per tool in ``build/drift``.
 
-The tools need other versions of pandas and NumPy than Paceline. ``benchmarks.drift.adapter`` runs in them.
+The tools need different versions of pandas and NumPy from Paceline's. ``benchmarks.drift.adapter`` runs in them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ REQUIREMENTS = {
     "river": ("river==0.26.1", "pandas==2.3.3", "numpy==2.4.6", "scipy==1.17.1"),
 }
 PACELINE = "paceline"  # the environment of the benchmark itself
-# Evidently and NannyML report their use to their makers, unless these variables are set.
+# Evidently and NannyML send usage statistics to their vendors unless these variables are set.
 _NO_REPORTS = {"DO_NOT_TRACK": "1", "NML_DISABLE_USAGE_LOGGING": "1"}
 
 

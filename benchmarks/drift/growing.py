@@ -18,7 +18,7 @@ from paceline.sensors.triggers import TriggerState, decide_new_window
 from paceline.sensors.windows import DataWindow
 
 ROWS, POLL_ROWS, REFERENCE_ROWS = 3000, 100, 5000
-# Any significant difference counts, also one that is too small to matter.
+# Any significant difference counts, even one that is too small to matter.
 SIGNIFICANCE_ALONE = DriftSettings(psi_threshold=0.0, effect_threshold=1e-9)
 CASES = (
     ("no drift, any significant difference counts", 0.0, SIGNIFICANCE_ALONE),
@@ -28,7 +28,7 @@ CASES = (
 
 
 def growing_rates(windows: int) -> list[dict[str, Any]]:
-    """Return for each case the share of windows with an alarm, and the median rows at the first alarm, for each way.
+    """Return the share of windows with an alarm and the median rows at the first alarm, for each case and strategy.
 
     A window of one feature grows to 3,000 rows, by 100 rows at each poll. ``every_poll`` checks it at each poll,
     ``shared`` decides like ``DriftEventTrigger(fire_on="new_window")``, and ``complete`` checks only the whole window.
@@ -73,12 +73,12 @@ def _polls(frame: pd.DataFrame) -> Iterator[DataWindow]:
 
 
 def _first_alarm(check: DriftCheck, frame: pd.DataFrame) -> list[int]:
-    """Return the rows at the first poll with drift, or nothing."""
+    """Return the number of rows at the first poll that finds drift; ``None`` if no poll does."""
     return list(islice((window.rows for window in _polls(frame) if check.compare(window).drifted), 1))
 
 
 def _first_event(check: DriftCheck, frame: pd.DataFrame) -> list[int]:
-    """Return the rows at the event of an event trigger, or nothing."""
+    """Return the number of rows at which an event trigger fires; ``None`` if it never does."""
     state, now = TriggerState(), datetime.now(timezone.utc)
     for window in _polls(frame):
         decision = decide_new_window(check, window, state, now, cooldown_s=None)

@@ -35,7 +35,7 @@ def detection_rate(make: MakeFrame, windows: int, n: int, shift: float, seed: in
 
 
 def make_errors(windows: int, error_after: float) -> np.ndarray:
-    """Return streams of wrong (1) and right (0) predictions, one a row: the history, then the current rows."""
+    """Return streams of wrong (1) and right (0) predictions, one per row: the history, then the current rows."""
     rng = np.random.default_rng(2)
     shares = np.where(np.arange(2 * ROWS) < 1.5 * ROWS, ERROR_BEFORE, error_after)
     return (rng.random((windows, 2 * ROWS)) < shares).astype(np.float64)
@@ -44,8 +44,8 @@ def make_errors(windows: int, error_after: float) -> np.ndarray:
 def detector_rates(windows: int, errors_after: tuple[float, ...] = (0.15, 0.20, 0.25, 0.35)) -> list[dict[str, Any]]:
     """Return the alarm rate of each detector on predictions whose error rate of 15 % changes in the middle.
 
-    A row's delay is the median number of rows from the change to the alarm, and its distance that of the rows between
-    the change and the reported place of the change.
+    Delay is the median number of rows from the change to the alarm. Distance is the median number of rows between the
+    change and the row that the detector reports for it.
     """
     rows = []
     for detector in DETECTORS:

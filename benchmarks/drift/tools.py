@@ -1,4 +1,4 @@
-"""The compared tools and their settings, each as a function that prepares a test of windows against a reference.
+"""The compared tools and their settings, each as a function that prepares a comparison of windows with a reference.
 
 ``benchmarks.drift.adapter`` calls them in the tools' environments, so this module imports Paceline only in functions.
 """
@@ -17,7 +17,7 @@ import pandas as pd
 Test = Callable[[pd.DataFrame], list[str]]
 Prepare = Callable[[pd.DataFrame, int], Test]
 SIGNIFICANCE = 0.01  # Paceline's default, for the settings that are not a tool's defaults
-GAPS = " is missing"  # ending of a column that tells where another has missing values
+GAPS = " is missing"  # suffix of a column that marks the missing values of another column
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def _categorical(frame: pd.DataFrame) -> list[str]:
 
 
 def _mark_gaps(frame: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
-    """Return the frame with a column of "yes" and "no" for each of ``columns``: whether its value is missing."""
+    """Return the frame with an additional column for each of ``columns``: "yes" where its value is missing."""
     return frame.assign(**{name + GAPS: np.where(frame[name].isna(), "yes", "no") for name in columns})
 
 
@@ -54,7 +54,7 @@ def _paceline(reference: pd.DataFrame, rows: int) -> Test:
 
 
 def _evidently(threshold: float | None, reference: pd.DataFrame, rows: int) -> Test:
-    """Call the tests that a report of Evidently calls, without the report, which takes several times as long.
+    """Call the tests of Evidently's report directly, because the report takes several times as long.
 
     Without a threshold, Evidently chooses tests and thresholds. With one, the p-values of the Kolmogorov-Smirnov and
     chi-squared tests count, and columns mark the missing values.
@@ -187,7 +187,7 @@ TOOLS = {
 
 
 def river_detectors() -> dict[str, Callable[[], Any]]:
-    """Return river's detectors for errors of 0 and 1, with its defaults unless the name says otherwise."""
+    """Return river's detectors for errors of 0 and 1, with their default settings unless the name says otherwise."""
     from river import drift
 
     kinds: Any = drift

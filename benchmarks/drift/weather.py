@@ -15,7 +15,7 @@ from paceline.drift.prediction_errors import WRONG
 
 
 def weather_drift(path: Path, windows: int) -> dict[str, Any]:
-    """Compare each year of daily weather records with years 2 and 3, using a model that is trained on year 1."""
+    """Compare each year of daily weather records with years 2 and 3, using a model trained on year 1."""
     from sklearn.ensemble import HistGradientBoostingClassifier  # type: ignore[import-untyped,unused-ignore]
 
     data = pd.read_csv(path)

@@ -17,8 +17,8 @@ TRAINER, NEIGHBOUR = "paceline-trainer:latest", "paceline-neighbour:latest"
 MEMORY_GIB = 1.5
 LATENCY_MS = 500  # required by BackgroundApp; the benchmarks apply other limits
 # Kind, cores and processor of each device. Some capacity of each processor stays free, because containers on a full
-# processor slow each other down. A Jetson TX2 does 2.8 times as many operations a second as a Nano. An application must
-# not fill its device: the CPU usage of a full device does not show any other load.
+# processor slow each other down. A Jetson TX2 does 2.8 times as many operations per second as a Nano. An application
+# must not fill its device: the CPU usage of a full device does not show any other load.
 DEVICES = {
     "tx2": ("tx2", 0.67, 0),
     "nano-1": ("nano", 0.24, 1),

@@ -19,15 +19,15 @@ from tqdm import tqdm
 from benchmarks.deadline.cells import Record
 from benchmarks.elastic.by_deadline import compare_by_deadline
 from benchmarks.elastic.curves import MODELS, Curve, measure
+from benchmarks.elastic.interruption import measure_gaps
 from benchmarks.elastic.multi_job import simulate_sharing
 from benchmarks.elastic.real import LINKS, MODEL_NAMES, cases, compare
 from benchmarks.elastic.simulated import CLUSTERS, simulate_alone
 from benchmarks.elastic.stage import Stage
-from benchmarks.elastic.standstill import measure_gaps
 from benchmarks.engine import connect
 from paceline.airflow.demo.signals import end_on_sigterm
 
-_PARTS = ("real", "standstill", "deadline", "alone", "shared")
+_PARTS = ("real", "interruption", "deadline", "alone", "shared")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -62,9 +62,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             rows.append(compare(stage, case, record, epochs=chosen.epochs, quick=chosen.quick))
             tqdm.write(_table(rows, _REAL))  # print an intermediate table, because each case takes half an hour or more
         result["real"] = rows
-    if "standstill" in chosen.only:
+    if "interruption" in chosen.only:
         gaps = measure_gaps(Stage(connect, chosen.image, chosen.budget, tqdm.write), cases()[0])
-        result["standstill"] = gaps
+        result["interruption"] = gaps
         print(f"Longest time without a sample when nodes are added: {gaps['live_s']:.1f} s; ", end="")
         print(f"with a restart of all nodes: {gaps['restart_s']:.1f} s")
     if "deadline" in chosen.only:

@@ -68,7 +68,7 @@ class JobRequest:
 
 
 def _draw_arrivals(curves: Mapping[str, Curve], seed: int) -> Iterator[JobRequest]:
-    """Yield one request an hour on average, drawn from thirty jobs. All policies and clusters get the same requests."""
+    """Yield one request per hour on average, drawn from thirty jobs; all policies and clusters get the same."""
     rng = random.Random(seed)
     slow = CLUSTERS[0]
     now_s = 0.0

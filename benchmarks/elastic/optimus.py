@@ -18,7 +18,7 @@ _MIN_GAIN = 1e-3  # relative; a node is not added for a smaller predicted gain
 
 @dataclass(frozen=True)
 class SpeedModel:
-    """A model of asynchronous training in steps a second: ``w / (a + b w / p + c w + d p)``, coefficients at least 0.
+    """A model of asynchronous training in steps per second: ``w / (a + b w / p + c w + d p)``, coefficients at least 0.
 
     Examples
     --------
@@ -41,7 +41,7 @@ class SpeedModel:
         return cls(tuple(float(one) for one in coefficients))
 
     def speed(self, servers: int, workers: int) -> float:
-        """Return the predicted speed in steps a second."""
+        """Return the predicted speed in steps per second."""
         terms = _terms(servers, workers)
         return workers / max(sum(one * term for one, term in zip(self.coefficients, terms, strict=True)), 1e-12)
 

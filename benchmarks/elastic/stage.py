@@ -55,7 +55,7 @@ class Run:
 
     steps: list[tuple[float, str, str, str]]
     speeds: list[tuple[float, float]]
-    """Seconds from the first batch to the start of each configuration, and its mean steps a second."""
+    """Seconds from the first batch to the start of each configuration, and its mean steps per second."""
     seconds: float
     settled_s: float | None
     most_cores: float

@@ -39,7 +39,7 @@ _ALL = (
     ),
     Promise(
         "period",
-        "A run publishes one sample a second (median interval).",
+        "A run publishes one sample per second (median interval).",
         at_most(1.2, "s"),
         _WATCH,
         "about once a second",
@@ -78,7 +78,7 @@ _ALL = (
     ),
     Promise(
         "without-deadline",
-        "A job with a deadline beside a job without a deadline is at most 5 % late.",
+        "A job with a deadline alongside a job without a deadline is at most 5 % late.",
         at_most(5, "%"),
         "docs/throughput.md",
         "runs on the devices that they do not need",
@@ -99,7 +99,11 @@ _ALL = (
     Promise("share-cgroup", "A local process in a control group gets its share.", within(3, "%")),
     Promise("share-container", "A container gets its share.", within(3, "%")),
     Promise("launcher", "The launcher of a local process uses at most 2 % of a core.", at_most(2, "%")),
-    Promise("apart", "A job's processes in other sessions share its allocation: excess in percent.", at_most(10, "%")),
+    Promise(
+        "other-sessions",
+        "A job's processes in other sessions share its allocation: excess in percent.",
+        at_most(10, "%"),
+    ),
     Promise(
         "resize",
         "Half a second after a resize, a job has its new allocation.",
@@ -117,12 +121,12 @@ _ALL = (
     ),
     Promise(
         "stop-process",
-        "stop() of a process that ignores SIGTERM returns in time: seconds beyond the grace time.",
+        "stop() of a process that ignores SIGTERM returns in time: seconds beyond the grace period.",
         at_most(2.5, "s"),
     ),
     Promise(
         "stop-container",
-        "stop() of a container that ignores SIGTERM returns in time: seconds beyond the grace time.",
+        "stop() of a container that ignores SIGTERM returns in time: seconds beyond the grace period.",
         at_most(7, "s"),
     ),
     # benchmarks.promises.devices
@@ -181,10 +185,10 @@ _ALL = (
     ),
     Promise(
         "accuracy",
-        "Three workers reach the accuracy of a single worker, to one point: points below the single worker.",
+        "Three workers reach the accuracy of a single worker within one percentage point: points below it.",
         at_most(1, "points"),
         _FLEET,
-        "to one point of accuracy",
+        "within one percentage point",
     ),
     Promise(
         "demo",

@@ -131,7 +131,7 @@ def _first_step(
 ) -> tuple[str, TeamConfiguration]:
     """Train until the first step; return the kind and reason of the step, and the new configuration."""
     options = Options(link_mbit_s=link_mbit_s, **_STABLE_OPTIONS)
-    script = SCRIPTS / "held_up.py"
+    script = SCRIPTS / "bottleneck.py"
     spec = JobSpec(
         name=f"{OURS}-{uuid.uuid4().hex[:8]}",
         command=["python", script.name, str(numbers), str(batch_cpu_s)],

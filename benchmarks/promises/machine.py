@@ -61,7 +61,7 @@ def idle_core_s() -> float:
 
 
 def busy_excuse(too_few_cores: bool, idle_cores: float) -> str:
-    """Return the excuse for a job that got too few cores while fewer than 0.2 cores were idle, or "".
+    """Return why a job with too few cores does not count: fewer than 0.2 cores were idle. "" if it counts.
 
     >>> busy_excuse(True, idle_cores=0.01), busy_excuse(True, idle_cores=1.0)
     ('the machine had 0.01 idle cores', '')

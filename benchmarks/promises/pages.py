@@ -91,7 +91,7 @@ def _progress_pct(stage: Stage, dag_id: str, run_id: str) -> float:
 
 
 def _create_ten_hour_run(stage: Stage, dag_id: str, running: str) -> str:
-    """Create a finished run with a history of ten hours, one sample a second, as the control loop stores it."""
+    """Create a finished run with a history of ten hours, one sample per second, as the control loop stores it."""
     history = History()
     metrics = ("auc", "accuracy", "f1", "recall")
     for second in range(36_000):

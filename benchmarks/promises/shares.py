@@ -122,7 +122,7 @@ class Bench:
                 yield Reading("resize", used - devices, f"{self.mechanism}, to {devices:g}", excuse)
 
     def measure_waits(self, promise: str) -> Iterator[Reading]:
-        """Measure how many seconds late ``wait`` returns at its timeout and at a job's end."""
+        """Measure how many seconds late ``wait`` returns after its timeout and after a job has ended."""
         with self.job(ENDS_SOON) as job:
             began_s = time.monotonic()
             job.wait(0.3)
@@ -133,7 +133,7 @@ class Bench:
                 yield Reading(promise, returned_s - ended_s, "the job's end")
 
     def measure_stops(self, promise: str, grace_s: float) -> Iterator[Reading]:
-        """Measure how many seconds after the grace time a job that ignores SIGTERM is stopped."""
+        """Measure how many seconds after the grace period a job that ignores SIGTERM is stopped."""
         with self.job(IGNORES_SIGTERM) as job:
             began_s = time.monotonic()
             job.stop(grace_s)
@@ -207,15 +207,15 @@ def share_container(stage: Stage) -> Iterator[Reading]:
     yield from _measure_shares(stage, "container", 6.0)
 
 
-@measures("apart", takes_s=(10, 10))
-def apart(stage: Stage) -> Iterator[Reading]:
-    """Measure the CPU use of a job whose processes are in other sessions."""
+@measures("other-sessions", takes_s=(10, 10))
+def other_sessions(stage: Stage) -> Iterator[Reading]:
+    """Measure the CPU use of a job with processes in other sessions."""
     with Bench(stage, "signal").job(OTHER_SESSIONS, 0.3) as job:
         job.wait(1.5)
         first = _cpu_time(job)
         job.wait(4.0)
         second = _cpu_time(job)
-        yield Reading("apart", 100 * ((second[1] - first[1]) / (second[0] - first[0]) / 0.3 - 1))
+        yield Reading("other-sessions", 100 * ((second[1] - first[1]) / (second[0] - first[0]) / 0.3 - 1))
 
 
 @measures("resize", takes_s=(15, 15))

@@ -113,7 +113,7 @@ class Sharing:
         wait_until(
             lambda: self.states.count("training") >= number,
             120,
-            f"{number} do not train",
+            f"{number} jobs do not train",
             between_checks=self.read_allocations,
         )
 
@@ -202,7 +202,7 @@ def tight(stage: Stage) -> Iterator[Reading]:
 
 
 @measures("without-deadline", "pool", takes_s=(130, None), needs=("engine",))
-def beside(stage: Stage) -> Iterator[Reading]:
+def alongside(stage: Stage) -> Iterator[Reading]:
     """Run a job without a deadline on the cores that a job with a deadline does not use."""
     sharing = Sharing(stage)
     with running_arbiter(stage):

@@ -58,7 +58,7 @@ class Stage:
     Parameters
     ----------
     folder:
-        Folder of all files; remains of an earlier run (Airflow, jobs) are removed from it.
+        Folder for all files; Airflow and jobs that an earlier run has left there are removed.
     quick:
         Make shorter measurements.
     shortest_s:
@@ -147,7 +147,7 @@ class Stage:
                     ProcessRuntime(root).reattach(str(folder)).remove()
 
     def prepare(self) -> None:
-        """Kill the Airflow of a killed run, which works in this folder, and remove the other remains of the run."""
+        """Kill the Airflow that a killed run has left in this folder, and remove everything else that it has left."""
         for process in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):  # the process is ending
                 is_ours = (process / "cwd").readlink().is_relative_to(self.scratch.resolve())

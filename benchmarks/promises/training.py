@@ -49,7 +49,7 @@ class TrainingRuns:
         self.shortest_s = stage.shortest_s
 
     def measure_speed(self) -> float:
-        """Measure the batches a second on all cores for some seconds."""
+        """Measure the batches per second on all cores for a few seconds."""
         measured_s = 5.0 if self.stage.quick else 10.0
         self.stage.log(f"measuring the speed on all cores for {measured_s:g} s")
         spec = JobSpec(
@@ -90,7 +90,7 @@ class TrainingRuns:
         return {**self.stage.airflow.xcom(self.dag, run_id, "train"), "samples": history["samples"]}
 
     def wait_for_pace(self, run_id: str, **least: float) -> dict[str, Any]:
-        """Wait until the live state's values have reached those in ``least``; return the newest live state."""
+        """Wait until the values of the newest sample have reached those in ``least``; return the sample."""
         pace: dict[str, Any] = {}
 
         def is_far_enough() -> bool:

@@ -1,4 +1,4 @@
-"""Endless training script with one thread and a chosen size of the state: ``held_up.py NUMBERS BATCH_CPU_S``."""
+"""Endless training script with one thread and a chosen size of the state: ``bottleneck.py NUMBERS BATCH_CPU_S``."""
 
 import sys
 import time

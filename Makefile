@@ -104,7 +104,7 @@ plugins/static/pages.js: $(shell find plugins/ui -name node_modules -prune -o -t
 types: $(PACKAGES) ## Generate the pages' types from paceline.contract
 	@$(call TYPES,$(CONTRACT))
 
-# In an environment of its own, because MLflow's dependencies conflict with Airflow's.
+# In a separate environment, because MLflow's dependencies conflict with Airflow's.
 mlflow: build/mlflow/.installed ## Install the MLflow server of the tests into build/mlflow
 
 build/mlflow/.installed: tests/mlflow-requirements.txt $(STAMP)

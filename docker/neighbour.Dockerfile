@@ -1,4 +1,4 @@
-# The image of the applications that run beside a job during profiling: one with a latency limit, and a load generator.
+# The image of the applications that run alongside a job during profiling: one with a latency limit, and a load generator.
 #
 #   docker build -t paceline-neighbour -f docker/neighbour.Dockerfile docker
 #

@@ -86,7 +86,7 @@ class WrongClock:
 
     @contextlib.contextmanager
     def _closing_at_end(self, source: socket.socket, target: socket.socket) -> Iterator[None]:
-        """Forward the end of the source. Close both sockets as soon as both directions have ended."""
+        """Forward the source's end of stream. Close both sockets as soon as both streams have ended."""
         with contextlib.suppress(OSError):
             yield
         with contextlib.suppress(OSError):

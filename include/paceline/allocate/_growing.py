@@ -90,7 +90,7 @@ class Growing:
         """Return the number of devices of a running job after its next growth step."""
         limit = min(_budget(job, speeds), held + free)
         target = speeds.largest_count(min(int(held * (1 + self._scale_up) + 1e-9), limit))
-        if target <= held:  # the step is too small to reach the next legal number
+        if target <= held:  # the step is too small to reach the next allowed count
             target = next((count for count in speeds.counts if held < count <= limit), held)
         gain = speeds.at(target) / speeds.at(held) - 1
         return target if gain > self._min_gain * (target / held - 1) else held

@@ -19,12 +19,12 @@ DEVICE = "device"  # default device kind, for clusters with only one kind
 
 @dataclass(frozen=True)
 class Speeds:
-    """Speed of a job for each legal number of devices of one kind.
+    """Speed of a job for each allowed device count of one kind.
 
     Parameters
     ----------
     counts:
-        Legal numbers of devices, ascending.
+        Allowed device counts, ascending.
     per_s:
         Work per second for each of ``counts``, in the unit of ``ClusterJob.work``.
 
@@ -56,7 +56,7 @@ class Speeds:
 
     @classmethod
     def linear(cls, max_devices: int, base: float = 1.0) -> Speeds:
-        """Return a linear speed-up curve; every number of devices up to ``max_devices`` is legal."""
+        """Return a linear speed-up curve; every number of devices up to ``max_devices`` is allowed."""
         return cls(tuple(range(1, max_devices + 1)), tuple(base * count for count in range(1, max_devices + 1)))
 
     @cached_property
@@ -64,7 +64,7 @@ class Speeds:
         return dict(zip(self.counts, self.per_s, strict=True))
 
     def at(self, devices: int) -> float:
-        """Return the work per second on ``devices`` devices, which has to be a legal number or 0."""
+        """Return the work per second on ``devices`` devices, which has to be an allowed count or 0."""
         if devices == 0:
             return 0.0
         try:
@@ -73,13 +73,13 @@ class Speeds:
             raise InvalidInputError("devices", devices, f"one of {self.counts}") from None
 
     def largest_count(self, devices: int) -> int:
-        """Return the largest legal number of devices up to ``devices``; 0 if there is none."""
+        """Return the largest allowed device count up to ``devices``; 0 if there is none."""
         index = bisect_right(self.counts, devices)
         return self.counts[index - 1] if index else 0
 
     @cached_property
     def useful(self) -> tuple[int, ...]:
-        """Return the legal numbers of devices on which the job is faster than on every smaller number."""
+        """Return the allowed device counts on which the job is faster than on every smaller number."""
         best, useful = 0.0, []
         for count, speed in zip(self.counts, self.per_s, strict=True):
             if speed > best:

@@ -13,7 +13,7 @@ POOL = "pool"
 _USABLE_FACTOR = 1.5  # assumed usable devices, relative to the number that the job reports
 _RESUME_WORK = 3.0  # device seconds to resume a job: start the interpreter, import torch, load the data
 _ASSUMED_DURATION_S = 3600.0  # assumed training time on the job's share if deadline and work are unknown
-_MAX_COUNTS = 48  # maximum number of legal device counts per job; every other count is within 3 % of a legal count
+_MAX_COUNTS = 48  # maximum number of allowed device counts per job; every other count is within 3 % of an allowed count
 
 
 def cluster_job(
@@ -34,7 +34,7 @@ def cluster_job(
     now_s:
         The time in seconds since the epoch.
     """
-    counts = _legal_counts(request, pool, unit)
+    counts = _allowed_counts(request, pool, unit)
     if not counts:
         return None
     left_s = max(request.deadline_s - now_s, 1.0) if request.has_deadline else _ASSUMED_DURATION_S
@@ -68,7 +68,7 @@ def _speed(remaining: RemainingWork, devices: float) -> float:
     return math.pow(in_use, remaining.exponent)
 
 
-def _legal_counts(request: DeviceRequest, pool: int, unit: float) -> tuple[int, ...]:
+def _allowed_counts(request: DeviceRequest, pool: int, unit: float) -> tuple[int, ...]:
     step = max(round(request.quantum / unit), 1)
     low = max(math.ceil(request.min_devices / unit / step - 1e-6), 1) * step
     high = min(math.floor(request.max_devices / unit / step + 1e-6) * step, pool // step * step)
@@ -83,7 +83,7 @@ def _legal_counts(request: DeviceRequest, pool: int, unit: float) -> tuple[int, 
 
 
 def _held_placement(request: DeviceRequest, counts: tuple[int, ...], unit: float) -> Placement | None:
-    """Return the placement of a job on its granted devices, rounded down to a legal number."""
+    """Return the placement of a job on its granted devices, rounded down to an allowed count."""
     devices = request.granted if request.ceiling is not None else request.held
     if devices <= 0:
         return None

@@ -57,7 +57,7 @@ class Settings:
         largest = self.max_devices
         if largest is not None and largest > capacity:
             log.warning("%s: got %g, using all %g devices of the machine", self.max_devices_field, largest, capacity)
-        # Without any devices, a job would neither end nor show its speed.
+        # Without any devices, a job would never end, and its speed would stay unknown.
         smallest = max(self.min_devices, self.quantum)
         if largest is None and smallest > capacity:
             raise InvalidInputError("min_devices", smallest, f"at most the {capacity:g} cores of the machine")

@@ -6,15 +6,15 @@ The caller, ``SignalEnforcer``, passes the clock readings and sends the signals.
 from __future__ import annotations
 
 _RATE_WEIGHT = 0.3  # weight of the newest observation in the moving average of the running group's CPU usage
-_DEBT_S = 1.0  # the longest stop after an overdraft: a longer stop would look like a hang
+_DEBT_S = 1.0  # the longest stop after the tokens became negative: a longer stop would look like a hang
 
 
 class DutyCycle:
     """A token bucket of CPU seconds: the allocation fills it, the CPU time of the group empties it.
 
-    The group runs while there are tokens. At zero tokens, it stops until there are enough tokens for the next run. A
-    late update causes an overdraft, which a longer stop pays back, so the long-run usage is exact. Unused tokens beyond
-    one period are lost, as with the kernel's CFS quota.
+    The group runs while there are tokens. At zero tokens, it stops until there are enough tokens for the next run.
+    After a late update, the number of tokens may be negative; a longer stop then compensates for this, so the long-run
+    usage is exact. Unused tokens beyond one period are lost, as with the kernel's CFS quota.
 
     Parameters
     ----------

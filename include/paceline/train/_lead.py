@@ -243,7 +243,7 @@ class _Process:
             raise RuntimeError(
                 f"data_parallel: the process of device {self.device} has left the loop (exit code {self.end()}). "
                 "All processes must leave the loop or call stop_early() at the same batch: "
-                "decide by a value that is equal in all processes"
+                "base the decision on a value that is equal in all processes"
             ) from None
 
     def assign(self, assignment: BatchShare) -> None:

@@ -112,7 +112,7 @@ def test_late_job_gets_maximum_and_nearly_late_job_gets_150_percent_of_usable_co
     assert controller.step(Observation(0.0, 0, 100, allocated_devices=1.0)).devices == devices
 
 
-def test_idle_whole_devices_do_not_prevent_more_devices():
+def test_job_that_leaves_whole_devices_idle_may_get_more_devices():
     """A process that waits for its GPU or its data uses little CPU, but more devices may still make the job faster."""
     controller = DeadlineController(Limits(1.0, 8.0, quantum=1.0), deadline_s=200.0, start_devices=1)
     devices, done, largest = controller.start(0.0), 0.0, 0.0

@@ -12,7 +12,7 @@ from paceline.allocate.modelarts.horizon import HorizonProblem, Ints
 def plan_with_highs(problem: HorizonProblem, gap: float, time_limit_s: float) -> tuple[Ints | None, float]:
     """Return HiGHS's plan (``None`` if HiGHS finds no plan in time), and an upper bound on the value of every plan.
 
-    The model has one binary variable for each (job, step, legal number): the paper's delta- + delta+ - 1. For each
+    The model has one binary variable for each (job, step, allowed count): the paper's delta- + delta+ - 1. For each
     (job, step), exactly one of these variables is 1. This is equivalent to constraints (16) to (18), but needs no big
     M. The progress of jobs that cannot end within the horizon is linear in the binary variables. For all other jobs,
     the model has a variable for the progress after each step.

@@ -13,7 +13,7 @@ import numpy as np
 from paceline.allocate.modelarts._marginal_gains import MarginalGains
 from paceline.allocate.modelarts.horizon import Floats, HorizonProblem, Ints
 
-_MAX_PLANS = 20_000  # maximum per job; enough for seven legal numbers in five steps
+_MAX_PLANS = 20_000  # maximum per job; enough for seven allowed counts in five steps
 _BISECTION_STEPS, _SUBGRADIENT_STEPS = 14, 100
 
 
@@ -71,7 +71,7 @@ class JobPlanner:
 
     If a job cannot end within the horizon, its steps are independent. For all other jobs, the class enumerates the
     plans that can be optimal: in the step in which it ends, a job uses the smallest number of devices that suffices;
-    in later steps, it keeps its smallest legal number.
+    in later steps, it keeps its smallest allowed count.
     """
 
     def __init__(self, problem: HorizonProblem) -> None:
@@ -83,7 +83,7 @@ class JobPlanner:
         self._enumerate_plans(columns)
 
     def _enumerated_columns(self) -> tuple[Ints, bool]:
-        """Return the legal numbers to enumerate, in ascending order, and whether these include all legal numbers."""
+        """Return the allowed counts to enumerate, in ascending order, and whether these include all allowed counts."""
         problem = self._problem
         limit = max(2, int(_MAX_PLANS ** (1 / problem.steps) + 1e-9))
         sizes = problem.sizes[self._near]

@@ -19,7 +19,7 @@ class RollingHorizon:
     """Policy that maximises the progress of all jobs over the next steps (Hu et al. 2021, sections 4.3 and 4.4).
 
     The objective is the sum, over jobs and steps, of s_i^t / d_i: the fraction of the job's current remaining work that
-    is done by the end of the step. Every job has at least its smallest legal number of devices in every step. If the
+    is done by the end of the step. Every job has at least its smallest allowed device count in every step. If the
     pool is too small for all these allocations, the jobs that arrived first run, and all other jobs wait. A job that
     ends within the horizon then keeps its smallest number until the horizon ends, as in the paper.
 
@@ -41,7 +41,7 @@ class RollingHorizon:
     solver:
         ``"prices"``: Lagrangian relaxation with a price per device in each step, then marginal gains; fast, and proves
         a bound. ``"highs"``: the mixed-integer solver HiGHS. ``"auto"``: prices, then HiGHS if the relative distance
-        is above ``gap``. HiGHS is rarely needed unless jobs close to their end have more than seven legal numbers.
+        is above ``gap``. HiGHS is rarely needed unless jobs close to their end have more than seven allowed counts.
     time_limit_s:
         Time limit of HiGHS, which then returns its best plan so far.
     spare_nodes:

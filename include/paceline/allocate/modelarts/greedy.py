@@ -132,7 +132,7 @@ class Greedy:
 
 
 def _halved_count(speeds: Speeds, count: int) -> int:
-    """Return the largest legal number up to half of ``count``; 0 if there is none."""
+    """Return the largest allowed count up to half of ``count``; 0 if there is none."""
     return speeds.largest_count(count // 2)
 
 

@@ -29,13 +29,13 @@ class HorizonProblem:
     Parameters
     ----------
     counts:
-        Legal numbers of devices in ascending order, one row per job; shorter rows repeat their last number.
+        Allowed device counts in ascending order, one row per job; shorter rows repeat their last number.
     progress:
         Fraction of the job's remaining work that one step completes on each of ``counts``, at most 1.
     sizes:
-        How many legal numbers of devices each job has.
+        Number of allowed device counts of each job.
     capacity:
-        Number of devices in the pool, at least the sum of the jobs' smallest legal numbers.
+        Number of devices in the pool, at least the sum of the jobs' smallest allowed counts.
     steps:
         Number of planned steps.
     """
@@ -50,7 +50,7 @@ class HorizonProblem:
     def for_jobs(
         cls, jobs: Sequence[ClusterJob], kind: str, capacity: int, now_s: float, steps: int, period_s: float
     ) -> HorizonProblem:
-        """Return the problem for jobs whose smallest legal numbers fit into ``capacity``."""
+        """Return the problem for jobs whose smallest allowed counts fit into ``capacity``."""
         legal: dict[int, tuple[int, ...]] = {}
         for job in jobs:
             speeds = job.speeds[kind]

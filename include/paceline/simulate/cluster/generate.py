@@ -59,7 +59,7 @@ def modelarts_workload(
     cancelled:
         Fraction of the jobs that users cancel, at a random time within the training time on the requested nodes.
     most_nodes:
-        The largest legal number of nodes.
+        The largest allowed number of nodes.
 
     Returns
     -------

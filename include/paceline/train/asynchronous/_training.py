@@ -246,7 +246,8 @@ class SharedTraining:
                 if now_s - since_s > max(self._stuck_s, _STUCK_FACTOR * self._batch_s.get(worker, 0.0)):
                     assert self._shards is not None
                     log(f"{worker} has not returned a batch for {now_s - since_s:.0f} s: reassigning the batch")
-                    # The worker may just be slow: allow twice the time for its next batch, else it never finishes one.
+                    # The worker may just be slow: allow twice the time for its next batch, or it would never finish
+                    # one.
                     self._batch_s[worker] = 2 * (now_s - since_s) / _STUCK_FACTOR
                     self._shards.revoke_lease(number)
                     del self._leased[number]

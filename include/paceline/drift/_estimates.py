@@ -99,6 +99,7 @@ def estimate_performance(
     ('drift', 0.109, 0.194, 0.208)
     """
     import numpy as np
+    import pandas as pd
 
     known = reference[:0]
     if {prediction, actual} <= set(reference.columns):
@@ -109,7 +110,10 @@ def estimate_performance(
     if not len(unlabelled) and len(known) < settings.minimum_samples:
         return None
     error = next(kind for kind, measure in MEASURES.items() if measure == errors.measure)
-    is_calibrated = error in TWO_CLASS_KINDS or (error == "wrong" and _are_scores(known, prediction, actual))
+    is_calibrated = error in TWO_CLASS_KINDS
+    if error == "wrong" and len(known):
+        names = [prediction, actual]
+        is_calibrated = _are_scores(pd.concat([known[names], current[has_label][names]]), prediction, actual)
     facts: dict[str, Any] = {
         "method": "CBPE" if is_calibrated else "DLE",
         "measure": errors.measure,
@@ -147,7 +151,7 @@ def estimate_performance(
     facts["p_value"] = estimate.rise_p_value(unlabelled)
     no_skill = errors.no_skill
     if errors.measure == ABSOLUTE:
-        no_skill = float(np.quantile(errors.reference, 0.99)) or 1.0  # as for concept drift
+        no_skill = float(np.quantile(errors.reference, 0.99))  # as for concept drift
     rise = facts["error"] - facts["reference_error"]
     is_drift = facts["p_value"] <= settings.significance and rise >= settings.estimate_threshold * no_skill
     reason = (
@@ -157,13 +161,13 @@ def estimate_performance(
     return PerformanceEstimate(verdict="drift" if is_drift else "no drift", reason=reason, **facts)
 
 
-def _are_scores(known: pd.DataFrame, prediction: str, actual: str) -> bool:
+def _are_scores(frame: pd.DataFrame, prediction: str, actual: str) -> bool:
     """Return whether the labels are 0 and 1, and the predictions are numbers other than 0 and 1."""
     import numpy as np
 
-    if not len(known) or not (are_numbers(known[prediction]) and are_numbers(known[actual])):
+    if not (are_numbers(frame[prediction]) and are_numbers(frame[actual])):
         return False
-    predicted, truth = (to_numbers(known[name], "reference") for name in (prediction, actual))
+    predicted, truth = (to_numbers(frame[name], "reference") for name in (prediction, actual))
     return bool(np.isin(truth, (0, 1)).all()) and not np.isin(predicted, (0, 1)).all()
 
 
@@ -191,7 +195,8 @@ def _read_scores(
 
 def _read_predictions(current: pd.DataFrame, prediction: str) -> Floats:
     if not are_numbers(current[prediction]):
-        odd = next(value for value in current[prediction] if isinstance(value, str))
+        values = current[prediction].tolist()
+        odd = next((value for value in values if isinstance(value, str)), values[0])
         raise InvalidInputError(prediction, odd, "numbers in the current window, as in the reference")
     return to_numbers(current[prediction], "current")
 
@@ -231,7 +236,7 @@ def _split_periods(
                 error=error,
                 standard_error=standard_error,
                 labelled_rows=len(labelled),
-                realised_error=estimate.realised(target, labelled) if len(labelled) else None,
+                realised_error=estimate.realised(target, labelled) if len(labelled) >= minimum else None,
             )
         )
     return tuple(periods)

@@ -145,7 +145,7 @@ class LossModel:
         """Return trees that have learned the errors."""
         from sklearn.ensemble import HistGradientBoostingRegressor
 
-        model = HistGradientBoostingRegressor(max_iter=60, max_leaf_nodes=15, early_stopping=False, random_state=0)
+        model = HistGradientBoostingRegressor(max_iter=60, early_stopping=False, random_state=0)
         return model.fit(self.inputs[rows], self.target[rows])
 
     def values(self, target: Floats, rows: Rows) -> Floats:

@@ -14,7 +14,8 @@ class EstimatedPeriod:
     """The estimate for consecutive rows of the current window, from time ``start`` to ``end``.
 
     ``error`` is the estimated error of all ``rows`` with a prediction. ``realised_error`` is the error of the
-    ``labelled_rows`` among them, or None without labels. ``standard_error`` as in ``PerformanceEstimate``.
+    ``labelled_rows`` among them, or None if they are fewer than ``minimum_samples``. ``standard_error`` as in
+    ``PerformanceEstimate``.
     """
 
     start: str
@@ -59,6 +60,8 @@ class PerformanceEstimate:
         Estimated error of these rows, and its standard error.
     realised_error:
         Error of these rows according to their labels.
+    difference:
+        ``realised_error`` less ``labelled_error``.
     periods:
         The estimate by time, if a time column is known.
     """

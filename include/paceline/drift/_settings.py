@@ -41,7 +41,8 @@ class DriftSettings:
         Smallest relevant rise of the model's error, relative to the error of predictions without skill (0.02: two
         percent of it; for wrong predictions two percentage points).
     estimate_threshold:
-        Smallest relevant rise of the estimated error of predictions without labels, relative to the same (0.02).
+        Smallest relevant rise of the estimated error of predictions without labels, relative to the error of
+        predictions without skill (0.02).
     detector:
         ``"adwin"``, ``"page_hinkley"``, or ``"ddm"`` for right and wrong predictions.
     error:

@@ -32,14 +32,20 @@ class ResampleCollector:
         self._metric = metric
         self.rows: int | None = None
         self.values: dict[int, float] = {}  # by the number of the resample, without undefined values
+        self._score: float | None = None  # the value on all rows that belongs to the resamples
 
     def add(self, progress: Progress) -> None:
         """Add the values in a progress line, if any. A later report replaces an earlier one."""
         part = progress.resamples.get(self._metric)
         if part is None:
+            score = progress.metrics.get(self._metric)
+            if score is not None and self._score is None:
+                self._score = score
+            elif score is not None and score != self._score:  # reported later, without resamples
+                self.rows, self.values = None, {}
             return
         if part.first == 0:
-            self.rows, self.values = part.rows, {}
+            self.rows, self.values, self._score = part.rows, {}, None
         if part.rows == self.rows:
             self.values.update({k: v for k, v in enumerate(part.values, part.first) if v is not None})
 

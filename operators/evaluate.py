@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -234,9 +235,10 @@ the first a letter or digit
         if champion is None or champion.key != key:
             return champion
         for promotion in reversed(registry.history(self.model)):
-            version = registry.version(self.model, promotion.version)
-            if version.key != key:
-                return version
+            with suppress(InvalidInputError):  # a version may have been deleted in MLflow
+                version = registry.version(self.model, promotion.version)
+                if version.key != key:
+                    return version
         return None
 
     def _score(

@@ -60,6 +60,7 @@ class PacelineDriftRunFacet(RunFacet):
     retrain: bool
     conceptDrift: bool
     jointDrift: bool
+    estimatedDrift: bool
     featureCount: int
     driftedFeatureCount: int
     driftedFeatures: list[DriftedFeature]
@@ -191,6 +192,7 @@ def _drift_facet(summary: Mapping[str, Any]) -> PacelineDriftRunFacet:
         retrain=summary["retrain"],
         conceptDrift=summary["concept_drift"],
         jointDrift=summary["joint_drift"],
+        estimatedDrift=summary["estimated_drift"],
         featureCount=summary["features"],
         driftedFeatureCount=len(summary["drifted_features"]),
         driftedFeatures=[

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, ClassVar
 
 from airflow.sdk import BaseHook, ObjectStoragePath
@@ -67,8 +68,10 @@ class MlflowHook(BaseHook):
             raise InvalidInputError(f"extra of {self.mlflow_conn_id}", sorted(unknown), f"{sorted(self._EXTRAS)}")
         host = connection.host or ""
         if host and "://" not in host:  # a connection from a URI has the parts apart
-            host = f"{connection.schema or 'http'}://{host}" + (f":{connection.port}" if connection.port else "")
-        password = connection.password or ""
+            host = f"{connection.schema or 'http'}://{host}"
+        if connection.port and not re.search(r":\d+(/|$)", host):
+            host = f"{host.rstrip('/')}:{connection.port}"
+        password = (connection.password or "").strip()  # secrets from files often end in a new line
         artifact_conn_id = extra.get("artifact_conn_id")
         return MlflowRegistry(
             host,

@@ -125,7 +125,7 @@ class FileRegistry:
         model = self._model(name)
         if isinstance(version, int) and (loaded := self._load(model, version)):
             return loaded
-        raise missing_version(self, name, version)
+        raise missing_version(name, version, (existing.version for existing in self.versions(name)))
 
     def versions(self, name: str) -> list[ModelVersion]:
         """Return all complete versions, oldest first."""

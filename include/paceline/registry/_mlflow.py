@@ -28,6 +28,7 @@ from paceline.registry.manifest import FileRecord, ModelVersion, Promotion, chec
 # Tags of a version: a digest of its registration key, and the digest of its manifest.
 _KEY, _MANIFEST = "paceline.key", "paceline.manifest"
 _CHALLENGER = "challenger"
+_LARGEST_VERSION = 2**31  # an integer of MLflow's database
 
 
 class MlflowRegistry:
@@ -93,7 +94,7 @@ http://localhost:5000
         key: str | None = None,
     ) -> ModelVersion:
         """Copy the model in ``model_dir`` to the server as the next version, as :meth:`Registry.register` describes."""
-        check_name(name)
+        self._log(name)
         source = check_model_dir(model_dir)
         check_contents(metrics or {}, data_window=data_window or {}, lineage=lineage or {})
         create_model(self._server, name, "")
@@ -116,18 +117,18 @@ http://localhost:5000
                 runs.discard_run(self._server, run)
                 raise
             found = self._create_version(name, run, {_KEY: identity, _MANIFEST: manifest})
-        version = self._load(found[0])
-        self._mark_challenger(version)
-        return version
+        self._update_challenger(name)
+        return self._load(found[0])
 
     def version(self, name: str, version: int) -> ModelVersion:
         """Return a version; raise InvalidInputError if it does not exist."""
         check_name(name)
-        if isinstance(version, int) and version > 0:
+        if isinstance(version, int) and 0 < version < _LARGEST_VERSION:
             found = self._server.call_if_found("GET", "/model-versions/get", name=name, version=version)
             if found is not None:
                 return self._load(found["model_version"])
-        raise missing_version(self, name, version)
+        existing = self._server.search_versions(f"name = '{name}'")
+        raise missing_version(name, version, (int(one["version"]) for one in existing))
 
     def versions(self, name: str) -> list[ModelVersion]:
         """Return all versions, oldest first."""
@@ -156,22 +157,19 @@ http://localhost:5000
             if latest and not latest.published:
                 log.complete(latest)
                 continue
-            aliases = log.aliases()
-            champion = aliases.get(CHAMPION)
+            champion = log.aliases().get(CHAMPION)
             previous = champion
             if champion == version:
                 previous = latest.promotion.version if latest else None
                 if latest and previous == version:
+                    self._update_challenger(name)
                     return latest.promotion
             else:
                 check_champion(name, champion, expected_champion)
             entry = log.append(version, previous, reason, seen=latest)
             if entry is not None:
                 log.publish(entry)
-                if aliases.get(_CHALLENGER) == version:
-                    self._server.call_if_found(
-                        "DELETE", "/registered-models/alias", {"name": name, "alias": _CHALLENGER}
-                    )
+                self._update_challenger(name)
                 return entry.promotion
 
     def uri(self, version: ModelVersion) -> str:
@@ -227,7 +225,8 @@ http://localhost:5000
             "created_at": int(version["creation_timestamp"]) / 1000,
         }
         if _MANIFEST not in tags:
-            return ModelVersion(**known, **self._describe_foreign(version))
+            described = {**known, **self._describe_foreign(version)}
+            return decode(ModelVersion, json.dumps(described).encode(), f"{known['name']} {known['version']} in MLflow")
         folder = version["source"].removesuffix(f"/{runs.MODEL_FOLDER}")
         place = f"{folder}/{runs.MANIFEST_FILE}"
         try:
@@ -235,7 +234,7 @@ http://localhost:5000
         except FileNotFoundError:
             raise InvalidInputError(place, "no file", f"the manifest of {known['name']} {known['version']}") from None
         check_digest(place, hashlib.sha256(manifest).hexdigest(), FileRecord(size_bytes=0, sha256=tags[_MANIFEST]))
-        return decode(ModelVersion, json.dumps({**json.loads(manifest), **known}).encode(), place)
+        return runs.read_manifest(manifest, place, **known)
 
     def _describe_foreign(self, version: Mapping[str, Any]) -> dict[str, Any]:
         """Return the files, metrics and origin of a version that another tool has registered."""
@@ -246,7 +245,7 @@ http://localhost:5000
         files = self._server.list_files(self._artifact_folder(version["name"], int(version["version"])))
         return {
             "folder": runs.MODEL_FOLDER,
-            "files": {path: FileRecord(size_bytes=size, sha256=None) for path, size in files.items()},
+            "files": {path: {"size_bytes": size, "sha256": None} for path, size in files.items()},
             "metrics": {one["key"]: one["value"] for one in logged if math.isfinite(float(one["value"]))},
             "lineage": {"mlflow_run_id": version.get("run_id", ""), "mlflow_source": version.get("source", "")},
         }
@@ -262,12 +261,24 @@ http://localhost:5000
         run = self._server.call("GET", "/runs/get", run_id=run_id)["run"]["info"]
         return f"{run['artifact_uri']}/{path}"
 
-    def _mark_challenger(self, version: ModelVersion) -> None:
-        """Set the alias ``challenger``, unless the version is the champion or a newer version has the alias."""
-        log = self._log(version.name)
-        aliases = log.aliases()
-        if version.version > max(aliases.get(_CHALLENGER, 0), aliases.get(CHAMPION, 0)):
-            log.set_alias(_CHALLENGER, version.version)
+    def _update_challenger(self, name: str) -> None:
+        """Set the alias ``challenger`` to the newest version after the champion, or remove it if there is none.
+
+        Concurrent writers may set it, too, so read the versions again after each change.
+        """
+        log = self._log(name)
+        while True:
+            aliases = log.aliases()
+            newest = max(
+                (int(one["version"]) for one in self._server.search_versions(f"name = '{name}'", newest=1)), default=0
+            )
+            wanted = newest if newest > aliases.get(CHAMPION, 0) else None
+            if aliases.get(_CHALLENGER) == wanted:
+                return
+            if wanted is None:
+                self._server.call_if_found("DELETE", "/registered-models/alias", {"name": name, "alias": _CHALLENGER})
+            else:
+                log.set_alias(_CHALLENGER, wanted)
 
     def _log(self, name: str) -> PromotionLog:
         return PromotionLog(self._server, check_name(name), self._writer_timeout_s)

@@ -14,11 +14,13 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
+from paceline.errors import InvalidInputError
 from paceline.registry._mlflow_server import ALREADY_EXISTS, MlflowError, MlflowServer
 from paceline.registry.manifest import Promotion
 
 CHAMPION = "champion"
 
+_SUFFIX = ".promotions"
 _VERSION, _PREVIOUS, _SEEN = "paceline.version", "paceline.previous", "paceline.seen"
 _ATTEMPT, _PUBLISHED = "paceline.attempt", "paceline.published"
 _POLL_S = 0.2
@@ -42,9 +44,13 @@ class PromotionLog:
     """
 
     def __init__(self, server: MlflowServer, name: str, writer_timeout_s: float) -> None:
+        if name.endswith(_SUFFIX):
+            raise InvalidInputError(
+                "name", name, f"a name that does not end in {_SUFFIX}, as the history of a model does"
+            )
         self._server = server
         self._name = name
-        self._log = f"{name}.promotions"
+        self._log = f"{name}{_SUFFIX}"
         self._writer_timeout_s = writer_timeout_s
 
     def entries(self) -> list[LoggedPromotion]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import time
 import uuid
 from collections.abc import Mapping
@@ -15,11 +16,15 @@ from upath import UPath
 from paceline.errors import PacelineError
 from paceline.registry import storage
 from paceline.registry._mlflow_server import MlflowError, MlflowServer
+from paceline.registry.manifest import ModelVersion, decode
 
 # The folder with the model's files and the manifest, below the run's artifacts.
 MODEL_FOLDER, MANIFEST_FILE = "model", "paceline.json"
 
 _ATTEMPT = "paceline.attempt"
+# The manifest has the exact names of the metrics. Those in MLflow may not contain other characters.
+_REFUSED = re.compile(r"[^A-Za-z0-9_. -]")
+_LONGEST_NAME, _BATCH = 250, 1000
 
 
 def create_run(server: MlflowServer, name: str) -> dict[str, Any]:
@@ -64,15 +69,22 @@ def fill_run(server: MlflowServer, run: Mapping[str, Any], source: UPath, **cont
         size, sha256 = server.write(folder, f"{MODEL_FOLDER}/{path}", file)
         files[path] = {"size_bytes": size, "sha256": sha256}
     manifest = json.dumps({**contents, "folder": MODEL_FOLDER, "files": files}, indent=2).encode()
+    read_manifest(manifest, MANIFEST_FILE, version=1, created_at=0)  # a version must never have an invalid manifest
     server.write_bytes(folder, MANIFEST_FILE, manifest)
     metrics = [
-        {"key": metric, "value": value, "timestamp": run["start_time"], "step": 0}
+        {"key": _REFUSED.sub("_", metric)[:_LONGEST_NAME], "value": value, "timestamp": run["start_time"], "step": 0}
         for metric, value in contents["metrics"].items()
     ]
-    if metrics:
-        server.call("POST", "/runs/log-batch", {"run_id": run["run_id"], "metrics": metrics})
+    for first in range(0, len(metrics), _BATCH):
+        batch = metrics[first : first + _BATCH]
+        server.call("POST", "/runs/log-batch", {"run_id": run["run_id"], "metrics": batch})
     server.call("POST", "/runs/update", {"run_id": run["run_id"], "status": "FINISHED", "end_time": _now_ms()})
     return hashlib.sha256(manifest).hexdigest()
+
+
+def read_manifest(manifest: bytes, place: str, **known: Any) -> ModelVersion:
+    """Return the version that a manifest and ``known`` describe. ``place`` is the manifest's URI for error messages."""
+    return decode(ModelVersion, json.dumps({**json.loads(manifest), **known}).encode(), place)
 
 
 def discard_run(server: MlflowServer, run: Mapping[str, Any]) -> None:

@@ -6,8 +6,10 @@ The ``mlflow`` package is not used, because its dependencies conflict with Airfl
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -24,6 +26,8 @@ ALREADY_EXISTS, NOT_FOUND = "RESOURCE_ALREADY_EXISTS", "RESOURCE_DOES_NOT_EXIST"
 _ATTEMPTS, _LONGEST_PAUSE_S = 6, 10.0
 _PAGE = 10_000  # model versions in one response
 _BLOCK = 1 << 20
+# A server may forward an upload to its store before it responds.
+_UPLOAD_TIMEOUT = httpx.Timeout(60.0, connect=10.0, read=1800.0)
 _ARTIFACTS = "/mlflow-artifacts/artifacts"
 
 
@@ -68,18 +72,21 @@ class MlflowServer:
         verify: bool | str,
         open_path: Callable[[str], StoragePath],
     ) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise InvalidInputError("url", url, "the URL of an MLflow server, such as http://localhost:5000")
+        host = _host_of(url)
+        for name, value in (headers or {}).items():
+            if not value.isascii() or not value.isprintable():  # not shown: it may be a secret
+                raise InvalidInputError(f"header {name}", "a value with other characters", "printable ASCII characters")
+        if isinstance(verify, str) and not Path(verify).is_file():
+            raise InvalidInputError("verify", verify, "True, False or the path of a file with accepted certificates")
         # Connections on the loopback interface must not go through a proxy from the environment.
-        local = parts.hostname in ("127.0.0.1", "localhost", "::1")
+        self._is_local = host in ("127.0.0.1", "localhost", "::1")
         self._http = httpx.Client(
             base_url=f"{url.rstrip('/')}/api/2.0",
             auth=auth,
             headers=dict(headers or {}),
             verify=verify,
             timeout=httpx.Timeout(60.0, connect=10.0),
-            trust_env=not local,
+            trust_env=not self._is_local,
         )
         self._open_folder = open_path
         self._retries = Retrying(
@@ -189,8 +196,18 @@ class MlflowServer:
         return dict(self._list_served(served, ""))
 
     def _open_path(self, folder: str) -> UPath:
-        path = self._open_folder(folder)
-        return path if isinstance(path, UPath) else UPath(path)
+        if (
+            urlsplit(folder).scheme in ("", "file") and not self._is_local
+        ):  # another machine must not choose local files
+            accepted = (
+                "artifacts that the server serves or keeps on an object store; local folders only of a local server"
+            )
+            raise InvalidInputError("artifact_uri", folder, accepted)
+        try:
+            path = self._open_folder(folder)
+            return path if isinstance(path, UPath) else UPath(path)
+        except (ValueError, TypeError, ImportError, OSError) as error:
+            raise InvalidInputError("artifact_uri", folder, f"a location that fsspec can open ({error})") from error
 
     def _list_served(self, served: str, below: str) -> Iterator[tuple[str, int]]:
         for entry in self.call("GET", _ARTIFACTS, path=f"{served}/{below}".rstrip("/")).get("files", []):
@@ -209,7 +226,13 @@ class MlflowServer:
                 params={key: str(value) for key, value in params.items() if value is not None},
             )
         _check(response)
-        return dict(response.json())
+        try:
+            return dict(response.json())
+        except (ValueError, TypeError):
+            text = (
+                f"got {response.text[:80]!r} from {self._http.base_url.host}, expected a response of MLflow's REST API"
+            )
+            raise MlflowError("not an MLflow server", text) from None
 
     def _upload(self, source: UPath, path: str) -> tuple[int, str]:
         digest, size = hashlib.sha256(), source.stat().st_size
@@ -225,7 +248,9 @@ class MlflowServer:
 
     def _put(self, path: str, content: bytes | Iterator[bytes], headers: Mapping[str, str] | None = None) -> None:
         with _connection():
-            response = self._http.put(_artifact_url(path), content=content, headers=dict(headers or {}))
+            response = self._http.put(
+                _artifact_url(path), content=content, headers=dict(headers or {}), timeout=_UPLOAD_TIMEOUT
+            )
         _check(response)
 
     def _load(self, path: str) -> bytes:
@@ -256,8 +281,23 @@ def _connection() -> Iterator[None]:
     """Convert the errors of a connection."""
     try:
         yield
+    except httpx.LocalProtocolError:  # its text quotes headers, and so secrets
+        raise MlflowError("invalid request", "a header or the path of this request is invalid") from None
     except httpx.TransportError as error:
         raise MlflowUnavailableError(f"MLflow does not respond: {type(error).__name__} {error}") from error
+
+
+def _host_of(url: str) -> str:
+    """Return the host of an MLflow server's URL. Raise InvalidInputError for other URLs, without a password in them."""
+    try:
+        parsed = httpx.URL(url)
+        valid = parsed.scheme in ("http", "https") and bool(parsed.host) and not parsed.query and not parsed.fragment
+    except httpx.InvalidURL:
+        valid = False
+    if not valid:
+        shown = re.sub(r"//[^/]*@", "//***@", url)
+        raise InvalidInputError("url", shown, "the URL of an MLflow server, such as http://localhost:5000")
+    return parsed.host
 
 
 def _check(response: httpx.Response) -> None:

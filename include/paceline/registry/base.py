@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import EllipsisType
 from typing import Protocol
@@ -14,7 +14,7 @@ from upath.extensions import ProxyUPath
 
 from paceline.errors import InvalidInputError
 from paceline.registry import storage
-from paceline.registry.manifest import FileRecord, ModelVersion, Promotion
+from paceline.registry.manifest import FileRecord, ModelVersion, Promotion, is_text
 
 # Type checkers see Airflow's ``ObjectStoragePath`` as a ``ProxyUPath``; at run time it is a ``UPath``.
 StoragePath = str | os.PathLike[str] | UPath | ProxyUPath
@@ -97,8 +97,12 @@ class Registry(Protocol):
 def check_model_dir(model_dir: StoragePath) -> UPath:
     """Return ``model_dir`` as a path. Raise InvalidInputError unless it is a folder with files and without links."""
     source = model_dir if isinstance(model_dir, UPath) else UPath(model_dir)
-    if not source.is_dir() or not any(True for _ in storage.files_below(source, "model_dir")):
+    names = [name for name, _ in storage.files_below(source, "model_dir")] if source.is_dir() else []
+    if not names:
         raise InvalidInputError("model_dir", str(model_dir), "a folder with at least one file")
+    for name in names:
+        if "\\" in name or not is_text(name):
+            raise InvalidInputError("model_dir", name, "names of files in UTF-8 without backslashes")
     return source
 
 
@@ -114,7 +118,7 @@ def check_champion(name: str, champion: int | None, expected: int | EllipsisType
         raise ChampionChangedError("expected_champion", expected, f"the champion of {name!r}, version {champion}")
 
 
-def missing_version(registry: Registry, name: str, version: object) -> InvalidInputError:
+def missing_version(name: str, version: object, existing: Iterable[int]) -> InvalidInputError:
     """Return the error for a version that does not exist. It names the existing versions."""
-    existing = ", ".join(str(v.version) for v in registry.versions(name)) or "none yet"
-    return InvalidInputError("version", version, f"a version of {name!r} ({existing})")
+    numbers = ", ".join(map(str, existing)) or "none yet"
+    return InvalidInputError("version", version, f"a version of {name!r} ({numbers})")

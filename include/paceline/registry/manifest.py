@@ -43,13 +43,33 @@ def check_contents(metrics: Mapping[str, float], **fields: Mapping[str, JsonValu
     paceline.errors.InvalidInputError: metrics.auc: got nan, expected a finite number
     """
     for metric, value in metrics.items():
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not _is_finite(value):
             raise InvalidInputError(f"metrics.{metric}", value, "a finite number")
     for field, content in fields.items():
         try:
-            json.dumps(content, allow_nan=False)
+            json.dumps(content, allow_nan=False, ensure_ascii=False).encode()
         except (TypeError, ValueError) as error:
             raise InvalidInputError(field, content, f"values that JSON can represent ({error})") from error
+
+
+def is_text(text: str) -> bool:
+    """Return whether UTF-8 can represent the text: it has no lone surrogates.
+
+    >>> is_text("größe"), is_text("\\udcff")
+    (True, False)
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _is_finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer beyond the range of float
+        return False
 
 
 def _check_relative_path(path: str) -> str:

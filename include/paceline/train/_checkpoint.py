@@ -113,6 +113,7 @@ class Checkpoint:
         self.resume = Resume(
             Position(**content["position"]), content["epoch_start"], content["now"], content["reported"]
         )
+        self._saved = True
         position = self.resume.position
         log(f"resumed from {path}: {position.done} of {position.total} batches were done")
         return True

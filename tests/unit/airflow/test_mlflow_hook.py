@@ -26,6 +26,7 @@ class Server(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.accepted: str | None = None
+        self.body = b"{}"
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -33,7 +34,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         accepted = self.headers.get("Authorization") == self.server.accepted
-        body = b"{}" if accepted else b"You are not authenticated."
+        body = self.server.body if accepted else b"You are not authenticated."
         self.send_response(200 if accepted else 401)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -78,6 +79,7 @@ def test_user_and_password_are_sent_as_basic_authentication(server: Server, conn
 def test_password_without_a_user_is_sent_as_a_bearer_token(server: Server, connect: Connect) -> None:
     server.accepted = "Bearer secret"
     assert connect(password="secret").test_connection()[0]
+    assert connect(password="secret\n").test_connection()[0], "a secret from a file ends in a new line"
     assert not connect(login="ann", password="secret").test_connection()[0]
 
 
@@ -85,8 +87,16 @@ def test_connection_without_credentials_sends_none(server: Server, connect: Conn
     assert connect().test_connection()[0]
 
 
+def test_response_of_another_kind_of_server_is_reported(server: Server, connect: Connect) -> None:
+    server.body = b"<html>Log in</html>"
+    accepted, message = connect().test_connection()
+    assert not accepted
+    assert "got '<html>Log in</html>' from 127.0.0.1, expected a response of MLflow's REST API" in message
+
+
 def test_host_and_port_of_a_connection_uri_are_accepted(server: Server, connect: Connect) -> None:
     assert connect(host="127.0.0.1", port=server.server_port).test_connection()[0]
+    assert connect(host="http://127.0.0.1/", port=server.server_port).test_connection()[0]
     assert connect(host="127.0.0.1", port=server.server_port, schema="ftp").test_connection() == (
         False,
         f"url: got 'ftp://127.0.0.1:{server.server_port}', expected the URL of an MLflow server, such as "
@@ -98,6 +108,7 @@ def test_host_and_port_of_a_connection_uri_are_accepted(server: Server, connect:
     ("fields", "message"),
     [
         ({"host": ""}, "url: got '', expected the URL of an MLflow server"),
+        ({"extra": json.dumps({"verify": "/no/such/file"})}, "verify: got '/no/such/file', expected True, False or"),
         ({"extra": json.dumps({"verfy": False})}, r"extra of mlflow_test: got \['verfy'\], expected"),
     ],
 )

@@ -150,3 +150,20 @@ def test_collector_joins_the_lines_of_the_newest_report_and_ignores_other_metric
 def test_invalid_summary_is_rejected_by_field(improvements: object, message: str) -> None:
     with pytest.raises(InvalidInputError, match=message):
         read_quantiles({"metric": "auc", "improvements": improvements})
+
+
+def test_resamples_belong_only_to_the_score_that_was_reported_with_them() -> None:
+    def report(score: float, *values: float) -> list[Progress]:
+        parts = [Progress(1, 1, event="report", resamples={"auc": Resamples(rows=50, values=values)})] if values else []
+        return [*parts, Progress(1, 1, event="report", metrics={"auc": score})]
+
+    collector = ResampleCollector("auc")
+    for line in [*report(0.9, 0.8, 0.9), *report(0.9)]:  # later lines repeat the newest values
+        collector.add(line)
+    assert collector.values == {0: 0.8, 1: 0.9}
+    for line in report(0.5):
+        collector.add(line)
+    assert (collector.rows, collector.values) == (None, {})
+    for line in report(0.5, 0.4):
+        collector.add(line)
+    assert collector.values == {0: 0.4}

@@ -8,9 +8,10 @@ from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 from unittest.mock import Mock
 
+import attrs
 import jsonschema
 import numpy as np
 import pandas as pd
@@ -22,10 +23,12 @@ from airflow.providers.openlineage.sqlparser import DatabaseInfo
 from airflow.sdk import Asset, BaseHook, Connection
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 from airflow.utils.state import TaskInstanceState
+from openlineage.client.facet_v2 import RunFacet
 from openlineage.client.serde import Serde
 
 from paceline.contract import TrainingResult
 from paceline.drift import DriftReport, FeatureDrift
+from paceline.drift._report import Verdict
 from paceline.errors import InvalidInputError, TrainingFailedError
 from paceline.operators import DeadlineTrainingOperator, EvaluateOperator, PromoteOperator, lineage
 from paceline.operators import promote as promote_module
@@ -81,6 +84,11 @@ def test_drift_sensor_reports_its_windows_and_the_drifted_features(windows: Path
     assert _names(found.inputs) == [("file", f"{windows}/shifted.parquet"), ("file", f"{windows}/calm.parquet")]
     assert found.outputs == []
     facet = found.run_facets["paceline_drift"]
+    schema = json.loads(SCHEMA.read_text())
+    described = schema["$defs"]["PacelineDriftRunFacet"]["allOf"][1]
+    assert set(described["properties"]["verdict"]["enum"]) == set(get_args(Verdict))
+    inherited = {field.name for field in attrs.fields(RunFacet)}
+    assert {field.name for field in attrs.fields(type(facet))} - inherited == set(described["required"])
     assert (facet.verdict, facet.retrain, facet.conceptDrift, facet.jointDrift) == ("drift", True, False, False)
     assert (facet.featureCount, facet.driftedFeatureCount) == (2, 1)
     assert (facet.referenceRows, facet.currentRows) == (500, 500)

@@ -154,10 +154,17 @@ def test_promoting_a_missing_version_lists_the_existing_versions(
         registry.version("other", 1)
 
 
-def test_folder_that_is_empty_or_has_links_is_rejected(registry: Registry, name: str, tmp_path: Path) -> None:
+def test_folder_that_is_empty_or_has_links_or_odd_names_is_rejected(
+    registry: Registry, name: str, tmp_path: Path
+) -> None:
     (tmp_path / "empty" / "inner").mkdir(parents=True)
     (tmp_path / "linked").mkdir()
     (tmp_path / "linked" / "weights").symlink_to("/etc/hostname")
+    for folder, file in (("backslash", "a\\b"), ("latin-1", "gr\udcf6\udcdfe")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / file).write_text("1")
+        with pytest.raises(InvalidInputError, match=r"model_dir: got .* expected names of files in UTF-8"):
+            registry.register(tmp_path / folder, name=name)
     for folder in ("missing", "empty", "linked"):
         with pytest.raises(InvalidInputError, match=r"^model_dir: got .*" + folder):
             registry.register(tmp_path / folder, name=name)
@@ -169,6 +176,8 @@ def test_folder_that_is_empty_or_has_links_is_rejected(registry: Registry, name:
     [
         ({"metrics": {"auc": float("nan")}}, "metrics.auc: got nan"),
         ({"metrics": {"auc": "0.7"}}, "metrics.auc: got '0.7'"),
+        ({"metrics": {"auc": 10**400}}, "metrics.auc: got 1000"),
+        ({"lineage": {"author": "\ud800"}}, "lineage: got"),
         ({"lineage": {"model": object()}}, "lineage: got"),
         ({"data_window": {"to": {1, 2}}}, "data_window: got"),
     ],

@@ -301,6 +301,67 @@ def test_modified_manifest_is_rejected(
         registry.version(name, 1)
 
 
+def test_metrics_may_have_any_name_and_number(
+    mlflow_server: MlflowServer, registry: MlflowRegistry, name: str, tmp_path: Path
+) -> None:
+    metrics = {"recall@5": 0.5, "loss (val)": 0.25} | {f"metric {index}": index / 7 for index in range(1001)}
+    made = registry.register(make_model(tmp_path, "model"), name=name, metrics=metrics)
+    assert registry.version(name, 1).metrics == made.metrics == metrics
+    (run,) = active_runs(mlflow_server, name)
+    assert len(run["data"]["metrics"]) == len(metrics)
+    assert {"recall_5", "loss _val_"} <= {metric["key"] for metric in run["data"]["metrics"]}
+
+
+def test_newest_version_after_the_champion_is_the_challenger(
+    mlflow_server: MlflowServer, registry: MlflowRegistry, name: str, tmp_path: Path
+) -> None:
+    def register() -> int:
+        return registry.register(make_model(tmp_path, "model"), name=name).version
+
+    assert run_concurrently(3, lambda _: register())
+    registry.promote(name, 3, reason="better")
+    assert aliases(mlflow_server, name) == {"champion": "3"}
+    mlflow_server.post("/registered-models/alias", {"name": name, "alias": "challenger", "version": "3"})
+    registry.promote(name, 3, reason="a retry after a lost process")
+    assert aliases(mlflow_server, name) == {"champion": "3"}
+    run_concurrently(2, lambda index: register() if index else registry.promote(name, 1, reason="back"))
+    assert aliases(mlflow_server, name) == {"champion": "1", "challenger": "4"}
+
+
+def test_name_of_a_history_is_rejected(registry: MlflowRegistry, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match=r"name: got 'x\.promotions', expected a name that does not end in"):
+        registry.register(make_model(tmp_path, "model"), name="x.promotions")
+
+
+def test_server_elsewhere_cannot_choose_local_folders(tmp_path: Path) -> None:
+    server = MlflowRegistry("https://mlflow.example.com")._server
+    for folder in (str(tmp_path), f"file://{tmp_path}"):
+        with pytest.raises(InvalidInputError, match=r"artifact_uri: got .* local folders only of a local server"):
+            server.list_files(folder)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("htp://ann:secret@host", "htp://***@host"),
+        ("http://host:port", "http://host:port"),
+        ("http://[::1", "http://[::1"),
+        ("http://host/?a=1", "http://host/?a=1"),
+    ],
+)
+def test_invalid_url_is_rejected_without_its_password(url: str, shown: str) -> None:
+    with pytest.raises(InvalidInputError) as raised:
+        MlflowRegistry(url)
+    assert str(raised.value).startswith(f"url: got {shown!r}, expected the URL of an MLflow server")
+
+
+def test_invalid_header_is_rejected_without_its_value() -> None:
+    for token in ("s3cr3t\n", "s3cr3t\u20ac"):
+        with pytest.raises(InvalidInputError, match="header Authorization: got 'a value with other") as raised:
+            MlflowRegistry("http://localhost:5000", headers={"Authorization": f"Bearer {token}"})
+        assert "s3cr3t" not in str(raised.value)
+
+
 def test_promotion_task_uses_the_server_of_its_connection(
     mlflow_server: MlflowServer,
     registry: MlflowRegistry,

@@ -215,9 +215,13 @@ def test_state_that_can_no_longer_be_loaded_keeps_the_last_usable_checkpoint(tmp
     checkpoint(counter=(counter := Counter()), path=tmp_path, every_s=0)
     for batch in track(range(10)):
         counter.value = np.float64(batch) if batch > 4 else batch
-    message = "not saved, as it could not be restored (a restart resumes from the last checkpoint): counter: got"
+    message = "not saved, because it could not be restored (a restart resumes from the last checkpoint): counter: got"
     assert capsys.readouterr().err.count(message) == 1
-    assert restart().value == 4
+    counter = restart()
+    assert counter.value == 4
+    for _ in track(range(10)):
+        counter.value = np.float64(5)  # still no error, because there is a checkpoint to keep
+    assert capsys.readouterr().err.count(message) == 1
 
 
 def test_names_that_differ_from_those_in_the_checkpoint_are_rejected(tmp_path, restart):

@@ -58,22 +58,27 @@ class Handshake:
             threading.Thread(target=self._admit, args=(connection, connection_id), daemon=True).start()
 
     def _admit(self, connection: Connection, connection_id: int) -> None:
-        peer, kept = Peer(connection), False
+        peer, kept = None, False
         try:
-            # A timeout of the socket would begin again with each byte.
-            timer = threading.Timer(_HANDSHAKE_TIMEOUT_S, peer.interrupt)
-            timer.start()
             try:
-                peer.authenticate(self._key, first=True)
-                message = peer.receive()
+                peer = Peer(connection)
+                # A timeout of the socket would begin again with each byte.
+                timer = threading.Timer(_HANDSHAKE_TIMEOUT_S, peer.interrupt)
+                timer.start()
+                try:
+                    peer.authenticate(self._key, first=True)
+                    message = peer.receive()
+                finally:
+                    timer.cancel()
             finally:
-                timer.cancel()
                 self._pending.release()
             kept = self._serve(peer, message, connection_id)
         except Exception as error:  # a message may be invalid in any way: close the connection
             log(f"connection closed: {describe_error(error)}")
         finally:
-            if not kept:
+            if peer is None:
+                connection.close()
+            elif not kept:
                 peer.close()
 
 

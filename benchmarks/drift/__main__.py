@@ -16,7 +16,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from benchmarks.drift import compared, cost, environments
+from benchmarks.drift import compared, cost, environments, performance
 from benchmarks.drift.embeddings import embedding_rates, print_embeddings
 from benchmarks.drift.frames import ten_features
 from benchmarks.drift.growing import growing_rates, print_growing
@@ -26,7 +26,7 @@ from benchmarks.options import between, writable
 
 ALONE = ("rates", "concept")
 LONG = ("embeddings",)
-WITH_PEERS = ("growing", "tools", "detectors", "cost")
+WITH_PEERS = ("growing", "tools", "detectors", "performance", "cost")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--data", type=Path, help="CSV of daily weather records with a 0/1 column `target`")
     parser.add_argument("--json", type=writable, help="also write the figures as JSON")
     parser.add_argument("--windows", type=between(1, 10_000), default=100, help="windows for each figure (100)")
-    parser.add_argument("--peers", action="store_true", help="compare with other tools (about half an hour)")
+    parser.add_argument("--peers", action="store_true", help="compare with other tools (about 45 minutes)")
     parser.add_argument("--only", choices=(*ALONE, *LONG, *WITH_PEERS), nargs="+", help="measure only these sections")
     parser.add_argument(
         "--rows",
@@ -75,6 +75,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"Alarms in {options.windows} streams after 1,500 rows with a model error of 15 %, by error of 500 rows")
         result["river"] = compared.compare_detectors(options.windows)
         compared.print_detectors(result["river"])
+    if "performance" in sections:
+        environments.install("nannyml")
+        print("Errors estimated without labels in ten windows of each data set, and realised errors")
+        result["estimates"] = performance.estimate_data_sets()
+        performance.print_data_sets(result["estimates"])
+        print(f"Alarms in {options.windows} windows of {performance.ROWS} rows by their estimated error")
+        result["estimate_alarms"] = performance.alarm_rates(options.windows)
+        performance.print_alarms(result["estimate_alarms"])
     if "cost" in sections:
         print(
             "One check of a Parquet file with 20 columns: CPU seconds (range), seconds of wall-clock time, peak memory"

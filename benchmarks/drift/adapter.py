@@ -92,6 +92,55 @@ def check_files(
     }
 
 
+def estimate_windows(folder: Path, tool: str, kind: str) -> dict[str, Any]:
+    """Return the estimated and the realised errors of ten consecutive windows of current data, and the cost."""
+    import numpy as np
+    import pandas as pd
+
+    from benchmarks.drift.estimators import ESTIMATORS, realise
+
+    reference, current = (pd.read_parquet(folder / f"{name}.parquet") for name in ("reference", "current"))
+    rows = len(current) // 10
+    windows = [current[start : start + rows].reset_index(drop=True) for start in range(0, rows * 10, rows)]
+    ESTIMATORS[tool][1](kind, reference[:1000], 100)(windows[0][:100])  # imports the tool
+    began_s = time.process_time()
+    estimate = ESTIMATORS[tool][1](kind, reference, rows)
+    estimates = [estimate(window)[0] for window in windows]
+    cpu_s = time.process_time() - began_s
+    realised = [realise(kind, reference, window, tool) for window in windows]
+    before = realise(kind, reference, reference, tool)
+    return {
+        "estimates": estimates,
+        "realised": realised,
+        "difference": float(np.abs(np.subtract(estimates, realised)).mean()),
+        "unchanged": float(np.abs(np.subtract(before, realised)).mean()),
+        "cpu_s": cpu_s,
+        "peak_mib": _peak_mib(),
+    }
+
+
+def count_alarms(folder: Path, tool: str, kind: str) -> dict[str, float]:
+    """Return the share of windows of each scenario with an alarm."""
+    import pandas as pd
+
+    from benchmarks.drift.estimators import ESTIMATORS
+    from benchmarks.drift.frames import REFERENCE_WINDOWS, WINDOWS_PER_REFERENCE
+    from benchmarks.drift.performance import SCENARIOS
+
+    def read(name: str) -> list[Any]:
+        return [_features(frame, None) for _, frame in pd.read_parquet(folder / f"{name}.parquet").groupby("window")]
+
+    references, windows = read("reference"), {name: read(name) for name in SCENARIOS}
+    rows = len(references[0]) // REFERENCE_WINDOWS
+    alarms = dict.fromkeys(SCENARIOS, 0)
+    for number, reference in enumerate(references):
+        first = number * WINDOWS_PER_REFERENCE
+        estimate = ESTIMATORS[tool][1](kind, reference, rows)
+        for name, frames in windows.items():
+            alarms[name] += sum(estimate(frame)[1] for frame in frames[first : first + WINDOWS_PER_REFERENCE])
+    return {name: count / len(windows[name]) for name, count in alarms.items()}
+
+
 def _peak_mib() -> float:
     """Return the peak resident memory of this process.
 
@@ -151,6 +200,13 @@ def main() -> None:
         result: Any = test_windows(Path(arguments[0]), arguments[1])
     elif mode == "streams":
         result = find_changes(Path(arguments[0]))
+    elif mode == "export":
+        from benchmarks.drift.estimators import export_data_sets
+
+        result = export_data_sets(Path(arguments[0]))
+    elif mode in ("estimates", "alarms"):
+        measure = estimate_windows if mode == "estimates" else count_alarms
+        result = measure(Path(arguments[0]), *arguments[1:])
     else:
         small, reference, current = map(Path, arguments[:3])
         result = check_files(small, reference, current, arguments[3], int(arguments[4]), int(arguments[5]))

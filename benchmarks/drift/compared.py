@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.drift.environments import run_adapter
+from benchmarks.drift.environments import read_result, run_adapter
 from benchmarks.drift.frames import CHANGES, NO_CHANGE, write_windows
 from benchmarks.drift.rates import ERROR_BEFORE, ROWS, detector_rates, make_errors
 from benchmarks.drift.tools import TOOLS
@@ -34,7 +33,7 @@ def compare_tools(windows: int, processes: int = 2) -> list[dict[str, Any]]:
 
         def measure(cell: tuple[int, str]) -> dict[str, Any]:
             n, tool = cell
-            found = _result(tool, run_adapter(TOOLS[tool].environment, "windows", Path(folder) / str(n), tool))
+            found = read_result(tool, run_adapter(TOOLS[tool].environment, "windows", Path(folder) / str(n), tool))
             rates = {NO_CHANGE: sum(map(bool, found[NO_CHANGE])) / counts[n]}
             for change, (column, _) in CHANGES.items():
                 rates[change] = sum(column in names for names in found[change]) / counts[n]
@@ -65,7 +64,7 @@ def compare_detectors(windows: int) -> list[dict[str, Any]]:
         for error_after in ERRORS_AFTER:
             path = Path(folder) / "errors.npz"
             np.savez(path, errors=make_errors(windows, error_after))
-            for name, streams in _result("river", run_adapter("river", "streams", path)).items():
+            for name, streams in read_result("river", run_adapter("river", "streams", path)).items():
                 current = [[row - ROWS for row in found if row >= ROWS] for found in streams]
                 delays = [[row - ROWS // 2 for row in found if row >= ROWS // 2][:1] for found in current]
                 rises = error_after > ERROR_BEFORE and any(delays)
@@ -89,10 +88,3 @@ def print_detectors(rows: Sequence[dict[str, Any]]) -> None:
         places = (cells[0.35].get(key) for key in ("delay_rows", "distance_rows"))
         text = ", ".join("-" if place is None else f"{place:.0f}" for place in places)
         print(f"  {shares}  {text:>18} rows  {tool}")
-
-
-def _result(tool: str, done: Any) -> Any:
-    """Return the result of an adapter. Raise RuntimeError if it failed."""
-    if done.returncode:
-        raise RuntimeError(f"{tool}: the adapter failed with {done.returncode}: {done.stderr.strip()[-2000:]}")
-    return json.loads(done.stdout.rstrip().rpartition("\n")[2])

@@ -5,10 +5,12 @@ The tools need different versions of pandas and NumPy from Paceline's. ``benchma
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 PROJECT = Path(__file__).parents[2]
 FOLDER = PROJECT / "build" / "drift"
@@ -64,3 +66,10 @@ def run_adapter(name: str, *arguments: object, timeout_s: float | None = None) -
         text=True,
         timeout=timeout_s,
     )
+
+
+def read_result(tool: str, done: subprocess.CompletedProcess[str]) -> Any:
+    """Return the result of an adapter. Raise RuntimeError if it failed."""
+    if done.returncode:
+        raise RuntimeError(f"{tool}: the adapter failed with {done.returncode}: {done.stderr.strip()[-2000:]}")
+    return json.loads(done.stdout.rstrip().rpartition("\n")[2])

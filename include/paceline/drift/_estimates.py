@@ -105,6 +105,8 @@ def estimate_performance(
     if {prediction, actual} <= set(reference.columns):
         known = reference[reference[prediction].notna() & reference[actual].notna()]
     current = current[current[prediction].notna()]
+    if not len(current):
+        return None
     has_label = current[actual].notna().to_numpy()
     unlabelled, labelled = np.flatnonzero(~has_label), np.flatnonzero(has_label)
     if not len(unlabelled) and len(known) < settings.minimum_samples:

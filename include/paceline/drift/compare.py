@@ -23,6 +23,7 @@ from paceline.drift.quality import (
     describe_severe,
     find_broken_columns,
     find_implausible_values,
+    find_missing_predictions,
     find_stale_rows,
     limit_problems,
 )
@@ -137,6 +138,7 @@ def compare(
         if prediction is not None and actual is not None:
             concept, estimate = _compare_errors(chosen, reference, current, prediction, actual, time, settings)
         verdict, reason = _overall_verdict(features, (joint, concept, estimate), measured)
+        problems += find_missing_predictions(prediction, reference, current, settings)
         problems += find_implausible_values(chosen, features, reference, current, settings)
     if any(problem.severe for problem in problems):
         verdict, reason = "bad data", describe_severe(problems)

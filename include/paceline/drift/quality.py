@@ -92,6 +92,26 @@ def check_age_column(time: str | None, settings: QualitySettings) -> None:
         raise InvalidInputError("time", time, "a column with dates or times, because max_age_s is set")
 
 
+def find_missing_predictions(
+    prediction: str | None, reference: pd.DataFrame, current: pd.DataFrame, settings: DriftSettings
+) -> list[QualityProblem]:
+    """Return a problem if no current row has a prediction, which chance does not explain."""
+    if prediction not in reference.columns or current[prediction].notna().any():
+        return []
+    before = reference[prediction].isna()
+    test = missing_test(int(before.sum()), len(before), len(current), len(current))
+    column = FeatureDrift(
+        str(prediction),
+        "numeric",
+        "skipped",
+        missing_reference=float(before.mean()),
+        missing_current=1.0,
+        missing_adjusted_p_value=test.p_value,
+    )
+    found = _find_missing(column, settings)
+    return _without_ignored([found] if found else [], settings.quality)
+
+
 def find_implausible_values(
     columns: Sequence[Column],
     features: Sequence[FeatureDrift],

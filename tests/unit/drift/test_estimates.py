@@ -298,6 +298,21 @@ def test_new_class_among_the_labels_makes_the_predictions_classes() -> None:
     assert (result.method, result.verdict, result.labelled_rows) == ("DLE", "no drift", 1000)
 
 
+@pytest.mark.parametrize("make", [make_scores, make_guesses])
+@pytest.mark.parametrize("missing", [None, np.nan])
+def test_window_without_predictions_is_bad_data_and_has_no_estimate(make: Any, missing: Any) -> None:
+    reference, current = make(0, 600), make(1, 600)
+    name = "score" if "score" in current else "guess"
+    for window in (current, without_labels(current)):
+        report = compare_windows(reference, window.assign(**{name: missing}))
+        assert (report.verdict, report.estimate) == ("bad data", None)
+        [problem] = report.quality
+        assert (problem.kind, problem.column, problem.severe) == ("no values", name, True)
+    rare = reference.assign(**{name: reference[name].where(reference.index < 1)})
+    report = compare_windows(rare, current.assign(**{name: missing}))  # by chance
+    assert (report.verdict, report.quality) == ("no drift", ())
+
+
 def test_label_column_may_be_missing_in_the_current_window_only() -> None:
     reference, current = make_scores(0), without_labels(make_scores(1))
     report = compare_windows(reference, current)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
-from paceline.drift._columns import Column, count_labels, to_numbers
+from paceline.drift._columns import Column, check_column, count_labels, to_numbers
 from paceline.drift._quality_settings import KINDS, ProblemKind, QualitySettings
 from paceline.drift._report import FeatureDrift, QualityProblem
 from paceline.drift._settings import DriftSettings
@@ -52,7 +52,8 @@ def find_stale_rows(
 ) -> list[QualityProblem]:
     """Return a problem if the newest value of the column ``time`` is older than ``max_age_s`` at the time ``now``.
 
-    Without values there is no problem, but there is not enough data for a verdict either.
+    Values later than ``now`` do not count, because a wrong clock would hide old rows. Rows without any other value are
+    a problem, too. Without rows there is no problem, but there is not enough data for a verdict either.
 
     >>> import pandas as pd
     >>> frame = pd.DataFrame({"day": ["2030-01-01", "2030-01-02"]})
@@ -66,18 +67,25 @@ def find_stale_rows(
     check_age_column(time, settings)
     if settings.max_age_s is None or time is None or "stale" in settings.ignored:
         return []
+    check_column("time", time, current, "current")
+    if not len(current):
+        return []
     values = current[time].dropna()
     if not len(values):
-        return []
+        return [_problem("stale", time, "no row has a time, so that its age is unknown", settings)]
     try:
         if pd.api.types.is_numeric_dtype(values.dtype):
             raise ValueError("numbers")
-        newest = pd.to_datetime(values, utc=True, format="ISO8601" if values.dtype.kind not in "Mm" else None).max()
+        times = pd.to_datetime(values, utc=True, format="ISO8601" if values.dtype.kind not in "Mm" else None)
     except (ValueError, TypeError) as error:
         raise InvalidInputError(
             time, values.iloc[-1:].tolist()[0], "dates or times (ISO 8601 if they are text), because max_age_s is set"
         ) from error
-    age = (now or datetime.now(timezone.utc)) - newest.to_pydatetime()
+    now = now or datetime.now(timezone.utc)
+    newest = times[times <= now].max()
+    if pd.isna(newest):
+        return [_problem("stale", time, f"all times are later than now, {now:%Y-%m-%d %H:%M %Z}", settings)]
+    age = now - newest.to_pydatetime()
     limit = timedelta(seconds=settings.max_age_s)
     if age <= limit:
         return []

@@ -245,6 +245,23 @@ def test_old_rows_are_bad_data(times: Any) -> None:
     assert verdict(8 * DAY) == "no drift"
 
 
+@pytest.mark.parametrize(
+    ("times", "reason"),
+    [
+        (None, "no row has a time, so that its age is unknown"),
+        (pd.NaT, "no row has a time, so that its age is unknown"),
+        ("2031-01-01", "all times are later than now, 2030-01-10 00:00 UTC"),
+        (["2031-01-01"] + ["2030-01-03"] * 499, "the newest value is from 2030-01-03 00:00 UTC, 7 days"),
+    ],
+)
+def test_age_that_is_unknown_or_hidden_by_a_later_time_is_bad_data(times: Any, reason: str) -> None:
+    settings = DriftSettings(quality=QualitySettings(max_age_s=5 * 86_400))
+    report = compare(window(0), window(1, day=times), time="day", settings=settings, now=NOW)
+    assert report.verdict == "bad data"
+    assert report.quality[0].reason.startswith(reason)
+    assert compare(window(0), window(1, n=0, day=None), time="day", settings=settings, now=NOW).quality == ()
+
+
 def test_age_without_a_time_column_or_times_is_rejected() -> None:
     settings = DriftSettings(quality=QualitySettings(max_age_s=60))
     with pytest.raises(InvalidInputError, match=r"^time: got None, expected a column with dates or times"):

@@ -206,6 +206,23 @@ def test_stale_data_starts_no_first_training(tmp_path: Path) -> None:
     assert report.reason.startswith("Bad data: day: the newest value is from 2030-01-02 00:00 UTC, 1 day, 12:00:00 ago")
 
 
+def test_unknown_age_starts_no_first_training(tmp_path: Path) -> None:
+    def check(time: str) -> DriftCheck:
+        current, settings = str(tmp_path / "current.parquet"), DriftSettings(quality=QualitySettings(max_age_s=86_400))
+        return DriftCheck("champion", current, model="churn", registry=registry, time=time, settings=settings)
+
+    registry = str(tmp_path / "registry")
+    FileRegistry(registry)
+    write(tmp_path / "current.parquet", day=None)
+    report, _ = check("day").measure(NOON)
+    assert (report.verdict, report.reason) == (
+        "bad data",
+        "Bad data: day: no row has a time, so that its age is unknown.",
+    )
+    with pytest.raises(InvalidInputError, match=r"^time: got 'days', expected a column .*did you mean 'day'"):
+        check("days").measure(NOON)
+
+
 def test_check_with_settings_of_the_quality_round_trips_through_json() -> None:
     settings = DriftSettings(quality=QualitySettings(severe=["stale"], max_age_s=60.0))
     check = DriftCheck("a.csv", "b.csv", time="day", settings=settings)

@@ -46,6 +46,13 @@ class Learner(Protocol):
         """
 
 
+def split_at_random(target: Floats) -> Iterator[tuple[Rows, Rows]]:
+    """Yield the rows without one fold, and the rows of this fold."""
+    from sklearn.model_selection import KFold
+
+    yield from KFold(FOLDS, shuffle=True, random_state=0).split(target)
+
+
 class Calibrator:
     """Confidence-based performance estimation: the expected error of a row follows from the probability of its label.
 
@@ -77,11 +84,9 @@ class Calibrator:
         self._balanced = error == "auc"
 
     def split(self) -> Iterator[tuple[Rows, Rows]]:
-        """Yield folds with equal shares of positive rows."""
-        from sklearn.model_selection import StratifiedKFold
-
-        folds = StratifiedKFold(FOLDS, shuffle=True, random_state=0)
-        yield from folds.split(self.target, self.target)
+        """Yield random folds."""
+        # Equal shares of positive rows in the folds would hide the uncertainty of this share from the jackknife.
+        yield from split_at_random(self.target)
 
     def fit(self, rows: Rows) -> Any:
         """Return the isotonic regression of the labels on the scores."""
@@ -137,9 +142,7 @@ class LossModel:
 
     def split(self) -> Iterator[tuple[Rows, Rows]]:
         """Yield random folds."""
-        from sklearn.model_selection import KFold
-
-        yield from KFold(FOLDS, shuffle=True, random_state=0).split(self.target)
+        yield from split_at_random(self.target)
 
     def fit(self, rows: Rows) -> Any:
         """Return trees that have learned the errors."""

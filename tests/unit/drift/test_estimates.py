@@ -9,6 +9,9 @@ import pandas as pd
 import pytest
 
 from paceline.drift import DriftReport, DriftSettings, PerformanceEstimate, compare, to_html
+from paceline.drift._cross_fit import cross_fit
+from paceline.drift._estimates import estimate_performance
+from paceline.drift._learners import Calibrator
 from paceline.drift.prediction_errors import compute_errors
 from paceline.errors import InvalidInputError
 
@@ -140,6 +143,43 @@ def test_realised_error_is_within_two_standard_errors_of_the_estimate(make: Any,
         result = estimate(make(2 * seed, 1000), make(2 * seed + 1, 300, level=level))
         inside += abs(result.difference) <= 2 * result.labelled_standard_error
     assert inside / windows >= 0.88
+
+
+@pytest.mark.parametrize(("share", "rows"), [(0.3, (500, 10_000)), (0.01, (3000, 20_000))])
+@pytest.mark.parametrize("spread", [0.0, 1.0])
+def test_standard_error_covers_the_unknown_share_of_positive_rows(
+    share: float, rows: tuple[int, int], spread: float
+) -> None:
+    """In a current window that is much larger than the reference, nearly all variance comes from the reference."""
+
+    def draw(rows: int) -> Frame:
+        score = 1 / (1 + np.exp(-rng.normal(np.log(share / (1 - share)), spread, rows)))
+        return pd.DataFrame({"score": score, "late": (rng.random(rows) < score) * 1.0})
+
+    outside = 0
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        reference, current = (draw(number) for number in rows)
+        errors = compute_errors(reference, current, "score", "late", error="brier")
+        result = estimate_performance([], reference, current, "score", "late", errors, DriftSettings())
+        outside += abs(result.difference) > 2 * result.labelled_standard_error
+    assert outside / 60 < 0.15
+
+
+@pytest.mark.parametrize("error", ["brier", "log_loss", "wrong", "auc"])
+def test_ten_rows_of_a_class_suffice(error: str) -> None:
+    reference = make_scores(0)
+    reference["late"] = (reference.index % 200 == 0).astype(int)
+    result = estimate(reference, without_labels(make_scores(1)), settings=DriftSettings(error=error))
+    assert result.verdict == "no drift"
+    assert np.isfinite([result.error, result.standard_error]).all()
+
+
+def test_training_part_without_a_class_is_estimated() -> None:
+    learner = Calibrator("auc", 0.5, np.linspace(0, 1, 30), np.eye(1, 20)[0])
+    learner.split = lambda: iter([(np.arange(1, 20), np.arange(1)), (np.arange(19), np.arange(19, 20))] * 5)
+    result = cross_fit(learner)
+    assert np.isfinite(result.error(np.arange(10))).all()
 
 
 # --- what an estimate cannot see ----------------------------------------------------------------------------------

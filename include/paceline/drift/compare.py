@@ -139,7 +139,7 @@ def compare(
             concept, estimate = _compare_errors(chosen, reference, current, prediction, actual, time, settings)
         verdict, reason = _overall_verdict(features, (joint, concept, estimate), measured)
         problems += find_missing_predictions(prediction, reference, current, settings)
-        problems += find_implausible_values(chosen, features, reference, current, settings)
+        problems += find_implausible_values(chosen, features, reference, current, settings, (prediction, actual))
     if any(problem.severe for problem in problems):
         verdict, reason = "bad data", describe_severe(problems)
     quality, more = limit_problems(problems)

@@ -7,8 +7,8 @@ is harmed.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
@@ -106,16 +106,10 @@ def find_missing_predictions(
     """Return a problem if no current row has a prediction, which chance does not explain."""
     if prediction not in reference.columns or current[prediction].notna().any():
         return []
-    before = reference[prediction].isna()
-    test = missing_test(int(before.sum()), len(before), len(current), len(current))
-    column = FeatureDrift(
-        str(prediction),
-        "numeric",
-        "skipped",
-        missing_reference=float(before.mean()),
-        missing_current=1.0,
-        missing_adjusted_p_value=test.p_value,
-    )
+    before, now = (frame[prediction].isna() for frame in (reference, current))
+    p_value = missing_test(int(before.sum()), len(before), len(now), len(now)).p_value
+    column = FeatureDrift(str(prediction), "numeric", "skipped", missing_reference=float(before.mean()))
+    column = replace(column, missing_current=1.0, missing_adjusted_p_value=p_value)
     found = _find_missing(column, settings)
     return _without_ignored([found] if found else [], settings.quality)
 
@@ -126,11 +120,13 @@ def find_implausible_values(
     reference: pd.DataFrame,
     current: pd.DataFrame,
     settings: DriftSettings,
+    model_columns: Collection[str | None] = (),
 ) -> list[QualityProblem]:
     """Return missing, implausible and repeated values that chance does not explain.
 
-    ``features`` are the results for ``columns``, with the tests of missing values. The false discovery rate of the
-    other tests together is ``settings.significance``.
+    ``features`` are the results for ``columns``, with the tests of missing values. ``model_columns`` have predictions
+    and labels; labels that are not known yet would make rows equal. The false discovery rate of the other tests
+    together is ``settings.significance``.
     """
     from scipy.stats import false_discovery_control
 
@@ -148,7 +144,7 @@ def find_implausible_values(
     ]
     if not any(column.problem for column in columns):  # rows without some of their values are easily equal
         arrays = {column.name for column in columns if column.kind == "embedding"}
-        suspicions.append(_find_duplicates(arrays, reference, current, quality))
+        suspicions.append(_find_duplicates({*arrays, *model_columns}, reference, current, quality))
     known = [one for one in suspicions if one is not None]
     # A column without such values counts as a test, too: chance explains it.
     plain = sum(not column.skipped and column.kind != "embedding" for column in columns) + 1 - len(known)
@@ -270,12 +266,12 @@ def new_category_p_value(before: Mapping[str, int], after: Mapping[str, int]) ->
 
 
 def _find_duplicates(
-    arrays: set[str], reference: pd.DataFrame, current: pd.DataFrame, settings: QualitySettings
+    left_out: set[str | None], reference: pd.DataFrame, current: pd.DataFrame, settings: QualitySettings
 ) -> Suspicion | None:
     """Compare the shares of duplicated rows in equally many rows: more rows have more equal rows by chance."""
     import numpy as np
 
-    names = [name for name in reference.columns if name in current.columns and str(name) not in arrays]
+    names = [name for name in reference.columns if name in current.columns and str(name) not in left_out]
     size = min(len(reference), len(current))
     if not names or not size:
         return None

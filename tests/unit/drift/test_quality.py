@@ -212,6 +212,17 @@ def test_repeated_rows_are_a_problem() -> None:
     assert "(in 2,000 rows of each window)" in compare(window(0, 2000), more).quality[0].reason
 
 
+def test_labels_that_come_later_make_no_duplicated_rows() -> None:
+    def coarse(seed: int) -> pd.DataFrame:
+        rng = np.random.default_rng(seed)
+        frame = pd.DataFrame({"carrier": rng.choice(list("abcde"), 600), "guess": rng.random(600).round(1)})
+        return frame.assign(delay=rng.normal(size=600))
+
+    for current in (coarse(1).drop(columns="delay"), coarse(1).assign(delay=None), coarse(1).assign(guess=0.5)):
+        report = compare(coarse(0), current, prediction="guess", actual="delay")
+        assert kinds(report) == []
+
+
 def test_columns_with_few_values_have_equally_many_duplicates_in_windows_of_any_size() -> None:
     def few(seed: int, n: int) -> pd.DataFrame:
         rng = np.random.default_rng(seed)

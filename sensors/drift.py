@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -207,21 +208,31 @@ class DriftSensor(BaseSensorOperator):
         if not self.deferrable:
             return super().execute(context)
         try:
-            result = self.poke(context)
+            with self._skip_failures():
+                result = self.poke(context)
         except AirflowSkipException:
             raise
         except Exception as error:
-            final = isinstance(error, AirflowFailException)
-            # Handle errors as Airflow does for a sensor that waits in a worker process.
-            option = "never_fail" if self.never_fail else "soft_fail" if final and self.soft_fail else ""
-            if option:
-                raise AirflowSkipException(f"Skipping due to {option} is set to True.") from error
-            if final or not self.silent_fail:
+            if isinstance(error, AirflowFailException) or not self.silent_fail:
                 raise
             self.log.exception("The drift check failed; trying again in %g s", self.poke_interval)
             result = PokeReturnValue(is_done=False)
         timeout_at = timezone.utcnow() + timedelta(seconds=self.timeout)
         return result.xcom_value if result.is_done else self._defer(context, timeout_at, self._hold)
+
+    @contextmanager
+    def _skip_failures(self) -> Iterator[None]:
+        """Skip the task after an error as Airflow does for a sensor that waits in a worker process."""
+        try:
+            yield
+        except AirflowSkipException:
+            raise
+        except Exception as error:
+            final = isinstance(error, AirflowFailException)
+            option = "never_fail" if self.never_fail else "soft_fail" if final and self.soft_fail else ""
+            if option:
+                raise AirflowSkipException(f"Skipping due to {option} is set to True.") from error
+            raise
 
     def _defer(self, context: Context, timeout_at: datetime, hold: Hold | None) -> None:
         now = timezone.utcnow()
@@ -263,12 +274,13 @@ class DriftSensor(BaseSensorOperator):
 
         If an earlier training makes another one unnecessary, wait again.
         """
-        self._read_templates()
-        self.log.info("%s", event["summary"]["reason"])
-        hold = self._find_hold(context) if event["summary"]["verdict"] in NEEDS_TRAINING else None
-        if hold is not None:
-            return self._defer(context, parse_time(event["timeout_at"]), hold)
-        return self._finish(context, None, event["summary"], event["report"])
+        with self._skip_failures():
+            self._read_templates()
+            self.log.info("%s", event["summary"]["reason"])
+            hold = self._find_hold(context) if event["summary"]["verdict"] in NEEDS_TRAINING else None
+            if hold is not None:
+                return self._defer(context, parse_time(event["timeout_at"]), hold)
+            return self._finish(context, None, event["summary"], event["report"])
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage[Any, Any]:
         """Return both windows and the drift report, for Airflow's OpenLineage provider."""

@@ -134,6 +134,28 @@ def test_deferred_sensor_fails_on_bad_data(tmp_path: Path) -> None:
     assert task.xcoms["return_value"]["retrain"] is False
 
 
+@pytest.mark.parametrize("deferrable", [True, False])
+@pytest.mark.parametrize(("option", "expected"), [("never_fail", AirflowSkipException), ("soft_fail", BadDataError)])
+def test_sensor_skips_bad_data_on_request_wherever_it_waits(
+    tmp_path: Path, deferrable: bool, option: str, expected: type[Exception]
+) -> None:
+    """A soft failure is a timeout or an error that no retry mends, which bad data is not."""
+    current = write(tmp_path / "current.parquet", seed=1)
+    task, sensor = Task(), make_sensor(tmp_path, current, deferrable=deferrable, **{option: True})
+    if not deferrable:
+        write(tmp_path / "current.parquet", 2.0, seed=1, **BROKEN)
+        with pytest.raises(expected):
+            sensor.execute(task.context)
+        return
+    with pytest.raises(TaskDeferred) as deferred:
+        sensor.execute(task.context)
+    trigger = DriftTrigger(**{**deferred.value.trigger.serialize()[1], "first_check_s": 0.0})
+    write(tmp_path / "current.parquet", 2.0, seed=1, **BROKEN)
+    event = asyncio.run(first_event(trigger))
+    with pytest.raises(expected):
+        sensor.resume_execution("execute_complete", {"event": event}, task.context)
+
+
 @pytest.mark.parametrize("options", [{"on_bad_data": "no_drift"}, {"silent_fail": True}])
 def test_deferred_sensor_waits_until_the_data_is_repaired(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]

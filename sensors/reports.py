@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from .windows import DataWindow
 
 XCOM_LIMIT_BYTES = 48_000
+# Of the notes about omissions.
+_NOTES_BYTES = 300
 
 
 def write_report(report: DriftReport, report_dir: str, *parts: str) -> dict[str, str]:
@@ -70,8 +72,8 @@ def write_window(window: DataWindow, report_dir: str, *parts: str) -> str:
 def fit_to_xcom(report: dict[str, Any], limit_bytes: int = XCOM_LIMIT_BYTES) -> dict[str, Any]:
     """Shorten a report so that it is small enough for XCom.
 
-    First omit features without drift, then the histograms of the least severe drifted features, then those features.
-    A note states how many features are omitted.
+    First omit features without drift, then the histograms of the least severe drifted features, then those features,
+    then the least severe problems of data quality. Notes state how many are omitted.
 
     >>> features = [{"name": "a", "verdict": "drift", "histogram": "x" * 90}, {"name": "b", "verdict": "no drift"}]
     >>> short = fit_to_xcom({"features": features, "notes": []}, limit_bytes=200)
@@ -81,6 +83,7 @@ def fit_to_xcom(report: dict[str, Any], limit_bytes: int = XCOM_LIMIT_BYTES) -> 
     features = report["features"]
     if len(json.dumps(report)) <= limit_bytes:
         return report
+    report = _limit_quality(report, limit_bytes)
     note = "{} features are omitted here; the stored report contains all features."
     longest_note = note.format(len(features))
     left = limit_bytes - len(json.dumps({**report, "features": [], "notes": [*report["notes"], longest_note]}))
@@ -99,6 +102,19 @@ def fit_to_xcom(report: dict[str, Any], limit_bytes: int = XCOM_LIMIT_BYTES) -> 
     omitted = len(features) - len(kept)
     note = note.format(omitted) if omitted != 1 else note.format(1).replace("features are", "feature is")
     return {**report, "features": list(kept.values()), "notes": [*report["notes"], *([note] if omitted else [])]}
+
+
+def _limit_quality(report: dict[str, Any], limit_bytes: int) -> dict[str, Any]:
+    """Omit the last problems of data quality if the report without features is too large."""
+    kept = list(report.get("quality", ()))
+    excess = len(json.dumps({**report, "features": []})) + _NOTES_BYTES - limit_bytes
+    while excess > 0 and kept:
+        excess -= len(json.dumps(kept.pop())) + 2
+    omitted = len(report.get("quality", ())) - len(kept)
+    if not omitted:
+        return report
+    note = f"Problems of data quality that are omitted here, but not in the stored report: {omitted}."
+    return {**report, "quality": kept, "notes": [*report["notes"], note]}
 
 
 def run_folder(ti: Any) -> list[str]:

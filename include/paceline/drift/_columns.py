@@ -57,15 +57,18 @@ def check_column(field: str, name: str, frame: pd.DataFrame, window: str) -> Non
     if name in frame.columns:
         return
     available = [str(column) for column in frame.columns]
-    hint = _suggest(name, available)
+    hint = _suggest(_find_closest(name, available))
     shown = ", ".join(available[:20]) + (", …" if len(available) > 20 else "")
     accepted = f"a column of the {window} window ({hint}{' ' if hint else ''}the columns are {shown})"
     raise InvalidInputError(field, name, accepted)
 
 
-def _suggest(name: str, available: Sequence[str]) -> str:
+def _find_closest(name: str, available: Sequence[str]) -> list[str]:
     lowered = {column.lower(): column for column in available}
-    close = [lowered[hit] for hit in difflib.get_close_matches(str(name).lower(), lowered, n=3, cutoff=0.5)]
+    return [lowered[hit] for hit in difflib.get_close_matches(str(name).lower(), lowered, n=3, cutoff=0.5)]
+
+
+def _suggest(close: Sequence[str]) -> str:
     return f"did you mean {' or '.join(map(repr, close))}?" if close else ""
 
 
@@ -105,14 +108,15 @@ def _choose_column(
     before = _labels_or_kind(reference[name], "reference", as_labels)
     usual = _KINDS.get(before or "", "numeric")
     if name not in current.columns:
-        hint = _suggest(name, [str(column) for column in current.columns if column not in reference.columns])
+        new = [str(column) for column in current.columns if column not in reference.columns]
+        hint = _suggest([shorten(column) for column in _find_closest(name, new)])
         return Column(name, usual, f"the current window lacks the column{f' ({hint})' * bool(hint)}", "missing column")
     try:
         after = _labels_or_kind(current[name], "current", as_labels)
     except InvalidInputError as error:
         if before is None:
             raise
-        reason = f"the current window contains {_shorten(error.value)}, expected {error.accepted}"
+        reason = f"the current window contains {_show(error.value)}, expected {error.accepted}"
         return Column(name, usual, reason, "changed type")
     kinds = {before, after} - {None}
     if not kinds:
@@ -135,14 +139,22 @@ def _choose_column(
             return Column(name, "embedding", dimensions=known.pop())
         reason = f"arrays of {sizes[0]} numbers became arrays of {sizes[1]} numbers"
         return Column(name, "embedding", reason, "changed type")
-    example = _shorten(current[name].dropna().iloc[0])
+    example = _show(current[name].dropna().iloc[0])
     labels = "" if "embedding" in kinds else " (or add the column to categorical, if its values are labels)"
     reason = f"{_KIND_TEXT[str(before)]} became {_KIND_TEXT[str(after)]}, for example {example}{labels}"
     return Column(name, usual, reason, "changed type")
 
 
-def _shorten(value: object) -> str:
-    text = repr(value.tolist() if hasattr(value, "tolist") else value)
+def _show(value: object) -> str:
+    return shorten(repr(value.tolist() if hasattr(value, "tolist") else value))
+
+
+def shorten(text: str) -> str:
+    """Return the first 40 characters of a text, because names and values of any length occur in reports.
+
+    >>> shorten("temp"), len(shorten("temp" * 1000))
+    ('temp', 40)
+    """
     return text if len(text) <= 40 else f"{text[:39]}…"
 
 

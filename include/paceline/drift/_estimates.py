@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from paceline.drift._columns import Column, to_numbers
+from paceline.drift._columns import Column, shorten, to_numbers
 from paceline.drift._cross_fit import CrossFit, cross_fit
 from paceline.drift._joint import encode_column
 from paceline.drift._learners import FOLDS, Calibrator, LossModel
@@ -232,8 +232,8 @@ def _split_periods(
         labelled = rows[~np.isnan(target[rows])]
         periods.append(
             EstimatedPeriod(
-                start=str(times.iloc[rows[0]]),
-                end=str(times.iloc[rows[-1]]),
+                start=shorten(str(times.iloc[rows[0]])),
+                end=shorten(str(times.iloc[rows[-1]])),
                 rows=len(rows),
                 error=error,
                 standard_error=standard_error,

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from paceline.drift._columns import Column, count_labels, to_numbers
+from paceline.drift._columns import Column, count_labels, shorten, to_numbers
 from paceline.drift._embeddings import compare_vectors
 from paceline.drift._joint import FEWEST
 from paceline.drift._report import FeatureDrift, Histogram
@@ -173,7 +173,7 @@ def _test_categorical(
 ) -> tuple[FeatureDrift, TestResult | None]:
     r, c = count_labels(before), count_labels(after)
     new = sorted((label for label in c if label not in r), key=lambda label: -c[label]) if r else []
-    feature = replace(feature, new_categories=tuple(new[:LABELS]), histogram=_label_histogram(r, c))
+    feature = replace(feature, new_categories=tuple(map(shorten, new[:LABELS])), histogram=_label_histogram(r, c))
     if len(r) == 1 and r.keys() == c.keys():
         return replace(feature, reason="constant in both windows"), None
     if min(sum(r.values()), sum(c.values())) < settings.minimum_samples:
@@ -240,7 +240,7 @@ def _label_histogram(before: dict[str, int], after: dict[str, int]) -> Histogram
     }
     top = sorted(shares, key=lambda label: (-sum(shares[label]), label))[:LABELS]
     rows = [shares[label] for label in top]
-    names = [label if len(label) <= 40 else label[:39] + "…" for label in top]
+    names = [shorten(label) for label in top]
     if len(top) < len(shares):
         names.append(OTHER)
         rows.append((max(0.0, 1 - sum(r for r, _ in rows)), max(0.0, 1 - sum(c for _, c in rows))))

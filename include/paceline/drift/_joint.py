@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from paceline.drift._columns import Column, to_label
+from paceline.drift._columns import Column, shorten, to_label
 from paceline.drift._report import JointDrift
 from paceline.drift._settings import DriftSettings
 
@@ -122,6 +122,6 @@ def _largest_correlation_change(
     first, second = np.unravel_index(int(gaps.argmax()), gaps.shape)
     if gaps[first, second] < 0.1:
         return ""
-    names = f"{columns[numeric[first]].name} and {columns[numeric[second]].name}"
+    names = " and ".join(shorten(columns[numeric[index]].name) for index in (first, second))
     old, new = before[first, second], after[first, second]
     return f"the correlation of {names} {'reversed' if old * new < 0 else 'changed'} from {old:.2f} to {new:.2f}"

@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from paceline.drift._columns import Column, check_column, check_window, choose_columns
+from paceline.drift._columns import Column, check_column, check_window, choose_columns, shorten
 from paceline.drift._estimates import estimate_performance
 from paceline.drift._features import TestedFeature, judge_features, run_tests
 from paceline.drift._joint import compare_jointly
@@ -215,7 +215,7 @@ def _overall_verdict(
     tested = [feature for feature in features if feature.verdict != "skipped"]
     parts = []
     if drifted:
-        names = ", ".join(drifted[:5]) + (f" and {len(drifted) - 5} more" if len(drifted) > 5 else "")
+        names = ", ".join(map(shorten, drifted[:5])) + (f" and {len(drifted) - 5} more" if len(drifted) > 5 else "")
         parts.append(f"Drift in {len(drifted)} of {len(tested)} features: {names}.")
     parts += [part.reason for part in others if part is not None and part.verdict == "drift"]
     if parts:
@@ -238,4 +238,4 @@ def _add_time_span(name: str, frame: pd.DataFrame, time: str | None) -> str:
     if time is None or time not in frame.columns or not frame[time].notna().any():
         return name
     times = frame[time].dropna()
-    return f"{name}, {times.min()} to {times.max()}"
+    return f"{name}, {shorten(str(times.min()))} to {shorten(str(times.max()))}"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
+from paceline.drift._columns import shorten
 from paceline.drift._report import Change, ConceptDrift
 from paceline.drift.prediction_errors import ABSOLUTE, RANKING, WRONG
 from paceline.errors import InvalidInputError
@@ -123,7 +124,7 @@ def detect_concept_drift(
                 continue  # a change in the reference window
             row = max(0, bounds[number] - start)
             before, after = mean(bounds[number - 1], bounds[number]), mean(bounds[number], bounds[number + 1])
-            at = None if labels is None else str(labels[row])
+            at = None if labels is None else shorten(str(labels[row]))
             changes.append(Change(row, int(rows[detected]) - start, before, after, at))
     smallest = error_threshold * no_skill
     if classes is not None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
-from paceline.drift._columns import Column, check_column, count_labels, to_numbers
+from paceline.drift._columns import Column, check_column, count_labels, shorten, to_numbers
 from paceline.drift._quality_settings import KINDS, ProblemKind, QualitySettings
 from paceline.drift._report import FeatureDrift, QualityProblem
 from paceline.drift._settings import DriftSettings
@@ -171,7 +171,7 @@ def describe_severe(problems: Sequence[QualityProblem]) -> str:
     >>> describe_severe([QualityProblem("missing column", "temp", "the current window lacks the column", True)])
     'Bad data: temp: the current window lacks the column.'
     """
-    severe = [f"{one.column}: {one.reason}" if one.column else one.reason for one in problems if one.severe]
+    severe = [f"{shorten(one.column)}: {one.reason}" if one.column else one.reason for one in problems if one.severe]
     return f"Bad data: {'; '.join(severe[:_NAMES])}{_and_more(len(severe))}."
 
 
@@ -241,7 +241,7 @@ def _find_new_categories(
     share = sum(new.values()) / rows
     if share >= settings.category_threshold:
         names = sorted(new, key=lambda label: (-new[label], label))
-        shown = ", ".join(label if len(label) <= 40 else label[:39] + "…" for label in names[:_NAMES])
+        shown = ", ".join(map(shorten, names[:_NAMES]))
         reason = f"{share:.1%} of the values have new categories: {shown}{_and_more(len(names))}"
     return Suspicion("new categories", name, reason, p_value)
 

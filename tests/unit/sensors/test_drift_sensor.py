@@ -7,11 +7,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from airflow.sdk import DAG
 
-from paceline.drift import DriftReport, FeatureDrift, Histogram
+from paceline.drift import DriftReport, FeatureDrift, Histogram, compare
 from paceline.errors import InvalidInputError
 from paceline.sensors import DriftSensor
 from paceline.sensors.check import DriftCheck
@@ -83,6 +84,28 @@ def test_report_for_xcom_keeps_the_drifted_features(drifted: int, complete: int)
     assert short["notes"] == [
         f"{800 - len(short['features'])} features are omitted here; the stored report contains all features."
     ]
+
+
+@pytest.mark.parametrize("length", [400, 2000])
+def test_report_with_long_names_and_values_fits_into_xcom(length: int) -> None:
+    rng = np.random.default_rng(0)
+
+    def window(suffix: str) -> pd.DataFrame:
+        columns = {"x" * length + f"{number}{suffix}": rng.normal(size=200) for number in range(60)}
+        text = "z" * length
+        return pd.DataFrame(columns).assign(carrier=rng.choice([text + suffix, text + suffix + "2"], 200), time=text)
+
+    report = compare(window(""), window("_new"), time="time")
+    whole = report.to_dict()
+    assert len(report.reason) < 1500
+    assert len(report.current) < 200
+    assert all(len(problem.reason) < 300 for problem in report.quality)
+    assert all(len(label) <= 40 for feature in report.features for label in feature.new_categories)
+    short = fit_to_xcom(whole)
+    assert len(json.dumps(short)) <= XCOM_LIMIT_BYTES
+    assert short["quality"] == whole["quality"][: len(short["quality"])]
+    assert len(short["quality"]) >= 15
+    DriftReport.from_dict(short)
 
 
 def test_summary_and_report_of_many_features_fit_into_an_event() -> None:

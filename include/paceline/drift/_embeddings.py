@@ -46,6 +46,6 @@ def compare_vectors(reference: pd.Series[Any], current: pd.Series[Any], settings
     chosen = [series.iloc[np.sort(rng.permutation(len(series))[:most])] for series in (reference, current)]
     vectors: NDArray[np.float64] = np.concatenate([np.stack(series.to_list()).astype(float) for series in chosen])
     labels = np.repeat([0, 1], [len(series) for series in chosen])
-    components = PCA(min(COMPONENTS, vectors.shape[1]), random_state=0).fit_transform(vectors)
+    components = PCA(min(COMPONENTS, *vectors.shape), random_state=0).fit_transform(vectors)
     auc, p_value = tell_apart(components, labels, rng)
     return TestResult(auc, p_value, max(0.0, 2.0 * auc - 1.0))

@@ -23,6 +23,7 @@ from paceline.drift.prediction_errors import (
     PredictionErrors,
     are_numbers,
     check_values,
+    read_numbers,
 )
 from paceline.errors import InvalidInputError
 
@@ -200,7 +201,7 @@ def _read_predictions(current: pd.DataFrame, prediction: str) -> Floats:
         values = current[prediction].tolist()
         odd = next((value for value in values if isinstance(value, str)), values[0])
         raise InvalidInputError(prediction, odd, "numbers in the current window, as in the reference")
-    return to_numbers(current[prediction], "current")
+    return read_numbers(current[prediction], "current")
 
 
 def _learn_losses(

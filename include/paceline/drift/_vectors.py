@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 # Text such as "[0.1, -2, 3e-5, 4]", as databases without arrays and CSV files store vectors. Fewer numbers may be a
 # category, for example a range.
-_ARRAY_TEXT = re.compile(r"\s*[\[({]\s*(-?[\d.]+(e[+-]?\d+)?[\s,]+){3}.*[\])}]\s*", re.IGNORECASE | re.DOTALL)
+_ARRAY_TEXT = re.compile(r"[\[({]\s*(-?[\d.]+(e[+-]?\d+)?[\s,]+){3}.*[\])}]", re.IGNORECASE | re.DOTALL)
+
+_MAX_NUMBER = 1e100
 
 
 def is_array(value: object) -> bool:
@@ -41,7 +43,11 @@ def is_array_text(value: object) -> bool:
     >>> is_array_text("[0.1, -2, 3e-5, 4]"), is_array_text("[0, 10]")
     (True, False)
     """
-    return isinstance(value, str) and _ARRAY_TEXT.fullmatch(value) is not None
+    if not isinstance(value, str):
+        return False
+    text = value.strip()
+    # The start and the last character decide. The expression would take very long for some long texts.
+    return _ARRAY_TEXT.fullmatch(text if len(text) <= 200 else text[:200] + text[-1]) is not None
 
 
 def count_dimensions(series: pd.Series[Any]) -> int:
@@ -53,6 +59,8 @@ def count_dimensions(series: pd.Series[Any]) -> int:
 def drop_invalid_vectors(series: pd.Series[Any], dimensions: int) -> pd.Series[Any]:
     """Return a column whose vectors with another number of dimensions, or without a finite number, are missing.
 
+    Numbers beyond 1e100 count as infinite, because their squares are.
+
     >>> import pandas as pd
     >>> drop_invalid_vectors(pd.Series([[1.0, 2.0], [1.0, None], [1.0], None]), 2).isna().tolist()
     [False, True, True, True]
@@ -63,7 +71,7 @@ def drop_invalid_vectors(series: pd.Series[Any], dimensions: int) -> pd.Series[A
         if not isinstance(value, np.ndarray | list | tuple) or len(value) != dimensions:
             return False
         try:
-            return bool(np.isfinite(np.asarray(value, dtype=float)).all())
+            return bool((np.abs(np.asarray(value, dtype=float)) <= _MAX_NUMBER).all())
         except (TypeError, ValueError):
             return False
 

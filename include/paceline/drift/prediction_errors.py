@@ -30,6 +30,8 @@ MEASURES: dict[ErrorKind, str] = {
 TWO_CLASS_KINDS: tuple[ErrorKind, ...] = ("log_loss", "brier", "auc")
 # The log loss of a certain but wrong prediction is infinite; probabilities closer to 0 or 1 count as this close.
 LOG_LOSS_CLIP = 1e-6
+# The greatest prediction or label. The fourth power of errors, as the square of a variance, must be finite.
+MAX_NUMBER = 1e60
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,8 @@ def compute_errors(
     Raises
     ------
     InvalidInputError
-        For an error kind that does not suit the values, and probabilities outside 0 to 1.
+        For an error kind that does not suit the values, probabilities outside 0 to 1, and numbers beyond
+        ``MAX_NUMBER``.
 
     Notes
     -----
@@ -137,7 +140,7 @@ def compute_errors(
         return PredictionErrors(WRONG, is_wrong[:start], is_wrong[start:], rows)
 
     predicted, truth = (
-        np.concatenate([to_numbers(old, "reference"), to_numbers(new, "current")]) for old, new in columns
+        np.concatenate([read_numbers(old, "reference"), read_numbers(new, "current")]) for old, new in columns
     )
     binary = bool(np.isin(truth, (0, 1)).all())
     scored = binary and not np.isin(predicted, (0, 1)).all()
@@ -168,6 +171,18 @@ def are_numbers(series: pd.Series[Any]) -> bool:
     if types.is_object_dtype(series.dtype):
         return all(isinstance(value, numbers.Real | Decimal) for value in series.infer_objects().tolist())
     return types.is_numeric_dtype(series.dtype) or types.is_bool_dtype(series.dtype)
+
+
+def read_numbers(series: pd.Series[Any], window: str) -> NDArray[np.float64]:
+    """Return predictions or labels as floats; raise InvalidInputError for those whose squares would be infinite."""
+    import numpy as np
+
+    values = to_numbers(series, window)
+    huge = values[np.abs(values) > MAX_NUMBER]
+    if len(huge):
+        accepted = f"numbers between {-MAX_NUMBER:g} and {MAX_NUMBER:g} in the {window} window"
+        raise InvalidInputError(str(series.name), float(huge[0]), accepted)
+    return values
 
 
 def check_values(

@@ -12,6 +12,7 @@ import pytest
 from benchmarks.drift.embeddings import draw_vectors
 
 from paceline.drift import DriftReport, DriftSettings, FeatureDrift, compare, to_html
+from paceline.drift._vectors import is_array_text
 from paceline.errors import InvalidInputError
 
 DIMENSIONS = 64
@@ -87,6 +88,11 @@ def test_too_few_vectors_are_not_enough_data() -> None:
     assert feature(report).reason == "the windows have 499 and 499 values, but each needs at least 500"
 
 
+def test_fewer_vectors_than_components_are_compared() -> None:
+    report = compare(frame(vectors(0, 25)), frame(vectors(1, 25)), settings=DriftSettings(minimum_samples=5))
+    assert (feature(report).verdict, feature(report).test) == ("no drift", "domain classifier")
+
+
 def test_very_long_vectors_are_skipped() -> None:
     rows = np.zeros(20_000, dtype=np.float32)
     report = compare(frame([rows] * 500), frame([rows] * 500, 1))
@@ -98,10 +104,10 @@ def test_very_long_vectors_are_skipped() -> None:
 
 def test_invalid_vectors_count_as_missing() -> None:
     broken: list[Any] = list(vectors(1))
-    for row, invalid in enumerate([None, [], [1.0, 2.0], [np.nan] * 64, [None] * 64, [np.inf] * 64] * 40):
+    for row, invalid in enumerate([None, [], [1.0, 2.0], [np.nan] * 64, [None] * 64, [np.inf] * 64, [1e200] * 64] * 40):
         broken[row] = invalid
     report = compare(frame(vectors(0)), frame(broken, 1))
-    assert (feature(report).missing_reference, feature(report).missing_current) == (0.0, 0.24)
+    assert (feature(report).missing_reference, feature(report).missing_current) == (0.0, 0.28)
     assert [(one.kind, one.column) for one in report.quality] == [("missing values", "text")]
     assert (feature(report).verdict, feature(report).statistic is not None) == ("drift", True)
 
@@ -129,6 +135,20 @@ def test_arrays_as_text_are_not_compared() -> None:
         InvalidInputError, match=r"^text: got 'arrays as text', expected arrays of numbers, as in a Par"
     ):
         compare(frame(before), frame(after, 1), columns=["text"])
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (" [0.1, -2, 3e-5, 4] ", True),
+        (str([0.123456] * 1000), True),
+        (str([0.123456] * 1000) + " and", False),
+        ("[1, 2, 3, " + " " * 1_000_000 + "x", False),
+        ("", False),
+    ],
+)
+def test_start_and_end_tell_text_of_an_array(text: str, expected: bool) -> None:
+    assert is_array_text(text) is expected
 
 
 def test_ranges_as_text_are_categories() -> None:

@@ -329,6 +329,22 @@ def test_predictions_of_another_type_are_rejected(make: Any) -> None:
         compare_windows(make(0), current)
 
 
+@pytest.mark.parametrize("size", [1e70, -1e160, 1e200])
+@pytest.mark.parametrize("window", ["reference", "current", "current without labels"])
+def test_huge_predictions_are_rejected_and_large_ones_are_not(size: float, window: str) -> None:
+    reference, current = make_guesses(0, 300), make_guesses(1, 300)
+    if window == "current without labels":
+        current = without_labels(current)
+    scaled = [
+        frame.assign(**{name: frame[name] * 1e55 for name in ("guess", "delay") if name in frame})
+        for frame in (reference, current)
+    ]
+    assert compare_windows(*scaled).verdict == "no drift"
+    (reference if window == "reference" else current).loc[7, "guess"] = size
+    with pytest.raises(InvalidInputError, match=r"^guess: got .*, expected numbers between -1e\+60 and 1e\+60 in the "):
+        compare_windows(reference, current)
+
+
 def test_new_class_among_the_labels_makes_the_predictions_classes() -> None:
     reference, current = make_scores(0).round({"score": 0}), make_scores(1).round({"score": 0})
     reference.loc[0, "score"] = 0.25

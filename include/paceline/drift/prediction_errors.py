@@ -30,8 +30,8 @@ MEASURES: dict[ErrorKind, str] = {
 TWO_CLASS_KINDS: tuple[ErrorKind, ...] = ("log_loss", "brier", "auc")
 # The log loss of a certain but wrong prediction is infinite; probabilities closer to 0 or 1 count as this close.
 LOG_LOSS_CLIP = 1e-6
-# The greatest prediction or label. The fourth power of errors, as the square of a variance, must be finite.
-MAX_NUMBER = 1e60
+# The greatest prediction or label. The trees of ``LossModel`` add up errors in single precision (at most 3e38).
+MAX_NUMBER = 1e30
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ def are_numbers(series: pd.Series[Any]) -> bool:
 
 
 def read_numbers(series: pd.Series[Any], window: str) -> NDArray[np.float64]:
-    """Return predictions or labels as floats; raise InvalidInputError for those whose squares would be infinite."""
+    """Return predictions or labels as floats; raise InvalidInputError for numbers beyond ``MAX_NUMBER``."""
     import numpy as np
 
     values = to_numbers(series, window)

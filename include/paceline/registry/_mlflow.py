@@ -278,7 +278,9 @@ http://localhost:5000
             if wanted is None:
                 self._server.call_if_found("DELETE", "/registered-models/alias", {"name": name, "alias": _CHALLENGER})
             else:
-                log.set_alias(_CHALLENGER, wanted)
+                # The version may be a duplicate that its writer has removed in the meantime.
+                body = {"name": name, "alias": _CHALLENGER, "version": str(wanted)}
+                self._server.call_if_found("POST", "/registered-models/alias", body)
 
     def _log(self, name: str) -> PromotionLog:
         return PromotionLog(self._server, check_name(name), self._writer_timeout_s)

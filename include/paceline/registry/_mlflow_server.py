@@ -23,6 +23,8 @@ from paceline.registry.base import StoragePath
 
 ALREADY_EXISTS, NOT_FOUND = "RESOURCE_ALREADY_EXISTS", "RESOURCE_DOES_NOT_EXIST"
 
+# MLflow's code for an error of its database, such as two writers that insert the same row.
+_CONFLICT = "BAD_REQUEST"
 _ATTEMPTS, _LONGEST_PAUSE_S = 6, 10.0
 _PAGE = 10_000  # model versions in one response
 _BLOCK = 1 << 20
@@ -309,7 +311,7 @@ def _check(response: httpx.Response) -> None:
         code, message = str(content["error_code"]), str(content["message"])
     except (ValueError, KeyError, TypeError):
         code, message = str(response.status_code), response.text[:200] or response.reason_phrase
-    if response.is_server_error or response.status_code == httpx.codes.TOO_MANY_REQUESTS:
+    if response.is_server_error or response.status_code == httpx.codes.TOO_MANY_REQUESTS or code == _CONFLICT:
         raise MlflowUnavailableError(f"MLflow: {message} ({code})")
     raise MlflowError(code, message)
 

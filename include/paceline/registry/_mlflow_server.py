@@ -49,21 +49,7 @@ class MlflowUnavailableError(PacelineError):
 
 
 class MlflowServer:
-    """Client of the REST API of an MLflow server.
-
-    Parameters
-    ----------
-    url:
-        URL of the server, for example ``http://localhost:5000``.
-    auth:
-        User name and password for HTTP basic authentication.
-    headers:
-        Headers of every request, for example ``{"Authorization": "Bearer ..."}``.
-    verify:
-        Whether to verify the server's certificate, or the path of a file with accepted certificates.
-    open_path:
-        Opens the URI of an artifact folder that the server does not serve itself, such as ``s3://...``.
-    """
+    """Client of the REST API of an MLflow server. The parameters are those of ``MlflowRegistry``."""
 
     def __init__(
         self,

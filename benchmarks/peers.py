@@ -20,7 +20,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from paceline.train.asynchronous.peer import DisconnectedError, Peer, connect, listen
+from paceline.train.parameter_server.peer import DisconnectedError, Peer, connect, listen
 
 SIZES = (1_000, 100_000, 1_000_000, 25_000_000)  # four-byte numbers; ResNet-50 has 25 million
 ROUNDS, REPEATS = 20, 5

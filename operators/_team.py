@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.errors import InvalidInputError
 from paceline.fleet.rendezvous import Rendezvous
-from paceline.train.asynchronous.plan import read_plan
+from paceline.train.parameter_server.plan import read_plan
 
 from ._identity import unique_name
 from .values import is_template
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from paceline.fleet import Fleet, Machine
-    from paceline.train.asynchronous.shards import SampleShare
+    from paceline.train.parameter_server.shards import SampleShare
 
 
 def sample_shares(plan: object) -> dict[str, SampleShare]:

@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from paceline.train.asynchronous.plan import PLAN, SERVER_COMMAND
+from paceline.train.parameter_server.plan import PLAN, SERVER_COMMAND
 
 from ._team import container_arguments, only_docker, placement_arguments, rendezvous, sample_shares, valid_plan
 from .train import DeadlineTrainingOperator

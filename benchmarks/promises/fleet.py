@@ -104,7 +104,7 @@ def accuracy(stage: Stage) -> Iterator[Reading]:
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
         stage.log("training with three workers")
-        serve = ["-m", "paceline.train.asynchronous", str(plan), "--port", str(port)]
+        serve = ["-m", "paceline.train.parameter_server", str(plan), "--port", str(port)]
         _, _, server_log = start("server", serve, PACELINE_CHECKPOINT=str(stage.scratch / "accuracy" / "checkpoint"))
         workers = []
         for name in "abc":

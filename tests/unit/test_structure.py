@@ -29,7 +29,7 @@ LAYERS = (
     ("errors",),
 )
 # Airflow or ``python -m`` import these modules by name.
-ENTRY_POINTS = {"paceline.airflow.provider", "paceline.runtime.launcher", "paceline.train.asynchronous.state_shard"}
+ENTRY_POINTS = {"paceline.airflow.provider", "paceline.runtime.launcher", "paceline.train.parameter_server.state_shard"}
 EXPORTS = {
     "paceline.allocate": (
         "DEVICE Allocation ClusterJob Greedy Growing ImpossibleAllocationError Node OnTime Placement Policy "

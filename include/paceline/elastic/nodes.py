@@ -9,8 +9,8 @@ from pathlib import Path
 from paceline.elastic._configuration import is_worker
 from paceline.errors import InvalidInputError
 from paceline.runtime import JobSpec
-from paceline.train.asynchronous.plan import PLAN, PORT, SERVER_COMMAND, SHARD_COMMAND
 from paceline.train.job import ENV_SERVER, ENV_WORKER
+from paceline.train.parameter_server.plan import PLAN, PORT, SERVER_COMMAND, SHARD_COMMAND
 
 LABEL_TEAM, LABEL_NODE = "paceline.team", "paceline.node"
 FIRST_SERVER = "ps-0"

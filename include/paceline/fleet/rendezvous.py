@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from paceline.errors import InvalidInputError
 from paceline.fleet._machine import Fleet, Machine
 from paceline.runtime import JobSpec
-from paceline.train.asynchronous.plan import PORT
 from paceline.train.job import ENV_SERVER, ENV_SERVER_KEY, ENV_WORKER
+from paceline.train.parameter_server.plan import PORT
 
 _SERVER = "parameter-server"  # host name in the private network
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from paceline.errors import TrainingFailedError
 from paceline.runtime.docker_job import DockerJob
-from paceline.train.asynchronous.plan import NOTHING_SPENT
+from paceline.train.parameter_server.plan import NOTHING_SPENT
 from paceline.train.progress import Progress, parse_line
 
 _POLL_S = 0.1

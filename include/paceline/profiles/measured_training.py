@@ -19,8 +19,8 @@ from paceline.fleet.rendezvous import Rendezvous
 from paceline.profiles._worker_job import WorkerJob
 from paceline.runtime import DockerRuntime, JobSpec
 from paceline.runtime.docker_job import DockerJob
-from paceline.train.asynchronous.plan import PLAN, SERVER_COMMAND
 from paceline.train.job import ENV_EPOCHS
+from paceline.train.parameter_server.plan import PLAN, SERVER_COMMAND
 from paceline.train.progress import Progress, parse_line
 
 # A suspended worker does not finish its batches. The server reassigns them after 3 s, so that the epoch can end.

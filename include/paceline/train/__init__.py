@@ -10,13 +10,13 @@ and numpy in ``resampled``.
 
 from __future__ import annotations
 
-from ._data_parallel import data_parallel, device
 from ._loop import Loop
-from ._monitor import Converged
 from ._resampled import resampled
 from ._session import checkpoint, report, stop_early
 from ._track import track
 from .job import input_dir, output_dir
+from .pacing.monitor import Converged
+from .parallel.data_parallel import data_parallel, device
 
 __all__ = [
     "Converged",

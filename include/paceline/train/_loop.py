@@ -10,19 +10,21 @@ import time
 from collections.abc import Iterable, Iterator, Sized
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from . import _data, _session, _threads
-from ._checkpoint import Position, Resume
+from . import _session
 from ._display import Display, choose_display
-from ._follower import Follower
-from ._lead import Lead
-from ._monitor import Converged, Monitor
-from ._share import CpuShare
 from ._values import bad_value, log, whole_number
 from .job import EXIT_TERMINATED, run_by_paceline
+from .pacing import threads as _threads
+from .pacing.monitor import Converged, Monitor
+from .pacing.share import CpuShare
+from .parallel._follower import Follower
+from .parallel._lead import Lead
 from .progress import Progress
+from .saving import data as _data
+from .saving.checkpoint import Position, Resume
 
 if TYPE_CHECKING:
-    from .asynchronous.worker import TrainingWorker
+    from .parameter_server.worker import TrainingWorker
 
 T = TypeVar("T")
 

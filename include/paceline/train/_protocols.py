@@ -1,4 +1,4 @@
-"""The interfaces of the loop and the session for ``_follower`` and ``asynchronous.worker``.
+"""The interfaces of the loop and the session for ``_follower`` and ``parameter_server.worker``.
 
 ``_loop.Loop`` and ``_session.Session`` implement them. A direct import would be circular.
 """
@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from ._checkpoint import Stateful
-from ._monitor import Monitor
+from .pacing.monitor import Monitor
+from .saving.checkpoint import Stateful
 
 
 class BatchLoop(Protocol):

@@ -19,18 +19,18 @@ from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from ._checkpoint import Checkpoint, Stateful, check_every_s, check_parts, checkpoint_folder
 from ._display import Display, choose_display
-from ._follower import Follower
 from ._resampled import Resampled
 from ._values import deferred_number, log
 from .job import EXIT_TERMINATED, is_worker, run_by_paceline
+from .parallel._follower import Follower
 from .progress import Progress, Resamples
+from .saving.checkpoint import Checkpoint, Stateful, check_every_s, check_parts, checkpoint_folder
 
 if TYPE_CHECKING:
-    from ._lead import Lead
     from ._protocols import BatchLoop
-    from .asynchronous.worker import TrainingWorker
+    from .parallel._lead import Lead
+    from .parameter_server.worker import TrainingWorker
 
 
 class Session:
@@ -119,7 +119,7 @@ class Session:
     def join_distributed(self) -> TrainingWorker | None:
         """Return the worker of distributed training in this process; ``None`` if there is none."""
         if is_worker():
-            from .asynchronous.worker import TrainingWorker
+            from .parameter_server.worker import TrainingWorker
 
             self.worker = TrainingWorker.from_environment()
         return self.worker

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sized
 from typing import TypeVar
 
 from ._loop import Loop
-from ._monitor import Converged
+from .pacing.monitor import Converged
 
 T = TypeVar("T")
 

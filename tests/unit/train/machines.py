@@ -15,8 +15,8 @@ from pathlib import Path
 
 import torch
 
-from paceline.train.asynchronous._training import SharedTraining
-from paceline.train.asynchronous.shards import SampleShare
+from paceline.train.parameter_server._training import SharedTraining
+from paceline.train.parameter_server.shards import SampleShare
 from paceline.train.progress import parse_line
 
 HERE = Path(__file__).parent
@@ -122,7 +122,7 @@ class EmulatedTraining:
 
     def start_server(self, *options):
         """Start or restart the parameter server."""
-        command = ["-m", "paceline.train.asynchronous", self.plan, "--port", self.port, *options]
+        command = ["-m", "paceline.train.parameter_server", self.plan, "--port", self.port, *options]
         checkpoint = str(self._folder / "checkpoint")
         self.server = self._start(self._folder / "server", command, PACELINE_CHECKPOINT=checkpoint)
         self.server.wait_until_logged("listens on")
@@ -145,7 +145,7 @@ class EmulatedTraining:
 
     def start_holder(self, name):
         """Start a process that holds a shard of the state."""
-        command = ["-m", "paceline.train.asynchronous.state_shard"]
+        command = ["-m", "paceline.train.parameter_server.state_shard"]
         variables = {"PACELINE_SERVER": self.address, "PACELINE_WORKER": name}
         return self._start(self._folder / name, command, **variables)
 

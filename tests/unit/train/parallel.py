@@ -18,8 +18,9 @@ import torch
 from tests.unit.forked import Forked
 from torch.utils.data import DataLoader, Dataset
 
-from paceline.train import _lead, _session, checkpoint, data_parallel, device, output_dir, stop_early, track
-from paceline.train._lead import Lead
+from paceline.train import _session, checkpoint, data_parallel, device, output_dir, stop_early, track
+from paceline.train.parallel import _lead
+from paceline.train.parallel._lead import Lead
 
 SAMPLES, BATCH_SIZE, EPOCHS = 50, 8, 4  # the last batch of an epoch has fewer samples than there are processes
 

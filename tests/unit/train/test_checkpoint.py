@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from paceline.train import Loop, _checkpoint, checkpoint, report, track
+from paceline.train import Loop, checkpoint, report, track
+from paceline.train.saving import checkpoint as checkpoint_module
 
 from .machines import INCLUDE
 
@@ -136,7 +137,7 @@ def record_saves(clock, monkeypatch, folder, *, cost_s, batch_s, batches, every_
         clock.now_s += cost_s
         moments.append(round(clock.now_s - 1000.0, 3))
 
-    monkeypatch.setattr(_checkpoint.Store, "save", save)
+    monkeypatch.setattr(checkpoint_module.Store, "save", save)
     checkpoint(counter=Counter(), path=folder, every_s=every_s)
     for _ in track(range(batches)):
         clock.now_s += batch_s
@@ -149,7 +150,7 @@ def test_progress_lines_report_the_duration_of_the_last_checkpoint(clock, monkey
     def save(self, content):
         clock.now_s += next(costs_s)
 
-    monkeypatch.setattr(_checkpoint.Store, "save", save)
+    monkeypatch.setattr(checkpoint_module.Store, "save", save)
     checkpoint(counter=Counter(), path=tmp_path, every_s=10)
     for _ in Loop(range(25), display=recorder):
         clock.now_s += 1.0
@@ -406,13 +407,13 @@ def test_sigterm_handler_of_the_training_code_is_kept(tmp_path):
 
 
 def test_sigterm_during_the_last_save_ends_the_process_after_the_save(tmp_path, monkeypatch):
-    real_save = _checkpoint.Store.save
+    real_save = checkpoint_module.Store.save
 
     def save(self, content):
         signal.raise_signal(signal.SIGTERM)
         return real_save(self, content)
 
-    monkeypatch.setattr(_checkpoint.Store, "save", save)
+    monkeypatch.setattr(checkpoint_module.Store, "save", save)
     checkpoint(counter=Counter(), path=tmp_path)
     with pytest.raises(SystemExit, match="143"):
         list(track("a"))

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from paceline.train import Converged, Loop, checkpoint, report, track
-from paceline.train._monitor import Monitor, fit_curve
+from paceline.train.pacing.monitor import Monitor, fit_curve
 
 
 def run_monitor(curve, until, max_epochs=100, noise=0.0, seed=0):

@@ -7,9 +7,9 @@ import time
 import pytest
 import torch
 
-from paceline.train.asynchronous.peer import connect
-from paceline.train.asynchronous.state_shard import HeldShard, ShardServer
 from paceline.train.job import EXIT_STATE_LOST
+from paceline.train.parameter_server.peer import connect
+from paceline.train.parameter_server.state_shard import HeldShard, ShardServer
 
 from .machines import INCLUDE, LIMIT_S, SAMPLES, make_joined_training
 
@@ -156,7 +156,7 @@ def test_holder_reports_a_missing_server(capsys):
 def test_end_process_keeps_the_exit_code_despite_running_threads(fork):
     program = """
 import threading
-from paceline.train.asynchronous._handshake import end_process
+from paceline.train.parameter_server._handshake import end_process
 
 threading.Thread(target=threading.Event().wait).start()  # Python's own exit would wait for it forever
 print("its last word", end="")

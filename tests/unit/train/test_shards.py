@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.train.asynchronous.shards import Lease, SampleShare, Shards
+from paceline.train.parameter_server.shards import Lease, SampleShare, Shards
 
 NAMES = "abc"
 

@@ -9,9 +9,9 @@ import torch
 
 from paceline.runtime import cgroups
 from paceline.train import Loop, track
-from paceline.train._share import CpuShare
-from paceline.train._thread_choice import ThreadChoice
-from paceline.train._threads import Threads
+from paceline.train.pacing._thread_choice import ThreadChoice
+from paceline.train.pacing.share import CpuShare
+from paceline.train.pacing.threads import Threads
 
 from .machines import INCLUDE
 
@@ -113,7 +113,7 @@ def cgroup():
 def test_change_of_a_real_control_group_is_read(cgroup):
     code = """
 import sys
-from paceline.train._share import CpuShare
+from paceline.train.pacing.share import CpuShare
 share = CpuShare() if sys.stdin.readline() else None  # after the process has joined the group
 for _ in sys.stdin:
     print(share.read(), flush=True)

@@ -1,4 +1,4 @@
-"""A process that holds a shard of the trained state: ``python -m paceline.train.asynchronous.state_shard``.
+"""A process that holds a shard of the trained state: ``python -m paceline.train.parameter_server.state_shard``.
 
 The process connects to the parameter server like a worker. Workers send the process their changes of its shard. The
 process adds a change when the server confirms the batch. On SIGTERM, it returns the shard to the server and exits.
@@ -202,7 +202,7 @@ class ShardServer:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Hold a shard of the trained state until training ends; return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m paceline.train.asynchronous.state_shard", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m paceline.train.parameter_server.state_shard", description=__doc__)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on for workers (127.0.0.1)")
     options = parser.parse_args(arguments)
     key = os.environ.get(ENV_SERVER_KEY, "").encode()

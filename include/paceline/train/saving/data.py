@@ -9,8 +9,9 @@ import sys
 from collections.abc import Iterable, Iterator, Sized
 from typing import Any, TypeVar
 
-from . import _rng
-from ._values import bad_value
+from paceline.train._values import bad_value
+
+from . import rng
 
 T = TypeVar("T")
 
@@ -45,14 +46,14 @@ def validation_batches(validation: Sized | None, loader: Iterable[Any]) -> float
 def snapshot(loader: Iterable[Any]) -> dict[str, Any]:
     """Return the state of every random number generator that affects the coming batches."""
     return {
-        "global": _rng.capture(),
+        "global": rng.capture(),
         "own": [generator.get_state() for generator in _loader_generators(loader)],
     }
 
 
 def rewind(loader: Iterable[Any], state: dict[str, Any]) -> None:
     """Restore the random number generators from a ``snapshot``."""
-    _rng.restore(state["global"])
+    rng.restore(state["global"])
     generators = _loader_generators(loader)
     if len(generators) != len(state["own"]):
         raise bad_value("loader", f"{len(generators)} generators", f"{len(state['own'])}, as in the checkpoint")

@@ -6,8 +6,8 @@ import os
 import sys
 import time
 
-from ._share import CpuShare
 from ._thread_choice import ThreadChoice
+from .share import CpuShare
 
 
 class Threads:

@@ -1,6 +1,6 @@
 """The parameter server: serves workers, shows progress, and saves checkpoints.
 
-Run by ``python -m paceline.train.asynchronous``.
+Run by ``python -m paceline.train.parameter_server``.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 from paceline.train._display import Display
-from paceline.train._store import Store
 from paceline.train._values import bad_value, log
 from paceline.train.job import EXIT_NO_WORKERS, EXIT_STATE_LOST, EXIT_TERMINATED
+from paceline.train.saving.store import Store
 
 from ._handshake import Handshake, describe_error
 from ._spread import Holder

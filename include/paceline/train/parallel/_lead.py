@@ -18,17 +18,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import _data
+from paceline.train._values import bad_value, log
+from paceline.train.job import ENV_CHECKPOINT, ENV_OUTPUT
+from paceline.train.pacing.share import whole_cores
+from paceline.train.pacing.threads import use_one_thread_on_cpu
+from paceline.train.saving import data
+
 from ._follower import ENV_DEVICE, ENV_SOCKET
 from ._sharding import ShardingSampler, check_divisible, with_batch_sampler
-from ._thread_choice import whole_cores
-from ._threads import use_one_thread_on_cpu
-from ._values import bad_value, log
 from ._wire import BatchShare, Wire
-from .job import ENV_CHECKPOINT, ENV_OUTPUT
 
 if TYPE_CHECKING:
-    from ._checkpoint import Position, Resume, Stateful
+    from paceline.train.saving.checkpoint import Position, Resume, Stateful
+
     from ._replica import Replica
 
 # A ready process waits this long for processes that are still starting, because each join interrupts training.
@@ -129,7 +131,7 @@ class Lead:
         for process in self._active:
             with process.connection() as wire:
                 wire.send(_start_command(position))
-        return _data.start_epoch(self._own_loader, position.epoch)
+        return data.start_epoch(self._own_loader, position.epoch)
 
     def resume_epoch(self, resume: Resume) -> Iterator[Any]:
         """Return this process's shard of the remaining batches of an epoch.
@@ -146,7 +148,7 @@ class Lead:
                 loader.batch_sampler, senders, position.batch, dry_passes=int(iterated_twice)
             )
             self._own_loader = with_batch_sampler(loader, self._sharding)
-        return _data.resume_epoch(self._own_loader, position.epoch, position.batch, resume.epoch_start, resume.now)
+        return data.resume_epoch(self._own_loader, position.epoch, position.batch, resume.epoch_start, resume.now)
 
     def start_batch(self) -> None:
         """Start the next batch in all processes."""

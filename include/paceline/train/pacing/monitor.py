@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ._values import bad_value, deferred_number, whole_number
+from paceline.train._values import bad_value, deferred_number, whole_number
 
 # The curve has three parameters, so a fit needs at least four points.
 _MIN_POINTS = 4

@@ -1,4 +1,4 @@
-"""Runs a parameter server: ``python -m paceline.train.asynchronous PLAN``.
+"""Runs a parameter server: ``python -m paceline.train.parameter_server PLAN``.
 
 PLAN is a JSON file with the schedule: ``{"workers": {NAME: {"samples": 600, "batch_size": 32}}}``.
 """
@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-from paceline.train._checkpoint import checkpoint_folder
 from paceline.train._display import choose_display
-from paceline.train._store import Store
 from paceline.train._values import log
 from paceline.train.job import ENV_SERVER_KEY
+from paceline.train.saving.checkpoint import checkpoint_folder
+from paceline.train.saving.store import Store
 
 from ._handshake import end_process
 from ._server import Server
@@ -27,7 +27,7 @@ _STUCK_S, _PATIENCE_S = 60.0, 600.0
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a parameter server until training ends; return its exit code."""
-    parser = argparse.ArgumentParser(prog="python -m paceline.train.asynchronous", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m paceline.train.parameter_server", description=__doc__)
     parser.add_argument("plan", type=Path, help="JSON file with the schedule")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
     parser.add_argument("--port", type=int, default=PORT, help=f"port to listen on ({PORT}; 0 for a free port)")

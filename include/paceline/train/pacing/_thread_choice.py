@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
+
+from .share import whole_cores
 
 # Minimum duration and batches of a measurement. The slow first batch after a change of the thread count is excluded.
 _MEASURE_S = 1.0
@@ -149,13 +150,3 @@ class ThreadChoice:
             if near_best and now_s - measured.at_s > _STALE_S:
                 return threads
         return None
-
-
-def whole_cores(share: float) -> int:
-    """Return a share of the processor, rounded up to whole cores.
-
-    >>> [whole_cores(share) for share in (0.05, 1.0, 1.05)]
-    [1, 1, 2]
-    """
-    # The quotient of quota and period may exceed a whole number by a rounding error.
-    return max(1, math.ceil(share - 1e-9))

@@ -12,7 +12,7 @@ import zlib
 from pathlib import Path
 from typing import IO, Any
 
-from ._values import bad_value, log
+from paceline.train._values import bad_value, log
 
 FORMAT = 1
 _NAME = re.compile(r"checkpoint-(\d{6,})-([0-9a-f]{8})\.pt")

@@ -9,7 +9,7 @@ import random
 import sys
 from typing import Any
 
-from ._values import log
+from paceline.train._values import log
 
 
 def capture() -> dict[str, Any]:

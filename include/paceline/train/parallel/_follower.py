@@ -12,15 +12,17 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from . import _rng
-from ._checkpoint import restore_parts
+from paceline.train._values import log
+from paceline.train.pacing.threads import use_one_thread_on_cpu
+from paceline.train.saving import rng
+from paceline.train.saving.checkpoint import restore_parts
+
 from ._sharding import check_divisible, with_batch_sampler
-from ._threads import use_one_thread_on_cpu
-from ._values import log
 from ._wire import BatchShare, Wire
 
 if TYPE_CHECKING:
-    from ._protocols import BatchLoop, LoopSession
+    from paceline.train._protocols import BatchLoop, LoopSession
+
     from ._replica import Replica
 
 # Environment variables that the lead sets: the descriptor of the socket to the lead, the index of the process's device.
@@ -134,7 +136,7 @@ class Follower:
         if "file" in command:
             self._replica.join(command["file"], command["rank"], command["world"])
             # With equal seeds, all processes would draw the same dropout masks and augmentations.
-            _rng.reseed(command["rank"], command["done"])
+            rng.reseed(command["rank"], command["done"])
 
 
 class _AssignedBatches:

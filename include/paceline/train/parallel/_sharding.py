@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import index
 from typing import Any
 
-from ._values import bad_value
+from paceline.train._values import bad_value
+
 from ._wire import BatchShare
 
 # Informs followers that read batches in advance that the epoch has no more batches.

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from paceline.train._monitor import Converged, Monitor
 from paceline.train._values import log
+from paceline.train.pacing.monitor import Converged, Monitor
 from paceline.train.progress import Progress
 
 from ._spread import Holder, Spread
@@ -42,7 +42,7 @@ class SharedTraining:
     stuck_s:
         Seconds after which a batch goes to another worker; at least ten times the worker's usual time for a batch.
     fixed:
-        Whether shards are fixed, see :class:`~paceline.train.asynchronous.shards.Shards`.
+        Whether shards are fixed, see :class:`~paceline.train.parameter_server.shards.Shards`.
     """
 
     def __init__(self, shares: dict[str, SampleShare], stuck_s: float, *, fixed: bool = False) -> None:

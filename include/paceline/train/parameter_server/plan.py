@@ -14,8 +14,8 @@ PORT = 29500
 # on all addresses of their container: its network is unreachable from outside, or the key protects them.
 PLAN = "plan.json"
 _ALL_ADDRESSES = ("--host", "0.0.0.0")  # noqa: S104
-SERVER_COMMAND = ("python", "-m", "paceline.train.asynchronous", PLAN, *_ALL_ADDRESSES)
-SHARD_COMMAND = ("python", "-m", "paceline.train.asynchronous.state_shard", *_ALL_ADDRESSES)
+SERVER_COMMAND = ("python", "-m", "paceline.train.parameter_server", PLAN, *_ALL_ADDRESSES)
+SHARD_COMMAND = ("python", "-m", "paceline.train.parameter_server.state_shard", *_ALL_ADDRESSES)
 # ``Progress.spent`` of a worker at its start.
 NOTHING_SPENT = {"samples": 0.0, "batches": 0.0, "compute_s": 0.0, "update_s": 0.0}
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from . import _session
+from paceline.train import _session
+from paceline.train._values import bad_value, whole_number
+
 from ._follower import Follower
 from ._lead import Lead
-from ._values import bad_value, whole_number
 
 if TYPE_CHECKING:
     import torch

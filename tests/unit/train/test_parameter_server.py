@@ -15,11 +15,11 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from paceline.train import _session, checkpoint, track
-from paceline.train.asynchronous import _handshake as handshake
-from paceline.train.asynchronous import worker as worker_module
-from paceline.train.asynchronous._vector import StateVector
-from paceline.train.asynchronous.peer import connect
-from paceline.train.asynchronous.plan import read_plan
+from paceline.train.parameter_server import _handshake as handshake
+from paceline.train.parameter_server import worker as worker_module
+from paceline.train.parameter_server._vector import StateVector
+from paceline.train.parameter_server.peer import connect
+from paceline.train.parameter_server.plan import read_plan
 
 from .machines import LIMIT_S, SAMPLES, make_joined_training
 
@@ -164,7 +164,7 @@ def test_batch_of_hanging_worker_is_reassigned(start_training):
 @pytest.fixture
 def server_clock(monkeypatch, clock):
     """Replace the clock of a server in this process by a manual clock."""
-    monkeypatch.setattr("paceline.train.asynchronous._training.time", SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr("paceline.train.parameter_server._training.time", SimpleNamespace(monotonic=clock))
     return clock
 
 

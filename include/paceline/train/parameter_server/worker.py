@@ -9,8 +9,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from paceline.train import _rng
-from paceline.train._sharding import check_divisible, with_batch_sampler
 from paceline.train._values import log
 from paceline.train.job import (
     ENV_EPOCHS,
@@ -21,6 +19,8 @@ from paceline.train.job import (
     EXIT_NO_SERVER,
     EXIT_REJECTED,
 )
+from paceline.train.parallel._sharding import check_divisible, with_batch_sampler
+from paceline.train.saving import rng
 
 from ._ranges import Ranges
 from ._vector import StateVector
@@ -29,8 +29,8 @@ from .plan import NOTHING_SPENT
 from .shards import Lease
 
 if TYPE_CHECKING:
-    from paceline.train._monitor import Converged
     from paceline.train._protocols import BatchLoop, LoopSession
+    from paceline.train.pacing.monitor import Converged
 
 # A worker waits this many seconds for a lost server, because the server's task restarts the server.
 _PATIENCE_S = 120.0
@@ -276,7 +276,7 @@ class TrainingWorker:
                 self._use_layout(answer["layout"])
                 self._fetch_state()
                 self._vector.write(self._state)
-                _rng.reseed(answer["client"], 0)  # with equal seeds, all workers would draw the same dropout masks
+                rng.reseed(answer["client"], 0)  # with equal seeds, all workers would draw the same dropout masks
                 return
             except DisconnectedError as error:
                 if time.monotonic() > give_up_s:

@@ -10,9 +10,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from ._store import Store, check_loadable
-from ._values import bad_value, log
-from .job import ENV_CHECKPOINT
+from paceline.train._values import bad_value, log
+from paceline.train.job import ENV_CHECKPOINT
+
+from .store import Store, check_loadable
 
 # Maximum fraction of the training time spent on saving, as far as the bounds on the interval allow.
 _MAX_SAVE_FRACTION = 0.02

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
-from .job import ENV_CONTROL
+from paceline.train.job import ENV_CONTROL
 
 
 class CpuShare:
@@ -37,6 +37,16 @@ class CpuShare:
             return _read_control(self._control)
         quotas = [quota for group in self._groups if (quota := _read_quota(group)) is not None]
         return min(quotas, default=None)
+
+
+def whole_cores(share: float) -> int:
+    """Return a share of the processor, rounded up to whole cores.
+
+    >>> [whole_cores(share) for share in (0.05, 1.0, 1.05)]
+    [1, 1, 2]
+    """
+    # The quotient of quota and period may exceed a whole number by a rounding error.
+    return max(1, math.ceil(share - 1e-9))
 
 
 def _read_control(path: Path) -> float | None:

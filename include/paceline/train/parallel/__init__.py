@@ -1,0 +1,1 @@
+"""Training on several devices of one machine, with one process per device."""

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any, Protocol, TextIO
 
 from ._values import log
-from .job import ENV_PROGRESS, run_by_paceline
+from .job import ENV_PROGRESS, is_follower, run_by_paceline
 from .progress import Progress
 
 # Up to this size a write to a pipe is atomic, even if loader workers write to it at the same time (PIPE_BUF).
@@ -50,12 +50,27 @@ class Display(Protocol):
 def choose_display() -> Display:
     """Return ``Lines`` on standard output if Paceline started this process or ``$PACELINE_PROGRESS`` is ``lines``.
 
-    Otherwise, return a display on standard error, like tqdm: a ``Bar`` on a terminal, else ``Text``.
+    Otherwise, return a display on standard error, like tqdm: a ``Bar`` on a terminal, else ``Text``. Followers of
+    data-parallel training are ``Silent``.
     """
+    if is_follower():
+        return Silent()
     if run_by_paceline() or os.environ.get(ENV_PROGRESS) == "lines":
         return Lines(sys.stdout)
     stream = sys.stderr
     return Bar(stream) if stream is not None and stream.isatty() else Text(stream)
+
+
+class Silent:
+    """Shows nothing: another process of the job shows the progress."""
+
+    interval_s = float("inf")
+
+    def show(self, progress: Progress) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""
 
 
 class Lines:

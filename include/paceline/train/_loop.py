@@ -8,23 +8,18 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sized
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from . import _session
 from ._display import Display, choose_display
+from ._source import BatchSource
 from ._values import bad_value, log, whole_number
-from .job import EXIT_TERMINATED, run_by_paceline
-from .pacing import threads as _threads
+from .job import EXIT_TERMINATED, is_follower, run_by_paceline
 from .pacing.monitor import Converged, Monitor
-from .pacing.share import CpuShare
-from .parallel._follower import Follower
-from .parallel._lead import Lead
+from .pacing.threads import Threads, thread_count
 from .progress import Progress
-from .saving import data as _data
+from .saving import data
 from .saving.checkpoint import Position, Resume
-
-if TYPE_CHECKING:
-    from .parameter_server.worker import TrainingWorker
 
 T = TypeVar("T")
 
@@ -63,8 +58,9 @@ class Loop(Generic[T]):
         self.epochs = whole_number("epochs", epochs)
         self.epoch = 0
         self.done = 0
-        self._loader = loader
-        self._length = _data.epoch_length(loader)
+        self.loader = loader
+        self.number = 0  # of the script's loops
+        self._length = data.epoch_length(loader)
         self._given_total = None if total is None else whole_number("total", total)
         if not hasattr(loader, "__iter__") and not hasattr(loader, "__getitem__"):
             raise bad_value("loader", loader, "a DataLoader or another iterable")
@@ -76,11 +72,10 @@ class Loop(Generic[T]):
             accepted = "an iterable over the batches of each epoch, not an iterator that is exhausted after one epoch"
             raise bad_value("loader", type(loader).__name__, accepted)
         self._device = None if device is None else str(device)
-        self._share = CpuShare()
-        self._threads = _threads.Threads(None if threads is None else whole_number("threads", threads), self._share)
+        self.threads = Threads(None if threads is None else whole_number("threads", threads))
         if until is not None and not isinstance(until, Converged):
             raise bad_value("until", until, 'a paceline.train.Converged, such as Converged("accuracy")')
-        self._validation = _data.validation_batches(validation, loader)
+        self._validation = data.validation_batches(validation, loader)
         self.monitor = None if until is None else Monitor(until, self.epochs)
         self._display = display
         self._epoch_done = 0  # batches done at the start of the epoch
@@ -88,15 +83,12 @@ class Loop(Generic[T]):
         self._epoch_began_s = _NOW
         self._epoch_end_shown = self._reports_epoch_ends = False
         self._last_of_epoch = -1  # value of ``done`` before the epoch's last batch; -1 if unknown
-        self._stopped = self._iterated = self._regroup = False
+        self.stopped = self._iterated = False
         self._last_by_server: bool | None = None  # whether this batch is the epoch's last, from the parameter server
-        self._lead: Lead | None = None
-        self._worker: TrainingWorker | None = None
+        self._source: BatchSource | None = None
         self._next_check_s = _NOW
         self._next_show_s = self._next_share_s = _NOW
         self._start_point = (0, 0.0)  # batches done and clock time when this process started the loop
-        self._epoch_start: dict[str, Any] = {}
-        self._number = 0
         self._reports = 0  # number of reports of the monitored metric
         self.total = self._planned_total()
 
@@ -117,9 +109,9 @@ class Loop(Generic[T]):
 
     def stop_early(self) -> None:
         """End the loop after this batch. See ``paceline.train.stop_early``."""
-        if self._worker is not None and self._worker.profiling:
+        if self._source is not None and self._source.profiling:
             return
-        self._stopped = True
+        self.stopped = True
         self._next_check_s = _NOW
 
     def check_now(self) -> None:
@@ -134,8 +126,6 @@ class Loop(Generic[T]):
         if session.loop is not None:
             log("a nested track() loop runs as a plain loop: only the outer loop shows progress and resumes")
             return self._run_plain()
-        if isinstance(session.role, Follower):
-            return session.role.batches(self, self._loader, session)
         return self._run(session)
 
     def set_position(self, epoch: int, batch: int, done: int) -> None:
@@ -149,67 +139,56 @@ class Loop(Generic[T]):
     def _run_plain(self) -> Iterator[T]:
         for epoch in range(self.epochs):
             self.epoch, self._epoch_done = epoch, self.done
-            for batch in self._loader:
+            for batch in self.loader:
                 yield batch
                 self.done += 1
-                if self._stopped:
+                if self.stopped:
                     return
 
     def _run(self, session: _session.Session) -> Iterator[T]:
         resume = self._restore_position(session)
-        if resume is not None and resume.position.loop > self._number:
+        if resume is not None and resume.position.loop > self.number:
             return  # the checkpoint was written after the end of this loop
-        was_over = resume is not None and resume.position.ended and self._is_over()
+        was_over = resume is not None and resume.position.ended and self.over
         closed_early = False
         display = self._display = self._display or choose_display()
+        source = self._source = session.batch_source(self.number)
         clock = session.clock
         session.loop = self
         session.handle_sigterm()
         session.skip_exit_gc()
-        lead = self._lead = session.role if isinstance(session.role, Lead) else None
-        worker = self._worker = session.join_distributed() if lead is None and self._number == 0 else None
         try:
-            if lead is not None:
-                lead.start_loop(self._number, self._loader, session.parts)
+            source.open(self, session)
+            devices = source.devices
             self._start_point = (self.done, clock())
             self._adapt_to_share(clock())
             self._show_progress(session, "start")
-            while not self._is_over():
+            for batches in source.passes(resume):
+                if source.devices != devices:
+                    devices, self._next_check_s = source.devices, _NOW
+                    self._show_progress(session, "resized")
                 self._epoch_began_s = clock()
-                self._last_of_epoch = self._epoch_done + self._length - 1 if self._length and not worker else -1
-                for batch in self._start_epoch(resume):
+                has_end = source.reads_epochs and self._length is not None
+                self._last_of_epoch = self._epoch_done + (self._length or 0) - 1 if has_end else -1
+                for batch in batches:
                     if self.done == self._last_of_epoch:
                         self._report_epoch_end(session, clock())
-                    if lead is not None:
-                        lead.start_batch()
                     yield batch
                     self.done += 1
                     if clock() >= self._next_check_s and self._run_due_checks(session, clock()):
                         break
-                if worker is not None:
-                    if self._stopped:
-                        worker.stop()
+                if self.stopped:
                     break
-                if self._regroup and lead is not None:
-                    resume = self._form_group(session, lead)
-                elif not self._stopped:
-                    resume = None
-                    self._end_epoch()
-            self._finish(session, save=not was_over)
+            self._finish(session, source, save=not was_over)
         except GeneratorExit:
-            if self._stopped:  # the training code left the loop after stop_early(): count the batch as done
+            if self.stopped:  # the training code left the loop after stop_early(): count the batch as done
                 self.done += 1
-                if worker is not None:
-                    worker.stop()
-                self._finish(session)
+                self._finish(session, source)
             closed_early = True
             raise
         finally:
             session.loop = None
-            if lead is not None:
-                lead.close()
-            if worker is not None:
-                worker.close()
+            source.close()
             session.restore_sigterm()
             display.close()
             if closed_early and session.terminating:
@@ -218,44 +197,31 @@ class Loop(Generic[T]):
             raise SystemExit(EXIT_TERMINATED)
 
     def _restore_position(self, session: _session.Session) -> Resume | None:
-        self._number = session.loops_started
+        self.number = session.loops_started
         session.loops_started += 1
-        if self._number == 1 and run_by_paceline():
+        if self.number == 1 and run_by_paceline() and not is_follower():
             log("a second track() loop restarts progress at 0 %: to meet a deadline, use one track(..., epochs=n)")
         resume = session.checkpoint.resume if session.checkpoint is not None else None
-        if resume is None or resume.position.loop < self._number:
+        if resume is None or resume.position.loop < self.number:
             return None
         position = resume.position
-        if position.loop > self._number:
+        if position.loop > self.number:
             return resume
         if self._length is not None and position.epoch_length not in (None, self._length):
             accepted = f"{position.epoch_length} batches in an epoch as in the checkpoint, or another checkpoint folder"
             raise bad_value("loader", f"{self._length} batches", accepted)
-        self.epoch, self.done, self._stopped = position.epoch, position.done, position.stopped
+        self.epoch, self.done, self.stopped = position.epoch, position.done, position.stopped
         if self.monitor is not None:
             self.monitor.restore(position.curve)
             if position.batch == self._length:  # the epoch's metric was reported but is not yet in the curve
                 self._reports = -1
             self.epochs = max(self.monitor.epochs, self.epoch)
         self._epoch_done = position.done - position.batch
-        self.total = self.done if self._stopped else self._planned_total()
-        if position.ended and self._is_over():
+        self.total = self.done if self.stopped else self._planned_total()
+        if position.ended and self.over:
             log(f"training had ended before the checkpoint was written ({self.done} batches done): nothing left to do")
-            _data.rewind(self._loader, resume.now)
+            data.rewind(self.loader, resume.now)
         return resume
-
-    def _start_epoch(self, resume: Resume | None) -> Iterator[T]:
-        if self._worker is not None:
-            return self._worker.batches(self, self._loader, _session.current)
-        if resume is None:
-            self._epoch_start = _data.snapshot(self._loader)
-            if self._lead is not None:
-                return self._lead.start_epoch(self._position())
-            return _data.start_epoch(self._loader, self.epoch)
-        self._epoch_start = resume.epoch_start
-        if self._lead is not None:
-            return self._lead.resume_epoch(resume)
-        return _data.resume_epoch(self._loader, self.epoch, resume.position.batch, resume.epoch_start, resume.now)
 
     def _report_epoch_end(self, session: _session.Session, now_s: float) -> None:
         """Report that a validation may follow, so that the controller does not mistake it for a slow batch."""
@@ -263,7 +229,8 @@ class Loop(Generic[T]):
             self._show_progress(session, "epoch_end")
             self._epoch_end_shown = self._reports_epoch_ends = True
 
-    def _end_epoch(self) -> None:
+    def end_epoch(self) -> None:
+        """Advance to the next epoch, and update the forecast of the number of epochs."""
         if self.batch == 0:
             raise bad_value("loader", f"0 batches in epoch {self.epoch}", "at least 1 batch")
         if self._length is not None:
@@ -294,8 +261,10 @@ class Loop(Generic[T]):
         elif self.epochs != before:
             log(f"forecast from {metric}: {self.epochs} epochs")
 
-    def _is_over(self) -> bool:
-        return self._stopped or self.epoch >= self.epochs
+    @property
+    def over(self) -> bool:
+        """Whether the loop has no more batches."""
+        return self.stopped or self.epoch >= self.epochs
 
     def _planned_total(self) -> int:
         if self._given_total is not None or self._length is None:
@@ -306,17 +275,15 @@ class Loop(Generic[T]):
 
     def _run_due_checks(self, session: _session.Session, now_s: float) -> bool:
         """Save, show progress and adapt to the CPU share if due; return whether to interrupt or end the epoch."""
-        if self._stopped:
+        if self.stopped:
             return True
         self.total = max(self.total, self.done)
         saver = session.checkpoint
         if session.terminating:
             self._save(session)
             raise SystemExit(EXIT_TERMINATED)
-        if now_s >= self._next_share_s:
-            self._adapt_to_share(now_s)
-            if self._regroup:
-                return True
+        if now_s >= self._next_share_s and self._adapt_to_share(now_s):
+            return True
         if saver is not None and now_s >= saver.next_save_s and not self._nearly_done(now_s, saver.interval_s):
             if self._save(session):
                 self._show_progress(session, "checkpoint")
@@ -331,52 +298,39 @@ class Loop(Generic[T]):
         done, elapsed_s = self.done - self._start_point[0], now_s - self._start_point[1]
         return elapsed_s > 0 and (self.total - self.done) * elapsed_s < _SKIP_FRACTION * interval_s * done
 
-    def _finish(self, session: _session.Session, *, save: bool = True) -> None:
+    def _finish(self, session: _session.Session, source: BatchSource, *, save: bool = True) -> None:
+        source.end(stopped=self.stopped)
         self.total = max(self.done, 1)  # a worker that joins near the end may receive no batch
-        if self._lead is not None:
-            self._lead.dismiss()
         if save and session.checkpoint is not None:
             self._show_progress(session, "progress")  # before the save, which may take some time
             self._save(session, ended=True)
         self._show_progress(session, "finish")
 
     def _save(self, session: _session.Session, *, ended: bool = False) -> bool:
-        if session.checkpoint is None:
+        if session.checkpoint is None or self._source is None:
             return False
-        position = self._position(ended=ended)
-        now = _data.snapshot(self._loader)
+        now = data.snapshot(self.loader)
         # Between two epochs there is no epoch to resume: the next epoch starts with the current states.
-        start = self._epoch_start if self.batch else now
-        return session.checkpoint.save(position, start, now, session.reported_values())
+        start = self._source.epoch_start if self.batch else now
+        return session.checkpoint.save(self.position(ended=ended), start, now, session.reported_values())
 
-    def _position(self, *, ended: bool = False) -> Position:
+    def position(self, *, ended: bool = False) -> Position:
+        """Return the position in the training data."""
         return Position(
-            loop=self._number,
+            loop=self.number,
             epoch=self.epoch,
             batch=self.batch,
             done=self.done,
             total=self.total,
             epoch_length=self._length,
             ended=ended,
-            stopped=self._stopped,
+            stopped=self.stopped,
             curve=self.monitor.points if self.monitor is not None else (),
         )
 
-    def _form_group(self, session: _session.Session, lead: Lead) -> Resume:
-        """Let processes join and leave; return the point from which training continues."""
-        self._regroup = False
-        self._next_check_s = _NOW
-        resume = Resume(self._position(), self._epoch_start, _data.snapshot(self._loader), {})
-        lead.form_group(resume)
-        self._show_progress(session, "resized")
-        return resume
-
-    def _adapt_to_share(self, now_s: float) -> None:
-        if self._lead is not None:
-            self._regroup = self._lead.adjust_processes(self._lead.target_processes(self._share.read()))
-        else:
-            self._threads.adapt(self.done, now_s)
+    def _adapt_to_share(self, now_s: float) -> bool:
         self._next_share_s = now_s + _SHARE_INTERVAL_S
+        return self._source is not None and self._source.adapt(now_s)
 
     def _show_progress(self, session: _session.Session, event: str) -> None:
         now_s = session.clock()
@@ -389,10 +343,10 @@ class Loop(Generic[T]):
             event=event,
             loss=values.pop("loss", None),
             metrics=values,
-            spent=self._worker.spent if self._worker is not None else {},
+            spent=self._source.spent if self._source is not None else {},
             device=self._device or _default_device(),
-            threads=_threads.thread_count(),
-            devices=self._lead.world_size if self._lead is not None else None,
+            threads=thread_count(),
+            devices=self._source.devices if self._source is not None else None,
             save_s=session.checkpoint.save_s if session.checkpoint is not None else None,
             validation_s=self._validation_s(now_s),
             monotonic_s=now_s,

@@ -19,17 +19,16 @@ from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from ._alone import Alone
 from ._display import Display, choose_display
 from ._resampled import Resampled
+from ._source import BatchSource, LoopState
 from ._values import deferred_number, log
-from .job import EXIT_TERMINATED, is_worker, run_by_paceline
-from .parallel._follower import Follower
+from .job import EXIT_TERMINATED, is_follower, is_worker, run_by_paceline
 from .progress import Progress, Resamples
 from .saving.checkpoint import Checkpoint, Stateful, check_every_s, check_parts, checkpoint_folder
 
 if TYPE_CHECKING:
-    from ._protocols import BatchLoop
-    from .parallel._lead import Lead
     from .parameter_server.worker import TrainingWorker
 
 
@@ -38,12 +37,12 @@ class Session:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
-        self.loop: BatchLoop | None = None
+        self.loop: LoopState | None = None
         self.loops_started = 0  # number of loops since the last checkpoint() outside a loop
         self.last: Progress | None = None  # the last progress shown; reports outside a loop repeat it
         self.checkpoint: Checkpoint | None = None
         self.parts: dict[str, Stateful] = {}  # as passed to checkpoint()
-        self.role: Lead | Follower | None = None  # set by data_parallel()
+        self.role: BatchSource | None = None  # set by data_parallel()
         self.worker: TrainingWorker | None = None  # set by the loop if there is a parameter server
         self.terminating = False
         self._values: dict[str, Callable[[], float]] = {}
@@ -116,13 +115,16 @@ class Session:
             )
         )
 
-    def join_distributed(self) -> TrainingWorker | None:
-        """Return the worker of distributed training in this process; ``None`` if there is none."""
-        if is_worker():
+    def batch_source(self, number: int) -> BatchSource:
+        """Return the source of the batches of the script's loop ``number``."""
+        if self.role is not None:
+            return self.role
+        if number == 0 and is_worker():
             from .parameter_server.worker import TrainingWorker
 
-            self.worker = TrainingWorker.from_environment()
-        return self.worker
+            self.worker = worker = TrainingWorker.from_environment()
+            return worker
+        return Alone()
 
     def skip_exit_gc(self) -> None:
         """Skip garbage collection when a job exits: with torch loaded, it takes almost a second."""
@@ -274,7 +276,7 @@ def checkpoint(*, path: str | os.PathLike[str] | None = None, every_s: float | N
     interval_s = check_every_s(every_s)
     current.parts = checked
     folder = checkpoint_folder(path)
-    if folder is None or isinstance(current.role, Follower) or is_worker():
+    if folder is None or is_follower() or is_worker():
         return False
     registered, loop = current.checkpoint, current.loop
     if loop is not None:

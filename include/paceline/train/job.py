@@ -20,6 +20,9 @@ ENV_SERVER_KEY = "PACELINE_SERVER_KEY"
 ENV_WORKER = "PACELINE_WORKER"
 # For a profiling run: the number of epochs, which overrides the script's number.
 ENV_EPOCHS = "PACELINE_EPOCHS"
+# For a follower of data-parallel training: the descriptor of the socket to the lead, the index of the process's device.
+ENV_LEAD = "PACELINE_LEAD_SOCKET"
+ENV_DEVICE = "PACELINE_DEVICE_INDEX"
 # ``lines``: print progress lines even if Paceline did not start the process.
 ENV_PROGRESS = "PACELINE_PROGRESS"
 
@@ -49,3 +52,13 @@ def run_by_paceline() -> bool:
 def is_worker() -> bool:
     """Return whether this process is a worker of a parameter server."""
     return bool(os.environ.get(ENV_SERVER))
+
+
+def is_follower() -> bool:
+    """Return whether the first process of data-parallel training started this process."""
+    return bool(os.environ.get(ENV_LEAD))
+
+
+def device_index() -> int:
+    """Return the index of this process's device, from 0."""
+    return int(os.environ.get(ENV_DEVICE, "0"))

@@ -19,7 +19,7 @@ from tests.unit.forked import Forked
 from torch.utils.data import DataLoader, Dataset
 
 from paceline.train import _session, checkpoint, data_parallel, device, output_dir, stop_early, track
-from paceline.train.parallel import _lead
+from paceline.train.parallel import _process
 from paceline.train.parallel._lead import Lead
 
 SAMPLES, BATCH_SIZE, EPOCHS = 50, 8, 4  # the last batch of an epoch has fewer samples than there are processes
@@ -41,7 +41,7 @@ def fork_follower(command, *, env, pass_fds, stdin, stdout):
 
 
 plan = json.loads(Path(sys.argv[1]).read_text())
-_lead.subprocess = SimpleNamespace(**vars(subprocess) | {"Popen": fork_follower})
+_process.subprocess = SimpleNamespace(**vars(subprocess) | {"Popen": fork_follower})
 torch.manual_seed(0)
 torch.set_default_dtype(torch.float64)  # rounding errors are smaller than the errors to detect
 # Each reading advances the clock by a second, so the loop reads its CPU share after every batch.
@@ -69,7 +69,7 @@ for indices, x, y in loop:
     loss.backward()
     optimizer.step()
     with seen.open("a") as file:
-        print(loop.epoch, model.share, json.dumps(indices.tolist()), file=file)
+        print(loop.epoch, model.weight, json.dumps(indices.tolist()), file=file)
     if loop.done == plan.get("killed_at") and (lead is None or plan["killed"] == "lead's group"):
         os.kill(os.getpid(), signal.SIGKILL) if plan["killed"] == "follower" else os.killpg(0, signal.SIGTERM)
     if loop.done + 1 == plan.get("stop_after"):

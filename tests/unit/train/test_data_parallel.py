@@ -181,7 +181,7 @@ def test_replica_of_a_single_process_is_the_model_itself(model):
     with wrapped.no_sync():
         wrapped(x).sum().backward()
     assert model.weight.grad is not None
-    assert _session.current.role.world_size == 1
+    assert _session.current.role.devices == 1
 
 
 def test_follower_ignores_sigterm_and_ends_with_the_lead(monkeypatch, model):

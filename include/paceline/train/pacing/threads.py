@@ -18,12 +18,12 @@ class Threads:
     fixed:
         A constant thread count; ``None`` adapts the count to the share.
     share:
-        The share of the processor, which ``adapt`` reads.
+        The share of the processor, by default that of this process.
     """
 
-    def __init__(self, fixed: int | None, share: CpuShare) -> None:
+    def __init__(self, fixed: int | None, share: CpuShare | None = None) -> None:
         self._fixed = fixed
-        self._share = share
+        self.share = share or CpuShare()
         self._initial: int | None = None
         self._choice = ThreadChoice(_usable_cores())
 
@@ -35,7 +35,7 @@ class Threads:
         if self._fixed is not None:
             wanted = self._fixed
         else:
-            share = self._share.read()
+            share = self.share.read()
             if share is not None:
                 wanted = self._choice.choose(share, done, time.process_time(), now_s)
             elif self._initial is not None:  # the limit was removed

@@ -1,4 +1,4 @@
-"""A follower process of data-parallel training: trains its shard of each batch under the lead's control.
+"""A follower process of data-parallel training: trains its slice of each batch under the lead's control.
 
 Started by ``_lead``, run by ``_loop``.
 """
@@ -8,29 +8,25 @@ from __future__ import annotations
 import os
 import signal
 import socket
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NoReturn
 
+from paceline.train._loaders import check_divisible, with_batch_sampler
+from paceline.train._source import BatchSource, LoopState, SessionState
 from paceline.train._values import log
+from paceline.train.job import ENV_LEAD
 from paceline.train.pacing.threads import use_one_thread_on_cpu
-from paceline.train.saving import rng
-from paceline.train.saving.checkpoint import restore_parts
+from paceline.train.saving import data, rng
+from paceline.train.saving.checkpoint import Resume
 
-from ._sharding import check_divisible, with_batch_sampler
-from ._wire import BatchShare, Wire
+from ._slices import SlicedBatches
+from ._wire import Wire
 
 if TYPE_CHECKING:
-    from paceline.train._protocols import BatchLoop, LoopSession
-
     from ._replica import Replica
 
-# Environment variables that the lead sets: the descriptor of the socket to the lead, the index of the process's device.
-ENV_SOCKET = "PACELINE_LEAD_SOCKET"
-ENV_DEVICE = "PACELINE_DEVICE_INDEX"
 
-
-class Follower:
+class Follower(BatchSource):
     """Executes the commands of the lead in this process.
 
     Parameters
@@ -41,113 +37,109 @@ class Follower:
         The connection to the lead.
     """
 
+    reads_epochs = False
+
     def __init__(self, replica: Replica, wire: Wire) -> None:
+        super().__init__()
         self._replica = replica
         self._wire = wire
-        self._inbox: deque[Any] = deque()  # "go" or commands, oldest first
-        self._assigned: deque[BatchShare] = deque()
-        self._shares: deque[float] = deque()
-        self._epochs = 0  # number of epochs started
+        self._rank = 0
+        self._loader: Any = None
+        self._slices: SlicedBatches | None = None
+        self._must_stay = False
 
     @classmethod
     def from_environment(cls, replica: Replica, environ: Mapping[str, str] = os.environ) -> Follower | None:
         """Return the follower that the environment describes; ``None`` if this process is not a follower."""
-        if ENV_SOCKET not in environ:
+        if ENV_LEAD not in environ:
             return None
         # SIGTERM reaches all processes of a job. Ignore it: the lead saves and then dismisses its followers.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        return cls(replica, Wire(socket.socket(fileno=int(environ[ENV_SOCKET]))))
+        return cls(replica, Wire(socket.socket(fileno=int(environ[ENV_LEAD]))))
 
-    @staticmethod
-    def device_index() -> int:
-        """Return the index of this process's device, from 0."""
-        return int(os.environ.get(ENV_DEVICE, "0"))
-
-    def batches(self, loop: BatchLoop, loader: Any, session: LoopSession) -> Iterator[Any]:
-        """Yield this process's shard of each batch. Exit when the lead dismisses this process.
-
-        Skip a loop that the lead has completed.
-        """
-        check_divisible(loader)
+    def open(self, loop: LoopState, session: SessionState) -> None:
+        """Inform the lead that this process has reached the loop."""
+        super().open(loop, session)
+        check_divisible(loop.loader)
         use_one_thread_on_cpu()
-        number = session.loops_started
-        session.loops_started += 1
-        session.loop = loop
-        own_batches: Iterator[Any] = iter(())
-        own_loader = with_batch_sampler(loader, _AssignedBatches(self, loader.batch_sampler))
+        self._must_stay = True
         try:
-            self._wire.send({"loop": number})
-            while True:
-                message = self._next_message()
-                if message == "go":
-                    batch = next(own_batches)
-                    self._replica.share = self._shares.popleft()
-                    yield batch
-                    loop.done += 1
-                elif message["command"] == "skip":
-                    return
-                elif message["command"] == "leave":
-                    self._replica.leave()
-                    raise SystemExit(0)
-                else:
-                    self._join_group(message, session)
-                    loop.set_position(message["epoch"], message["batch"], message["done"])
-                    own_batches = iter(own_loader)
-        except (EOFError, ConnectionError):
-            raise SystemExit(0) from None  # the lead has ended and logged the reason
-        except GeneratorExit:
-            # Exit immediately: the code after the loop must not run here, and Python would ignore an exception.
+            self._wire.send({"loop": loop.number})
+        except OSError:
+            self._end_process()
+
+    def passes(self, resume: Resume | None) -> Iterator[Iterator[Any]]:
+        """Yield this process's slices of the batches, until the lead dismisses it or has completed this loop."""
+        yield self._batches()
+
+    def adapt(self, now_s: float) -> bool:
+        """Do nothing: the lead adapts the number of processes."""
+        return False
+
+    def end(self, *, stopped: bool) -> None:
+        """After an early stop, wait for the lead, which must have stopped at the same batch."""
+        if stopped and isinstance(self._receive(), dict):
+            self._replica.leave()
+            os._exit(0)  # Python ignores an exception if the training code has left the loop
+
+    def close(self) -> None:
+        """End the process if the training code has left the loop, because the code after the loop must not run here."""
+        if self._must_stay:
             log("a data-parallel process left the loop before the lead dismissed it: the process ends")
-            os._exit(0)
-        finally:
-            session.loop = None
+            os._exit(1)
 
-    def assignments(self) -> Iterator[Sequence[int]]:
-        """Yield the sample indices of each batch of the current epoch as they arrive."""
-        epoch = self._epochs
+    def _batches(self) -> Iterator[Any]:
+        batches: Iterator[Any] = iter(())
+        draws_as_lead = False  # whether the random numbers are still those of the lead
         while True:
-            while not self._assigned and self._epochs == epoch:
-                self._receive_message()
-            if self._epochs != epoch or not (assignment := self._assigned.popleft()).indices:
+            message = self._receive()
+            if isinstance(message, int):
+                assert self._slices is not None
+                batch = next(batches)
+                part = self._slices.take(self._loop.batch)
+                if part.checksum != message:
+                    log(
+                        "data_parallel: the sampler yields other samples in this process than in the first process: "
+                        "expected a sampler that uses the global generators of torch, random or numpy, or the loader's"
+                    )
+                    os._exit(1)
+                if draws_as_lead:  # otherwise, all processes would draw the same dropout masks and augmentations
+                    rng.reseed(self._rank, self._loop.done)
+                    draws_as_lead = False
+                self._replica.weight = part.weight
+                yield batch
+            elif message["command"] == "skip":
+                self._must_stay = False
                 return
-            self._shares.append(assignment.share)
-            yield assignment.indices
+            elif message["command"] == "leave":
+                self._replica.leave()
+                self._end_process()
+            else:
+                batches, draws_as_lead = self._open_epoch(message), True
 
-    def _next_message(self) -> Any:
-        while not self._inbox:
-            self._receive_message()
-        return self._inbox.popleft()
+    def _open_epoch(self, command: dict[str, Any]) -> Iterator[Any]:
+        """Start an epoch, or continue in a new group, with the random states of the lead."""
+        loop = self._loop
+        loop.set_position(command["epoch"], command["batch"], command["done"])
+        if "group" not in command:
+            data.rewind(self._loader, command["start"])
+            return data.start_epoch(self._loader, loop.epoch)
+        group = command["group"]
+        self._rank, world_size = group["rank"], group["world"]
+        self._replica.join(group["file"], self._rank, world_size, self._session.parts if group["joining"] else {})
+        sampler = loop.loader.batch_sampler
+        self._slices = SlicedBatches(sampler, self._rank, world_size, self._replica.min_samples)
+        self._loader = with_batch_sampler(loop.loader, self._slices)
+        return data.resume_epoch(
+            self._loader, loop.epoch, Resume(loop.position(), command["start"], command["now"], {})
+        )
 
-    def _receive_message(self) -> None:
-        message = self._wire.receive()
-        if isinstance(message, BatchShare):
-            self._assigned.append(message)
-            return
-        if isinstance(message, dict) and message["command"] == "open":
-            self._assigned.clear()  # discard the remaining batches of the previous epoch
-            self._epochs += 1
-        self._inbox.append(message)
+    def _receive(self) -> Any:
+        try:
+            return self._wire.receive()
+        except (EOFError, ConnectionError):  # the lead has ended and logged the reason
+            self._end_process()
 
-    def _join_group(self, command: dict[str, Any], session: LoopSession) -> None:
-        """Load the states in ``command`` and join the process group that it describes."""
-        self._shares.clear()
-        if "parts" in command:
-            restore_parts(session.parts, command["parts"], "the first process")
-        if "file" in command:
-            self._replica.join(command["file"], command["rank"], command["world"])
-            # With equal seeds, all processes would draw the same dropout masks and augmentations.
-            rng.reseed(command["rank"], command["done"])
-
-
-class _AssignedBatches:
-    """A batch sampler that yields the batches assigned by the lead."""
-
-    def __init__(self, follower: Follower, sampler: Any) -> None:
-        self._follower = follower
-        self._sampler = sampler
-
-    def __iter__(self) -> Iterator[Sequence[int]]:
-        return self._follower.assignments()
-
-    def __len__(self) -> int:
-        return len(self._sampler)
+    def _end_process(self) -> NoReturn:
+        self._must_stay = False
+        raise SystemExit(0)

@@ -3,9 +3,12 @@
 Torch's ``DistributedDataParallel`` exchanges the gradients.
 """
 
+from __future__ import annotations
+
 import gc
+import io
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -13,16 +16,20 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
+
+from paceline.train.saving.checkpoint import Stateful, restore_parts
 
 # A process that has not joined by then is presumed dead; without a timeout, training would hang silently.
 _JOIN_TIMEOUT = timedelta(seconds=60)
+_CHUNK_BYTES = 1 << 26
 
 
 class Replica(nn.Module):
     """A process's copy of the model.
 
-    Without a process group, a call runs the model directly. In a group, gradients are summed over the processes,
+    Without a process group, a call runs the model directly. In a group, gradients are averaged over the processes,
     weighted by each process's share of the batch, so the optimizer receives the gradient of the mean loss over the
     whole batch. The state is that of the model, so any number of processes can load a checkpoint.
 
@@ -37,15 +44,20 @@ class Replica(nn.Module):
     def __init__(self, module: nn.Module, *, find_unused_parameters: bool = False) -> None:
         super().__init__()
         self.module = module
-        self.share = 1.0  # this process's fraction of the current batch
+        self.weight = 1.0
+        """Weight of this process's gradients of the current batch."""
+        # In training, batch normalisation fails for a single sample. SyncBatchNorm sees the samples of all processes.
+        normalised = [part for part in self.modules() if isinstance(part, _BatchNorm)]
+        self.min_samples = 1 if all(isinstance(part, nn.SyncBatchNorm) for part in normalised) else 2
+        """Number of samples that a slice of a batch needs."""
         self._find_unused = find_unused_parameters
         # A list keeps torch from registering the module as a submodule.
         self._ddp: list[DistributedDataParallel] = []
+        self._hooks: list[torch.utils.hooks.RemovableHandle] = []
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the model. Processes exchange gradients only in training mode, so one process can validate alone."""
-        exchanges_gradients = self._ddp and self.training and torch.is_grad_enabled()
-        return (self._ddp[0] if exchanges_gradients else self.module)(*args, **kwargs)
+        """Run the model. Without gradients, processes exchange nothing, so that one process can validate alone."""
+        return (self._ddp[0] if self._ddp and torch.is_grad_enabled() else self.module)(*args, **kwargs)
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """Return the model's own state."""
@@ -55,33 +67,40 @@ class Replica(nn.Module):
         """Load the model's own state."""
         return self.module.load_state_dict(*args, **kwargs)
 
-    def join(self, file: str, rank: int, world_size: int) -> None:
-        """Form a group with the other processes through ``file``; return when all have joined."""
+    def join(self, file: str, rank: int, world_size: int, parts: Mapping[str, Stateful]) -> None:
+        """Form a group with the other processes through ``file``, and load ``parts`` from the first process."""
         self.leave()
         if world_size == 1:
             return
-        tensor = next(self.module.parameters())
+        device = next(self.module.parameters()).device
         # All processes are on one machine: do not listen on other interfaces.
         for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
             os.environ.setdefault(name, "lo")
-        dist.init_process_group(
-            "nccl" if tensor.is_cuda else "gloo",
-            init_method=f"file://{file}",
-            rank=rank,
-            world_size=world_size,
-            timeout=_JOIN_TIMEOUT,
-        )
+        # Only joining has this timeout: a process may compile its model or validate before its next exchange.
+        store = dist.FileStore(file, world_size)  # type: ignore[attr-defined]
+        store.set(f"rank-{rank}", "ready")
+        store.wait([f"rank-{other}" for other in range(world_size)], _JOIN_TIMEOUT)
+        backend = "nccl" if device.type == "cuda" else "gloo"
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world_size)
+        if parts:
+            _broadcast_states(parts, rank, device)
         model = DistributedDataParallel(
             self.module,
-            device_ids=[tensor.device] if tensor.is_cuda else None,
+            device_ids=[device] if device.type == "cuda" else None,
             find_unused_parameters=self._find_unused,
         )
-        model.register_comm_hook(self, _weighted_sum)
         self._ddp.append(model)
+        # Weight each backward pass, not the sum of the passes that a later pass exchanges.
+        for parameter in self.module.parameters():
+            if parameter.requires_grad:
+                self._hooks.append(parameter.register_hook(self._weighted))  # type: ignore[no-untyped-call]
 
     def leave(self) -> None:
         """Leave the group."""
-        self.share = 1.0
+        self.weight = 1.0
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
         if self._ddp:
             self._ddp.clear()
             gc.collect()  # removes the module's hooks from the parameters
@@ -96,9 +115,25 @@ class Replica(nn.Module):
         with self._ddp[0].no_sync():
             yield
 
+    def _weighted(self, gradient: torch.Tensor) -> torch.Tensor:
+        if self.weight == 1.0:
+            return gradient
+        return gradient * self.weight if self.weight else torch.zeros_like(gradient)
 
-# torch evaluates these annotations, so this file does not use ``from __future__ import annotations``.
-def _weighted_sum(replica: Replica, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:  # type: ignore[name-defined]
-    gradients = bucket.buffer().mul_(replica.share)
-    summed: torch.futures.Future[list[torch.Tensor]] = dist.all_reduce(gradients, async_op=True).get_future()
-    return summed.then(lambda done: done.value()[0])
+
+def _broadcast_states(parts: Mapping[str, Stateful], rank: int, device: torch.device) -> None:
+    """Load the states of ``parts`` from the first process into the other processes."""
+    buffer = io.BytesIO()
+    if rank == 0:
+        torch.save({name: part.state_dict() for name, part in parts.items()}, buffer)
+    size = torch.tensor([buffer.tell()], device=device)
+    dist.broadcast(size, 0)
+    packed = bytearray(buffer.getbuffer() if rank == 0 else int(size))
+    for chunk in torch.split(torch.frombuffer(packed, dtype=torch.uint8), _CHUNK_BYTES):
+        sent = chunk.to(device)
+        dist.broadcast(sent, 0)
+        if rank > 0:
+            chunk.copy_(sent)
+    if rank > 0:
+        states = torch.load(io.BytesIO(packed), map_location="cpu", weights_only=True)
+        restore_parts(dict(parts), states, "the first process")

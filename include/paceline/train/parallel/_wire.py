@@ -1,7 +1,7 @@
 """Messages between the lead and the followers of data-parallel training, over a socket pair.
 
-There are three kinds: an *assignment* lists the samples of a later batch, a *go* starts a batch in all processes, and
-a *command* is a dict that may contain tensors. Reading a command does not execute code from it.
+There are two kinds: the start of a batch, which contains the batch's checksum, and a *command*, a dict that may contain
+tensors. Reading a command does not execute code from it.
 """
 
 from __future__ import annotations
@@ -9,22 +9,11 @@ from __future__ import annotations
 import io
 import select
 import socket
-from array import array
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-_GO, _ASSIGNMENT, _COMMAND = b"g", b"a", b"o"
+_START, _COMMAND = b"s", b"c"
 _SIZE_BYTES = 8
 _CHUNK = 1 << 20
-
-
-@dataclass(frozen=True)
-class BatchShare:
-    """A process's shard of a batch: the indices of its samples, and their fraction of the batch."""
-
-    indices: Sequence[int]
-    share: float
 
 
 class Wire:
@@ -38,23 +27,18 @@ class Wire:
     Examples
     --------
     >>> here, there = map(Wire, socket.socketpair())
-    >>> here.assign(BatchShare([7, 8], share=0.5)), here.start_batch(), here.send({"command": "leave"})
-    (None, None, None)
-    >>> there.receive(), there.receive(), there.receive()
-    (BatchShare(indices=[7, 8], share=0.5), 'go', {'command': 'leave'})
+    >>> here.start_batch(7), here.send({"command": "leave"})
+    (None, None)
+    >>> there.receive(), there.receive()
+    (7, {'command': 'leave'})
     """
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
 
-    def start_batch(self) -> None:
-        """Start the next batch in the other process."""
-        self._connection.sendall(_GO)
-
-    def assign(self, assignment: BatchShare) -> None:
-        """Send a shard of a later batch, which the other process may read in advance."""
-        packed = array("d", [assignment.share]).tobytes() + array("q", assignment.indices).tobytes()
-        self._connection.sendall(_ASSIGNMENT + len(packed).to_bytes(_SIZE_BYTES, "big") + packed)
+    def start_batch(self, checksum: int) -> None:
+        """Start the next batch, which has this checksum, in the other process."""
+        self._connection.sendall(_START + checksum.to_bytes(_SIZE_BYTES, "big"))
 
     def send(self, command: dict[str, Any]) -> None:
         """Send a command."""
@@ -62,20 +46,19 @@ class Wire:
 
         buffer = io.BytesIO()
         torch.save(command, buffer)
-        self._connection.sendall(_COMMAND + len(buffer.getbuffer()).to_bytes(_SIZE_BYTES, "big"))
-        self._connection.sendall(buffer.getbuffer())
+        packed = buffer.getvalue()
+        self._connection.sendall(_COMMAND + len(packed).to_bytes(_SIZE_BYTES, "big") + packed)
 
-    def receive(self) -> BatchShare | Literal["go"] | dict[str, Any]:
-        """Wait for the next message. Raises ``EOFError`` when the other process has ended."""
+    def receive(self) -> int | dict[str, Any]:
+        """Wait for the next message: a checksum or a command. Raises ``EOFError`` if the other process has ended."""
         kind = self._read(1)
-        if kind == _GO:
-            return "go"
-        packed = self._read(int.from_bytes(self._read(_SIZE_BYTES), "big"))
-        if kind == _ASSIGNMENT:
-            return BatchShare(array("q", packed[8:]).tolist(), array("d", packed[:8])[0])
+        number = int.from_bytes(self._read(_SIZE_BYTES), "big")
+        if kind == _START:
+            return number
         import torch
 
-        command: dict[str, Any] = torch.load(io.BytesIO(packed), map_location="cpu", weights_only=True)
+        packed = io.BytesIO(self._read(number))
+        command: dict[str, Any] = torch.load(packed, map_location="cpu", weights_only=True)
         return command
 
     def is_readable(self) -> bool:

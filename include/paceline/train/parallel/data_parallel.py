@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from paceline.train import _session
-from paceline.train._values import bad_value, whole_number
+from paceline.train._values import bad_value, log, whole_number
+from paceline.train.job import device_index, is_worker
 
 from ._follower import Follower
 from ._lead import Lead
@@ -19,10 +20,12 @@ def data_parallel(model: nn.Module, *, max_processes: int | None = None, find_un
     """Train ``model`` with one process per device; add and end processes when the job's allocation changes.
 
     Call this function once, before the optimizer, ``checkpoint`` and the ``track`` loop. The batches keep their size:
-    each process trains on its shard and the gradients are summed, so the result does not depend on the number of
+    each process trains on its slice and the gradients are averaged, so the result does not depend on the number of
     devices. The process of an added device runs this script up to the loop while the other processes train. It then
     loads the state of the objects passed to ``checkpoint`` and joins between two batches. The process of a removed
     device leaves between two batches. Only the first process prints and runs the code after the loop.
+
+    A worker of a fleet trains in one process, so this call has no effect there.
 
     The devices are GPUs if there are any, else CPU cores with one thread each. Outside a Paceline job, the devices are
     all GPUs.
@@ -31,7 +34,8 @@ def data_parallel(model: nn.Module, *, max_processes: int | None = None, find_un
     ----------
     model:
         The model, moved to ``device()``. The loss must be a mean over the samples of a batch. Batch normalisation uses
-        only the shard of the process (on GPUs, ``torch.nn.SyncBatchNorm`` avoids this).
+        only the samples of the process, at least two if the batch has two (on GPUs, ``torch.nn.SyncBatchNorm`` uses the
+        whole batch).
     max_processes:
         The largest number of processes.
     find_unused_parameters:
@@ -67,6 +71,9 @@ def data_parallel(model: nn.Module, *, max_processes: int | None = None, find_un
 
     replica = Replica(model, find_unused_parameters=find_unused_parameters)
     limit = None if max_processes is None else whole_number("max_processes", max_processes)
+    if is_worker():
+        log("data_parallel() has no effect in a worker of a fleet: the worker trains in one process")
+        return replica
     session.role = Follower.from_environment(replica) or Lead(replica, limit)
     return replica
 
@@ -79,4 +86,4 @@ def device() -> torch.device:
     """
     import torch
 
-    return torch.device("cuda", Follower.device_index()) if torch.cuda.is_available() else torch.device("cpu")
+    return torch.device("cuda", device_index()) if torch.cuda.is_available() else torch.device("cpu")

@@ -9,6 +9,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from paceline.train._loaders import check_divisible, with_batch_sampler
+from paceline.train._source import BatchSource, LoopState, SessionState
 from paceline.train._values import log
 from paceline.train.job import (
     ENV_EPOCHS,
@@ -19,7 +21,6 @@ from paceline.train.job import (
     EXIT_NO_SERVER,
     EXIT_REJECTED,
 )
-from paceline.train.parallel._sharding import check_divisible, with_batch_sampler
 from paceline.train.saving import rng
 
 from ._ranges import Ranges
@@ -29,8 +30,8 @@ from .plan import NOTHING_SPENT
 from .shards import Lease
 
 if TYPE_CHECKING:
-    from paceline.train._protocols import BatchLoop, LoopSession
     from paceline.train.pacing.monitor import Converged
+    from paceline.train.saving.checkpoint import Resume
 
 # A worker waits this many seconds for a lost server, because the server's task restarts the server.
 _PATIENCE_S = 120.0
@@ -39,7 +40,7 @@ _RETRY_S = 1.0
 _MAX_TRIES, _PAUSE_S = 20, 0.1
 
 
-class TrainingWorker:
+class TrainingWorker(BatchSource):
     """Trains in this process as a worker of a parameter server.
 
     Parameters
@@ -56,6 +57,8 @@ class TrainingWorker:
         Number of epochs, which overrides that of the training code.
     """
 
+    reads_epochs = False
+
     def __init__(
         self,
         name: str,
@@ -64,6 +67,7 @@ class TrainingWorker:
         patience_s: float = _PATIENCE_S,
         epochs: int | None = None,
     ) -> None:
+        super().__init__()
         self.name = name
         self._host, self._port = parse_address(server)
         self._key = key
@@ -81,27 +85,30 @@ class TrainingWorker:
         self._began_s = self._update_s = self._idle_s = 0.0
         self._last_of_epoch = False
         self.spent = dict(NOTHING_SPENT)
-        """Work and time spent until the last batch; see :class:`~paceline.train.progress.Progress`."""
+        self.profiling = epochs is not None
 
     @classmethod
-    def from_environment(cls, environ: Mapping[str, str] = os.environ) -> TrainingWorker | None:
-        """Return the worker that the environment describes; ``None`` if this process is not a worker."""
-        server = environ.get(ENV_SERVER)
+    def from_environment(cls, environ: Mapping[str, str] = os.environ) -> TrainingWorker:
+        """Return the worker that the environment describes."""
         key = environ.get(ENV_SERVER_KEY, "").encode()
         epochs = environ.get(ENV_EPOCHS)
-        return cls(environ.get(ENV_WORKER, ""), server, key, epochs=int(epochs) if epochs else None) if server else None
+        return cls(environ.get(ENV_WORKER, ""), environ[ENV_SERVER], key, epochs=int(epochs) if epochs else None)
 
-    @property
-    def profiling(self) -> bool:
-        """Whether this is a profiling run, which trains all its epochs and ignores early stops."""
-        return self._epochs is not None
+    def open(self, loop: LoopState, session: SessionState) -> None:
+        """Check the loader and the objects passed to ``checkpoint``."""
+        super().open(loop, session)
+        check_divisible(loop.loader, "training on several machines")
+        self._loader, self._vector = loop.loader, StateVector(session.parts)
 
-    def batches(self, loop: BatchLoop, loader: Any, session: LoopSession) -> Iterator[Any]:
-        """Yield the batches that the server leases to this worker, and send each batch's change of the state."""
-        check_divisible(loader, "training on several machines")
-        self._loader, self._session, self._vector = loader, session, StateVector(session.parts)
+    def passes(self, resume: Resume | None) -> Iterator[Iterator[Any]]:
+        """Yield the batches that the server leases to this worker."""
+        yield self._batches()
+
+    def _batches(self) -> Iterator[Any]:
+        """Yield the leased batches, and send each batch's change of the state."""
+        loop = self._loop
         self._state = self._vector.read()
-        leased_loader = with_batch_sampler(loader, _LeasedBatches(self))
+        leased_loader = with_batch_sampler(self._loader, _LeasedBatches(self))
         self._until = loop.monitor.until if loop.monitor is not None and not self.profiling else None
         epochs = self._epochs or loop.epochs  # the maximum; ``until`` may lower it
         self._join(epochs)
@@ -124,8 +131,10 @@ class TrainingWorker:
         self._vector.write(self._state)
         loop.set_server_progress(self._progress[2] - 1, *self._progress, last=True)
 
-    def stop(self) -> None:
-        """End training in all workers after the current batch, because this worker called ``stop_early``."""
+    def end(self, *, stopped: bool) -> None:
+        """After an early stop in this worker, end training in all workers."""
+        if not stopped:
+            return
         try:
             self._finish_batch()
             self._request({"kind": "stop"})

@@ -1,4 +1,4 @@
-"""Starts an epoch of a loader at any batch and restores the order of the data. Called by ``_loop``.
+"""Starts an epoch of a loader at any batch and restores the order of the data. Used by ``_alone`` and ``parallel``.
 
 Invariant: an epoch resumed at batch *k* yields the same batches from *k* on as an uninterrupted epoch.
 """
@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from paceline.train._values import bad_value
 
 from . import rng
+from .checkpoint import Resume
 
 T = TypeVar("T")
 
@@ -70,15 +71,14 @@ def start_epoch(loader: Iterable[T], epoch: int) -> Iterator[T]:
     return iter(loader)
 
 
-def resume_epoch(
-    loader: Iterable[T], epoch: int, skip: int, before: dict[str, Any], now: dict[str, Any]
-) -> Iterator[T]:
-    """Start an epoch with the random states from ``before`` it, skip ``skip`` batches, then restore ``now``."""
+def resume_epoch(loader: Iterable[T], epoch: int, resume: Resume) -> Iterator[T]:
+    """Start an epoch at the position of ``resume``: restore the random states at its start, and skip batches."""
     if epoch > 0 and getattr(loader, "persistent_workers", False):
         # Persistent loader workers draw their seed in the first iteration only: draw it before the rewind.
         iter(loader)
-    rewind(loader, before)
+    rewind(loader, resume.epoch_start)
     iterator = start_epoch(loader, epoch)
+    skip = resume.position.batch
     source = _index_iterator(iterator) or iterator
     for k in range(skip):
         try:
@@ -87,7 +87,7 @@ def resume_epoch(
             accepted = f"at least {skip}, as when the checkpoint was written"
             raise bad_value("batches in an epoch", k, accepted) from None
     if skip:  # if no batch was skipped, a rewind to ``now`` would undo the random draws at the start of the epoch
-        rewind(loader, now)
+        rewind(loader, resume.now)
     return iterator
 
 

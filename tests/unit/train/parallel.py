@@ -1,9 +1,12 @@
 """A data-parallel training script, started by ``test_data_parallel``, whose number of processes follows a plan.
 
 The plan in ``python parallel.py PLAN.json`` maps numbers of done batches to the number of processes from then on.
+``variant`` is "evaluation mode", "accumulation" of the gradients of four batches, "batch normalisation", or
+"own order", a sampler that draws from a generator that differs between the processes.
 Followers are forked from the same Python process.
 """
 
+import contextlib
 import itertools
 import json
 import os
@@ -14,6 +17,7 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy
 import torch
 from tests.unit.forked import Forked
 from torch.utils.data import DataLoader, Dataset
@@ -48,7 +52,12 @@ torch.set_default_dtype(torch.float64)  # rounding errors are smaller than the e
 _session.current.clock = itertools.count().__next__
 workers = plan["workers"]
 loader = DataLoader(SquaresDataset(), BATCH_SIZE, shuffle=True, num_workers=workers, persistent_workers=workers > 0)
-model = torch.nn.Sequential(torch.nn.Linear(4, 32), torch.nn.Tanh(), torch.nn.Linear(32, 1)).to(device())
+variant = plan.get("variant")
+if variant == "own order":
+    loader = DataLoader(SquaresDataset(), BATCH_SIZE, sampler=numpy.random.default_rng().permutation(SAMPLES))
+normalisation = torch.nn.BatchNorm1d(32) if variant == "batch normalisation" else torch.nn.Identity()
+layers = (torch.nn.Linear(4, 32), normalisation, torch.nn.Tanh(), torch.nn.Linear(32, 1))
+model = torch.nn.Sequential(*layers).to(device())
 model = data_parallel(model)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 checkpoint(model=model, optimizer=optimizer, every_s=1e9)
@@ -64,10 +73,13 @@ for indices, x, y in loop:
         Path(os.environ["PACELINE_CONTROL"]).write_text(json.dumps({"devices": wanted[loop.done]}))
         while not lead.adjust_processes(wanted[loop.done]) and not plan.get("followers_fail"):
             time.sleep(0.005)  # processes need seconds to start
-    loss = torch.nn.functional.mse_loss(model(x).squeeze(1), y)
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
+    model.train(variant != "evaluation mode")
+    accumulates = variant == "accumulation" and loop.done % 4 < 3
+    with model.no_sync() if accumulates else contextlib.nullcontext():
+        torch.nn.functional.mse_loss(model(x).squeeze(1), y).backward()
+    if not accumulates:
+        optimizer.step()
+        optimizer.zero_grad()
     with seen.open("a") as file:
         print(loop.epoch, model.weight, json.dumps(indices.tolist()), file=file)
     if loop.done == plan.get("killed_at") and (lead is None or plan["killed"] == "lead's group"):

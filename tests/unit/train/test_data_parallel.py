@@ -92,6 +92,25 @@ def test_joining_and_leaving_processes_do_not_change_the_result(run_plan, single
     assert resized.text == ["ended on 28"]  # only the lead executes the code after the loop
 
 
+@pytest.mark.parametrize("variant", ["evaluation mode", "accumulation"])
+def test_gradients_are_those_of_a_single_process(run_plan, variant):
+    # Of the 7 batches of an epoch, the last has 2 samples. The group changes between the accumulated batches.
+    resized = run_plan(wanted={"2": 3, "9": 1, "16": 2}, variant=variant)
+    assert resized.resizes == [(3, 3), (10, 1), (17, 2)]
+    assert weights_are_close(resized.weights, run_plan(variant=variant).weights)
+
+
+def test_no_process_trains_a_single_sample_with_batch_normalisation(run_plan):
+    resized = run_plan(wanted={"2": 3}, variant="batch normalisation")
+    assert resized.trained_counts == [Counter(range(50))] * 4
+    assert all(len(json.loads(indices)) > 1 for _, _, indices in resized.seen)
+
+
+def test_sampler_with_another_order_in_each_process_is_rejected(run_plan):
+    broken = run_plan(wanted={"2": 2}, variant="own order", ends_with=1)
+    assert "data_parallel: the sampler yields other samples in this process than in the first process" in broken.errors
+
+
 def test_batch_order_is_the_same_with_persistent_loader_workers(run_plan):
     resized = run_plan(wanted={"9": 2}, workers=2)
     assert resized.resizes == [(10, 2)]

@@ -111,6 +111,8 @@ class Follower(BatchSource):
             elif message["command"] == "skip":
                 self._must_stay = False
                 return
+            elif message["command"] == "share gradients":
+                self._replica.share_gradients()
             elif message["command"] == "leave":
                 self._replica.leave()
                 self._end_process()

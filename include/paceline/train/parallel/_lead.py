@@ -162,6 +162,10 @@ class Lead(BatchSource):
     def _form_group(self) -> Resume:
         """Add ready processes to the group and remove surplus processes; return the point where training continues."""
         resume = Resume(self._loop.position(), self.epoch_start, data.snapshot(self._loop.loader), {})
+        for process in self._active:
+            with process.connection() as wire:
+                wire.send({"command": "share gradients"})
+        self._replica.share_gradients()
         for leaving in self._active[max(0, self._target - 1) :]:
             self._active.remove(leaving)
             self._dismiss_process(leaving)

@@ -83,7 +83,7 @@ class Replica(nn.Module):
         backend = "nccl" if device.type == "cuda" else "gloo"
         dist.init_process_group(backend, store=store, rank=rank, world_size=world_size)
         if parts:
-            _broadcast_states(parts, rank, device)
+            self._broadcast_states(parts, rank, device)
         model = DistributedDataParallel(
             self.module,
             device_ids=[device] if device.type == "cuda" else None,
@@ -94,6 +94,19 @@ class Replica(nn.Module):
         for parameter in self.module.parameters():
             if parameter.requires_grad:
                 self._hooks.append(parameter.register_hook(self._weighted))  # type: ignore[no-untyped-call]
+
+    def share_gradients(self) -> None:
+        """Average the gradients that are accumulated so far. All processes call this before the group changes.
+
+        Without ``no_sync``, they are already equal in all processes, and stay as they are.
+        """
+        if not self._ddp:
+            return
+        for parameter in self.module.parameters():
+            if parameter.requires_grad:
+                gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+                dist.all_reduce(gradient)
+                parameter.grad = gradient.div_(dist.get_world_size())
 
     def leave(self) -> None:
         """Leave the group."""
@@ -120,20 +133,22 @@ class Replica(nn.Module):
             return gradient
         return gradient * self.weight if self.weight else torch.zeros_like(gradient)
 
-
-def _broadcast_states(parts: Mapping[str, Stateful], rank: int, device: torch.device) -> None:
-    """Load the states of ``parts`` from the first process into the other processes."""
-    buffer = io.BytesIO()
-    if rank == 0:
-        torch.save({name: part.state_dict() for name, part in parts.items()}, buffer)
-    size = torch.tensor([buffer.tell()], device=device)
-    dist.broadcast(size, 0)
-    packed = bytearray(buffer.getbuffer() if rank == 0 else int(size))
-    for chunk in torch.split(torch.frombuffer(packed, dtype=torch.uint8), _CHUNK_BYTES):
-        sent = chunk.to(device)
-        dist.broadcast(sent, 0)
+    def _broadcast_states(self, parts: Mapping[str, Stateful], rank: int, device: torch.device) -> None:
+        """Load the states of ``parts`` and the gradients from the first process into the other processes."""
+        buffer = io.BytesIO()
+        if rank == 0:
+            states = {name: part.state_dict() for name, part in parts.items()}
+            torch.save((states, [parameter.grad for parameter in self.module.parameters()]), buffer)
+        size = torch.tensor([buffer.tell()], device=device)
+        dist.broadcast(size, 0)
+        packed = bytearray(buffer.getbuffer() if rank == 0 else int(size))
+        for chunk in torch.split(torch.frombuffer(packed, dtype=torch.uint8), _CHUNK_BYTES):
+            sent = chunk.to(device)
+            dist.broadcast(sent, 0)
+            if rank > 0:
+                chunk.copy_(sent)
         if rank > 0:
-            chunk.copy_(sent)
-    if rank > 0:
-        states = torch.load(io.BytesIO(packed), map_location="cpu", weights_only=True)
-        restore_parts(dict(parts), states, "the first process")
+            states, gradients = torch.load(io.BytesIO(packed), map_location=device, weights_only=True)
+            restore_parts(dict(parts), states, "the first process")
+            for parameter, gradient in zip(self.module.parameters(), gradients, strict=True):
+                parameter.grad = gradient

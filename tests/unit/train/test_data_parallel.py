@@ -8,12 +8,18 @@ import os
 import signal
 import socket
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from paceline.train import _session, checkpoint, data_parallel, track
+from paceline.train.parallel import _lead as lead_module
+from paceline.train.parallel._lead import Lead
+from paceline.train.parallel._replica import Replica
+from paceline.train.parameter_server._vector import StateVector
+from paceline.train.parameter_server.worker import TrainingWorker
 from paceline.train.progress import parse_line
 
 from .machines import HERE, INCLUDE, LIMIT_S
@@ -104,6 +110,34 @@ def test_no_process_trains_a_single_sample_with_batch_normalisation(run_plan):
     resized = run_plan(wanted={"2": 3}, variant="batch normalisation")
     assert resized.trained_counts == [Counter(range(50))] * 4
     assert all(len(json.loads(indices)) > 1 for _, _, indices in resized.seen)
+
+
+def test_timeout_of_joining_does_not_limit_a_compilation_or_validation(run_plan):
+    stopped = run_plan(wanted={"2": 2}, variant="timeout")
+    assert stopped.text == ["an exchange may take 0:30:00", "ended on 4"]
+
+
+def test_new_process_waits_for_a_device_whose_process_is_still_ending(model, monkeypatch):
+    lead = Lead(Replica(model), None)
+    monkeypatch.setattr(lead_module, "_gpu_count", lambda: 2)
+    monkeypatch.setattr(
+        lead_module, "FollowerProcess", lambda device, folder: SimpleNamespace(device=device, ready=True)
+    )
+    ending = SimpleNamespace(device=1, has_ended=False)
+    lead._dismissed = [ending]
+    lead._start_process()
+    assert lead._starting == []
+    ending.has_ended = True
+    lead._start_process()
+    assert [process.device for process in lead._starting] == [1]
+
+
+def test_worker_of_a_fleet_trains_in_one_process(model, monkeypatch, session, capsys):
+    monkeypatch.setenv("PACELINE_SERVER", "127.0.0.1:1")
+    replica = data_parallel(model)
+    assert "data_parallel() has no effect in a worker of a fleet" in capsys.readouterr().err
+    assert isinstance(session.batch_source(0), TrainingWorker)
+    assert torch.equal(StateVector({"model": replica}).read(), StateVector({"model": model}).read())
 
 
 def test_sampler_with_another_order_in_each_process_is_rejected(run_plan):

@@ -26,7 +26,7 @@ from ._source import BatchSource, LoopState
 from ._values import deferred_number, log
 from .job import EXIT_TERMINATED, is_follower, is_worker, run_by_paceline
 from .progress import Progress, Resamples
-from .saving.checkpoint import Checkpoint, Stateful, check_every_s, check_parts, checkpoint_folder
+from .saving.checkpoint import Checkpoint, Saver, Stateful, check_every_s, check_parts, checkpoint_folder
 
 if TYPE_CHECKING:
     from .parameter_server.worker import TrainingWorker
@@ -40,7 +40,7 @@ class Session:
         self.loop: LoopState | None = None
         self.loops_started = 0  # number of loops since the last checkpoint() outside a loop
         self.last: Progress | None = None  # the last progress shown; reports outside a loop repeat it
-        self.checkpoint: Checkpoint | None = None
+        self.checkpoint: Saver | None = None
         self.parts: dict[str, Stateful] = {}  # as passed to checkpoint()
         self.role: BatchSource | None = None  # set by data_parallel()
         self.worker: TrainingWorker | None = None  # set by the loop if there is a parameter server
@@ -302,6 +302,6 @@ def checkpoint(*, path: str | os.PathLike[str] | None = None, every_s: float | N
     return restored
 
 
-def _same_parts(registered: Checkpoint, parts: dict[str, Any]) -> bool:
-    before = registered.parts
+def _same_parts(registered: Saver, parts: dict[str, Any]) -> bool:
+    before = registered.parts if isinstance(registered, Checkpoint) else {}
     return before.keys() == parts.keys() and all(before[name] is part for name, part in parts.items())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -61,20 +62,74 @@ class Resume:
     reported: dict[str, float]
 
 
-class Checkpoint:
+class Saver(ABC):
+    """Saves the state of a training job when a checkpoint is due, and holds the point to resume from.
+
+    Parameters
+    ----------
+    folder:
+        Folder of the checkpoints.
+    every_s:
+        Seconds between two checkpoints. ``None`` chooses 5 to 60 s, so that saving takes at most 2 % of the time if
+        possible.
+    clock:
+        Function that returns monotonic seconds.
+    """
+
+    def __init__(self, folder: Path, every_s: float | None, clock: Callable[[], float] = time.monotonic) -> None:
+        self.folder = folder
+        self.resume: Resume | None = None
+        self._every_s = every_s
+        self._clock = clock
+        self.save_s: float | None = None  # duration of the last checkpoint
+        self.interval_s = _SHORTEST_INTERVAL_S if every_s is None else every_s
+        self.next_save_s = clock() + self.interval_s
+
+    def save(
+        self,
+        position: Position,
+        epoch_start: dict[str, Any],
+        now: dict[str, Any],
+        reported: dict[str, float],
+    ) -> bool:
+        """Write a checkpoint now; return whether it was written.
+
+        If the write fails, for example on a full disk, log the failure and continue without this checkpoint.
+        """
+        began_s = self._clock()
+        point = {"position": asdict(position), "epoch_start": epoch_start, "now": now, "reported": reported}
+        try:
+            saved = self._write(point)
+        except OSError as error:
+            log(f"cannot write a checkpoint to {self.folder}, training continues: {error}")
+            saved = False
+        ended_s = self._clock()
+        self.save_s = round(ended_s - began_s, 3)
+        if self._every_s is None:
+            self.interval_s = min(_LONGEST_INTERVAL_S, max(_SHORTEST_INTERVAL_S, self.save_s / _MAX_SAVE_FRACTION))
+        self.next_save_s = ended_s + self.interval_s
+        return saved
+
+    @abstractmethod
+    def _write(self, point: dict[str, Any]) -> bool:
+        """Write the state and the ``point`` to resume from; return whether they were written. May raise OSError."""
+
+    def _restore_point(self, point: dict[str, Any], source: Path) -> None:
+        """Set the point to resume from to one that ``_write`` has stored in ``source``."""
+        position = Position(**point["position"])
+        self.resume = Resume(position, point["epoch_start"], point["now"], point["reported"])
+        log(f"resumed from {source}: {position.done} of {position.total} batches were done")
+
+
+class Checkpoint(Saver):
     """The registered objects of a training job and their checkpoint files.
 
     Parameters
     ----------
     parts:
         The objects by name, as passed to ``checkpoint()``.
-    folder:
-        Folder of the checkpoint files.
-    every_s:
-        Seconds between two checkpoints. ``None`` chooses 5 to 60 s, so that saving takes at most 2 % of the time if
-        possible.
-    clock:
-        Function that returns monotonic seconds.
+    folder, every_s, clock:
+        As for ``Saver``.
     """
 
     def __init__(
@@ -85,17 +140,11 @@ class Checkpoint:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.parts = parts
-        self.resume: Resume | None = None
-        self._every_s = every_s
-        self._clock = clock
         self._saved = self._rejected = False
         for name, part in parts.items():
             check_loadable(name, part.state_dict())
         self._store = Store(folder)
-        self.folder = self._store.folder
-        self.save_s: float | None = None  # duration of the last checkpoint
-        self.interval_s = _SHORTEST_INTERVAL_S if every_s is None else every_s
-        self.next_save_s = clock() + self.interval_s
+        super().__init__(folder, every_s, clock)
 
     def load_newest(self) -> tuple[dict[str, Any], Path] | None:
         """Return the content and the path of the newest usable checkpoint; ``None`` if there is none."""
@@ -111,48 +160,18 @@ class Checkpoint:
             return False
         content, path = newest
         restore_parts(self.parts, content["parts"], path)
-        self.resume = Resume(
-            Position(**content["position"]), content["epoch_start"], content["now"], content["reported"]
-        )
+        self._restore_point(content, path)
         self._saved = True
-        position = self.resume.position
-        log(f"resumed from {path}: {position.done} of {position.total} batches were done")
         return True
 
-    def save(
-        self,
-        position: Position,
-        epoch_start: dict[str, Any],
-        now: dict[str, Any],
-        reported: dict[str, float],
-    ) -> bool:
-        """Write a checkpoint now; return whether it was written.
-
-        If the write fails, for example on a full disk, log the failure and continue without this checkpoint. The same
-        applies to a state that could not be restored, except for the first checkpoint: then raise ValueError.
-        """
-        began_s = self._clock()
-        content = {
-            "parts": {name: part.state_dict() for name, part in self.parts.items()},
-            "position": asdict(position),
-            "epoch_start": epoch_start,
-            "now": now,
-            "reported": reported,
-        }
-        saved = self._can_be_restored(content["parts"])
-        if saved:
-            try:
-                self._store.save(content)
-                self._saved = True
-            except OSError as error:
-                log(f"cannot write a checkpoint to {self._store.folder}, training continues: {error}")
-                saved = False
-        ended_s = self._clock()
-        self.save_s = round(ended_s - began_s, 3)
-        if self._every_s is None:
-            self.interval_s = min(_LONGEST_INTERVAL_S, max(_SHORTEST_INTERVAL_S, self.save_s / _MAX_SAVE_FRACTION))
-        self.next_save_s = ended_s + self.interval_s
-        return saved
+    def _write(self, point: dict[str, Any]) -> bool:
+        """Do not write a state that could not be restored; if it is the first one, raise ValueError."""
+        states = {name: part.state_dict() for name, part in self.parts.items()}
+        if not self._can_be_restored(states):
+            return False
+        self._store.save({"parts": states, **point})
+        self._saved = True
+        return True
 
     def _can_be_restored(self, states: dict[str, Any]) -> bool:
         """Return whether the states can be restored. A state may change its types at any time, so check each save."""

@@ -35,10 +35,11 @@ def restore(state: dict[str, Any]) -> None:
     if "torch" in state:
         import torch
 
-        torch.set_rng_state(state["torch"])
+        # A state that was stored as JSON consists of numbers.
+        torch.set_rng_state(torch.as_tensor(state["torch"], dtype=torch.uint8))
         if "cuda" in state:
             if torch.cuda.is_available() and torch.cuda.device_count() == len(state["cuda"]):
-                torch.cuda.set_rng_state_all(state["cuda"])
+                torch.cuda.set_rng_state_all([torch.as_tensor(one, dtype=torch.uint8) for one in state["cuda"]])
             else:
                 log("the CUDA random generators were not restored: the number of devices differs")
     if "numpy" in state:

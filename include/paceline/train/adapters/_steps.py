@@ -1,0 +1,139 @@
+"""Drives an ordinary ``track`` loop from the callbacks of a library that owns the training loop. Used by all adapters.
+
+The loop is advanced by ``next()`` instead of ``for``, so it shows progress, saves and ends as in other training code.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sized
+from pathlib import Path
+
+from paceline.train import _session
+from paceline.train._loop import Loop
+from paceline.train._track import track
+from paceline.train.job import ENV_SERVER, is_worker
+from paceline.train.saving.checkpoint import Resume, check_every_s, checkpoint_folder
+from paceline.train.saving.library import LibraryCheckpoint
+
+
+class Steps:
+    """The steps of one training by a library: progress, checkpoints, SIGTERM and ``stop_early``.
+
+    Create it before the library restores its state. Then call ``start`` once, ``advance`` right before each step, and
+    ``end`` after training. A step may be a boosting round, a batch or an epoch.
+
+    Without a checkpoint folder, and inside another ``track`` loop, nothing is saved or restored.
+
+    Parameters
+    ----------
+    write:
+        Function that writes the library's state into an empty folder, between two steps.
+    path:
+        Folder for checkpoints. Default: the job's folder. Each training of a process has a subfolder.
+    every_s:
+        Seconds between two checkpoints; ``None`` as for ``checkpoint``.
+
+    Raises
+    ------
+    RuntimeError
+        In a worker of a parameter server, or after ``checkpoint()``.
+
+    Examples
+    --------
+    >>> steps = Steps(write=lambda folder: None)
+    >>> steps.start(3)
+    >>> while steps.advance():
+    ...     print(steps.done)
+    0
+    1
+    2
+    """
+
+    def __init__(
+        self,
+        write: Callable[[Path], None],
+        *,
+        path: str | os.PathLike[str] | None = None,
+        every_s: float | None = None,
+    ) -> None:
+        if is_worker():
+            raise RuntimeError(
+                f"${ENV_SERVER}: a parameter server cannot train with a library's own training loop; train in a single "
+                "job, or write the loop with paceline.train.track"
+            )
+        session = _session.current
+        interval_s = check_every_s(every_s)
+        folder = checkpoint_folder(path)
+        self.restored: Path | None = None  # folder with the library's files, to be read before the first step
+        self.resume: Resume | None = None
+        self._loop: Loop[int] | None = None
+        self._steps: Iterator[int] | None = None
+        self._saver: LibraryCheckpoint | None = None
+        if session.loop is not None:
+            return
+        if session.checkpoint is not None:
+            raise RuntimeError("checkpoint() was called, but the adapter saves the library's own state: omit the call")
+        if folder is None:
+            return
+        folder /= f"training-{session.loops_started}"
+        self._saver = LibraryCheckpoint(write, folder, interval_s, session.clock)
+        self.restored = self._saver.restore()
+        self.resume = self._saver.resume
+        if self.resume is not None:
+            session.restore_reported(self.resume.reported)
+
+    @property
+    def done(self) -> int:
+        """Steps done, including those before a restart."""
+        before = self.resume.position.done if self.resume is not None else 0
+        return (self._loop.done if self._loop is not None else 0) or before
+
+    def start(self, steps: int, *, epochs: int = 1, device: object = None, validation: Sized | None = None) -> None:
+        """Start the loop of ``steps`` steps in each epoch. The other arguments are those of ``track``.
+
+        Raises ``ValueError`` if the number of steps differs from that in the checkpoint, at the first ``advance``.
+        """
+        self._loop = track(range(steps), epochs=epochs, device=device, validation=validation)
+        if self._saver is not None:
+            _session.current.checkpoint = self._saver
+        self._steps = iter(self._loop)
+
+    def advance(self) -> bool:
+        """End the current step and begin the next; return whether there is a next step.
+
+        Between the steps, the loop saves if due. Raises ``SystemExit`` after a SIGTERM. There is no next step when all
+        steps are done or after ``stop_early``, also if that was before a restart.
+        """
+        if self._steps is None:
+            return False
+        try:
+            next(self._steps)
+        except StopIteration:
+            self._forget()
+            return False
+        except BaseException:
+            self._forget()
+            raise
+        return True
+
+    def end(self) -> None:
+        """End the current step and training, even if steps are left: the library has ended training."""
+        if self._steps is None or self._loop is None:
+            return
+        if self._loop.done + 1 < self._loop.total:
+            self._loop.stop_early()
+        self.advance()
+
+    def close(self) -> None:
+        """Leave the loop after an error of the library, without a final checkpoint."""
+        steps = self._steps
+        self._forget()
+        if steps is not None:
+            steps.close()  # type: ignore[attr-defined]
+
+    def _forget(self) -> None:
+        self._steps = None
+        session = _session.current
+        if session.checkpoint is self._saver:
+            session.checkpoint = None

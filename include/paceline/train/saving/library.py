@@ -1,0 +1,143 @@
+"""Checkpoints whose files a library writes itself, such as a booster's model. Used by the adapters; needs no torch.
+
+A checkpoint is a folder with the library's files and ``point.json``: the point to resume from and the files' checksums.
+A single rename publishes a complete folder. The two newest folders are kept.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import time
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from paceline.train._values import bad_value, log
+
+from .checkpoint import Saver
+
+FORMAT = 1
+_POINT = "point.json"
+_NAME = re.compile(r"checkpoint-(\d{6,})")
+_CHUNK = 1 << 20
+
+
+class LibraryCheckpoint(Saver):
+    """The checkpoints of a library that writes its state into files.
+
+    Parameters
+    ----------
+    write:
+        Function that writes the state into an empty folder. If it raises ``OSError``, training continues.
+    folder, every_s, clock:
+        As for ``Saver``. The folder is created if missing. Raises ``ValueError`` if it is not writable.
+
+    Examples
+    --------
+    >>> from tempfile import mkdtemp
+    >>> from paceline.train.saving.checkpoint import Position
+    >>> def write(folder):
+    ...     _ = (folder / "model.txt").write_text("three trees")
+    >>> folder = Path(mkdtemp())
+    >>> LibraryCheckpoint(write, folder, None).save(Position(0, 0, 3, 3, 10, 10), {}, {}, {})
+    True
+    >>> (LibraryCheckpoint(write, folder, None).restore() / "model.txt").read_text()
+    'three trees'
+    """
+
+    def __init__(
+        self,
+        write: Callable[[Path], None],
+        folder: Path,
+        every_s: float | None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._write_files = write
+        self._temporary = folder / ".checkpoint.tmp"
+        try:
+            self._temporary.mkdir(parents=True, exist_ok=True)
+            shutil.rmtree(self._temporary)
+        except OSError as error:
+            raise bad_value("path", str(folder), f"a writable folder ({error.strerror})") from None
+        super().__init__(folder, every_s, clock)
+        self._number = max((number for number, _ in self._folders()), default=0)
+
+    def restore(self) -> Path | None:
+        """Set the point to resume from; return the folder of the newest usable checkpoint, ``None`` if there is none.
+
+        Read its files before the next save, which may remove the folder.
+        """
+        folders = self._folders()
+        for _, folder in folders:
+            try:
+                point = _read_point(folder)
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                log(f"checkpoint {folder} is unusable, trying the previous checkpoint: {error}")
+                continue
+            self._restore_point(point, folder)
+            return folder
+        if folders:
+            log(f"no usable checkpoint in {self.folder}: starting from the beginning")
+        return None
+
+    def _write(self, point: dict[str, Any]) -> bool:
+        try:
+            self._temporary.mkdir()
+            self._write_files(self._temporary)
+            checksums = {str(path.relative_to(self._temporary)): _checksum(path) for path in _files(self._temporary)}
+            content = {"format": FORMAT, "files": checksums, **point}
+            (self._temporary / _POINT).write_text(json.dumps(content, default=_plain_numbers), encoding="utf-8")
+            for path in self._temporary.rglob("*"):
+                _sync(path)
+            _sync(self._temporary)
+            self._temporary.rename(self.folder / f"checkpoint-{self._number + 1:06d}")
+        finally:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+        self._number += 1
+        _sync(self.folder)
+        for _, old in self._folders()[2:]:
+            shutil.rmtree(old, ignore_errors=True)
+        return True
+
+    def _folders(self) -> list[tuple[int, Path]]:
+        matches = ((path, _NAME.fullmatch(path.name)) for path in self.folder.iterdir())
+        return sorted(((int(match[1]), path) for path, match in matches if match), reverse=True)
+
+
+def _read_point(folder: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((folder / _POINT).read_text(encoding="utf-8"))
+    if content.pop("format") != FORMAT:
+        raise ValueError("not a checkpoint of this version of paceline.train")
+    for name, checksum in content.pop("files").items():
+        if _checksum(folder / name) != checksum:
+            raise ValueError(f"the content of {name} does not match its checksum")
+    return content
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def _checksum(path: Path) -> int:
+    checksum = 0
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            checksum = zlib.crc32(chunk, checksum)
+    return checksum
+
+
+def _plain_numbers(value: Any) -> Any:
+    """Return a tensor with the state of a random number generator as a list."""
+    return value.tolist()
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

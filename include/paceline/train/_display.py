@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import math
 import os
 import sys
 import uuid
@@ -16,7 +17,7 @@ from dataclasses import replace
 from typing import Any, Protocol, TextIO
 
 from ._values import log
-from .job import ENV_PROGRESS, is_follower, run_by_paceline
+from .job import ENV_PROGRESS, is_follower, rank, run_by_paceline
 from .progress import Progress
 
 # Up to this size a write to a pipe is atomic, even if loader workers write to it at the same time (PIPE_BUF).
@@ -50,10 +51,10 @@ class Display(Protocol):
 def choose_display() -> Display:
     """Return ``Lines`` on standard output if Paceline started this process or ``$PACELINE_PROGRESS`` is ``lines``.
 
-    Otherwise, return a display on standard error, like tqdm: a ``Bar`` on a terminal, else ``Text``. Followers of
-    data-parallel training are ``Silent``.
+    Otherwise, return a display on standard error, like tqdm: a ``Bar`` on a terminal, else ``Text``. Of several ranks,
+    only rank 0 has an output, and followers of data-parallel training have none.
     """
-    if is_follower():
+    if is_follower() or rank():
         return Silent()
     if run_by_paceline() or os.environ.get(ENV_PROGRESS) == "lines":
         return Lines(sys.stdout)
@@ -64,7 +65,7 @@ def choose_display() -> Display:
 class Silent:
     """Shows nothing: another process of the job shows the progress."""
 
-    interval_s = float("inf")
+    interval_s = math.inf
 
     def show(self, progress: Progress) -> None:
         """Do nothing."""

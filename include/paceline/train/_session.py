@@ -24,8 +24,9 @@ from ._display import Display, choose_display
 from ._resampled import Resampled
 from ._source import BatchSource, LoopState
 from ._values import deferred_number, log
-from .job import EXIT_TERMINATED, is_follower, is_worker, run_by_paceline
+from .job import EXIT_TERMINATED, is_follower, is_worker, rank, run_by_paceline
 from .progress import Progress, Resamples
+from .saving import ranks
 from .saving.checkpoint import Checkpoint, Saver, Stateful, check_every_s, check_parts, checkpoint_folder
 
 if TYPE_CHECKING:
@@ -156,6 +157,10 @@ class Session:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGTERM)
         elif self.loop is not None and (self.checkpoint is not None or self.worker is not None):
+            if rank():
+                ranks.end_after_rank_0()
+                return
+            atexit.register(ranks.announce_end)
             self.terminating = True
             self.loop.check_now()
         elif self.loop is None and _in_loop(frame):

@@ -11,6 +11,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from .job import rank
+
 
 def bad_value(field: str, value: object, accepted: str) -> ValueError:
     """Return an error that names the field, the value and the accepted values.
@@ -57,6 +59,8 @@ def deferred_number(field: str, value: Any) -> Callable[[], float]:
 
 
 def log(text: str) -> None:
-    """Write a message for users to standard error; standard output is for programs."""
+    """Write a message for users to standard error; standard output is for programs. Rank 0 speaks for all ranks."""
+    if rank():
+        return
     with contextlib.suppress(OSError, ValueError):  # a closed stream must not end the job
         print(f"paceline: {text}", file=sys.stderr, flush=True)

@@ -49,6 +49,12 @@ def run_by_paceline() -> bool:
     return bool(os.environ.get(ENV_OUTPUT))
 
 
+def rank() -> int:
+    """Return the rank of this process among the processes of ``torchrun`` or Accelerate; 0 for a single process."""
+    several = int(os.environ.get("WORLD_SIZE") or 1) > 1
+    return int(os.environ.get("RANK") or 0) if several else 0
+
+
 def is_worker() -> bool:
     """Return whether this process is a worker of a parameter server."""
     return bool(os.environ.get(ENV_SERVER))

@@ -18,6 +18,8 @@ from paceline.train.job import ENV_CONTROL
 class CpuShare:
     """The share of the processor that this process may use, in cores.
 
+    The processes that ``torchrun`` starts on a machine divide the share of their job.
+
     Parameters
     ----------
     environ:
@@ -30,9 +32,14 @@ class CpuShare:
         control = environ.get(ENV_CONTROL)
         self._control = Path(control) if control else None
         self._groups = [] if control else list(_groups_of_process(root))
+        self._processes = int(environ.get("LOCAL_WORLD_SIZE") or 1)
 
     def read(self) -> float | None:
         """Return the share in cores; ``None`` if there is no limit or the limit cannot be read."""
+        of_the_job = self._read_job()
+        return None if of_the_job is None else of_the_job / self._processes
+
+    def _read_job(self) -> float | None:
         if self._control is not None:
             return _read_control(self._control)
         quotas = [quota for group in self._groups if (quota := _read_quota(group)) is not None]

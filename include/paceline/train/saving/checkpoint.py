@@ -7,14 +7,16 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from paceline.train._values import bad_value, log
-from paceline.train.job import ENV_CHECKPOINT
+from paceline.train.job import ENV_CHECKPOINT, rank
 
-from .store import Store, check_loadable
+from . import rng
+from .ranks import from_rank_0
+from .store import Store, check_complete, check_loadable
 
 # Maximum fraction of the training time spent on saving, as far as the bounds on the interval allow.
 _MAX_SAVE_FRACTION = 0.02
@@ -65,6 +67,8 @@ class Resume:
 class Saver(ABC):
     """Saves the state of a training job when a checkpoint is due, and holds the point to resume from.
 
+    Of several ranks, rank 0 reads and writes the files, and sends the others what it has read.
+
     Parameters
     ----------
     folder:
@@ -83,7 +87,7 @@ class Saver(ABC):
         self._clock = clock
         self.save_s: float | None = None  # duration of the last checkpoint
         self.interval_s = _SHORTEST_INTERVAL_S if every_s is None else every_s
-        self.next_save_s = clock() + self.interval_s
+        self.next_save_s = math.inf if rank() else clock() + self.interval_s
 
     def save(
         self,
@@ -92,10 +96,12 @@ class Saver(ABC):
         now: dict[str, Any],
         reported: dict[str, float],
     ) -> bool:
-        """Write a checkpoint now; return whether it was written.
+        """Write a checkpoint now; return whether it was written. Of several ranks, only rank 0 writes.
 
         If the write fails, for example on a full disk, log the failure and continue without this checkpoint.
         """
+        if rank():
+            return False
         began_s = self._clock()
         point = {"position": asdict(position), "epoch_start": epoch_start, "now": now, "reported": reported}
         try:
@@ -117,7 +123,8 @@ class Saver(ABC):
     def _restore_point(self, point: dict[str, Any], source: Path) -> None:
         """Set the point to resume from to one that ``_write`` has stored in ``source``."""
         position = Position(**point["position"])
-        self.resume = Resume(position, point["epoch_start"], point["now"], point["reported"])
+        resume = Resume(position, point["epoch_start"], point["now"], point["reported"])
+        self.resume = _for_rank(own_rank, resume) if (own_rank := rank()) else resume
         log(f"resumed from {source}: {position.done} of {position.total} batches were done")
 
 
@@ -142,13 +149,15 @@ class Checkpoint(Saver):
         self.parts = parts
         self._saved = self._rejected = False
         for name, part in parts.items():
-            check_loadable(name, part.state_dict())
-        self._store = Store(folder)
+            state = part.state_dict()
+            check_complete(name, part, state)
+            check_loadable(name, state)
+        self._store = Store(folder) if rank() == 0 else None
         super().__init__(folder, every_s, clock)
 
     def load_newest(self) -> tuple[dict[str, Any], Path] | None:
         """Return the content and the path of the newest usable checkpoint; ``None`` if there is none."""
-        return self._store.load()
+        return from_rank_0(self._store.load() if self._store is not None else None)
 
     def restore(self) -> bool:
         """Restore the objects from the newest usable checkpoint; return whether there is a usable checkpoint.
@@ -167,7 +176,7 @@ class Checkpoint(Saver):
     def _write(self, point: dict[str, Any]) -> bool:
         """Do not write a state that could not be restored; if it is the first one, raise ValueError."""
         states = {name: part.state_dict() for name, part in self.parts.items()}
-        if not self._can_be_restored(states):
+        if self._store is None or not self._can_be_restored(states):
             return False
         self._store.save({"parts": states, **point})
         self._saved = True
@@ -188,6 +197,14 @@ class Checkpoint(Saver):
             self._rejected = True
             return False
         return True
+
+
+def _for_rank(own_rank: int, resume: Resume) -> Resume:
+    """Return the resume point with other random numbers than rank 0's, so that dropout masks differ between ranks."""
+    own = rng.for_rank(own_rank, resume.position.done, resume.now["global"])
+    now = resume.now | {"global": own}
+    # Between two epochs, the next epoch starts with the current states.
+    return replace(resume, now=now, epoch_start=resume.epoch_start if resume.position.batch else now)
 
 
 def restore_parts(parts: dict[str, Stateful], stored: dict[str, Any], source: object) -> None:

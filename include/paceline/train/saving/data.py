@@ -64,9 +64,11 @@ def rewind(loader: Iterable[Any], state: dict[str, Any]) -> None:
 
 def start_epoch(loader: Iterable[T], epoch: int) -> Iterator[T]:
     """Start an epoch at its first batch."""
-    for sampler in _samplers(loader):
-        set_epoch = getattr(sampler, "set_epoch", None)
-        if callable(set_epoch):  # DistributedSampler and similar samplers seed their shuffle with the epoch
+    # DistributedSampler and similar samplers seed their shuffle with the epoch. A loader of Accelerate passes the epoch
+    # to samplers that it wraps, and would otherwise count the epochs of this process.
+    for owner in (loader, *_samplers(loader)):
+        set_epoch = getattr(owner, "set_epoch", None)
+        if callable(set_epoch):
             set_epoch(epoch)
     return iter(loader)
 
@@ -113,11 +115,13 @@ def _samplers(loader: Iterable[Any]) -> Iterator[Any]:
         sampler = getattr(loader, name, None)
         while sampler is not None:
             yield sampler
-            inner = getattr(sampler, "sampler", None)
+            inner = getattr(sampler, "sampler", getattr(sampler, "batch_sampler", None))
             sampler = inner if inner is not sampler else None
 
 
 def _loader_generators(loader: Iterable[Any]) -> list[Any]:
-    generators = (getattr(owner, "generator", None) for owner in (loader, *_samplers(loader)))
+    # A sampler with ``set_epoch`` seeds its generator in each epoch, and Accelerate's sampler creates it only then.
+    owners = [loader, *(sampler for sampler in _samplers(loader) if not hasattr(sampler, "set_epoch"))]
+    generators = (getattr(owner, "generator", None) for owner in owners)
     usable = (g for g in generators if hasattr(g, "get_state") and hasattr(g, "set_state"))
     return list({id(g): g for g in usable}.values())  # a loader and its sampler usually share a generator

@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from paceline.train._values import bad_value, log
+from paceline.train.job import rank
 
 from .checkpoint import Saver
+from .ranks import from_rank_0
 
 FORMAT = 1
 _POINT = "point.json"
@@ -59,27 +61,33 @@ class LibraryCheckpoint(Saver):
         self._write_files = write
         self._temporary = folder / ".checkpoint.tmp"
         try:
-            self._temporary.mkdir(parents=True, exist_ok=True)
-            shutil.rmtree(self._temporary)
+            if rank() == 0:
+                self._temporary.mkdir(parents=True, exist_ok=True)
+                shutil.rmtree(self._temporary)
         except OSError as error:
             raise bad_value("path", str(folder), f"a writable folder ({error.strerror})") from None
         super().__init__(folder, every_s, clock)
-        self._number = max((number for number, _ in self._folders()), default=0)
+        self._number = max((number for number, _ in self._folders()), default=0) if rank() == 0 else 0
 
     def restore(self) -> Path | None:
         """Set the point to resume from; return the folder of the newest usable checkpoint, ``None`` if there is none.
 
-        Read its files before the next save, which may remove the folder.
+        Read its files before the next save, which may remove the folder. Rank 0 chooses the folder for all ranks.
         """
+        newest = from_rank_0(self._newest() if rank() == 0 else None)
+        if newest is None:
+            return None
+        point, folder = newest
+        self._restore_point(point, folder)
+        return folder
+
+    def _newest(self) -> tuple[dict[str, Any], Path] | None:
         folders = self._folders()
         for _, folder in folders:
             try:
-                point = _read_point(folder)
+                return _read_point(folder), folder
             except (OSError, ValueError, KeyError, TypeError) as error:
                 log(f"checkpoint {folder} is unusable, trying the previous checkpoint: {error}")
-                continue
-            self._restore_point(point, folder)
-            return folder
         if folders:
             log(f"no usable checkpoint in {self.folder}: starting from the beginning")
         return None

@@ -49,6 +49,13 @@ def restore(state: dict[str, Any]) -> None:
         numpy.random.set_state((name, numpy.array(keys, dtype=numpy.uint32), position, has_gauss, cached))
 
 
+def for_rank(rank: int, done: int, state: dict[str, Any]) -> dict[str, Any]:
+    """Return the states for a rank that continues from rank 0's ``state`` after ``done`` batches."""
+    restore(state)
+    reseed(rank, done)
+    return capture()
+
+
 def reseed(rank: int, done: int) -> None:
     """Seed the generators so that each process of the job draws different numbers."""
     import torch

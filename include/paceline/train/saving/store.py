@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -108,6 +109,22 @@ def check_loadable(part: str, state: Any) -> None:
         match = re.search(r"GLOBAL (\S+)", str(error)) or re.search(r"(.+)", str(error))
         detail = match[1] if match else type(error).__name__
         raise ValueError(f"{part}: got a state with {detail}, expected {accepted}") from None
+
+
+def check_complete(name: str, part: Any, state: Any) -> None:
+    """Raise ``ValueError`` if ``state`` is a shard, because rank 0 alone cannot save a model that ranks share."""
+    modules = part.modules() if callable(getattr(part, "modules", None)) else ()
+    kinds = {type(item).__name__ for item in (*modules, *_leaves(state))}
+    if sharded := kinds & {"FullyShardedDataParallel", "DTensor", "ShardedTensor"}:
+        raise bad_value(name, f"a state in shards ({min(sharded)})", "a state that is complete in rank 0, as with DDP")
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, (dict, list, tuple)):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _leaves(item)
+    else:
+        yield value
 
 
 def _without_tensors(value: Any, tensor: type) -> Any:

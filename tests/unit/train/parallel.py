@@ -11,19 +11,16 @@ import itertools
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy
 import torch
-from tests.unit.forked import Forked
+from tests.unit.train.forked_followers import fork_followers
 from torch.utils.data import DataLoader, Dataset
 
 from paceline.train import _session, checkpoint, data_parallel, device, output_dir, stop_early, track
-from paceline.train.parallel import _process
 from paceline.train.parallel._lead import Lead
 
 SAMPLES, BATCH_SIZE, EPOCHS = 50, 8, 4  # the last batch of an epoch has fewer samples than there are processes
@@ -40,12 +37,8 @@ class SquaresDataset(Dataset):
         return index, self.x[index], self.x[index].square().sum()
 
 
-def fork_follower(command, *, env, pass_fds, stdin, stdout):
-    return Forked(plan["fork"], command[1:], env=env, pass_fds=pass_fds, stdout=stdout, process_group=os.getpgrp())
-
-
 plan = json.loads(Path(sys.argv[1]).read_text())
-_process.subprocess = SimpleNamespace(**vars(subprocess) | {"Popen": fork_follower})
+fork_followers(plan["fork"])
 torch.manual_seed(0)
 torch.set_default_dtype(torch.float64)  # rounding errors are smaller than the errors to detect
 # Each reading advances the clock by a second, so the loop reads its CPU share after every batch.

@@ -54,7 +54,11 @@ class SlicedBatches:
 
     def __iter__(self) -> Iterator[Sequence[Any]]:
         self._slices.clear()
-        for number, batch in enumerate(self.sampler):
+        # Some samplers draw random numbers here, before the loader draws its seed: keep this order.
+        return self._divide(iter(self.sampler))
+
+    def _divide(self, batches: Iterator[Sequence[Any]]) -> Iterator[Sequence[Any]]:
+        for number, batch in enumerate(batches):
             samples = list(batch)
             ends = slice_ends(len(samples), self._world_size, self._min_samples)
             own = samples[ends[self._rank] : ends[self._rank + 1]]

@@ -299,12 +299,17 @@ def checkpoint(*, path: str | os.PathLike[str] | None = None, every_s: float | N
         return False
     created = Checkpoint(checked, folder, interval_s, current.clock)
     restored = created.restore()
-    current.checkpoint = created
-    current.loops_started = 0
-    if created.resume is not None:
-        current.restore_reported(created.resume.reported)
-    current.handle_sigterm()
+    register(created)
     return restored
+
+
+def register(saver: Saver) -> None:
+    """Let the coming loop save with ``saver`` and resume from the point that it has restored."""
+    current.checkpoint = saver
+    current.loops_started = 0
+    if saver.resume is not None:
+        current.restore_reported(saver.resume.reported)
+    current.handle_sigterm()
 
 
 def _same_parts(registered: Saver, parts: dict[str, Any]) -> bool:

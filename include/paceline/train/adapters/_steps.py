@@ -13,6 +13,7 @@ from paceline.train import _session
 from paceline.train._loop import Loop
 from paceline.train._track import track
 from paceline.train.job import ENV_SERVER, is_worker
+from paceline.train.pacing import threads as _threads
 from paceline.train.saving.checkpoint import Resume, check_every_s, checkpoint_folder
 from paceline.train.saving.library import LibraryCheckpoint
 
@@ -89,15 +90,30 @@ class Steps:
         before = self.resume.position.done if self.resume is not None else 0
         return (self._loop.done if self._loop is not None else 0) or before
 
-    def start(self, steps: int, *, epochs: int = 1, device: object = None, validation: Sized | None = None) -> None:
-        """Start the loop of ``steps`` steps in each epoch. The other arguments are those of ``track``.
+    def start(
+        self,
+        steps: int,
+        *,
+        epochs: int = 1,
+        device: object = None,
+        validation: Sized | None = None,
+        threads: int | None = None,
+        pool: _threads.ThreadPool | None = None,
+    ) -> None:
+        """Start the loop of ``steps`` steps in each epoch.
 
-        Raises ``ValueError`` if the number of steps differs from that in the checkpoint, at the first ``advance``.
+        ``pool`` contains the threads of a library that does not use torch's. The other arguments are those of
+        ``track``. If the number of steps differs from that in the checkpoint, the first ``advance`` raises
+        ``ValueError``.
         """
-        self._loop = track(range(steps), epochs=epochs, device=device, validation=validation)
-        if self._saver is not None:
-            _session.current.checkpoint = self._saver
+        self._loop = track(range(steps), epochs=epochs, device=device, validation=validation, threads=threads)
+        session = _session.current
         self._steps = iter(self._loop)
+        if self._saver is not None:
+            session.checkpoint = self._saver
+        if session.loop is None:
+            session.loop = self._loop  # for reports and stop_early() before the first step, when callbacks are replayed
+        _threads.library_pool = pool
 
     def advance(self) -> bool:
         """End the current step and begin the next; return whether there is a next step.
@@ -134,6 +150,9 @@ class Steps:
 
     def _forget(self) -> None:
         self._steps = None
+        _threads.library_pool = None
         session = _session.current
+        if session.loop is self._loop:
+            session.loop = None
         if session.checkpoint is self._saver:
             session.checkpoint = None

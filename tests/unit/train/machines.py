@@ -172,11 +172,16 @@ class EmulatedTraining:
             machine.kill()
 
 
-def make_joined_training(names, batch_size, numbers=3, epochs=1):
-    """Return a ``SharedTraining`` with a state of ``numbers`` values and workers on connections 0, 1, 2, ...."""
+def make_joined_training(names, batch_size, numbers=3, epochs=1, vector=None):
+    """Return a ``SharedTraining`` with workers on connections 0, 1, 2, ....
+
+    The state is that of ``vector``, or ``numbers`` zeros.
+    """
+    numbers, summed = (vector.size, vector.summed) if vector is not None else (numbers, numbers)
+    initial = vector.read() if vector is not None else torch.zeros(numbers)
     training = SharedTraining({name: SampleShare(1, batch_size) for name in names}, stuck_s=60.0)
-    training.set_initial_state(torch.zeros(numbers))
+    training.set_initial_state(initial, summed)
     for connection_id, name in enumerate(names):
-        assert training.rejection_reason(name, epochs, numbers) is None
+        assert training.rejection_reason(name, epochs, numbers, summed) is None
         training.join(name, connection_id)
     return training

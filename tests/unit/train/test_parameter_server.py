@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from paceline.train import _session, checkpoint, track
 from paceline.train.parameter_server import _handshake as handshake
 from paceline.train.parameter_server import worker as worker_module
-from paceline.train.parameter_server._vector import StateVector
+from paceline.train.parameter_server._vector import StateVector, apply_update
 from paceline.train.parameter_server.peer import connect
 from paceline.train.parameter_server.plan import read_plan
 
@@ -32,7 +32,9 @@ def test_workers_share_samples_and_end_with_the_same_model(start_training, loade
     workers = training.start_workers("abc", {"workers": loader_workers})
     training.finish_and_check(workers)
     batches = {int(worker.model["batches"]) for worker in workers}
-    assert batches == {sum(worker.newest_progress.done for worker in workers)}  # buffers are added up, too
+    assert batches == {sum(worker.newest_progress.done for worker in workers)}  # whole-number buffers are added up
+    (average,) = {float(worker.model["average"]) for worker in workers}
+    assert 0.9 <= average <= 1.0, "floating-point buffers are averaged: a sum would exceed 1"
     assert all(worker.newest_progress.percent == 100 for worker in workers)
     last = training.server.newest_progress
     assert (last.event, last.done, last.total) == ("finish", EPOCHS * SAMPLES, EPOCHS * SAMPLES)
@@ -207,11 +209,21 @@ def test_buffers_of_any_dtype_survive_conversion_to_a_state_vector(buffer):
     assert len(before) == vector.size
     with torch.no_grad():
         module.weight += 1.0
-    change = vector.change_since(before)
-    assert change.isfinite().all()
-    assert change.sum().item() == pytest.approx(1.0)
-    vector.write(before + change)
+    update = vector.update_since(before)
+    assert update.isfinite().all()
+    after = before.clone()
+    apply_update(after, update, vector.summed, staleness=7)
+    assert torch.where(after == before, 0.0, after - before).sum().item() == pytest.approx(1.0)
+    vector.write(after)
     assert torch.equal(module.kept, buffer)
+
+
+def test_buffer_that_becomes_infinite_makes_the_update_infinite():
+    module = torch.nn.BatchNorm1d(1)
+    vector = StateVector({"model": module})
+    before = vector.read()
+    module.running_var.fill_(float("inf"))
+    assert not vector.update_since(before).isfinite().all()
 
 
 @pytest.mark.parametrize("stop_after", [20, -20])
@@ -240,7 +252,7 @@ def test_mismatched_worker_is_rejected_with_the_reason(start_training):
     training.start_workers("a")
     for name, other, reason in (
         ("stranger", {}, "the schedule has no share for stranger"),
-        ("b", {"samples": SAMPLES + 1}, f"the model of b has {SAMPLES + 2} numbers, other workers {SAMPLES + 1}"),
+        ("b", {"samples": SAMPLES + 1}, f"the model of b has {SAMPLES + 3} numbers, other workers {SAMPLES + 2}"),
         ("b", {"epochs": EPOCHS + 1}, f"b has {EPOCHS + 1} epochs, other workers {EPOCHS}"),
     ):
         worker = training.start_worker(name, **other)
@@ -317,7 +329,7 @@ def test_asynchronous_updates_reach_the_accuracy_of_one_worker():
     def train_and_measure_accuracy(names):
         model = torch.nn.Linear(8, 1)
         vector = StateVector({"model": model})
-        training = make_joined_training(names, batch_size=5, numbers=vector.size, epochs=2)
+        training = make_joined_training(names, batch_size=5, epochs=2, vector=vector)
         seen = dict.fromkeys(names, training.snapshot())
         while not training.ended:
             for connection_id, name in enumerate(names):
@@ -333,8 +345,8 @@ def test_asynchronous_updates_reach_the_accuracy_of_one_worker():
                 with torch.no_grad():
                     for parameter in model.parameters():
                         parameter -= 0.2 * parameter.grad
-                version, change = training.own_range()[0]["version"], vector.change_since(seen[name])
-                assert training.apply_change(name, connection_id, lease["number"], version, change, {})
+                version, update = training.own_range()[0]["version"], vector.update_since(seen[name])
+                assert training.apply_change(name, connection_id, lease["number"], version, update, {})
                 seen[name] = training.snapshot()
         vector.write(training.snapshot())
         return float(((model(inputs).squeeze(1) > 0) == (wanted > 0)).float().mean())

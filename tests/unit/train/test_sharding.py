@@ -113,18 +113,18 @@ def test_job_resumes_from_its_checkpoint_after_a_holder_is_killed(start_training
     training.finish_and_check(workers)
 
 
-def test_held_shard_adds_a_change_once_when_it_is_committed():
+def test_held_shard_applies_an_update_once_when_it_is_committed():
     holder = HeldShard()
     with pytest.raises(ValueError, match="change: got 2 numbers, expected at most 0"):
         holder.allocate(2)
-    holder.replace(1, torch.zeros(2), total_size=4)
+    holder.replace(1, torch.zeros(2), total_size=4, summed=1)
     assert holder.store("a", 1, 7, torch.ones(2))
     assert not holder.store("b", 0, 8, torch.ones(2)), "for a previous shard"
     assert not holder.store("b", 1, 8, torch.ones(3))
-    assert holder.commit("a", 7)
-    assert not holder.commit("a", 7)
-    assert not holder.commit("b", 8)
-    assert holder.read(1).tolist() == [1.0, 1.0]
+    assert holder.commit("a", 7, staleness=3)
+    assert not holder.commit("a", 7, staleness=0)
+    assert not holder.commit("b", 8, staleness=0)
+    assert holder.read(1).tolist() == [1.0, 0.5], "the first number is added to, the second is averaged"
     assert holder.read(2) is None
     with pytest.raises(ValueError, match="not finite"):
         holder.store("a", 1, 9, torch.tensor([1.0, float("nan")]))

@@ -15,7 +15,7 @@ _TIMEOUT_S = 60.0  # maximum wait for the response of a process
 
 
 class Ranges:
-    """Exchanges data with all processes in parallel: sends ranges of a change and fetches ranges of the state.
+    """Exchanges data with all processes in parallel: sends ranges of an update and fetches ranges of the state.
 
     Parameters
     ----------
@@ -62,11 +62,11 @@ class Ranges:
         """Return the parameter server's range of ``vector``."""
         return vector[: self._server_size]
 
-    def push(self, number: int, change: torch.Tensor) -> bool:
-        """Send the change of a batch; return false if a process rejected it, because the ranges have changed."""
+    def push(self, number: int, update: torch.Tensor) -> bool:
+        """Send the update of a batch; return false if a process rejected it, because the ranges have changed."""
 
         def send(peer: Peer, section: slice) -> bool:
-            peer.send({"kind": "push", "version": self.version, "number": number}, change[section])
+            peer.send({"kind": "push", "version": self.version, "number": number}, update[section])
             return bool(peer.receive()["kind"] == "kept")
 
         return all(self._run_all(send))

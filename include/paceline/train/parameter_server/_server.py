@@ -31,9 +31,9 @@ _END_NOTICE_S = 30.0
 class Server:
     """The parameter server of a training job.
 
-    Each worker fetches the newest state, trains a batch with its own optimizer, and sends the change of the state. The
-    server adds the changes in the order of arrival (asynchronous updates), so no worker waits for another worker. A
-    batch counts as done if and only if its change is applied.
+    Each worker fetches the newest state, trains a batch with its own optimizer, and sends an update of the state. The
+    server applies the updates in the order of arrival (asynchronous updates), so no worker waits for another worker. A
+    batch counts as done if and only if its update is applied.
 
     Parameters
     ----------
@@ -159,15 +159,15 @@ class Server:
 
     def _admit(self, peer: Peer, worker: str, message: dict[str, Any], connection_id: int) -> bool:
         """Admit or reject a worker; return whether it is admitted."""
-        training, size = self._training, message["size"]
-        reason = training.rejection_reason(worker, message["epochs"], size, message.get("until"))
+        training, size, summed = self._training, message["size"], message["summed"]
+        reason = training.rejection_reason(worker, message["epochs"], size, summed, message.get("until"))
         if reason is None and not training.has_state:
             initial = torch.zeros(size, dtype=getattr(torch, message["dtype"]))
             peer.send({"kind": "begin"})
             peer.receive(initial)
-            training.set_initial_state(initial)
+            training.set_initial_state(initial, summed)
             # Another worker may have sent its initial state first, with another size.
-            reason = training.rejection_reason(worker, message["epochs"], size)
+            reason = training.rejection_reason(worker, message["epochs"], size, summed)
         if reason is not None:
             peer.send({"kind": "excluded" if training.has_excluded(worker) else "rejected", "why": reason})
             return False
@@ -205,8 +205,8 @@ class Server:
                 training.disconnect(worker, connection_id, "training is over", failed=False)
             return answer["kind"] not in ("over", "rejected")
         if kind == "done":
-            change = sent[0] if received else torch.empty(0)
-            result = message["number"], message["version"], change, message["reported"], message["reports"]
+            update = sent[0] if received else torch.empty(0)
+            result = message["number"], message["version"], update, message["reported"], message["reports"]
             counts = training.apply_change(worker, connection_id, *result)
             layout, own_range = training.own_range()
             kind = "moved" if counts is None else "accepted"

@@ -12,6 +12,7 @@ import torch
 
 from paceline.train._values import log
 
+from ._vector import apply_update
 from .peer import DisconnectedError, Peer
 
 _PATIENCE_S = 30.0  # maximum wait for a response; all workers wait during this time
@@ -40,14 +41,17 @@ class Holder:
         self._peer = peer
         peer.set_timeout(_PATIENCE_S)
 
-    def set_range(self, version: int, vector: torch.Tensor, total_size: int) -> None:
-        """Send the process its range ``vector`` of a whole vector of ``total_size`` numbers."""
-        dtype = str(vector.dtype).removeprefix("torch.")
-        self._request({"kind": "hold", "version": version, "dtype": dtype, "whole": total_size}, vector)
+    def set_range(self, version: int, vector: torch.Tensor, total_size: int, summed: int) -> None:
+        """Send the process its range ``vector`` of a whole vector of ``total_size`` numbers.
 
-    def commit(self, worker: str, number: int) -> None:
-        """Make the process add the change that a worker has sent for a batch."""
-        self._request({"kind": "commit", "worker": worker, "number": number})
+        Changes of the first ``summed`` numbers of the range add up.
+        """
+        fields = {"dtype": str(vector.dtype).removeprefix("torch."), "whole": total_size, "summed": summed}
+        self._request({"kind": "hold", "version": version, **fields}, vector)
+
+    def commit(self, worker: str, number: int, staleness: int) -> None:
+        """Make the process apply the update that a worker has sent for a batch."""
+        self._request({"kind": "commit", "worker": worker, "number": number, "staleness": staleness})
 
     def fetch(self, into: torch.Tensor) -> None:
         """Copy the process's range to ``into``."""
@@ -80,6 +84,8 @@ class Spread:
 
     def __init__(self) -> None:
         self._vector: torch.Tensor | None = None
+        self.summed = 0
+        """Length of the first part of the vector, whose changes add up; see ``StateVector``."""
         self._holders: list[Holder] = []
         # The first version is random, so that changes sent for the layout of a previous server are rejected.
         self.version = int.from_bytes(os.urandom(4), "big") + 1
@@ -101,9 +107,9 @@ class Spread:
         """Number of processes that hold a range."""
         return 1 + len(self._holders)
 
-    def set_initial_state(self, vector: torch.Tensor) -> None:
+    def set_initial_state(self, vector: torch.Tensor, summed: int) -> None:
         """Set the vector, and distribute its ranges."""
-        self._vector = vector
+        self._vector, self.summed = vector, summed
         self._distribute()
 
     def own_range(self) -> torch.Tensor:
@@ -111,11 +117,11 @@ class Spread:
         assert self._vector is not None
         return self._vector[: self._start(1)]
 
-    def commit(self, worker: str, number: int, change: torch.Tensor) -> None:
-        """Add ``change`` to the server's range; other processes add the change that they received for the batch."""
-        self.own_range().add_(change)
+    def commit(self, worker: str, number: int, update: torch.Tensor, staleness: int) -> None:
+        """Apply ``update`` to the server's range; other processes apply the update that they received for the batch."""
+        apply_update(self.own_range(), update, self._summed_from(0), staleness)
         for holder in self._holders:
-            holder.commit(worker, number)
+            holder.commit(worker, number, staleness)
 
     def fetch_all(self) -> torch.Tensor:
         """Fetch the newest ranges from all processes and return the whole vector."""
@@ -174,16 +180,19 @@ class Spread:
         for index, holder in enumerate(self._holders, start=1):
             if self._vector is None:
                 continue
+            section = self._vector[self._start(index) : self._start(index + 1)]
             try:
-                holder.set_range(
-                    self.version, self._vector[self._start(index) : self._start(index + 1)], len(self._vector)
-                )
+                holder.set_range(self.version, section, len(self._vector), self._summed_from(index))
             except DisconnectedError as error:
                 log(f"{holder.name} cannot hold its shard of the state: {error}")
                 holder.close()
                 self._holders = [other for other in self._holders if other is not holder]
                 return self._distribute()
         return None
+
+    def _summed_from(self, index: int) -> int:
+        """Return how many numbers of a range add up."""
+        return max(min(self.summed, self._start(index + 1)) - self._start(index), 0)
 
     def _start(self, index: int) -> int:
         """Return the position in the vector at which a range starts."""

@@ -64,11 +64,18 @@ class SharedTraining:
         self._order_request: tuple[str, float] | None = None  # worker and time of the request
         # Workers that joined this or an earlier server, have not left, and do not know that training is over.
         self._uninformed: set[str] = set()
+        self._updates = 0  # applied to the state
+        self._fetched: dict[str, int] = {}  # by worker: number of updates in the state that it fetched
 
     # --- workers --------------------------------------------------------------------------------------------------
 
-    def rejection_reason(self, worker: str, epochs: int, size: int, until: dict[str, Any] | None = None) -> str | None:
-        """Return why the server rejects a worker; ``None`` if the worker may join."""
+    def rejection_reason(
+        self, worker: str, epochs: int, size: int, summed: int, until: dict[str, Any] | None = None
+    ) -> str | None:
+        """Return why the server rejects a worker; ``None`` if the worker may join.
+
+        ``size`` and ``summed`` are the lengths of the worker's state and of its first part, whose changes add up.
+        """
         with self._lock:
             if self._shards is None:
                 self._monitor = Monitor(Converged(**until), epochs) if until else None
@@ -81,9 +88,12 @@ class SharedTraining:
                 return f"{worker} has failed {MAX_FAILURES} times and is excluded from the rest of the job"
             if epochs != self._max_epochs:
                 return f"{worker} has {epochs} epochs, other workers {self._max_epochs}: run the same script"
-            expected = self._spread.size if self._spread.has_state else size
-            if expected != size:
-                return f"the model of {worker} has {size} numbers, other workers {expected}: run the same script"
+            expected = (self._spread.size, self._spread.summed) if self._spread.has_state else (size, summed)
+            if expected[0] != size:
+                return f"the model of {worker} has {size} numbers, other workers {expected[0]}: run the same script"
+            if expected[1] != summed:
+                buffers = f"{size - summed} numbers in floating-point buffers, other workers {size - expected[1]}"
+                return f"the model of {worker} has {buffers}: run the same script"
             return None
 
     def has_excluded(self, worker: str) -> bool:
@@ -97,11 +107,14 @@ class SharedTraining:
         """Whether there is an initial state."""
         return self._spread.has_state
 
-    def set_initial_state(self, state: torch.Tensor) -> None:
-        """Use a worker's state as the initial state, unless another worker's state arrived first."""
+    def set_initial_state(self, state: torch.Tensor, summed: int) -> None:
+        """Use a worker's state as the initial state, unless another worker's state arrived first.
+
+        Changes of its first ``summed`` numbers add up.
+        """
         with self._lock:
             if not self._spread.has_state:
-                self._spread.set_initial_state(state)
+                self._spread.set_initial_state(state, summed)
 
     def join(self, worker: str, connection_id: int, batch_size: int | None = None) -> None:
         """Add a worker, which may have reconnected."""
@@ -111,6 +124,7 @@ class SharedTraining:
                 self._remove_worker(worker, "it has reconnected", failed=True)
             self._connection_ids[worker] = connection_id
             self._reports[worker] = 0
+            self._fetched[worker] = self._updates
             self._shards.join(worker, batch_size)
             self._uninformed.add(worker)
             self._lock.notify_all()
@@ -180,32 +194,34 @@ class SharedTraining:
         connection_id: int,
         number: int,
         version: int,
-        change: torch.Tensor,
+        update: torch.Tensor,
         reported: dict[str, float],
         reports: int = 0,
     ) -> bool | None:
-        """Add the change of a worker's batch; return whether the batch counts. A reassigned batch does not count.
+        """Apply the update of a worker's batch; return whether the batch counts. A reassigned batch does not count.
 
-        ``change`` covers only the server's range; other processes have received the other ranges. Return ``None`` if
-        ``version`` belongs to an earlier layout: the worker has to send the change again. ``reports`` is the number of
+        ``update`` covers only the server's range; other processes have received the other ranges. Return ``None`` if
+        ``version`` belongs to an earlier layout: the worker has to send the update again. ``reports`` is the number of
         times that the worker has reported the monitored metric.
         """
-        if not torch.isfinite(change).all():
+        if not torch.isfinite(update).all():
             raise ValueError(NOT_FINITE)
         with self._lock:
             assert self._shards is not None
             if version != self._spread.version:
                 return None
             own_range = len(self._spread.own_range())
-            if len(change) != own_range:
-                raise ValueError(f"change: got {len(change)} numbers, expected {own_range}")
+            if len(update) != own_range:
+                raise ValueError(f"change: got {len(update)} numbers, expected {own_range}")
             if self._connection_ids.get(worker) != connection_id or not self._shards.finish(worker, number):
                 return False
             try:
-                self._spread.commit(worker, number, change)
-            except Exception as error:  # the batch already counts as done, and some processes may have added its change
+                self._spread.commit(worker, number, update, self._updates - self._fetched[worker])
+            except Exception as error:  # the batch already counts as done, and some processes may have its update
                 self.state_loss = f"a shard of the state is lost: {error}"
                 return False
+            self._updates += 1
+            self._fetched[worker] = self._updates
             duration_s = time.monotonic() - self._leased.pop(number)[1]
             self._batch_s[worker] = 0.8 * self._batch_s.get(worker, duration_s) + 0.2 * duration_s
             self._reported.update(reported)
@@ -372,6 +388,7 @@ class SharedTraining:
             monitored = {"until": monitor.until.to_dict(), "curve": monitor.points} if monitor is not None else None
             return {
                 "state": state,
+                "summed": self._spread.summed,
                 "shards": json.dumps(self._shards.state()),
                 "epochs": self._max_epochs,
                 "monitor": json.dumps(monitored),
@@ -389,4 +406,4 @@ class SharedTraining:
             self._monitor = Monitor(Converged(**monitored["until"]), self._max_epochs)
             self._monitor.restore(monitored["curve"])
             self._shards.set_epochs(self._monitor.epochs)
-        self._spread.set_initial_state(content["state"])
+        self._spread.set_initial_state(content["state"], content["summed"])

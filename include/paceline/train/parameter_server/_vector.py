@@ -1,8 +1,11 @@
-"""The trained state as one flat vector, which the workers and the server exchange. Used by ``worker``."""
+"""The trained state as one flat vector, and how the updates of several workers combine.
+
+``worker`` converts modules to a vector; ``_spread`` and ``state_shard`` apply the updates to their ranges of it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -14,7 +17,10 @@ from paceline.train._values import bad_value
 class StateVector:
     """The parameters and buffers of all modules passed to ``checkpoint``, as one flat vector.
 
-    The vector includes buffers, so that the counts of batch normalisation are added up over the workers.
+    The first ``summed`` numbers are parameters and whole-number buffers, such as the counts of batch normalisation: the
+    changes of all workers add up. The other numbers are floating-point buffers, such as running means and variances.
+    Each worker computes them from a state without the newest updates, so their changes must not add up: with many
+    workers, a variance would become negative or diverge.
 
     Parameters
     ----------
@@ -28,6 +34,9 @@ class StateVector:
     >>> vector.write(torch.tensor([1.0, 2.0, 3.0]))
     >>> layer.weight.tolist(), layer.bias.tolist(), vector.read().tolist()
     ([[1.0, 2.0]], [3.0], [1.0, 2.0, 3.0])
+    >>> vector = StateVector({"model": nn.BatchNorm1d(4)})  # 4 weights, 4 biases, 4 means, 4 variances, 1 count
+    >>> vector.size, vector.summed
+    (17, 9)
     """
 
     def __init__(self, parts: Mapping[str, Any]) -> None:
@@ -35,22 +44,31 @@ class StateVector:
         if not modules:
             accepted = "checkpoint(model=model, optimizer=optimizer) before the loop, for training on several machines"
             raise bad_value("checkpoint", sorted(parts), accepted)
-        tensors: Iterable[torch.Tensor] = (
-            tensor for module in modules for tensor in (*module.parameters(), *module.buffers())
-        )
-        self._tensors = list({id(tensor): tensor for tensor in tensors}.values())  # include tied weights only once
+        buffers = [buffer for module in modules for buffer in module.buffers()]
+        averaged = {id(buffer) for buffer in buffers if buffer.is_floating_point() or buffer.is_complex()}
+        tensors = [*(tensor for module in modules for tensor in module.parameters()), *buffers]
+        unique = {id(tensor): tensor for tensor in tensors}.values()  # include tied weights only once
+        self._tensors = sorted(unique, key=lambda tensor: id(tensor) in averaged)
         self.dtype = torch.float64 if any(map(_needs_double, self._tensors)) else torch.float32
         self.size = sum(_real_view(tensor).numel() for tensor in self._tensors)
+        self.summed = sum(_real_view(tensor).numel() for tensor in self._tensors if id(tensor) not in averaged)
 
     @torch.no_grad()
     def read(self) -> torch.Tensor:
         """Return the current state, on the CPU with shape (size,)."""
         return torch.cat([_real_view(tensor).reshape(-1).to("cpu", self.dtype) for tensor in self._tensors])
 
-    def change_since(self, before: torch.Tensor) -> torch.Tensor:
-        """Return the change of the state since ``before``; 0 for values that remain infinite, for example in masks."""
+    def update_since(self, before: torch.Tensor) -> torch.Tensor:
+        """Return the update for ``apply_update``: the changes since ``before``, then the new values of the buffers.
+
+        The update is 0 for values that remain infinite, for example in masks, and not finite for values that have
+        become infinite.
+        """
         now = self.read()
-        return torch.where(now == before, 0.0, now - before)
+        update = torch.where(now == before, 0.0, now - before)
+        changes, values = update[self.summed :], now[self.summed :]
+        update[self.summed :] = torch.where(changes.isfinite(), values.nan_to_num(posinf=0.0, neginf=0.0), changes)
+        return update
 
     @torch.no_grad()
     def write(self, values: torch.Tensor) -> None:
@@ -60,6 +78,36 @@ class StateVector:
             section = values[start : start + tensor.numel()].view(tensor.shape)
             tensor.copy_(section if tensor.is_floating_point() else section.round())
             start += tensor.numel()
+
+
+def apply_update(state: torch.Tensor, update: torch.Tensor, summed: int, staleness: int) -> None:
+    """Apply a worker's update to a range of the state, in place.
+
+    The first ``summed`` numbers of the update are added. Each other number moves towards the worker's value. Its weight
+    is 1 / sqrt(1 + staleness), so it stays in the range of the values that workers have computed, and a worker without
+    competitors sets it. With weight 1, a straggler's old value would replace newer values. With weight 1 / (1 +
+    staleness), the average of n workers would need twice as many batches to forget its initial value.
+
+    Parameters
+    ----------
+    state, update:
+        The same range of the state and of a result of ``StateVector.update_since``.
+    summed:
+        Length of the part of the range that is added.
+    staleness:
+        Number of updates that were applied after the worker had fetched its state.
+
+    Examples
+    --------
+    >>> state = torch.tensor([1.0, 1.0])
+    >>> apply_update(state, torch.tensor([0.5, 3.0]), summed=1, staleness=3)
+    >>> state.tolist()
+    [1.5, 2.0]
+    """
+    state[:summed] += update[:summed]
+    values = state[summed:]
+    moved = values.lerp(update[summed:], (1 + staleness) ** -0.5)
+    values.copy_(torch.where(values.isfinite(), moved, values))
 
 
 def _real_view(tensor: torch.Tensor) -> torch.Tensor:

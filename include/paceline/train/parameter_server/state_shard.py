@@ -1,7 +1,7 @@
 """A process that holds a shard of the trained state: ``python -m paceline.train.parameter_server.state_shard``.
 
-The process connects to the parameter server like a worker. Workers send the process their changes of its shard. The
-process adds a change when the server confirms the batch. On SIGTERM, it returns the shard to the server and exits.
+The process connects to the parameter server like a worker. Workers send the process their updates of its shard. The
+process applies an update when the server confirms the batch. On SIGTERM, it returns the shard to the server and exits.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from paceline.train._values import bad_value, log
 from paceline.train.job import ENV_SERVER, ENV_SERVER_KEY, ENV_WORKER, EXIT_NO_SERVER
 
 from ._handshake import Handshake, end_process
+from ._vector import apply_update
 from .peer import DisconnectedError, Peer, connect, parse_address
 
 _PATIENCE_S, _RETRY_S = 120.0, 0.5
@@ -30,50 +31,54 @@ _LEAVE_RETRY_S = 0.5
 
 
 class HeldShard:
-    """The shard, and the workers' changes that are not confirmed yet.
+    """The shard, and the workers' updates that are not confirmed yet.
 
-    A worker has one batch in flight, so a new change replaces its previous change.
+    A worker has one batch in flight, so a new update replaces its previous update.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._version = 0
         self._vector: torch.Tensor | None = None
-        self._total_size = 0  # length of the whole vector, the longest change
+        self._total_size = 0  # length of the whole vector, the longest update
+        self._summed = 0  # length of the part of the shard whose changes add up
         self._pending: dict[str, tuple[int, torch.Tensor]] = {}
 
-    def replace(self, version: int, vector: torch.Tensor | None, total_size: int = 0) -> None:
-        """Replace the shard with ``vector``, a range of a vector of ``total_size`` numbers."""
+    def replace(self, version: int, vector: torch.Tensor | None, total_size: int = 0, summed: int = 0) -> None:
+        """Replace the shard with ``vector``, a range of a vector of ``total_size`` numbers.
+
+        Changes of the first ``summed`` numbers of the range add up.
+        """
         with self._lock:
-            self._version, self._vector, self._total_size = version, vector, total_size
+            self._version, self._vector, self._total_size, self._summed = version, vector, total_size, summed
             self._pending.clear()
 
     def allocate(self, length: int) -> torch.Tensor:
-        """Return memory for a change, which may belong to a previous shard."""
+        """Return memory for an update, which may belong to a previous shard."""
         with self._lock:
             if self._vector is None or length > self._total_size:
                 raise ValueError(f"change: got {length} numbers, expected at most {self._total_size}")
             return torch.empty(length, dtype=self._vector.dtype)
 
-    def store(self, worker: str, version: int, number: int, change: torch.Tensor) -> bool:
-        """Store a change until the server confirms it; return false if it does not match the current shard."""
-        if not torch.isfinite(change).all():
+    def store(self, worker: str, version: int, number: int, update: torch.Tensor) -> bool:
+        """Store an update until the server confirms it; return false if it does not match the current shard."""
+        if not torch.isfinite(update).all():
             raise ValueError("change: got values that are not finite, expected finite numbers")
         with self._lock:
-            fits = version == self._version and self._vector is not None and len(change) == len(self._vector)
+            fits = version == self._version and self._vector is not None and len(update) == len(self._vector)
             if fits and worker not in self._pending and len(self._pending) >= _MAX_WORKERS:
                 raise ValueError(f"workers: got more than {_MAX_WORKERS}, expected at most {_MAX_WORKERS}")
             if fits:
-                self._pending[worker] = (number, change)
+                self._pending[worker] = (number, update)
             return fits
 
-    def commit(self, worker: str, number: int) -> bool:
-        """Add a worker's change of a batch to the shard; return whether the change was stored."""
+    def commit(self, worker: str, number: int, staleness: int) -> bool:
+        """Apply a worker's update of a batch to the shard; return whether the update was stored."""
         with self._lock:
-            stored_number, change = self._pending.pop(worker, (None, None))
-            if stored_number != number or change is None or self._vector is None:
+            stored_number, update = self._pending.pop(worker, (None, None))
+            if stored_number != number or update is None or self._vector is None:
                 return False
-            self._vector += change
+            apply_update(self._vector, update, self._summed, staleness)
             return True
 
     def read(self, version: int | None = None) -> torch.Tensor | None:
@@ -163,14 +168,15 @@ class ShardServer:
             return received[0]
 
         message = peer.receive(allocate)
-        kind, vector = message["kind"], None
+        kind, answer = message["kind"], None
         if kind == "hold":
-            self._shard.replace(message["version"], received[0] if received else torch.empty(0), message["whole"])
-        elif kind == "commit" and not self._shard.commit(message["worker"], message["number"]):
+            vector = received[0] if received else torch.empty(0)
+            self._shard.replace(message["version"], vector, message["whole"], message["summed"])
+        elif kind == "commit" and not self._shard.commit(message["worker"], message["number"], message["staleness"]):
             kind = "missing"
         elif kind == "read":
-            vector = self._shard.read()
-        peer.send({"kind": "missing" if kind == "missing" else "done"}, vector)
+            answer = self._shard.read()
+        peer.send({"kind": "missing" if kind == "missing" else "done"}, answer)
         return bool(kind != "end")
 
     def _serve(self, peer: Peer, message: dict[str, Any], connection_id: int) -> bool:
@@ -190,8 +196,8 @@ class ShardServer:
 
         message = peer.receive(allocate)
         if message["kind"] == "push":
-            change = sent[0] if sent else torch.empty(0)
-            fits = self._shard.store(worker, message["version"], message["number"], change)
+            update = sent[0] if sent else torch.empty(0)
+            fits = self._shard.store(worker, message["version"], message["number"], update)
             peer.send({"kind": "kept" if fits else "moved"})
         elif message["kind"] == "pull":
             vector = self._shard.read(message["version"])

@@ -105,7 +105,7 @@ class TrainingWorker(BatchSource):
         yield self._batches()
 
     def _batches(self) -> Iterator[Any]:
-        """Yield the leased batches, and send each batch's change of the state."""
+        """Yield the leased batches, and send each batch's update of the state."""
         loop = self._loop
         self._state = self._vector.read()
         leased_loader = with_batch_sampler(self._loader, _LeasedBatches(self))
@@ -186,15 +186,15 @@ class TrainingWorker(BatchSource):
         return None
 
     def _finish_batch(self) -> None:
-        """Send the change of the current batch, and continue from the newest state."""
+        """Send the update of the current batch, and continue from the newest state."""
         began_s = time.monotonic()
         lease = self._leases.popleft()
-        change = self._vector.change_since(self._state)
+        update = self._vector.update_since(self._state)
         # As on one machine, the monitor uses the metric at the end of an epoch.
         monitored = self._until if self._last_of_epoch else None
         reports = self._session.newest_report(monitored.metric)[0] if monitored is not None else 0
         fields = {"number": lease.number, "reported": self._session.reported_values(), "reports": reports}
-        self._send_change(fields, change)
+        self._send_update(fields, update)
         self._vector.write(self._state)
         now_s = time.monotonic()
         self._update_s += now_s - began_s
@@ -205,14 +205,14 @@ class TrainingWorker(BatchSource):
             "update_s": round(self._update_s, 4),
         }
 
-    def _send_change(self, fields: dict[str, Any], change: Any) -> None:
-        """Send a batch's change to all holders of the state, and fetch the newest state."""
-        if not change.isfinite().all():
+    def _send_update(self, fields: dict[str, Any], update: Any) -> None:
+        """Send a batch's update to all holders of the state, and fetch the newest state."""
+        if not update.isfinite().all():
             self._request({"kind": "not finite"})  # the server then closes the connection
         for _ in range(_MAX_TRIES):
-            if self._try_ranges(self._ranges.push, fields["number"], change):
+            if self._try_ranges(self._ranges.push, fields["number"], update):
                 version = {"version": self._ranges.version}
-                answer = self._request({"kind": "done", **fields, **version}, self._ranges.server_range(change))
+                answer = self._request({"kind": "done", **fields, **version}, self._ranges.server_range(update))
                 self._use_layout(answer["layout"])
                 if answer["kind"] != "moved":
                     return self._fetch_state()
@@ -274,7 +274,7 @@ class TrainingWorker(BatchSource):
         while True:
             self._disconnect()
             try:
-                fields: dict[str, Any] = {"epochs": epochs, "size": self._vector.size}
+                fields: dict[str, Any] = {"epochs": epochs, "size": self._vector.size, "summed": self._vector.summed}
                 fields["until"] = self._until.to_dict() if self._until is not None else None
                 fields["batch_size"] = getattr(self._loader.batch_sampler, "batch_size", None)
                 fields["dtype"] = str(self._vector.dtype).removeprefix("torch.")

@@ -132,9 +132,16 @@ class Loop(Generic[T]):
         """Set the position that the lead has sent."""
         self.epoch, self.done, self._epoch_done = epoch, done, done - batch
 
-    def set_server_progress(self, epoch: int, done: int, total: int, epochs: int, *, last: bool) -> None:
-        """Set the progress that the parameter server reports."""
-        self.epoch, self.done, self.total, self.epochs, self._last_by_server = epoch, done, total, epochs, last
+    @property
+    def own_progress(self) -> tuple[int, int]:
+        """Batches done and expected in this process. Those of a fleet's worker do not include other workers."""
+        own = self._source.progress if self._source is not None else None
+        return own or (self.done, max(self.total, self.done))
+
+    def set_server_progress(self, epoch: int, epochs: int, done: int, total: int, *, last: bool) -> None:
+        """Set the progress of all workers, which the parameter server reports."""
+        self.epoch, self.epochs, self.done, self.total, self._last_by_server = epoch, epochs, done, total, last
+        self._epoch_done = min(epoch * (self._length or 0), done)
 
     def _run_plain(self) -> Iterator[T]:
         for epoch in range(self.epochs):
@@ -300,7 +307,7 @@ class Loop(Generic[T]):
 
     def _finish(self, session: _session.Session, source: BatchSource, *, save: bool = True) -> None:
         source.end(stopped=self.stopped)
-        self.total = max(self.done, 1)  # a worker that joins near the end may receive no batch
+        self.total = max(self.done, 1)
         if save and session.checkpoint is not None:
             self._show_progress(session, "progress")  # before the save, which may take some time
             self._save(session, ended=True)
@@ -335,9 +342,10 @@ class Loop(Generic[T]):
     def _show_progress(self, session: _session.Session, event: str) -> None:
         now_s = session.clock()
         values = session.reported_values()
+        done, total = self.own_progress
         session.last = Progress(
-            done=self.done,
-            total=max(self.total, self.done),
+            done=done,
+            total=total,
             epoch=min(self.epoch, self.epochs - 1),
             epochs=self.epochs,
             event=event,

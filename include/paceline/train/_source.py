@@ -23,6 +23,7 @@ class LoopState(Protocol):
     epoch: int
     epochs: int
     done: int
+    total: int
     monitor: Monitor | None
     threads: Threads
 
@@ -42,7 +43,7 @@ class LoopState(Protocol):
 
     def set_position(self, epoch: int, batch: int, done: int) -> None: ...
 
-    def set_server_progress(self, epoch: int, done: int, total: int, epochs: int, *, last: bool) -> None: ...
+    def set_server_progress(self, epoch: int, epochs: int, done: int, total: int, *, last: bool) -> None: ...
 
 
 class SessionState(Protocol):
@@ -62,6 +63,8 @@ class BatchSource(ABC):
     """Whether a pass lies within one epoch of the loader. Otherwise, other processes determine the position."""
     devices: int | None = None
     """Number of processes that share each batch; ``None`` if this is fixed."""
+    progress: tuple[int, int] | None = None
+    """Batches done and expected in this process; ``None`` if they are those of the loop."""
     profiling = False
     """Whether all epochs are trained, even if the training code calls ``stop_early``."""
 
@@ -84,7 +87,7 @@ class BatchSource(ABC):
 
     def adapt(self, now_s: float) -> bool:
         """Adapt to the job's share of the devices, between two batches; return whether to leave the current pass."""
-        self._loop.threads.adapt(self._loop.done, now_s)
+        self._loop.threads.adapt(self.progress[0] if self.progress else self._loop.done, now_s)
         return False
 
     def end(self, *, stopped: bool) -> None:  # noqa: B027

@@ -19,10 +19,10 @@ model = nn.Module()
 model.counts = nn.Parameter(torch.zeros(samples))
 checkpoint(model=model)
 loop = track(DataLoader(TensorDataset(torch.arange(samples)), 4, shuffle=True), epochs=epochs)
-for (indices,) in loop:
+for number, (indices,) in enumerate(loop):
     with torch.no_grad():
         model.counts[indices] += 1
     time.sleep(0.3)  # longer than the interval between progress lines, so every batch is reported
-    while loop.done and not Path("go").exists():
+    while number and not Path("go").exists():
         time.sleep(0.05)
 (output_dir() / "counts.json").write_text(json.dumps(model.counts.tolist()))

@@ -7,8 +7,9 @@
 - ``stop_after``: number of batches before ``stop_early()``; if negative, the script also breaks out of the loop
 - ``gain``: training ends after the first epoch that improves the accuracy by less
 
-A file ``hold`` in the output folder pauses the script after the number of batches in the file (0 if empty). During the
-pause, the file ``held`` contains this number. So tests can produce both outcomes of a race at any machine speed.
+A file ``hold`` in the output folder pauses the script after the number of this worker's batches in the file (0 if
+empty). During the pause, the file ``held`` contains this number. So tests can produce both outcomes of a race at any
+machine speed.
 """
 
 import json
@@ -45,12 +46,16 @@ ends = 0
 
 def is_held():
     try:
-        if loop.done < int(hold.read_text() or 0):
+        if own_done() < int(hold.read_text() or 0):
             return False
     except FileNotFoundError:
         return False
-    (output_dir() / "held").write_text(str(loop.done))
+    (output_dir() / "held").write_text(str(own_done()))
     return True
+
+
+def own_done():
+    return loop.own_progress[0]
 
 
 for (indices,) in loop:
@@ -64,7 +69,7 @@ for (indices,) in loop:
     report(loss=1.0, ends=ends)
     if gain and loop.epoch_end:
         report(accuracy=0.9 - 0.5 / float(model.counts.mean()))
-    if stop_after and loop.done + 1 >= abs(stop_after):
+    if stop_after and own_done() + 1 >= abs(stop_after):
         stop_early()
         if stop_after < 0:
             break

@@ -343,14 +343,18 @@ class SharedTraining:
             log(f"{event}, which {processes} processes share now ({1000 * duration_s:.0f} ms)")
 
     def progress_of(self, worker: str) -> dict[str, int]:
-        """Return a worker's batches done, its forecast total, and the number of epochs."""
+        """Return a worker's batches done, its forecast total, the number of epochs, and the samples that are done.
+
+        ``samples`` are the samples of all epochs that all workers have done, and ``size`` those of one epoch.
+        """
         with self._lock:
             return self._progress_of(worker)
 
     def _progress_of(self, worker: str) -> dict[str, int]:
         assert self._shards is not None
         shards = self._shards
-        return {"done": shards.done[worker], "total": shards.forecast_batches(worker), "epochs": shards.epochs}
+        own = {"done": shards.done[worker], "total": shards.forecast_batches(worker)}
+        return {**own, "epochs": shards.epochs, "samples": shards.samples_done, "size": shards.size}
 
     def progress(self, event: str) -> Progress:
         """Return the progress, in samples of all epochs, with the workers' reports."""

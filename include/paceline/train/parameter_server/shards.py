@@ -223,6 +223,11 @@ class Shards:
         return finished * self._size + sum(sum(epoch.done.values()) for epoch in self._open)
 
     @property
+    def size(self) -> int:
+        """Number of samples of an epoch. 0 before the first epoch."""
+        return self._size
+
+    @property
     def epochs_done(self) -> float:
         """Number of epochs done, including the fraction of an unfinished epoch."""
         return self.samples_done / self._size if self._size else 0.0

@@ -24,6 +24,7 @@ from paceline.train.job import (
 from paceline.train.saving import rng
 
 from ._ranges import Ranges
+from ._schedules import FollowingScheduler, following_schedulers
 from ._vector import StateVector
 from .peer import DisconnectedError, Peer, connect, parse_address
 from .plan import NOTHING_SPENT
@@ -77,7 +78,9 @@ class TrainingWorker(BatchSource):
         self._leases: deque[Lease] = deque()  # not done yet
         self._next: Lease | None = None  # requested in advance, to know whether an epoch ends
         self._over = False
-        self._progress = (0, 1, 1)  # batches done, total batches, epochs
+        self._progress = {"done": 0, "total": 1, "epochs": 1, "samples": 0, "size": 0}  # as reported by the server
+        self._epoch_batches = 1.0  # batches of an epoch, as the loader makes them
+        self._schedulers: dict[str, FollowingScheduler] = {}
         self._state: Any = None  # the state at the start of the current batch
         self._loader: Any = None
         self._until: Converged | None = None
@@ -110,8 +113,10 @@ class TrainingWorker(BatchSource):
         self._state = self._vector.read()
         leased_loader = with_batch_sampler(self._loader, _LeasedBatches(self))
         self._until = loop.monitor.until if loop.monitor is not None and not self.profiling else None
+        self._epoch_batches = loop.total / loop.epochs
         epochs = self._epochs or loop.epochs  # the maximum; ``until`` may lower it
         self._join(epochs)
+        self._schedulers = following_schedulers(self._session.parts)
         self._began_s = time.monotonic()
         while not self._over:
             try:
@@ -120,21 +125,47 @@ class TrainingWorker(BatchSource):
                         break
                     lease = self._leases[0]
                     self._last_of_epoch = self._is_last(lease)
-                    loop.set_server_progress(lease.epoch, *self._progress, last=self._last_of_epoch)
+                    self._show_progress(lease.epoch, last=self._last_of_epoch)
+                    for scheduler in self._schedulers.values():
+                        scheduler.begin_batch(lease.epoch, loop.done)
                     yield batch
                     self._finish_batch()
+                    for scheduler in self._schedulers.values():
+                        scheduler.end_batch(
+                            lease.epoch, self._count_batches(self.spent["samples"]), last=self._last_of_epoch
+                        )
             except DisconnectedError as error:
                 log(f"lost the parameter server ({error}): reconnecting")
                 lost_s = time.monotonic()
                 self._join(epochs)
                 self._idle_s += time.monotonic() - lost_s
         self._vector.write(self._state)
-        loop.set_server_progress(self._progress[2] - 1, *self._progress, last=True)
+        self._show_progress(self._progress["epochs"] - 1, last=True)
+
+    def _count_batches(self, samples: float) -> float:
+        """Return the number of batches of the script's size for ``samples``.
+
+        The workers' batches may have other sizes. A schedule for ``epochs * len(loader)`` batches fits nevertheless.
+        """
+        size = self._progress["size"]
+        return self._epoch_batches * samples / size if size else 0.0
+
+    def _show_progress(self, epoch: int, *, last: bool) -> None:
+        """Set the progress of this worker and, in the loop, of all workers."""
+        known = self._progress
+        self.progress = (known["done"], max(known["total"], known["done"], 1))
+        all_done = int(self._count_batches(known["samples"]))
+        all_batches = max(round(self._epoch_batches * known["epochs"]), all_done, 1)
+        self._loop.set_server_progress(epoch, known["epochs"], all_done, all_batches, last=last)
 
     def end(self, *, stopped: bool) -> None:
         """After an early stop in this worker, end training in all workers."""
-        if not stopped:
-            return
+        if stopped:
+            self._stop_all_workers()
+        done = self._progress["done"]
+        self.progress = (done, max(done, 1))  # a worker that joins near the end may receive no batch
+
+    def _stop_all_workers(self) -> None:
         try:
             self._finish_batch()
             self._request({"kind": "stop"})
@@ -263,7 +294,7 @@ class TrainingWorker(BatchSource):
             log(f"rejected by the parameter server: {answer['why']}")
             raise SystemExit(EXIT_EXCLUDED if answer["kind"] == "excluded" else EXIT_REJECTED)
         if "done" in answer:
-            self._progress = (answer["done"], max(answer["total"], answer["done"], 1), answer["epochs"])
+            self._progress = {key: answer[key] for key in self._progress}
         return answer
 
     def _join(self, epochs: int) -> None:

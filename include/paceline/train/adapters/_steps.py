@@ -111,6 +111,7 @@ class Steps:
         self._steps = iter(self._loop)
         if self._saver is not None:
             session.checkpoint = self._saver
+            session.handle_sigterm()
         if session.loop is None:
             session.loop = self._loop  # for reports and stop_early() before the first step, when callbacks are replayed
         _threads.library_pool = pool

@@ -1,0 +1,56 @@
+"""Fixtures: trainings by a boosting library that signals end, and a session without environment variables of a job."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from paceline.train.progress import parse_line
+
+from .killed import ROUNDS
+
+HERE = Path(__file__).parent
+INCLUDE = HERE.parents[3] / "include"
+CODES = {"SIGTERM": 143, "SIGKILL": -9}
+
+
+def random_kills(seed, count=10, rounds=ROUNDS):
+    """Return pairs of a signal and a round, in any order: a process may also be killed before it trains a new round."""
+    generator = random.Random(seed)
+    return [(generator.choice(list(CODES)), generator.randint(1, rounds)) for _ in range(count)]
+
+
+def expected_codes(scenario):
+    return [CODES[signal] for signal, _ in scenario.get("kills", ())] + [0]
+
+
+@pytest.fixture(scope="package")
+def train_killed(tmp_path_factory):
+    """Return a function that runs scenarios of ``killed.py`` and returns their results by name."""
+
+    def run(library, scenarios):
+        top = tmp_path_factory.mktemp(library)
+        command = [sys.executable, HERE / "killed.py", library, top, json.dumps(scenarios)]
+        # Use one thread per library, because thread pools do not survive a fork.
+        subprocess.run(command, env=os.environ | {"PYTHONPATH": str(INCLUDE), "OMP_NUM_THREADS": "1"}, check=True)
+        return {name: read_result(top / name) for name in scenarios}
+
+    return run
+
+
+def read_result(folder):
+    """Return the exit codes, the logs and progress of each start, and the trained model's result."""
+    codes = json.loads((folder / "codes").read_text())
+    logs = [(folder / f"log-{restarts}").read_text() for restarts in range(len(codes))]
+    result = folder / "result"
+    return SimpleNamespace(
+        codes=codes,
+        logs=logs,
+        progress=[[p for line in log.splitlines() if (p := parse_line(line))] for log in logs],
+        model=json.loads(result.read_text()) if result.exists() else None,
+    )

@@ -1,0 +1,89 @@
+"""Checkpoints of a scikit-learn estimator in a ``track`` loop. An exception in the loop stands for a killed process."""
+
+import numpy as np
+import pytest
+from sklearn.base import BaseEstimator
+from sklearn.ensemble import GradientBoostingRegressor, HistGradientBoostingRegressor, RandomForestRegressor
+from sklearn.linear_model import SGDRegressor
+from sklearn.neural_network import MLPRegressor
+
+from paceline.train import track
+from paceline.train.adapters.sklearn import checkpoint
+
+STAGES = 5
+generator = np.random.default_rng(4)
+X = generator.normal(size=(60, 3))
+Y = X[:, 0] + generator.normal(size=60)
+
+
+class KilledError(Exception):
+    pass
+
+
+def fit_partially(model, stage):
+    rows = slice(10 * stage, 10 * stage + 10)
+    model.partial_fit(X[rows], Y[rows])
+
+
+def grow(parameter):
+    def fit_more(model, stage):
+        model.set_params(**{parameter: 2 * stage + 2})
+        model.fit(X, Y)
+
+    return fit_more
+
+
+MODELS = {
+    "sgd": (lambda: SGDRegressor(random_state=1), fit_partially),
+    "perceptron": (lambda: MLPRegressor(hidden_layer_sizes=(4,), random_state=1), fit_partially),
+    "forest": (lambda: RandomForestRegressor(2, warm_start=True, random_state=1), grow("n_estimators")),
+    "boosting": (
+        lambda: GradientBoostingRegressor(warm_start=True, subsample=0.5, random_state=1),
+        grow("n_estimators"),
+    ),
+    "histogram": (lambda: HistGradientBoostingRegressor(warm_start=True, random_state=1), grow("max_iter")),
+}
+
+
+def train(kind, folder=None, killed_in=None):
+    make, fit = MODELS[kind]
+    model = checkpoint(make(), path=folder, every_s=0)
+    for stage in track(range(STAGES)):
+        if stage == killed_in:
+            raise KilledError
+        fit(model, stage)
+    return model.predict(X).tolist()
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_killed_training_ends_with_the_same_model(tmp_path, restart_process, kind):
+    undisturbed = train(kind)
+    for stage in (0, 2, 2, 4):
+        restart_process()
+        with pytest.raises(KilledError):
+            train(kind, tmp_path, killed_in=stage)
+    restart_process()
+    assert train(kind, tmp_path) == undisturbed
+    restart_process()
+    assert train(kind, tmp_path, killed_in=0) == undisturbed, "training had ended, so the loop has no stage"
+
+
+def test_estimator_of_another_package_is_rejected_when_saved(tmp_path):
+    class Own(BaseEstimator):
+        pass
+
+    checkpoint(Own(), path=tmp_path, every_s=0)
+    with pytest.raises(ValueError, match=r"estimator: got .*Own.*, expected types of scikit-learn"):
+        list(track(range(2)))
+
+
+def test_call_within_the_loop_is_rejected(tmp_path):
+    for _ in track(range(2)):
+        with pytest.raises(RuntimeError, match="too late"):
+            checkpoint(SGDRegressor(), path=tmp_path)
+
+
+def test_worker_of_a_parameter_server_is_rejected(monkeypatch):
+    monkeypatch.setenv("PACELINE_SERVER", "127.0.0.1:1")
+    with pytest.raises(RuntimeError, match="a parameter server cannot train"):
+        checkpoint(SGDRegressor())

@@ -1,0 +1,141 @@
+"""``Steps`` drives a ``track`` loop without a ``for`` statement."""
+
+import os
+import random
+import signal
+
+import pytest
+
+from paceline.train import _session, report, stop_early, track
+from paceline.train.adapters._steps import Steps
+from paceline.train.pacing import threads
+
+TOTAL = 6
+
+
+@pytest.fixture
+def shown(monkeypatch, recorder):
+    """The progress that loops show."""
+    monkeypatch.setattr("paceline.train._loop.choose_display", lambda: recorder)
+    return recorder
+
+
+class FakeLibrary:
+    """A library that trains ``steps`` steps and writes their number. ``actions`` maps a step to a call in it."""
+
+    def __init__(self, folder, steps=TOTAL, epochs=1):
+        self.trained = []
+        self.steps = Steps(self.write, path=folder, every_s=0)
+        self.restored = None if self.steps.restored is None else (self.steps.restored / "done").read_text()
+        self.steps.start(steps, epochs=epochs)
+
+    def write(self, folder):
+        (folder / "done").write_text(str(self.steps.done))
+
+    def train(self, actions=()):
+        while self.steps.advance():
+            self.trained.append(self.steps.done)
+            if self.steps.done in dict(actions):
+                dict(actions)[self.steps.done]()
+        return self.trained
+
+
+def raise_interrupt():
+    raise KeyboardInterrupt
+
+
+def train_until_killed(folder, step, **options):
+    library = FakeLibrary(folder, **options)
+    with pytest.raises(KeyboardInterrupt):
+        library.train({step: raise_interrupt})
+
+
+def test_training_resumes_at_the_step_after_the_last_save(tmp_path, restart_process, shown):
+    train_until_killed(tmp_path, 4)
+    restart_process()
+    resumed = FakeLibrary(tmp_path)
+    assert (resumed.steps.done, resumed.restored) == (4, "4")
+    assert resumed.train() == [4, 5]
+    assert shown.events[-1] == ("finish", TOTAL, TOTAL)
+
+
+def test_random_numbers_continue_after_a_restart(tmp_path, restart_process):
+    def draw(folder, killed_in=None):
+        random.seed(3)
+        library, drawn = FakeLibrary(folder), {}
+        while library.steps.advance():
+            if library.steps.done == killed_in:
+                return drawn
+            drawn[library.steps.done] = random.random()
+        return drawn
+
+    undisturbed = draw(None)
+    restart_process()
+    before = draw(tmp_path, killed_in=3)
+    restart_process()
+    assert before | draw(tmp_path) == undisturbed
+
+
+def test_finished_training_is_not_repeated(tmp_path, restart_process, shown):
+    FakeLibrary(tmp_path).train()
+    restart_process()
+    assert FakeLibrary(tmp_path).train() == []
+    assert shown.events[-1] == ("finish", TOTAL, TOTAL)
+
+
+def test_stop_early_ends_training_also_after_a_restart(tmp_path, restart_process, shown):
+    assert FakeLibrary(tmp_path).train({2: stop_early}) == [0, 1, 2]
+    assert shown.events[-1] == ("finish", 3, 3)
+    restart_process()
+    assert FakeLibrary(tmp_path).train() == []
+
+
+def test_sigterm_saves_and_ends_the_process_after_the_step(tmp_path, restart_process):
+    library = FakeLibrary(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        library.train({3: lambda: os.kill(os.getpid(), signal.SIGTERM)})
+    assert ended.value.code == 143
+    restart_process()
+    assert FakeLibrary(tmp_path).train() == [4, 5]
+
+
+def test_end_of_the_library_before_the_last_step_is_a_finish(tmp_path, shown):
+    library = FakeLibrary(tmp_path)
+    library.steps.advance()
+    library.steps.advance()
+    library.steps.end()
+    assert shown.events[-1] == ("finish", 2, 2)
+    assert not library.steps.advance()
+
+
+def test_epochs_are_counted(shown, clock):
+    clock.step_s = 1
+    library = FakeLibrary(None, steps=3, epochs=2)
+    assert library.train() == list(range(TOTAL))
+    assert {(one.epoch, one.epochs) for one in shown.shown} == {(0, 2), (1, 2)}
+    assert ("epoch_end", 2, TOTAL) in shown.events
+
+
+def test_reports_before_the_first_step_are_shown_with_it(shown):
+    library = FakeLibrary(None)
+    report(loss=3.0)
+    library.train()
+    assert shown.shown[0].loss == 3.0
+    assert {one.event for one in shown.shown} <= {"start", "progress", "finish"}
+
+
+def test_training_within_a_loop_neither_saves_nor_shows_progress(tmp_path, shown):
+    for _ in track(range(2)):
+        assert FakeLibrary(tmp_path).train() == list(range(TOTAL))
+    assert shown.events[-1] == ("finish", 2, 2)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("steps_done", [0, 2])
+def test_closed_training_leaves_the_session_as_before(tmp_path, steps_done):
+    library = FakeLibrary(tmp_path)
+    for _ in range(steps_done):
+        library.steps.advance()
+    library.steps.close()
+    session = _session.current
+    assert (session.loop, session.checkpoint, threads.library_pool) == (None, None, None)

@@ -6,9 +6,10 @@ SHELL := /bin/bash
 PYTHON ?= python3
 # Package index for torch only, for example https://download.pytorch.org/whl/cpu (no CUDA, a tenth of the size).
 TORCH_INDEX ?=
-# The trainer image: its base, its name, and a folder of wheels for builds without a package index.
+# The trainer image: its base, its name, packages in addition to torch, and a folder of wheels for builds without a package index.
 BASE ?= python:3.11-slim
 IMAGE ?= paceline-trainer:latest
+PACKAGES ?=
 NEIGHBOUR ?= paceline-neighbour:latest
 WHEELS ?=
 IMAGE_PYTHON ?= 3.11
@@ -40,7 +41,7 @@ PICTURES := $(foreach page,pace retraining drift scaling,$(page)-light $(page)-d
 # npm of the machine, or of the Node that `make ui` has installed into the environment.
 PAGES := PATH=$(abspath $(BIN)):$$PATH npm --silent --prefix plugins/ui
 # The pages' types of the live state, and the command that generates them.
-PACKAGES := plugins/ui/node_modules/.package-lock.json
+UI_PACKAGES := plugins/ui/node_modules/.package-lock.json
 CONTRACT := plugins/ui/src/contract.ts
 TYPES = { $(BIN)/python -m paceline.contract >build/contract.schema.json && \
   $(PAGES) run types -- --input $(abspath build/contract.schema.json) --output $(abspath $(1)); } $(QUIETLY)
@@ -53,7 +54,7 @@ help: ## Show this list
 	@echo
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
-	@echo "Settings: PYTHON, TORCH_INDEX, BASE, IMAGE, WHEELS, ARGS (see the head of the Makefile)"
+	@echo "Settings: PYTHON, TORCH_INDEX, BASE, IMAGE, PACKAGES, WHEELS, ARGS (see the head of the Makefile)"
 
 install: $(STAMP) ## Create .venv from pinned versions (the targets below do this if needed)
 
@@ -86,7 +87,7 @@ up: $(STAMP) ui ## Run an Airflow with the example DAGs until Ctrl-C
 ui: plugins/static/pages.js ## Build the pages for Airflow (Node comes from the package index if needed)
 
 # Depends on the environment, because Node is installed there if the machine has none.
-$(PACKAGES): plugins/ui/package-lock.json $(STAMP)
+$(UI_PACKAGES): plugins/ui/package-lock.json $(STAMP)
 	@echo "==> installing npm packages for the pages"
 	@mkdir -p build
 	@node -e 'const [a, b] = process.versions.node.split("."); process.exit(!(a > 20 || (a == 20 && b >= 19)))' 2>/dev/null && command -v npm >/dev/null || \
@@ -94,14 +95,14 @@ $(PACKAGES): plugins/ui/package-lock.json $(STAMP)
 	@$(PAGES) ci --no-audit --no-fund $(QUIETLY)
 	@touch $@
 
-plugins/static/pages.js: $(shell find plugins/ui -name node_modules -prune -o -type f -print) $(wildcard include/paceline/contract/*.py) $(PACKAGES)
+plugins/static/pages.js: $(shell find plugins/ui -name node_modules -prune -o -type f -print) $(wildcard include/paceline/contract/*.py) $(UI_PACKAGES)
 	@echo "==> building the pages (a minute or less)"
 	@$(call TYPES,build/contract.ts)
 	@cmp -s build/contract.ts $(CONTRACT) || { echo "$(CONTRACT): differs from paceline.contract; run make types"; exit 1; }
 	@$(PAGES) run build $(QUIETLY)
 	@touch $@
 
-types: $(PACKAGES) ## Generate the pages' types from paceline.contract
+types: $(UI_PACKAGES) ## Generate the pages' types from paceline.contract
 	@$(call TYPES,$(CONTRACT))
 
 # In a separate environment, because MLflow's dependencies conflict with Airflow's.
@@ -141,7 +142,7 @@ docs: $(STAMP) build/mermaid/$(MERMAID) ## Build the site into build/docs; a bro
 	@$(PIP) install --no-compile -c constraints.txt --group docs $(QUIETLY)
 	@PATH=$(abspath $(BIN)):$$PATH $(BIN)/sphinx-build --quiet --fail-on-warning --keep-going docs build/docs
 
-build/mermaid/$(MERMAID): | $(PACKAGES)
+build/mermaid/$(MERMAID): | $(UI_PACKAGES)
 	@rm -rf build/mermaid && mkdir -p build/mermaid/part
 	@cd build/mermaid && PATH=$(abspath $(BIN)):$$PATH npm pack --silent mermaid@$(MERMAID) $(subst build/,../../build/,$(QUIETLY))
 	@tar -x -C build/mermaid/part --strip-components=2 -f build/mermaid/*.tgz package/dist/mermaid.esm.min.mjs package/dist/chunks/mermaid.esm.min
@@ -151,7 +152,7 @@ format: $(STAMP) ## Format the code
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-image: ## Build the trainer image (BASE=..., WHEELS=... without a registry or package index)
+image: ## Build the trainer image (PACKAGES="xgboost-cpu lightgbm"; BASE=..., WHEELS=... without a registry or package index)
 	@command -v docker >/dev/null || { echo "docker is not installed; on Debian: apt-get install docker.io"; exit 1; }
 	@echo "==> $(IMAGE) on $(BASE)$(if $(WHEELS), with wheels from $(WHEELS))"
 	@add=(); \
@@ -161,7 +162,7 @@ image: ## Build the trainer image (BASE=..., WHEELS=... without a registry or pa
 	fi; \
 	tar -c -C docker trainer.Dockerfile "$${add[@]}" | \
 	  docker build --quiet --network host --build-arg BASE=$(BASE) --build-arg INDEX=$(TORCH_INDEX) \
-	    --build-arg TORCH=$(TORCH) --tag $(IMAGE) --file trainer.Dockerfile -
+	    --build-arg TORCH=$(TORCH) --build-arg PACKAGES="$(PACKAGES)" --tag $(IMAGE) --file trainer.Dockerfile -
 	@docker run --rm --network none $(IMAGE) python -c 'import torch; print("==> trainer image has torch", torch.__version__)'
 
 neighbour-image: ## Build the image of the neighbour applications for profiling (BASE, WHEELS as for make image)
@@ -179,9 +180,9 @@ neighbour-image: ## Build the image of the neighbour applications for profiling 
 	  python -c "import cv2; cv2.SIFT_create(); print(\"==> neighbour image has OpenCV\", cv2.__version__)"'
 
 wheels: FOLDER = $(or $(WHEELS),build/wheels)
-wheels: $(STAMP) ## Download the wheels of the images into build/wheels (or WHEELS), for make image WHEELS=build/wheels
+wheels: $(STAMP) ## Download the wheels of the images (and PACKAGES) into build/wheels (or WHEELS), for make image WHEELS=build/wheels
 	@mkdir -p build $(FOLDER)
-	@$(PIP) download --only-binary :all: --python-version $(IMAGE_PYTHON) --dest $(FOLDER) torch==$(TORCH) opencv-python-headless==$(OPENCV) numpy -c constraints.txt $(QUIETLY)
+	@$(PIP) download --only-binary :all: --python-version $(IMAGE_PYTHON) --dest $(FOLDER) torch==$(TORCH) opencv-python-headless==$(OPENCV) numpy $(PACKAGES) -c constraints.txt $(QUIETLY)
 	@ls $(FOLDER) | sed 's/^/  /'
 
 compose-wheels: $(STAMP) ## Build the wheels of the Airflow image in build/compose-wheels, for docker compose without an index

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import lightgbm
+import numpy
 from lightgbm.callback import EarlyStopException
 
 from paceline.train import report
@@ -48,7 +49,7 @@ class PacelineCallback:
         When training starts: outside ``lightgbm.train``, such as in ``lightgbm.cv``, or in a worker of a parameter
         server.
     ValueError
-        When training starts: with another boosting type than ``gbdt``, on several machines, or with
+        When training starts: with another boosting type than ``gbdt``, several machines, initial scores, or
         ``keep_training_booster``.
 
     Examples
@@ -91,6 +92,9 @@ class PacelineCallback:
             raise bad_value("boosting", boosting, "gbdt: LightGBM cannot continue other types exactly")
         if params.get("machines") or int(params.get("num_machines", 1)) > 1:
             raise bad_value("num_machines", "several machines", "1: distributed training cannot be resumed")
+        for data in (training["train_set"], *training["reduced_valid_sets"]):
+            if data.init_score is not None and numpy.any(data.init_score):
+                raise bad_value("init_score", "initial scores", "none: LightGBM cannot continue from them")
         if training["keep_training_booster"]:
             raise bad_value("keep_training_booster", True, "False")
         if self._steps is not None:

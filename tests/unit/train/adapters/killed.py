@@ -110,6 +110,14 @@ def train_lightgbm(scenario, restarts):
     return booster.predict(features), booster.num_trees(), [booster.best_iteration, booster.best_score], history
 
 
+class NoTorch:
+    """An import finder that hides torch."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "torch":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
 def start(library, scenario, restarts, folder):
     """Run the training once in a forked process; return its exit code, negative for a signal."""
     child = os.fork()
@@ -136,6 +144,7 @@ def start(library, scenario, restarts, folder):
 
 
 if __name__ == "__main__":
+    sys.meta_path.insert(0, NoTorch())  # the adapters need no torch
     library, top, scenarios = sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3])
     importlib.import_module(f"paceline.train.adapters.{library}")
     for name, options in scenarios.items():

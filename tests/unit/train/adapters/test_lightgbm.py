@@ -137,6 +137,7 @@ def test_cross_validation_is_rejected():
     [
         ({"params": {"boosting": "dart"}}, "boosting: got 'dart', expected gbdt"),
         ({"params": {"num_machines": 2}}, "num_machines: got 'several machines', expected 1"),
+        ({"data": lightgbm.Dataset(*DATA, init_score=DATA[1])}, "init_score: got 'initial scores', expected none"),
         ({"keep_training_booster": True}, "keep_training_booster: got True, expected False"),
     ],
 )

@@ -89,11 +89,27 @@ def test_second_training_of_a_process_has_its_own_checkpoint(tmp_path, restart_p
     assert script() == [3, 6]
 
 
-def test_changed_number_of_rounds_is_rejected(tmp_path, restart_process):
+@pytest.mark.parametrize(
+    ("rounds", "message"), [(7, "got '7 batches', expected 5 batches"), (3, "ended before round 5 of the checkpoint")]
+)
+def test_changed_number_of_rounds_is_rejected(tmp_path, restart_process, rounds, message):
     train(PacelineCallback(path=tmp_path))
     restart_process()
-    with pytest.raises(ValueError, match=r"got '7 batches', expected 5 batches"):
-        train(PacelineCallback(path=tmp_path), rounds=7)
+    with pytest.raises(ValueError, match=message):
+        train(PacelineCallback(path=tmp_path), rounds)
+
+
+def test_best_rounds_of_early_stopping_stay_the_model(tmp_path, restart_process):
+    def script():
+        restart_process()
+        data = xgboost.DMatrix(*DATA)
+        before = xgboost.callback.EarlyStopping(rounds=2, save_best=True, min_delta=5.0)
+        callbacks = [before, PacelineCallback(path=tmp_path)]
+        return xgboost.train({"nthread": 1}, data, 9, evals=[(data, "train")], callbacks=callbacks)
+
+    first, again = script(), script()
+    assert again.num_boosted_rounds() == first.num_boosted_rounds() == first.best_iteration + 1 < 9
+    assert again.save_raw() == first.save_raw()
 
 
 def test_training_without_a_folder_saves_nothing(tmp_path, monkeypatch):

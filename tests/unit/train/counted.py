@@ -35,10 +35,22 @@ class CountingModel(nn.Module):
         self.register_buffer("average", torch.tensor(0.0))  # moves towards 1, as the mean of batch normalisation would
 
 
-model = CountingModel()
+class Steps:
+    """Counts batches, as an optimizer does. Its state is not part of the model."""
+
+    value = 0
+
+    def state_dict(self):
+        return {"value": self.value}
+
+    def load_state_dict(self, state):
+        self.value = state["value"]
+
+
+model, steps = CountingModel(), Steps()
 data = TensorDataset(torch.arange(samples))
 loader = DataLoader(data, 4, shuffle=True, num_workers=options.get("workers", 0))
-checkpoint(model=model)
+checkpoint(model=model, steps=steps)
 hold = output_dir() / "hold"
 loop = track(loader, epochs=epochs, until=Converged("accuracy", gain) if gain else None)
 ends = 0
@@ -62,6 +74,9 @@ for (indices,) in loop:
     with torch.no_grad():
         model.counts[indices] += step
     model.batches += 1
+    steps.value += 1
+    with (output_dir() / "steps").open("a") as file:
+        print(steps.value, file=file)
     model.average += 0.9 * (1 - model.average)
     while is_held():
         time.sleep(0.01)

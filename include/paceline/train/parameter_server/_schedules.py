@@ -105,8 +105,9 @@ class FollowingScheduler:
         return dict(self._state)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from the result of ``state_dict``."""
+        """Continue from the result of ``state_dict``, with the scheduler in the same state."""
         self._state.update(state)
+        self._before = self._snapshot()
 
     def _move(self, least: int, most: int) -> None:
         """Change the number of steps to a number between ``least`` and ``most``."""

@@ -187,9 +187,13 @@ class Server:
         training = self._training
 
         received = False
+        kept: list[torch.Tensor] = []
 
         def allocate(message: dict[str, Any], length: int) -> torch.Tensor:
             nonlocal received
+            if message["kind"] == "keep":
+                kept.append(training.allocate_kept(length))
+                return kept[0]
             received = True
             if not sent or len(sent[0]) != length:
                 sent[:] = [training.allocate(length)]
@@ -211,6 +215,10 @@ class Server:
             layout, own_range = training.own_range()
             kind = "moved" if counts is None else "accepted"
             peer.send({"kind": kind, "counts": counts, "layout": layout, **training.progress_of(worker)}, own_range)
+        elif kind == "keep":
+            training.keep(worker, connection_id, kept[0])
+        elif kind == "restore":
+            peer.send({"kind": "kept"}, training.kept_for(worker))
         elif kind == "not finite":
             raise ValueError(NOT_FINITE)
         elif kind == "check":
@@ -229,5 +237,5 @@ class Server:
             training.disconnect(worker, connection_id, "it has left", failed=False)
             return False
         else:
-            raise bad_value("kind", kind, "lease, done, where, check, order, stop or leave")
+            raise bad_value("kind", kind, "lease, done, where, check, order, keep, restore, stop or leave")
         return True

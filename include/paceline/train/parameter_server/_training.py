@@ -18,6 +18,7 @@ from paceline.train._values import log
 from paceline.train.pacing.monitor import Converged, Monitor
 from paceline.train.progress import Progress
 
+from ._kept import allocate_packed
 from ._spread import Holder, Spread
 from .peer import DisconnectedError
 from .shards import MAX_FAILURES, SampleShare, Shards
@@ -64,6 +65,7 @@ class SharedTraining:
         self._order_request: tuple[str, float] | None = None  # worker and time of the request
         # Workers that joined this or an earlier server, have not left, and do not know that training is over.
         self._uninformed: set[str] = set()
+        self._kept: dict[str, torch.Tensor] = {}  # packed state of each worker's optimizer; the newest is last
         self._updates = 0  # applied to the state
         self._fetched: dict[str, int] = {}  # by worker: number of updates in the state that it fetched
 
@@ -151,6 +153,19 @@ class SharedTraining:
             count = self._shards.failures[worker]
             exclusion = ", excluded from the rest of the job" if count >= MAX_FAILURES else ""
             log(f"{worker} is lost ({reason}): {samples} samples go to other workers, failure {count}{exclusion}")
+
+    def keep(self, worker: str, connection_id: int, packed: torch.Tensor) -> None:
+        """Store the packed state of a worker's optimizer and other objects."""
+        with self._lock:
+            if self._connection_ids.get(worker) == connection_id:
+                self._kept.pop(worker, None)
+                self._kept[worker] = packed
+
+    def kept_for(self, worker: str) -> torch.Tensor | None:
+        """Return what was kept for a worker, else the newest state of any worker; ``None`` if nothing was kept."""
+        with self._lock:
+            newest = next(reversed(self._kept.values()), None)
+            return self._kept.get(worker, newest)
 
     # --- batches --------------------------------------------------------------------------------------------------
 
@@ -300,6 +315,10 @@ class SharedTraining:
         with self._lock:
             return self._spread.fetch_all().clone()
 
+    def allocate_kept(self, length: int) -> torch.Tensor:
+        """Return memory for the packed state of a worker's optimizer, ``length`` bytes."""
+        return allocate_packed(length, self._spread.size)
+
     def allocate(self, length: int) -> torch.Tensor:
         """Return memory for a worker's change of ``length`` numbers, which may belong to an earlier layout."""
         with self._lock:
@@ -397,6 +416,8 @@ class SharedTraining:
                 "epochs": self._max_epochs,
                 "monitor": json.dumps(monitored),
                 "uninformed": sorted(self._uninformed),
+                # Only the newest: the states of all workers would make checkpoints several times as large.
+                "kept": dict(list(self._kept.items())[-1:]),
             }
 
     def restore(self, content: dict[str, Any]) -> None:
@@ -405,6 +426,7 @@ class SharedTraining:
         self._shards = Shards(self._shares, self._max_epochs, fixed=self._fixed)
         self._shards.load_state(json.loads(content["shards"]))
         self._uninformed = set(content.get("uninformed", ()))
+        self._kept = dict(content["kept"])
         monitored = json.loads(content.get("monitor", "null"))
         if monitored is not None:
             self._monitor = Monitor(Converged(**monitored["until"]), self._max_epochs)

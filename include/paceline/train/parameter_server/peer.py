@@ -79,7 +79,7 @@ class Peer:
         length = 0 if vector is None else vector.numel()
         self._call(self._connection.send_bytes, json.dumps([length, message]).encode())
         if vector is not None and length:
-            self._call(self._socket.sendall, _memory(vector))
+            self._call(self._socket.sendall, memory(vector))
 
     @property
     def host(self) -> str:
@@ -98,7 +98,7 @@ class Peer:
             expected = 0 if into is None else into.numel()
             if into is None or length != expected:
                 raise ValueError(f"state: got {length} numbers, expected {expected}")
-            self._call(self._read, _memory(into))
+            self._call(self._read, memory(into))
         result: dict[str, Any] = message
         return result
 
@@ -161,8 +161,8 @@ def connect(host: str, port: int, key: bytes) -> Peer:
     return peer
 
 
-def _memory(vector: torch.Tensor) -> memoryview:
-    """Return the bytes of a CPU tensor without a copy; ``Tensor.numpy`` would require NumPy."""
+def memory(vector: torch.Tensor) -> memoryview:
+    """Return the bytes of a CPU tensor, without a copy; ``Tensor.numpy`` would require NumPy."""
     assert vector.is_contiguous()
     return memoryview((ctypes.c_char * (vector.numel() * vector.element_size())).from_address(vector.data_ptr())).cast(
         "B"

@@ -23,6 +23,7 @@ from paceline.train.job import (
 )
 from paceline.train.saving import rng
 
+from ._kept import KeptParts, allocate_packed, max_packed_bytes
 from ._ranges import Ranges
 from ._schedules import FollowingScheduler, following_schedulers
 from ._vector import StateVector
@@ -39,6 +40,8 @@ _PATIENCE_S = 120.0
 _RETRY_S = 1.0
 # The layout changes rarely: a worker reconnects to the server after this many failed attempts to use the layout.
 _MAX_TRIES, _PAUSE_S = 20, 0.1
+# Maximum fraction of the time spent on sending the optimizer's state to the server.
+_MAX_KEEP_FRACTION, _MIN_KEEP_INTERVAL_S = 0.02, 1.0
 
 
 class TrainingWorker(BatchSource):
@@ -81,6 +84,10 @@ class TrainingWorker(BatchSource):
         self._progress = {"done": 0, "total": 1, "epochs": 1, "samples": 0, "size": 0}  # as reported by the server
         self._epoch_batches = 1.0  # batches of an epoch, as the loader makes them
         self._schedulers: dict[str, FollowingScheduler] = {}
+        self._kept = KeptParts({}, {})
+        self._received: Any = None  # the kept state that the server has sent
+        self._joined = False
+        self._next_keep_s = float("-inf")
         self._state: Any = None  # the state at the start of the current batch
         self._loader: Any = None
         self._until: Converged | None = None
@@ -115,8 +122,9 @@ class TrainingWorker(BatchSource):
         self._until = loop.monitor.until if loop.monitor is not None and not self.profiling else None
         self._epoch_batches = loop.total / loop.epochs
         epochs = self._epochs or loop.epochs  # the maximum; ``until`` may lower it
-        self._join(epochs)
         self._schedulers = following_schedulers(self._session.parts)
+        self._kept = KeptParts(self._session.parts, self._schedulers)
+        self._join(epochs)
         self._began_s = time.monotonic()
         while not self._over:
             try:
@@ -130,10 +138,11 @@ class TrainingWorker(BatchSource):
                         scheduler.begin_batch(lease.epoch, loop.done)
                     yield batch
                     self._finish_batch()
+                    own = self._count_batches(self.spent["samples"])
                     for scheduler in self._schedulers.values():
-                        scheduler.end_batch(
-                            lease.epoch, self._count_batches(self.spent["samples"]), last=self._last_of_epoch
-                        )
+                        scheduler.end_batch(lease.epoch, own, last=self._last_of_epoch)
+                    if time.monotonic() >= self._next_keep_s:
+                        self._keep()
             except DisconnectedError as error:
                 log(f"lost the parameter server ({error}): reconnecting")
                 lost_s = time.monotonic()
@@ -180,6 +189,7 @@ class TrainingWorker(BatchSource):
         """Leave the job. This worker's leases go to other workers."""
         if self._peer is not None and not self._over:
             with contextlib.suppress(DisconnectedError):
+                self._keep()
                 self._peer.send({"kind": "leave"})
         self._disconnect()
 
@@ -236,6 +246,31 @@ class TrainingWorker(BatchSource):
             "update_s": round(self._update_s, 4),
         }
 
+    def _keep(self) -> None:
+        """Send the state of the optimizer and other objects to the server, for the process that continues this work."""
+        if not self._kept or self._peer is None:
+            return
+        began_s = time.monotonic()
+        packed, limit = self._kept.pack(), max_packed_bytes(self._vector.size)
+        if len(packed) > limit:
+            log(f"the parameter server cannot keep the optimizer's state: {len(packed)} bytes, at most {limit}")
+            self._next_keep_s = float("inf")
+            return
+        self._peer.send({"kind": "keep"}, packed)  # the server does not respond
+        now_s = time.monotonic()
+        self._next_keep_s = now_s + max(_MIN_KEEP_INTERVAL_S, (now_s - began_s) / _MAX_KEEP_FRACTION)
+        self._idle_s += now_s - began_s
+
+    def _restore_kept(self) -> None:
+        """Continue from the state that the server has kept of this worker's previous process, or of another worker."""
+        if not self._kept:
+            return
+        self._received = None
+        self._request({"kind": "restore"})
+        if self._received is not None and self._kept.restore(self._received):
+            log(f"continuing with the state of {', '.join(self._kept.names)} that the parameter server has kept")
+        self._received = None
+
     def _send_update(self, fields: dict[str, Any], update: Any) -> None:
         """Send a batch's update to all holders of the state, and fetch the newest state."""
         if not update.isfinite().all():
@@ -286,16 +321,22 @@ class TrainingWorker(BatchSource):
             return False
 
     def _request(self, message: dict[str, Any], vector: Any = None) -> dict[str, Any]:
-        """Send a message and return the response. If a vector follows, read it into the start of ``_state``."""
+        """Send a message and return the response. If a state follows, read it into the start of ``_state``."""
         assert self._peer is not None
         self._peer.send(message, vector)
-        answer = self._peer.receive(lambda _, length: self._state[:length])
+        answer = self._peer.receive(self._allocate)
         if answer["kind"] in ("excluded", "rejected"):
             log(f"rejected by the parameter server: {answer['why']}")
             raise SystemExit(EXIT_EXCLUDED if answer["kind"] == "excluded" else EXIT_REJECTED)
         if "done" in answer:
             self._progress = {key: answer[key] for key in self._progress}
         return answer
+
+    def _allocate(self, answer: dict[str, Any], length: int) -> Any:
+        if answer["kind"] == "kept":
+            self._received = allocate_packed(length, self._vector.size)
+            return self._received
+        return self._state[:length]
 
     def _join(self, epochs: int) -> None:
         """Join the job; retry while the server does not respond."""
@@ -317,6 +358,9 @@ class TrainingWorker(BatchSource):
                 self._fetch_state()
                 self._vector.write(self._state)
                 rng.reseed(answer["client"], 0)  # with equal seeds, all workers would draw the same dropout masks
+                if not self._joined:  # after a reconnection, the objects of this process are newer
+                    self._restore_kept()
+                self._joined = True
                 return
             except DisconnectedError as error:
                 if time.monotonic() > give_up_s:

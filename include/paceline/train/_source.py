@@ -50,6 +50,7 @@ class SessionState(Protocol):
     """The training state of this process."""
 
     parts: dict[str, Stateful]
+    terminating: bool
 
     def reported_values(self) -> dict[str, float]: ...
 

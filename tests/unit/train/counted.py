@@ -5,6 +5,7 @@
 - ``workers``: number of the loader's worker processes
 - ``step``: amount by which a batch increases the counts of its samples
 - ``stop_after``: number of batches before ``stop_early()``; if negative, the script also breaks out of the loop
+- ``fail_after``: number of this worker's batches before an exception
 - ``gain``: training ends after the first epoch that improves the accuracy by less
 
 A file ``hold`` in the output folder pauses the script after the number of this worker's batches in the file (0 if
@@ -24,6 +25,7 @@ from paceline.train import Converged, checkpoint, output_dir, report, stop_early
 
 samples, epochs, options = int(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3])
 step, stop_after, gain = options.get("step", 1), options.get("stop_after", 0), options.get("gain")
+fail_after = options.get("fail_after", 0)
 torch.manual_seed(0)
 
 
@@ -82,6 +84,8 @@ for (indices,) in loop:
         time.sleep(0.01)
     ends += loop.epoch_end
     report(loss=1.0, ends=ends)
+    if fail_after and own_done() + 1 >= fail_after:
+        raise MemoryError("out of memory")
     if gain and loop.epoch_end:
         report(accuracy=0.9 - 0.5 / float(model.counts.mean()))
     if stop_after and own_done() + 1 >= abs(stop_after):

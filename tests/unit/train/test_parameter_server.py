@@ -103,6 +103,19 @@ def test_worker_is_excluded_after_three_failures(start_training):
     training.finish_and_check([other])
 
 
+def test_worker_whose_code_raises_in_three_processes_is_excluded(start_training):
+    training = start_training("a", "b")
+    (other,) = training.start_workers("a")
+    for failure in (1, 2, 3):
+        worker = training.start_worker("b", {"fail_after": 2})
+        assert worker.wait_for_end() == 1
+        assert "MemoryError: out of memory" in worker.log
+        training.server.wait_until_logged(f"failure {failure}")
+    assert "b is lost (its training code has left the loop in a batch)" in training.server.log
+    assert training.start_worker("b", {"fail_after": 2}).wait_for_end() == 5
+    training.finish_and_check([other])
+
+
 def test_killed_server_resumes_from_its_checkpoint(start_training):
     training = start_training("a", "b")
     workers = training.start_workers("ab", hold=4)
@@ -235,6 +248,7 @@ def test_early_stop_of_one_worker_ends_all_workers_with_the_same_model(start_tra
     assert first == second
     assert sum(first) < EPOCHS * SAMPLES
     assert training.server.newest_progress.percent == 100
+    assert training.server.newest_progress.metrics["failures"] == 0
 
 
 def test_non_finite_change_is_rejected(start_training):

@@ -221,6 +221,8 @@ class Server:
             peer.send({"kind": "kept"}, training.kept_for(worker))
         elif kind == "not finite":
             raise ValueError(NOT_FINITE)
+        elif kind == "fail":
+            raise ValueError("its training code has left the loop in a batch")
         elif kind == "check":
             training.check_holders()
             peer.send({"kind": "ok"})
@@ -237,5 +239,5 @@ class Server:
             training.disconnect(worker, connection_id, "it has left", failed=False)
             return False
         else:
-            raise bad_value("kind", kind, "lease, done, where, check, order, keep, restore, stop or leave")
+            raise bad_value("kind", kind, "lease, done, where, check, order, keep, restore, stop, fail or leave")
         return True

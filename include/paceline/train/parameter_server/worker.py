@@ -80,7 +80,7 @@ class TrainingWorker(BatchSource):
         self._ranges = Ranges(name, key)
         self._leases: deque[Lease] = deque()  # not done yet
         self._next: Lease | None = None  # requested in advance, to know whether an epoch ends
-        self._over = False
+        self._over = self._ended = False
         self._progress = {"done": 0, "total": 1, "epochs": 1, "samples": 0, "size": 0}  # as reported by the server
         self._epoch_batches = 1.0  # batches of an epoch, as the loader makes them
         self._schedulers: dict[str, FollowingScheduler] = {}
@@ -169,6 +169,7 @@ class TrainingWorker(BatchSource):
 
     def end(self, *, stopped: bool) -> None:
         """After an early stop in this worker, end training in all workers."""
+        self._ended = True
         if stopped:
             self._stop_all_workers()
         done = self._progress["done"]
@@ -186,11 +187,17 @@ class TrainingWorker(BatchSource):
             log(f"lost the parameter server ({error}) during an early stop: only this worker stops")
 
     def close(self) -> None:
-        """Leave the job. This worker's leases go to other workers."""
+        """Leave the job. This worker's leases go to other workers.
+
+        If the training code has left the loop by itself, by an exception or a ``break``, it has failed in its batch.
+        """
         if self._peer is not None and not self._over:
             with contextlib.suppress(DisconnectedError):
-                self._keep()
-                self._peer.send({"kind": "leave"})
+                if self._ended or self._session.terminating:
+                    self._keep()
+                    self._peer.send({"kind": "leave"})
+                else:
+                    self._peer.send({"kind": "fail"})
         self._disconnect()
 
     def leased_indices(self) -> Iterator[Sequence[int]]:

@@ -26,6 +26,14 @@ _POLL_S = 0.05
 _MAX_SAVE_FRACTION, _MIN_SAVE_INTERVAL_S = 0.02, 1.0
 # After training has ended, lost workers have this many seconds to reconnect and to learn that training is over.
 _END_NOTICE_S = 30.0
+_MAX_SAMPLES = 1 << 28  # of an epoch: its order takes 2 GiB
+
+
+def allocate_order(length: int) -> torch.Tensor:
+    """Return memory for the order of ``length`` samples; raise ``ValueError`` if there are too many."""
+    if length > _MAX_SAMPLES:
+        raise ValueError(f"samples: got {length}, expected at most {_MAX_SAMPLES}")
+    return torch.empty(length, dtype=torch.int64)
 
 
 class Server:
@@ -187,13 +195,16 @@ class Server:
         training = self._training
 
         received = False
-        kept: list[torch.Tensor] = []
+        own: list[torch.Tensor] = []  # memory of this message only
 
         def allocate(message: dict[str, Any], length: int) -> torch.Tensor:
             nonlocal received
             if message["kind"] == "keep":
-                kept.append(training.allocate_kept(length))
-                return kept[0]
+                own.append(training.allocate_kept(length))
+                return own[0]
+            if message["kind"] == "order":
+                own.append(allocate_order(length))
+                return own[0]
             received = True
             if not sent or len(sent[0]) != length:
                 sent[:] = [training.allocate(length)]
@@ -216,7 +227,7 @@ class Server:
             kind = "moved" if counts is None else "accepted"
             peer.send({"kind": kind, "counts": counts, "layout": layout, **training.progress_of(worker)}, own_range)
         elif kind == "keep":
-            training.keep(worker, connection_id, kept[0])
+            training.keep(worker, connection_id, own[0])
         elif kind == "restore":
             peer.send({"kind": "kept"}, training.kept_for(worker))
         elif kind == "not finite":
@@ -230,7 +241,7 @@ class Server:
             layout, own_range = training.own_range()
             peer.send({"kind": "there", "layout": layout}, own_range)
         elif kind == "order":
-            training.start_epoch(worker, connection_id, message["indices"])
+            training.start_epoch(worker, connection_id, own[0].tolist() if own else [])
             peer.send({"kind": "ok"})
         elif kind == "stop":
             training.stop()

@@ -9,7 +9,7 @@ import json
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -178,7 +178,7 @@ class SharedTraining:
             while self._connection_ids.get(worker) == connection_id:
                 if shards.needs_order and self._order_request is None:
                     self._order_request = worker, time.monotonic()
-                    return {"kind": "order"}
+                    return {"kind": "order", "epoch": shards.epochs_started}
                 lease = shards.lease(worker)
                 if lease is not None:
                     self._leased[lease.number] = (worker, time.monotonic())
@@ -193,7 +193,7 @@ class SharedTraining:
                 self._lock.wait(_WAIT_S)
             return {"kind": "rejected", "why": f"another process has joined as {worker}"}
 
-    def start_epoch(self, worker: str, connection_id: int, order: list[int]) -> None:
+    def start_epoch(self, worker: str, connection_id: int, order: Sequence[int]) -> None:
         """Start an epoch with the sample order that a worker has sent on request."""
         with self._lock:
             assert self._shards is not None

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
     Allocate = Callable[[dict[str, Any], int], torch.Tensor]
 
-# Larger than any valid message: a list of ten million samples is shorter.
+# Larger than any valid message: the indices of a batch of ten million samples are shorter. The order of an epoch is sent
+# as a vector.
 _MAX_MESSAGE_BYTES = 1 << 27
 # A machine that loses power does not close its connections: close them after about a minute without a response.
 _KEEPALIVE = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 4}

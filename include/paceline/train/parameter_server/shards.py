@@ -228,6 +228,11 @@ class Shards:
         return self._size
 
     @property
+    def epochs_started(self) -> int:
+        """Number of epochs that have started, which is the number of the next epoch."""
+        return self._epochs_started
+
+    @property
     def epochs_done(self) -> float:
         """Number of epochs done, including the fraction of an unfinished epoch."""
         return self.samples_done / self._size if self._size else 0.0

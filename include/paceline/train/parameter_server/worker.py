@@ -7,11 +7,14 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import index
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from paceline.train._loaders import check_divisible, with_batch_sampler
 from paceline.train._source import BatchSource, LoopState, SessionState
-from paceline.train._values import log
+from paceline.train._values import bad_value, log
 from paceline.train.job import (
     ENV_EPOCHS,
     ENV_SERVER,
@@ -22,6 +25,7 @@ from paceline.train.job import (
     EXIT_REJECTED,
 )
 from paceline.train.saving import rng
+from paceline.train.saving.data import set_epoch
 
 from ._kept import KeptParts, allocate_packed, max_packed_bytes
 from ._ranges import Ranges
@@ -90,6 +94,7 @@ class TrainingWorker(BatchSource):
         self._next_keep_s = float("-inf")
         self._state: Any = None  # the state at the start of the current batch
         self._loader: Any = None
+        self._batch_size = 1  # of the script's loader
         self._until: Converged | None = None
         self._epochs = epochs
         self._began_s = self._update_s = self._idle_s = 0.0
@@ -109,6 +114,7 @@ class TrainingWorker(BatchSource):
         super().open(loop, session)
         check_divisible(loop.loader, "training on several machines")
         self._loader, self._vector = loop.loader, StateVector(session.parts)
+        self._batch_size = batch_size(loop.loader)
 
     def passes(self, resume: Resume | None) -> Iterator[Iterator[Any]]:
         """Yield the batches that the server leases to this worker."""
@@ -224,8 +230,9 @@ class TrainingWorker(BatchSource):
                 self._idle_s += message["waited_s"]
                 return Lease(message["number"], message["epoch"], message["indices"])
             if message["kind"] == "order":
-                order = [index for batch in self._loader.batch_sampler for index in batch]
-                self._request({"kind": "order", "indices": order})
+                set_epoch(self._loader, message["epoch"])
+                order = [sample_index(item) for batch in self._loader.batch_sampler for item in batch]
+                self._request({"kind": "order"}, torch.tensor(order, dtype=torch.int64))
             elif message["kind"] == "over":
                 self._over = True
             self._idle_s += time.monotonic() - requested_s
@@ -355,7 +362,7 @@ class TrainingWorker(BatchSource):
             try:
                 fields: dict[str, Any] = {"epochs": epochs, "size": self._vector.size, "summed": self._vector.summed}
                 fields["until"] = self._until.to_dict() if self._until is not None else None
-                fields["batch_size"] = getattr(self._loader.batch_sampler, "batch_size", None)
+                fields["batch_size"] = self._batch_size
                 fields["dtype"] = str(self._vector.dtype).removeprefix("torch.")
                 self._peer = connect(self._host, self._port, self._key)
                 answer = self._request({"kind": "hello", "worker": self.name, **fields})
@@ -380,6 +387,25 @@ class TrainingWorker(BatchSource):
         if self._peer is not None:
             self._peer.close()
             self._peer = None
+
+
+def sample_index(item: object) -> int:
+    """Return an item of a sampler as an integer, for the wire; samplers may yield those of numpy or torch."""
+    try:
+        return index(item)  # type: ignore[arg-type]
+    except TypeError:
+        raise bad_value("sampler", item, "whole numbers as indices, for training on several machines") from None
+
+
+def batch_size(loader: Any) -> int:
+    """Return the size of the batches of a loader; without an attribute, that of the first batch of its sampler."""
+    size = getattr(loader.batch_sampler, "batch_size", None)
+    if isinstance(size, int):
+        return size
+    first = list(next(iter(loader.batch_sampler), ()))
+    if not first:
+        raise bad_value("batch_sampler", "no samples in the first batch", "batches with at least one sample")
+    return len(first)
 
 
 class _LeasedBatches:

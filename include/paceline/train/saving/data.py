@@ -64,13 +64,20 @@ def rewind(loader: Iterable[Any], state: dict[str, Any]) -> None:
 
 def start_epoch(loader: Iterable[T], epoch: int) -> Iterator[T]:
     """Start an epoch at its first batch."""
-    # DistributedSampler and similar samplers seed their shuffle with the epoch. A loader of Accelerate passes the epoch
-    # to samplers that it wraps, and would otherwise count the epochs of this process.
-    for owner in (loader, *_samplers(loader)):
-        set_epoch = getattr(owner, "set_epoch", None)
-        if callable(set_epoch):
-            set_epoch(epoch)
+    set_epoch(loader, epoch)
     return iter(loader)
+
+
+def set_epoch(loader: Iterable[Any], epoch: int) -> None:
+    """Inform the samplers that seed their order with the epoch, such as ``DistributedSampler``.
+
+    A loader of Accelerate passes the epoch to samplers that it wraps, and would otherwise count the epochs of this
+    process.
+    """
+    for owner in (loader, *_samplers(loader)):
+        method = getattr(owner, "set_epoch", None)
+        if callable(method):
+            method(epoch)
 
 
 def resume_epoch(loader: Iterable[T], epoch: int, resume: Resume) -> Iterator[T]:

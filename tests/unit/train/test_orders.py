@@ -1,0 +1,117 @@
+"""The parameter server gets the order of the samples from the training code's own sampler, whatever it yields."""
+
+import threading
+
+import pytest
+import torch
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Sampler, SubsetRandomSampler, TensorDataset
+
+from paceline.train import checkpoint, track
+from paceline.train.parameter_server import _server as server_module
+from paceline.train.parameter_server import peer
+from paceline.train.parameter_server._server import Server, allocate_order
+from paceline.train.parameter_server.shards import SampleShare
+
+from .machines import LIMIT_S
+
+EPOCHS, SAMPLES = 3, 12
+
+
+class Fives(Sampler):
+    """A batch sampler without the attribute ``batch_size``."""
+
+    def __init__(self, indices):
+        self.indices = indices
+
+    def __iter__(self):
+        yield from BatchSampler(self.indices, 5, drop_last=False)
+
+    def __len__(self):
+        return -(-len(self.indices) // 5)
+
+
+class Names(Fives):
+    def __iter__(self):
+        yield ["first", "second"]
+
+
+class Nothing(Fives):
+    def __iter__(self):
+        yield []
+
+
+@pytest.fixture
+def train_as_worker(monkeypatch, recorder, restart_process):
+    """Return a function that trains as the only worker of a server, and returns the samples of each batch."""
+    threads = []
+
+    def train(loader, epochs=EPOCHS):
+        shares = {"a": SampleShare(1)}
+        server = Server(
+            shares, "127.0.0.1", 0, key=b"", store=None, display=recorder, stuck_s=LIMIT_S, patience_s=LIMIT_S
+        )
+        threads.append((server, threading.Thread(target=server.run)))
+        threads[-1][1].start()
+        monkeypatch.setenv("PACELINE_SERVER", f"127.0.0.1:{server.port}")
+        monkeypatch.setenv("PACELINE_WORKER", "a")
+        session = restart_process()
+        checkpoint(model=torch.nn.Linear(1, 1))
+        batches = [batch.tolist() for (batch,) in track(loader, epochs=epochs)]
+        assert session.worker.spent["batches"] == len(batches)
+        return batches
+
+    yield train
+    for server, thread in threads:
+        server.terminate()
+        thread.join(LIMIT_S)
+
+
+def dataset(samples=SAMPLES):
+    return TensorDataset(torch.arange(samples))
+
+
+def test_batch_sampler_without_a_batch_size_keeps_the_size_of_its_batches(train_as_worker):
+    batches = train_as_worker(DataLoader(dataset(), batch_sampler=Fives(range(SAMPLES))), epochs=1)
+    assert [len(batch) for batch in batches] == [5, 5, 2]
+
+
+def test_numpy_and_torch_indices_are_sent_as_integers(train_as_worker):
+    numpy = pytest.importorskip("numpy")
+    chosen = [2, 3, 5, 7]
+    for indices in (numpy.array(chosen), torch.tensor(chosen)):
+        batches = train_as_worker(DataLoader(dataset(), 4, sampler=SubsetRandomSampler(indices)), epochs=1)
+        assert [sorted(batch) for batch in batches] == [chosen]
+
+
+@pytest.mark.parametrize(
+    ("sampler", "reason"),
+    [
+        (Names, "sampler: got 'first', expected whole numbers as indices, for training on several machines"),
+        (Nothing, "batch_sampler: got 'no samples in the first batch', expected batches with at least one sample"),
+    ],
+)
+def test_unsuitable_batch_sampler_is_rejected(train_as_worker, sampler, reason):
+    with pytest.raises(ValueError, match=reason):
+        train_as_worker(DataLoader(dataset(), batch_sampler=sampler(range(SAMPLES))))
+
+
+def test_sampler_seeded_with_the_epoch_has_a_new_order_in_each_epoch(train_as_worker):
+    def make_loader():
+        return DataLoader(dataset(), SAMPLES, sampler=DistributedSampler(dataset(), num_replicas=1, rank=0, seed=3))
+
+    alone = [batch.tolist() for (batch,) in track(make_loader(), epochs=EPOCHS)]
+    assert train_as_worker(make_loader()) == alone
+    assert len(set(map(tuple, alone))) == EPOCHS
+
+
+def test_order_may_be_longer_than_the_longest_message(train_as_worker, monkeypatch):
+    monkeypatch.setattr(peer, "_MAX_MESSAGE_BYTES", 1000)
+    batches = train_as_worker(DataLoader(dataset(1000), 20, shuffle=True), epochs=1)
+    assert sorted(index for batch in batches for index in batch) == list(range(1000))
+
+
+def test_order_of_too_many_samples_is_rejected(monkeypatch):
+    monkeypatch.setattr(server_module, "_MAX_SAMPLES", 10)
+    assert len(allocate_order(10)) == 10
+    with pytest.raises(ValueError, match="samples: got 11, expected at most 10"):
+        allocate_order(11)

@@ -163,6 +163,8 @@ class Session:
             atexit.register(ranks.announce_end)
             self.terminating = True
             self.loop.check_now()
+            if self.worker is not None and self.worker.waiting:  # for a batch, or for a server that is lost
+                raise SystemExit(EXIT_TERMINATED)
         elif self.loop is None and _in_loop(frame):
             self.resend_sigterm()
         else:

@@ -163,6 +163,36 @@ def test_worker_ended_by_sigterm_is_not_a_failure(start_training):
     assert training.server.newest_progress.metrics["failures"] == 0
 
 
+def test_sigterm_ends_a_worker_that_waits_for_a_batch(start_training):
+    training = start_training("a", "b", epochs=1)
+    first = training.start_worker("a", hold=SAMPLES // 3 - 1)
+    first.wait_until_held(after=SAMPLES // 3 - 1)  # the held worker has the last batch
+    waiting = training.start_worker("b")
+    training.server.wait_until_logged("b has joined")
+    waiting.process.terminate()
+    assert waiting.wait_for_end() == 143
+    first.resume()
+    training.finish_and_check([first])
+    assert training.server.newest_progress.metrics["failures"] == 0
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_sigterm_ends_a_worker_that_has_no_server(start_training, joined):
+    training = start_training("a")
+    worker = training.start_worker("a", hold=2) if joined else None
+    if worker is not None:
+        worker.wait_until_held(2)
+    training.server.kill()
+    if worker is not None:
+        worker.resume()
+        worker.wait_until_logged("reconnecting")
+    else:
+        worker = training.start_worker("a")
+        worker.wait_until(lambda machine: machine.progress)
+    worker.process.terminate()
+    assert worker.wait_for_end() == 143
+
+
 def test_batch_of_hanging_worker_is_reassigned(start_training):
     training = start_training("a", "b", options=("--stuck-s", "1"))
     hanging, other = training.start_workers("ab")

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     Allocate = Callable[[dict[str, Any], int], torch.Tensor]
 
-# Larger than any valid message: the indices of a batch of ten million samples are shorter. The order of an epoch is sent
-# as a vector.
+# Larger than any valid message: the indices of a batch of ten million samples are shorter. The order of an epoch is a
+# vector.
 _MAX_MESSAGE_BYTES = 1 << 27
 # A machine that loses power does not close its connections: close them after about a minute without a response.
 _KEEPALIVE = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 4}
@@ -102,6 +102,16 @@ class Peer:
             self._call(self._read, memory(into))
         result: dict[str, Any] = message
         return result
+
+    def finish(self, timeout_s: float) -> None:
+        """Wait until the other side has read all messages and has closed the connection, and discard what it sends.
+
+        Without this wait, an answer of the other side to a closed connection would discard the messages.
+        """
+        self.set_timeout(timeout_s)
+        self._call(self._socket.shutdown, socket.SHUT_WR)
+        while self._call(self._socket.recv, 1 << 16):
+            pass
 
     def interrupt(self) -> None:
         """End the connection, and so a ``receive`` in another thread."""

@@ -23,6 +23,7 @@ from paceline.train.job import (
     EXIT_EXCLUDED,
     EXIT_NO_SERVER,
     EXIT_REJECTED,
+    EXIT_TERMINATED,
 )
 from paceline.train.saving import rng
 from paceline.train.saving.data import set_epoch
@@ -44,6 +45,7 @@ _PATIENCE_S = 120.0
 _RETRY_S = 1.0
 # The layout changes rarely: a worker reconnects to the server after this many failed attempts to use the layout.
 _MAX_TRIES, _PAUSE_S = 20, 0.1
+_LEAVE_TIMEOUT_S = 3.0
 # Maximum fraction of the time spent on sending the optimizer's state to the server.
 _MAX_KEEP_FRACTION, _MIN_KEEP_INTERVAL_S = 0.02, 1.0
 
@@ -85,6 +87,8 @@ class TrainingWorker(BatchSource):
         self._leases: deque[Lease] = deque()  # not done yet
         self._next: Lease | None = None  # requested in advance, to know whether an epoch ends
         self._over = self._ended = False
+        self.waiting = False
+        """Whether this process waits for the server, so that SIGTERM may end it immediately."""
         self._progress = {"done": 0, "total": 1, "epochs": 1, "samples": 0, "size": 0}  # as reported by the server
         self._epoch_batches = 1.0  # batches of an epoch, as the loader makes them
         self._schedulers: dict[str, FollowingScheduler] = {}
@@ -202,6 +206,7 @@ class TrainingWorker(BatchSource):
                 if self._ended or self._session.terminating:
                     self._keep()
                     self._peer.send({"kind": "leave"})
+                    self._peer.finish(_LEAVE_TIMEOUT_S)
                 else:
                     self._peer.send({"kind": "fail"})
         self._disconnect()
@@ -223,6 +228,7 @@ class TrainingWorker(BatchSource):
 
     def _request_lease(self) -> Lease | None:
         while not self._over:
+            self._end_if_terminating()
             requested_s = time.monotonic()
             message = self._request({"kind": "lease"})
             if message["kind"] == "lease":
@@ -338,13 +344,27 @@ class TrainingWorker(BatchSource):
         """Send a message and return the response. If a state follows, read it into the start of ``_state``."""
         assert self._peer is not None
         self._peer.send(message, vector)
-        answer = self._peer.receive(self._allocate)
+        with self._interruptible():
+            answer = self._peer.receive(self._allocate)
         if answer["kind"] in ("excluded", "rejected"):
             log(f"rejected by the parameter server: {answer['why']}")
             raise SystemExit(EXIT_EXCLUDED if answer["kind"] == "excluded" else EXIT_REJECTED)
         if "done" in answer:
             self._progress = {key: answer[key] for key in self._progress}
         return answer
+
+    @contextlib.contextmanager
+    def _interruptible(self) -> Iterator[None]:
+        """Let SIGTERM raise ``SystemExit`` here, because the wait may be long."""
+        self.waiting = True
+        try:
+            yield
+        finally:
+            self.waiting = False
+
+    def _end_if_terminating(self) -> None:
+        if self._session.terminating:
+            raise SystemExit(EXIT_TERMINATED)
 
     def _allocate(self, answer: dict[str, Any], length: int) -> Any:
         if answer["kind"] == "kept":
@@ -358,13 +378,15 @@ class TrainingWorker(BatchSource):
         self._next = None
         give_up_s = time.monotonic() + self._patience_s
         while True:
+            self._end_if_terminating()
             self._disconnect()
             try:
                 fields: dict[str, Any] = {"epochs": epochs, "size": self._vector.size, "summed": self._vector.summed}
                 fields["until"] = self._until.to_dict() if self._until is not None else None
                 fields["batch_size"] = self._batch_size
                 fields["dtype"] = str(self._vector.dtype).removeprefix("torch.")
-                self._peer = connect(self._host, self._port, self._key)
+                with self._interruptible():
+                    self._peer = connect(self._host, self._port, self._key)
                 answer = self._request({"kind": "hello", "worker": self.name, **fields})
                 if answer["kind"] == "begin":
                     answer = self._request({"kind": "state"}, self._vector.read())
@@ -380,7 +402,8 @@ class TrainingWorker(BatchSource):
                 if time.monotonic() > give_up_s:
                     log(f"no parameter server at {self._host}:{self._port} for {self._patience_s:.0f} s: {error}")
                     raise SystemExit(EXIT_NO_SERVER) from None
-                time.sleep(_RETRY_S)
+                with self._interruptible():
+                    time.sleep(_RETRY_S)
 
     def _disconnect(self) -> None:
         self._ranges.close()

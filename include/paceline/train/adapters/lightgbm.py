@@ -22,6 +22,8 @@ from ._steps import Steps
 _MODEL, _EVALUATIONS = "model.txt", "evaluations.json"
 _BOOSTINGS = ("gbdt", "gbrt", "goss")
 _SEEDS = ("bagging_seed", "extra_seed", "feature_fraction_seed")
+# Before LightGBM 4.7, evaluations were plain tuples.
+_make_evaluation: Any = getattr(lightgbm.basic, "EvalResult", lambda *values: values)
 
 
 class PacelineCallback:
@@ -124,7 +126,7 @@ class PacelineCallback:
         if index < self._replayed:
             booster.update = lambda fobj=None: False
         if index < self._replayed - 1:  # the evaluation of the last of these rounds is computed
-            recorded = [lightgbm.basic.EvalResult(*values) for values in self._evaluations[index]]
+            recorded = [_make_evaluation(*values) for values in self._evaluations[index]]
             booster.eval_train = lambda feval=None: []
             booster.eval_valid = lambda feval=None: recorded
 

@@ -5,9 +5,11 @@ The loop is advanced by ``next()`` instead of ``for``, so it shows progress, sav
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator, Sized
 from pathlib import Path
+from typing import Any
 
 from paceline.train import _session
 from paceline.train._loop import Loop
@@ -95,6 +97,7 @@ class Steps:
         steps: int,
         *,
         epochs: int = 1,
+        total: int | None = None,
         device: object = None,
         validation: Sized | None = None,
         threads: int | None = None,
@@ -102,11 +105,17 @@ class Steps:
     ) -> None:
         """Start the loop of ``steps`` steps in each epoch.
 
+        With ``total``, training ends after this number of steps, also in the middle of an epoch. An epoch is then the
+        period between two validations, which the library reports with ``pause``.
+
         ``pool`` contains the threads of a library that does not use torch's. The other arguments are those of
         ``track``. If the number of steps differs from that in the checkpoint, the first ``advance`` raises
         ``ValueError``.
         """
-        self._loop = track(range(steps), epochs=epochs, device=device, validation=validation, threads=threads)
+        loader: Any = range(steps)
+        if total is not None:
+            loader, epochs = _Periods(steps, total), math.ceil(total / steps)
+        self._loop = track(loader, epochs=epochs, total=total, device=device, validation=validation, threads=threads)
         session = _session.current
         self._steps = iter(self._loop)
         if self._saver is not None:
@@ -134,6 +143,17 @@ class Steps:
             raise
         return True
 
+    @property
+    def stopping(self) -> bool:
+        """Whether ``stop_early`` was called in this step."""
+        return self._loop is not None and self._loop._stopped
+
+    def pause(self) -> None:
+        """Report that a validation begins in this step, so that the controller expects a pause."""
+        loop, session = self._loop, _session.current
+        if loop is not None and session.loop is loop:
+            loop._report_epoch_end(session, session.clock())
+
     def end(self) -> None:
         """End the current step and training, even if steps are left: the library has ended training."""
         if self._steps is None or self._loop is None:
@@ -157,3 +177,18 @@ class Steps:
             session.loop = None
         if session.checkpoint is self._saver:
             session.checkpoint = None
+
+
+class _Periods:
+    """The steps of each period of ``steps`` steps; the last period ends with the step ``total``."""
+
+    def __init__(self, steps: int, total: int) -> None:
+        self._steps, self._total = steps, total
+        self._epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self._epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        first = self._epoch * self._steps
+        return iter(range(first, min(first + self._steps, self._total)))

@@ -62,6 +62,18 @@ def rewind(loader: Iterable[Any], state: dict[str, Any]) -> None:
         generator.set_state(own)
 
 
+def set_epoch(loader: Iterable[Any], epoch: int) -> None:
+    """Pass the number of the epoch to the loader and its samplers, as far as they accept it.
+
+    DistributedSampler and similar samplers seed their shuffle with the epoch. A loader of Accelerate passes the epoch
+    to samplers that it wraps, and would otherwise count the epochs of this process.
+    """
+    for owner in (loader, *_samplers(loader)):
+        setter = getattr(owner, "set_epoch", None)
+        if callable(setter):
+            setter(epoch)
+
+
 def start_epoch(loader: Iterable[T], epoch: int) -> Iterator[T]:
     """Start an epoch at its first batch."""
     set_epoch(loader, epoch)

@@ -54,3 +54,43 @@ def read_result(folder):
         progress=[[p for line in log.splitlines() if (p := parse_line(line))] for log in logs],
         model=json.loads(result.read_text()) if result.exists() else None,
     )
+
+
+def random_ends(seed, steps):
+    """Return ten pairs of a signal and one of the steps of a training of three epochs, in increasing order.
+
+    The last step of an epoch and the step after it are among them.
+    """
+    generator = random.Random(seed)
+    chosen = {steps // 3, steps // 3 + 1}
+    chosen |= set(generator.sample([one for one in range(1, steps) if one not in chosen], 8))
+    return [[generator.choice(list(CODES)), step] for step in sorted(chosen)]
+
+
+@pytest.fixture(scope="package")
+def train_all(tmp_path_factory):
+    """Return a function that runs scenarios of ``with_LIBRARY.py`` and returns their results by name."""
+
+    def run(library, scenarios):
+        top = tmp_path_factory.mktemp(library)
+        command = [sys.executable, HERE / "starts.py", f"with_{library}", top, json.dumps(scenarios)]
+        variables = {"PYTHONPATH": str(INCLUDE), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+        subprocess.run(command, env=os.environ | variables, check=True)
+        return {name: read_training(top / name) for name in scenarios}
+
+    return run
+
+
+def read_training(folder):
+    """Return the exit codes, the progress of each start, the steps that were trained, and the final weights."""
+    import torch
+
+    codes = json.loads((folder / "codes").read_text())
+    logs = [(folder / f"log-{restarts}").read_text() for restarts in range(len(codes))]
+    assert codes[-1] == 0, logs[-1]
+    return SimpleNamespace(
+        codes=codes,
+        progress=[[p for line in log.splitlines() if (p := parse_line(line))] for log in logs],
+        seen=(folder / "seen").read_text().splitlines(),
+        weights=torch.load(folder / "model.pt", weights_only=True),
+    )

@@ -1,0 +1,270 @@
+"""A callback for PyTorch Lightning's ``Trainer``: progress, checkpoints and early stop, as with ``track``.
+
+Needs the package ``lightning`` or ``pytorch_lightning``.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from paceline.train import _session
+from paceline.train._values import bad_value
+from paceline.train.saving import data
+from paceline.train.saving.store import check_loadable
+
+from ._steps import Steps
+
+try:
+    from lightning.pytorch import Callback
+except ImportError:
+    from pytorch_lightning import Callback  # type: ignore[assignment]
+
+_FILE = "lightning.ckpt"
+
+
+class PacelineCallback(Callback):
+    """Reports the progress of ``Trainer.fit``, saves Lightning's own checkpoint when due, and resumes from it.
+
+    A step is an optimizer step, or a batch with manual optimization. The total follows from ``max_epochs`` or
+    ``max_steps``. A resumed epoch skips the batches that are done. Metrics are those of ``self.log``.
+
+    Parameters
+    ----------
+    path:
+        Folder for checkpoints. Default: the job's folder; without one, nothing is saved.
+    every_s:
+        Seconds between two checkpoints; by default 5 to 60 s, as for ``checkpoint``.
+
+    Raises
+    ------
+    ValueError
+        In ``fit``, if the number of steps is unknown or there are several processes.
+
+    Examples
+    --------
+    >>> from lightning.pytorch import Trainer
+    >>> trainer = Trainer(callbacks=[PacelineCallback()], max_epochs=20, logger=False, enable_checkpointing=False)
+    """
+
+    def __init__(self, *, path: str | os.PathLike[str] | None = None, every_s: float | None = None) -> None:
+        self._path = path
+        self._every_s = every_s
+        self._steps: Steps | None = None
+        self._loaded: dict[str, Any] | None = None
+        self._epoch_start: list[dict[str, Any]] = []  # random states at the start of the epoch, by loader
+        self._batch = 0  # batches done in this epoch
+        self._seen = self._total = 0
+        self._loaders: list[Any] = []
+        self._started = self._saving = self._step_ended = self._counts_batches = False
+        self._epoch_started = self._epoch_ended = False
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Restore the newest checkpoint."""
+        if stage != "fit":
+            return
+        if trainer.world_size > 1:
+            raise bad_value("devices", f"{trainer.world_size} processes", "one process, as with Trainer(devices=1)")
+        self._started = self._step_ended = False
+        self._loaded = None
+        self._steps = Steps(lambda folder: self._save(trainer, folder), path=self._path, every_s=self._every_s)
+        if self._steps.restored is not None:
+            # Lightning restores the file that its connector has loaded, also without fit(ckpt_path=...).
+            trainer._checkpoint_connector.resume_start(self._steps.restored / _FILE, weights_only=True)
+        # Run after the other callbacks, so that a checkpoint contains what they do at the end of a step.
+        trainer.callbacks = [*(one for one in trainer.callbacks if one is not self), self]
+
+    def _save(self, trainer: Any, folder: Path) -> None:
+        self._saving = True
+        try:
+            trainer.save_checkpoint(folder / _FILE, weights_only=False)
+        finally:
+            self._saving = False
+
+    def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        """Reject a state that could not be restored."""
+        if self._saving:
+            if self._epoch_ended:
+                _begin_epoch(checkpoint["loops"]["fit_loop"])
+            check_loadable("checkpoint", checkpoint)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position in the epoch and the random states."""
+        now = [data.snapshot(loader) for loader in self._loaders]
+        return {"batch": self._batch, "epoch_start": self._epoch_start, "now": now}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Keep the state for ``on_train_start``."""
+        self._loaded = state_dict
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Start the loop and continue the epoch where the checkpoint was written."""
+        steps = self._steps
+        if steps is None:
+            return
+        self._counts_batches = not pl_module.automatic_optimization
+        self._seen = trainer.global_step
+        self._total = _total_steps(trainer, self._counts_batches)
+        _replace_sigterm_handler()
+        period = _steps_between_validations(trainer, 1 if self._counts_batches else trainer.accumulate_grad_batches)
+        steps.start(min(period, self._total), total=self._total, device=trainer.strategy.root_device.type)
+        self._started = True
+        self._loaders = list(trainer.fit_loop._combined_loader.flattened)
+        if not steps.advance():  # training was stopped before a restart
+            trainer.should_stop = True
+        loaded = self._loaded
+        if loaded is not None:
+            self._batch = loaded["batch"]
+            self._rewind(loaded["epoch_start"] if self._batch else loaded["now"])
+        # Lightning has started the loaders' iterators already, with random numbers that no checkpoint contains.
+        self._start_epoch(trainer)
+        self._epoch_started = not self._batch
+        if loaded is not None and self._batch:
+            fetcher = trainer.fit_loop._data_fetcher
+            for _ in range(self._batch):
+                next(fetcher)
+            fetcher.fetched -= self._batch  # Lightning adds these batches itself
+            self._rewind(loaded["now"])
+
+    def _start_epoch(self, trainer: Any) -> None:
+        self._epoch_start = [data.snapshot(loader) for loader in self._loaders]
+        for loader in self._loaders:
+            data.set_epoch(loader, trainer.current_epoch)
+        iter(trainer.fit_loop._data_fetcher)
+
+    def _rewind(self, states: list[dict[str, Any]]) -> None:
+        for loader, state in zip(self._loaders, states, strict=True):
+            data.rewind(loader, state)
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        """Begin the first step of the epoch, and keep the random states from which the epoch's order follows.
+
+        At the end of an epoch, early stopping and Lightning's own checkpoints run after this callback.
+        """
+        if self._started and not self._epoch_started:
+            self._batch = 0
+            if self._step_ended:
+                self._epoch_ended = True
+                self._next_step(trainer)
+                self._epoch_ended = False
+            self._epoch_start = [data.snapshot(loader) for loader in self._loaders]
+        self._epoch_started = False
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        """Begin a step, if the previous hooks have not begun it."""
+        if self._step_ended:
+            self._next_step(trainer)
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """End a step, unless a validation or the end of the epoch follows."""
+        if not self._started:
+            return
+        self._batch = batch_idx + 1
+        loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
+        if loss is not None and getattr(loss, "numel", int)() == 1:
+            _session.report(loss=loss)
+        if self._counts_batches or trainer.global_step > self._seen:
+            self._seen = trainer.global_step
+            self._step_ended = True
+            epoch_loop = trainer.fit_loop.epoch_loop
+            last = trainer.is_last_batch or self._batch == trainer.num_training_batches
+            if not last and not epoch_loop._should_check_val_fx(trainer.fit_loop._data_fetcher):
+                self._next_step(trainer)
+
+    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
+        """Report the pause before the next period."""
+        if self._started and self._steps is not None and (_by_step(trainer) or trainer.is_last_batch):
+            self._steps.pause()
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        """Report the metrics, and begin the next step within the epoch."""
+        if self._started:
+            _report_metrics(trainer)
+            if self._step_ended and not trainer.is_last_batch:
+                self._next_step(trainer)
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        """Report the metrics."""
+        if self._started:
+            _report_metrics(trainer)
+
+    def _next_step(self, trainer: Any) -> None:
+        """End a step and begin the next, unless training ends with this step."""
+        steps = self._steps
+        if steps is None or steps.done + 1 >= self._total:
+            return
+        if steps.stopping:
+            trainer.should_stop = True
+        elif not trainer.should_stop:
+            self._step_ended = False
+            steps.advance()
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        """Write the final checkpoint."""
+        if self._steps is not None:
+            self._steps.end()
+
+    def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
+        """Report the end of a training that had ended before a restart: Lightning then starts no training."""
+        if self._steps is not None and not self._started and self._steps.resume is not None:
+            total = self._steps.resume.position.total
+            self._steps.start(total, total=total)
+            self._steps.advance()
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """Leave the loop."""
+        if self._steps is not None:
+            self._steps.close()
+
+
+def _begin_epoch(progress: dict[str, Any]) -> None:
+    """Change the stored progress from the first hook of an epoch to the time before it.
+
+    Lightning resumes exactly from the hooks in which its own checkpoints are written, and this is not one of them.
+    """
+    for count in progress["epoch_progress"].values():
+        count["ready"] = count["completed"]
+    batches = progress["epoch_loop.batch_progress"]
+    batches["current"] = dict.fromkeys(batches["current"], 0)
+    batches["is_last_batch"] = False
+    progress["epoch_loop.state_dict"]["_batches_that_stepped"] -= 1  # Lightning adds it when it resumes
+
+
+def _replace_sigterm_handler() -> None:
+    """Remove Lightning's handler, which ends training without a checkpoint, unless it calls a handler of the user."""
+    handler = signal.getsignal(signal.SIGTERM)
+    if len(getattr(handler, "signal_handlers", ())) == 1 and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _total_steps(trainer: Any, counts_batches: bool) -> int:
+    if not counts_batches:
+        total = trainer.estimated_stepping_batches
+    elif trainer.max_steps == -1 and trainer.max_epochs not in (-1, None):
+        total = trainer.num_training_batches * trainer.max_epochs
+    else:
+        raise bad_value("max_steps", trainer.max_steps, "max_epochs alone, because manual optimization counts batches")
+    if total == float("inf") or total < 1:
+        accepted = "a limit such as Trainer(max_epochs=20), or max_steps for a loader without a length"
+        raise bad_value("max_epochs", trainer.max_epochs, accepted)
+    return int(total)
+
+
+def _by_step(trainer: Any) -> bool:
+    """Return whether the trainer validates each time after a number of batches, across epochs."""
+    return trainer.check_val_every_n_epoch is None
+
+
+def _steps_between_validations(trainer: Any, accumulated: int) -> int:
+    batches = trainer.val_check_batch if _by_step(trainer) else trainer.num_training_batches
+    return max(1, math.ceil(batches / accumulated)) if batches != float("inf") else sys.maxsize
+
+
+def _report_metrics(trainer: Any) -> None:
+    values = {name: value for name, value in trainer.callback_metrics.items() if value.numel() == 1}
+    _session.report(**values)

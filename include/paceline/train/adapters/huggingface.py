@@ -134,10 +134,9 @@ class PacelineCallback(TrainerCallback):
         self._paused = False
 
     def on_log(self, args: Any, state: TrainerState, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        """Report what the Trainer logs."""
+        """Report the metrics that the Trainer logs."""
         if self._steps is not None:
-            numbers = {name: value for name, value in (logs or {}).items() if isinstance(value, (int, float))}
-            _session.report(**numbers)
+            _session.report(**{name: value for name, value in (logs or {}).items() if _is_metric(name, value)})
 
     def on_train_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         """Write the final checkpoint."""
@@ -156,3 +155,8 @@ def _steps_between_evaluations(args: Any, state: TrainerState) -> int:
     if args.eval_strategy == "steps":
         return int(state.eval_steps)
     return max(1, round(state.max_steps / max(state.num_train_epochs, 1)))
+
+
+def _is_metric(name: str, value: object) -> bool:
+    timing = name in ("epoch", "total_flos") or name.endswith(("_runtime", "_per_second"))
+    return isinstance(value, (int, float)) and not timing

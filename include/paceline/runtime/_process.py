@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from paceline.errors import InvalidInputError, JobLostError, PacelineError, RuntimeUnavailableError
-from paceline.runtime import cgroups
+from paceline.runtime import cgroups, gpus
 from paceline.runtime._sdk import sdk_files
 from paceline.runtime.base import JOB_ENVIRONMENT, JobSpec
 from paceline.runtime.checks import check_capacity, check_labels, check_spec, placed_files, spec_digest
@@ -46,12 +46,17 @@ class ProcessRuntime:
         Length of one stop-and-continue cycle, in seconds.
     max_output_bytes:
         Maximum size of the output that ``collect`` accepts.
+    dev:
+        Folder with the device files of the GPUs.
 
     Notes
     -----
     A job runs as this user with access to this machine, so it is far less isolated than in a container. The job's new
     environment contains no Airflow secrets. ``image``, ``user`` and ``network`` of a spec are ignored.
     ``max_processes`` is enforced only in a cgroup. The scratch folder keeps a job's complete output until ``remove``.
+
+    A job with ``gpus`` sees only its own GPUs, which no other job in the same ``root`` uses at the same time. A job
+    without ``gpus`` may use all GPUs of the machine.
     """
 
     name = "process"
@@ -63,6 +68,7 @@ class ProcessRuntime:
         mechanism: Mechanism = "auto",
         period_s: float = 0.1,
         max_output_bytes: int = 16 * 1024**3,
+        dev: Path = Path("/dev"),
     ) -> None:
         if mechanism not in ("auto", "cgroup", "signal"):
             raise InvalidInputError("mechanism", mechanism, "'auto', 'cgroup' or 'signal'")
@@ -72,6 +78,7 @@ class ProcessRuntime:
         self.mechanism: Mechanism = mechanism
         self._period_s = period_s
         self._max_output_bytes = max_output_bytes
+        self._gpus = gpus.of_process(dev=dev)
 
     def capacity(self) -> float:
         """Return the number of cores that this process may use."""
@@ -89,6 +96,7 @@ class ProcessRuntime:
         in_files = "/" in program and program.removeprefix("./") in spec.files
         if program != "python" and not in_files and not shutil.which(program, path=_search_path(spec)):
             raise InvalidInputError("command", program, "'python', a program on PATH, or './' plus a name in files")
+        gpus.choose(self._gpus, (), spec.gpus)
         self._make_root()
         if self.mechanism == "cgroup":
             probe = cgroups.create(f"paceline-probe-{os.getpid()}")
@@ -178,6 +186,8 @@ class ProcessRuntime:
             "command": command,
             "environment": _environment(scratch, spec),
             "devices": spec.devices,
+            "gpus": spec.gpus,
+            "gpu_ids": self._gpus,
             "memory_bytes": spec.memory_bytes,
             "max_processes": spec.max_processes,
             "mechanism": self.mechanism,

@@ -44,7 +44,7 @@ class JobSpec:
     environment:
         Environment variables for the job. Values are not logged.
     gpus:
-        Number of GPUs for a container, chosen by the engine; a local process sees all GPUs of the machine.
+        Number of GPUs for the job alone. With 0, a container has no GPU, and a local process may use all.
     memory_bytes:
         Hard memory limit; ``None`` for no limit.
     max_processes:

@@ -20,8 +20,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from paceline.errors import RuntimeUnavailableError
 from paceline.runtime import _guardian as guardian
-from paceline.runtime import cgroups
+from paceline.runtime import cgroups, gpus
 from paceline.runtime._enforcers import CgroupEnforcer, Enforcer, ProcessTree, SignalEnforcer
 from paceline.runtime.processes import descendants, identify, proportional_bytes, send
 from paceline.runtime.scratch import USAGE_BYTES, Scratch, read_json, write_json
@@ -34,12 +35,15 @@ _NOT_FOUND = 127  # the exit code of a shell for an unknown command
 
 
 def main(folder: str) -> int:
-    """Detach and run the job in ``folder`` to its end. Return 0 in the calling process once the job has started."""
+    """Detach and run the job in ``folder`` to its end. Return 0 in the calling process once the job has started.
+
+    Return ``gpus.EXIT_UNAVAILABLE`` if too few GPUs are free.
+    """
     ready_read, ready_write = os.pipe()
     if os.fork():
         # The caller waits only for this process, whose child, the launcher, becomes an orphan.
         os.close(ready_write)
-        return 0 if os.read(ready_read, 1) == b"+" else 1
+        return {b"+": 0, b"-": gpus.EXIT_UNAVAILABLE}.get(os.read(ready_read, 1), 1)
     os.close(ready_read)
     os.setsid()
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
@@ -47,7 +51,13 @@ def main(folder: str) -> int:
     job = read_json(scratch.job)
     if job is None:
         raise SystemExit(f"cannot read {scratch.job}")
-    _Launch(scratch, job).run(lambda: os.write(ready_write, b"+"))
+    try:
+        launch = _Launch(scratch, job)
+    except RuntimeUnavailableError as error:
+        print(error, file=sys.stderr, flush=True)
+        os.write(ready_write, b"-")
+        return gpus.EXIT_UNAVAILABLE
+    launch.run(lambda: os.write(ready_write, b"+"))
     return 0
 
 
@@ -62,6 +72,9 @@ class _Launch:
         self._control_changed = -1
         self._kill_at: float | None = None
         self._out_of_memory = False
+        self._claim_gpus()
+        for earlier in (scratch.end, scratch.stop, scratch.usage):  # of the launch before a restart
+            earlier.unlink(missing_ok=True)
         self._group = self._make_group()
 
     def run(self, on_started: Callable[[], object]) -> None:
@@ -135,6 +148,14 @@ class _Launch:
                     # As in a container, signal only the first process, which saves a checkpoint and ends its workers.
                     send(self._child, signal.SIGTERM)
                     enforcer.lift()
+
+    def _claim_gpus(self) -> None:
+        """Claim the job's GPUs until this process and the guardian have ended, and let the job see only them."""
+        if self._job.get("gpus"):
+            claimed = gpus.claim(self._job["gpu_ids"], self._job["gpus"], self._scratch.path.parent)
+            # CUDA by default numbers the fastest GPU 0, and would do so in each job.
+            chosen = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(claimed)}
+            self._job["environment"] |= chosen
 
     def _make_group(self) -> cgroups.Group | None:
         self._kernel_limits_memory = False

@@ -18,8 +18,9 @@ from pathlib import Path
 
 import psutil
 
-from paceline.errors import JobLostError, PacelineError
+from paceline.errors import JobLostError, PacelineError, RuntimeUnavailableError
 from paceline.runtime import _guardian as guardian
+from paceline.runtime import gpus
 from paceline.runtime._lines import LineAssembler
 from paceline.runtime._local_output import collect_folder
 from paceline.runtime._output import collect_output
@@ -36,7 +37,10 @@ _START_S = 30.0
 
 
 def launch(scratch: Scratch) -> None:
-    """Start the launcher for ``scratch``; return once the job is running."""
+    """Start the launcher for ``scratch``; return once the job is running.
+
+    Raises RuntimeUnavailableError if too few GPUs are free.
+    """
     path = [str(Path(module).resolve().parents[depth]) for module, depth in ((__file__, 2), (psutil.__file__, 1))]
     # The launcher outlives this process and must not inherit its environment, which may contain secrets.
     environment = {"PATH": os.environ.get("PATH", os.defpath), "PYTHONPATH": os.pathsep.join(path), "LANG": "C.UTF-8"}
@@ -58,6 +62,8 @@ def launch(scratch: Scratch) -> None:
             code = -1
     if code != 0:
         output = scratch.launcher_log.read_text(errors="replace").strip()[-2000:]
+        if code == gpus.EXIT_UNAVAILABLE:
+            raise RuntimeUnavailableError(output.rpartition("\n")[2])
         raise PacelineError(f"could not start the job: {output or 'the launcher did not answer'}")
 
 
@@ -171,8 +177,6 @@ class ProcessJob:
             return
         self._wait_for_helpers()
         self._kill_remaining()
-        for path in (self._scratch.end, self._scratch.stop, self._scratch.usage, self._scratch.state):
-            path.unlink(missing_ok=True)
         launch(self._scratch)
 
     def collect(self, destination: Path) -> list[str]:

@@ -1,0 +1,98 @@
+"""The GPUs of a machine or engine: their ids, the choice of a job's GPUs, and the locks of local jobs.
+
+Called by both runtimes and by the launcher of a local job. A GPU belongs to at most one job at a time.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+from paceline.errors import InvalidInputError, RuntimeUnavailableError
+
+EXIT_UNAVAILABLE = 75  # exit code of a launcher that finds too few free GPUs: a later start may succeed
+_FOLDER = "gpus"
+
+
+def choose(ids: Sequence[str], used: Collection[str], count: int, avoid: Collection[str] = ()) -> list[str]:
+    """Return ``count`` free GPUs, the first in the order of ``ids``; those to ``avoid`` only if no others are free.
+
+    Raises
+    ------
+    InvalidInputError
+        There are fewer than ``count`` GPUs.
+    RuntimeUnavailableError
+        Fewer than ``count`` GPUs are free now.
+
+    Examples
+    --------
+    >>> choose(["0", "1", "2", "3"], used={"0"}, count=2, avoid={"1"})
+    ['2', '3']
+    >>> choose(["0", "1"], used={"0"}, count=2)
+    Traceback (most recent call last):
+    paceline.errors.RuntimeUnavailableError: gpus: got 2, expected at most 1, because other jobs use GPU 0; free: 1
+    """
+    if count > len(ids):
+        raise InvalidInputError("gpus", count, f"at most {len(ids)}, the number of GPUs ({', '.join(ids) or 'none'})")
+    free = [gpu for gpu in ids if gpu not in used]
+    if count > len(free):
+        taken = ", ".join(gpu for gpu in ids if gpu in used)
+        raise RuntimeUnavailableError(
+            f"gpus: got {count}, expected at most {len(free)}, because other jobs use GPU {taken}; "
+            f"free: {', '.join(free) or 'none'}"
+        )
+    return sorted(free, key=lambda gpu: gpu in avoid)[:count]
+
+
+def of_machine(dev: Path = Path("/dev")) -> list[str]:
+    """Return the indices of this machine's NVIDIA GPUs, one for each device file in ``dev``."""
+    return [str(index) for index, _ in enumerate(dev.glob("nvidia[0-9]*"))]
+
+
+def of_process(environ: Mapping[str, str] = os.environ, dev: Path = Path("/dev")) -> list[str]:
+    """Return the GPUs that this process may use: those in ``CUDA_VISIBLE_DEVICES``, else all of the machine.
+
+    >>> of_process({"CUDA_VISIBLE_DEVICES": "2,3"}), of_process({"CUDA_VISIBLE_DEVICES": ""})
+    (['2', '3'], [])
+    """
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return of_machine(dev)
+    return [gpu for gpu in dict.fromkeys(map(str.strip, visible.split(","))) if gpu not in ("", "-1")]
+
+
+def claim(ids: Sequence[str], count: int, root: Path) -> list[str]:
+    """Lock ``count`` free GPUs for this process and its forks, and return them. Raise like :func:`choose`.
+
+    The kernel releases the locks when the last of these processes has ended, however it ends.
+    """
+    folder = root / _FOLDER
+    folder.mkdir(mode=0o700, exist_ok=True)
+    one_at_a_time = _lock(folder / "choice", fcntl.LOCK_EX)
+    locks: dict[str, int] = {}
+    chosen: list[str] = []
+    try:
+        for gpu in ids:
+            try:
+                locks[gpu] = _lock(folder / f"gpu-{gpu.replace('/', '_')}", fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue  # another job holds this GPU
+        chosen = choose(ids, set(ids) - set(locks), count)
+        return chosen
+    finally:
+        for gpu, lock in locks.items():
+            if gpu not in chosen:
+                os.close(lock)
+        os.close(one_at_a_time)
+
+
+def _lock(path: Path, operation: int) -> int:
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(handle, operation)
+    except BaseException:
+        os.close(handle)
+        raise
+    return handle

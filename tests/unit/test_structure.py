@@ -30,7 +30,10 @@ LAYERS = (
 )
 # Airflow, ``python -m`` or training code import these modules by name.
 ENTRY_POINTS = {"paceline.airflow.provider", "paceline.runtime.launcher", "paceline.train.parameter_server.state_shard"}
-ENTRY_POINTS |= {f"paceline.train.adapters.{name}" for name in ("lightgbm", "sklearn", "xgboost")}
+ENTRY_POINTS |= {
+    f"paceline.train.adapters.{name}"
+    for name in ("huggingface", "keras", "lightgbm", "lightning", "sklearn", "xgboost")
+}
 EXPORTS = {
     "paceline.allocate": (
         "DEVICE Allocation ClusterJob Greedy Growing ImpossibleAllocationError Node OnTime Placement Policy "

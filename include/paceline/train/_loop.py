@@ -179,7 +179,7 @@ class Loop(Generic[T]):
                 self._last_of_epoch = self._epoch_done + (self._length or 0) - 1 if has_end else -1
                 for batch in batches:
                     if self.done == self._last_of_epoch:
-                        self._report_epoch_end(session, clock())
+                        self.report_epoch_end(session, clock())
                     yield batch
                     self.done += 1
                     if clock() >= self._next_check_s and self._run_due_checks(session, clock()):
@@ -230,7 +230,7 @@ class Loop(Generic[T]):
             data.rewind(self.loader, resume.now)
         return resume
 
-    def _report_epoch_end(self, session: _session.Session, now_s: float) -> None:
+    def report_epoch_end(self, session: _session.Session, now_s: float) -> None:
         """Report that a validation may follow, so that the controller does not mistake it for a slow batch."""
         if now_s - self._epoch_began_s >= _SHORTEST_REPORTED_EPOCH_S:
             self._show_progress(session, "epoch_end")

@@ -146,13 +146,13 @@ class Steps:
     @property
     def stopping(self) -> bool:
         """Whether ``stop_early`` was called in this step."""
-        return self._loop is not None and self._loop._stopped
+        return self._loop is not None and self._loop.stopped
 
     def pause(self) -> None:
         """Report that a validation begins in this step, so that the controller expects a pause."""
-        loop, session = self._loop, _session.current
-        if loop is not None and session.loop is loop:
-            loop._report_epoch_end(session, session.clock())
+        session = _session.current
+        if session.loop is self._loop and self._loop is not None:
+            self._loop.report_epoch_end(session, session.clock())
 
     def end(self) -> None:
         """End the current step and training, even if steps are left: the library has ended training."""

@@ -80,18 +80,6 @@ def start_epoch(loader: Iterable[T], epoch: int) -> Iterator[T]:
     return iter(loader)
 
 
-def set_epoch(loader: Iterable[Any], epoch: int) -> None:
-    """Inform the samplers that seed their order with the epoch, such as ``DistributedSampler``.
-
-    A loader of Accelerate passes the epoch to samplers that it wraps, and would otherwise count the epochs of this
-    process.
-    """
-    for owner in (loader, *_samplers(loader)):
-        method = getattr(owner, "set_epoch", None)
-        if callable(method):
-            method(epoch)
-
-
 def resume_epoch(loader: Iterable[T], epoch: int, resume: Resume) -> Iterator[T]:
     """Start an epoch at the position of ``resume``: restore the random states at its start, and skip batches."""
     if epoch > 0 and getattr(loader, "persistent_workers", False):

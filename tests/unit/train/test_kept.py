@@ -95,6 +95,15 @@ def test_size_of_a_kept_state_is_limited():
         allocate_packed(limit + 1, 3)
 
 
+def test_state_that_is_too_large_or_cannot_be_saved_is_not_packed():
+    process = Process()
+    with pytest.raises(ValueError, match=r"optimizer, scheduler: got .* bytes, expected at most 100"):
+        process.kept.pack(100)
+    process.optimizer.param_groups[0]["hook"] = lambda: None
+    with pytest.raises(ValueError, match=r"optimizer, scheduler: cannot be saved: .*lambda"):
+        process.kept.pack()
+
+
 def test_worker_gets_its_own_state_and_a_new_worker_the_newest_of_any_worker():
     training = make_joined_training("abc", batch_size=1)
     assert training.kept_for("a") is None

@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import io
+import pickle
+import sys
 from collections.abc import Mapping
 
 import torch
@@ -66,12 +68,20 @@ class KeptParts:
     def __bool__(self) -> bool:
         return bool(self._parts)
 
-    def pack(self) -> torch.Tensor:
-        """Return the states of the objects as bytes."""
+    def pack(self, limit: int = sys.maxsize) -> torch.Tensor:
+        """Return the states of the objects as bytes.
+
+        Raises ``ValueError`` if they need more than ``limit`` bytes, or cannot be saved.
+        """
         buffer = io.BytesIO()
         states = {name: part.state_dict() for name, part in self._parts.items()}
         followed = {name: scheduler.state_dict() for name, scheduler in self._schedulers.items()}
-        torch.save({"parts": states, "schedulers": followed}, buffer)
+        try:
+            torch.save({"parts": states, "schedulers": followed}, buffer)
+        except (pickle.PickleError, AttributeError, TypeError) as error:
+            raise ValueError(f"{', '.join(self.names)}: cannot be saved: {error}") from None
+        if (size := buffer.tell()) > limit:
+            raise ValueError(f"{', '.join(self.names)}: got {size} bytes, expected at most {limit}")
         return torch.frombuffer(bytearray(buffer.getbuffer()), dtype=torch.uint8)
 
     def restore(self, packed: torch.Tensor) -> bool:

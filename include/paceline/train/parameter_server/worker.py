@@ -271,10 +271,11 @@ class TrainingWorker(BatchSource):
         if not self._kept or self._peer is None:
             return
         began_s = time.monotonic()
-        packed, limit = self._kept.pack(), max_packed_bytes(self._vector.size)
-        if len(packed) > limit:
-            log(f"the parameter server cannot keep the optimizer's state: {len(packed)} bytes, at most {limit}")
-            self._next_keep_s = float("inf")
+        try:
+            packed = self._kept.pack(max_packed_bytes(self._vector.size))
+        except ValueError as error:
+            log(f"the parameter server does not keep the optimizer's state: {error}")
+            self._kept = KeptParts({}, {})
             return
         self._peer.send({"kind": "keep"}, packed)  # the server does not respond
         now_s = time.monotonic()

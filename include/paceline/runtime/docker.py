@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from paceline.errors import InvalidInputError, JobLostError, PacelineError, RuntimeUnavailableError
+from paceline.runtime import _docker_gpus as docker_gpus
 from paceline.runtime import _docker_images as docker_images
 from paceline.runtime import _docker_network as docker_network
 from paceline.runtime._archive import Entry, tar_stream
@@ -48,6 +49,8 @@ class DockerRuntime:
     pull:
         Whether to pull the image before the first start, even if the engine has it, so that all containers of this
         runtime use the same image. A failed pull is an error. Without ``pull``, a missing image is an error.
+    gpus:
+        Number of the engine's GPUs, for an engine that does not report its GPUs.
     max_output_bytes:
         Maximum size of the output that ``collect`` accepts.
 
@@ -65,11 +68,13 @@ class DockerRuntime:
         client: APIClient | Callable[[], APIClient],
         *,
         pull: bool = False,
+        gpus: int = 0,
         max_output_bytes: int = 16 * 1024**3,
     ) -> None:
         self._connect = client
         self._connected: APIClient | None = None
         self._images = Images(pull=pull)
+        self._gpus = gpus
         self._max_output_bytes = max_output_bytes
 
     @property
@@ -126,7 +131,7 @@ class DockerRuntime:
             docker_network.create(self._client, spec.own_network, external_access=spec.external_access)
         container = None
         try:
-            container = self._create(spec, digest)
+            container = self._create_with_gpus(spec, digest) if spec.gpus else self._create(spec, digest)
             with engine_call("copy the job's files into the container"):
                 self._client.put_archive(container, "/", tar_stream(_file_entries(spec)))
             with _report_missing_gpus(spec.gpus), engine_call("start the container"):
@@ -229,7 +234,16 @@ class DockerRuntime:
             accepted = f"a name that no running job uses; container {container[:12]} is running another job"
             raise InvalidInputError("name", spec.name, accepted)
 
-    def _create(self, spec: JobSpec, digest: str) -> str:
+    def _create_with_gpus(self, spec: JobSpec, digest: str) -> str:
+        ids = docker_gpus.ids_of_engine(self._client, self._gpus)
+        if ids:
+            return docker_gpus.assign(
+                self._client, ids, spec.gpus, lambda own: self._create(spec, digest, own), self._remove_container
+            )
+        log.warning("gpus: the engine picks the job's GPUs and may share them: the number of its GPUs is not known")
+        return self._create(spec, digest)
+
+    def _create(self, spec: JobSpec, digest: str, gpus: Sequence[str] = ()) -> str:
         from docker.types import DeviceRequest, LogConfig
 
         client = self._client
@@ -237,6 +251,7 @@ class DockerRuntime:
         if command[0] == "python":
             command = [*_PYTHON, *command[1:]]
         memory = spec.memory_bytes
+        requested = {"device_ids": [*gpus]} if gpus else {"count": spec.gpus}
         limits: dict[str, Any] = {}
         if memory is not None:
             limits = {"mem_limit": memory, "memswap_limit": memory}
@@ -246,7 +261,7 @@ class DockerRuntime:
             cap_drop=["ALL"],
             security_opt=["no-new-privileges"],
             pids_limit=spec.max_processes,
-            device_requests=[DeviceRequest(count=spec.gpus, capabilities=[["gpu"]])] if spec.gpus else None,
+            device_requests=[DeviceRequest(**requested, capabilities=[["gpu"]])] if spec.gpus else None,
             network_mode=spec.own_network or spec.network or "none",
             # By default, looking up the name of a dead parameter server takes ten seconds.
             dns_opt=["timeout:1", "attempts:2"] if spec.own_network else None,
@@ -260,6 +275,8 @@ class DockerRuntime:
             **limits,
         )
         labels = {LABEL_JOB: spec.name, LABEL_SPEC: digest}
+        if gpus:
+            labels[docker_gpus.LABEL] = ",".join(gpus)
         networking: Any = None
         if spec.own_network is not None:
             labels[docker_network.LABEL] = spec.own_network

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.errors import JobLostError, PacelineError, RuntimeUnavailableError, TrainingFailedError
+from paceline.runtime import _docker_gpus as docker_gpus
 from paceline.runtime import _docker_network as docker_network
 from paceline.runtime._archive import extract_output
 from paceline.runtime._docker_logs import LogFollower
@@ -114,9 +115,18 @@ class DockerJob:
         return self._stats.newest()
 
     def restart(self) -> None:
-        """Restart the exited container with its files."""
+        """Restart the exited container with its files and GPUs.
+
+        Raises RuntimeUnavailableError while another container uses one of these GPUs.
+        """
+        self._check_gpus()
         with engine_call("restart the container"):
             self._client.start(self._container)
+        try:
+            self._check_gpus()  # another process may just have assigned them, see ``docker_gpus.assign``
+        except RuntimeUnavailableError:
+            self.stop(0)
+            raise
         self._follower.start()
 
     def collect(self, destination: Path) -> list[str]:
@@ -154,6 +164,13 @@ class DockerJob:
         """End the threads that read output and usage; the container continues."""
         self._stats.close()
         self._follower.close()
+
+    def _check_gpus(self) -> None:
+        rivals = docker_gpus.rivals(self._client, self._container)
+        if rivals:
+            raise RuntimeUnavailableError(
+                f"gpus: container {self._container[:12]} waits for its GPUs, in use: {rivals}"
+            )
 
     def _inspect(self) -> Mapping[str, Any] | None:
         try:

@@ -9,6 +9,7 @@ import fcntl
 import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from paceline.errors import InvalidInputError, RuntimeUnavailableError
 
@@ -61,6 +62,22 @@ def of_process(environ: Mapping[str, str] = os.environ, dev: Path = Path("/dev")
     if visible is None:
         return of_machine(dev)
     return [gpu for gpu in dict.fromkeys(map(str.strip, visible.split(","))) if gpu not in ("", "-1")]
+
+
+def reported_by(info: Mapping[str, Any]) -> list[str]:
+    """Return the GPUs in the answer of a Docker engine to ``docker info``; an empty list if it reports none.
+
+    An engine reports its generic resources, and since version 28.2 the devices of the Container Device Interface.
+
+    >>> reported_by({"DiscoveredDevices": [{"ID": f"nvidia.com/gpu={name}"} for name in ("0", "1", "GPU-5b", "all")]})
+    ['0', '1']
+    """
+    resources = [resource.get("NamedResourceSpec") or {} for resource in info.get("GenericResources") or ()]
+    declared = [str(one["Value"]) for one in resources if "gpu" in str(one.get("Kind")).lower()]
+    prefix = "nvidia.com/gpu="
+    names = [str(device["ID"]) for device in info.get("DiscoveredDevices") or ()]
+    devices = [name.removeprefix(prefix) for name in names if name.startswith(prefix) and name != f"{prefix}all"]
+    return declared or [name for name in devices if name.isdigit()] or devices  # each GPU has an index and a UUID
 
 
 def claim(ids: Sequence[str], count: int, root: Path) -> list[str]:

@@ -1,0 +1,99 @@
+"""The GPUs of an engine: which containers use them, and their assignment to new containers.
+
+A label of each container names its GPUs, so all processes and Airflow installations that use an engine see the same
+assignment. The module ``docker`` creates containers with GPUs, and ``docker_job`` restarts them.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from paceline.errors import RuntimeUnavailableError
+from paceline.runtime import gpus
+from paceline.runtime.docker_errors import engine_call
+
+if TYPE_CHECKING:
+    from docker import APIClient
+
+LABEL = "paceline.gpus"
+_LOCAL_ENGINE = "http+docker://localhost"  # the client's address of an engine behind a socket of this machine
+_USING = ("created", "running", "paused", "restarting")
+_ATTEMPTS = 8
+
+
+def ids_of_engine(client: APIClient, declared: int) -> list[str]:
+    """Return the GPUs of the engine: those that it reports, else the ``declared`` number, else a local engine's."""
+    with engine_call("read the engine's GPUs"):
+        reported = gpus.reported_by(client.info())
+    if not reported and not declared and client.base_url == _LOCAL_ENGINE:
+        return gpus.of_machine()
+    return reported or [str(index) for index in range(declared)]
+
+
+def assign(
+    client: APIClient, ids: list[str], count: int, create: Callable[[list[str]], str], remove: Callable[[str], object]
+) -> str:
+    """Create a container with ``count`` GPUs that no other container uses, and return its id.
+
+    Another process may assign the same GPUs at the same time. Each process first creates its container and then looks
+    for a rival, so at least one of the two sees the other, removes its own container and chooses again.
+
+    Raises
+    ------
+    InvalidInputError
+        The engine has fewer GPUs.
+    RuntimeUnavailableError
+        Too few GPUs are free.
+    """
+    found = ""
+    for attempt in range(_ATTEMPTS):
+        time.sleep(attempt * random.random() / 2)  # noqa: S311 - the rivals must not choose again at the same time
+        container = create(_choose(client, ids, count))
+        try:
+            found = rivals(client, container)
+        except BaseException:
+            remove(container)
+            raise
+        if not found:
+            return container
+        remove(container)
+    raise RuntimeUnavailableError(f"gpus: got {count}, expected GPUs that no other container uses: {found}")
+
+
+def rivals(client: APIClient, container: str) -> str:
+    """Describe the other containers that use one of this container's GPUs; return an empty text if there are none."""
+    listed = _with_gpus(client)
+    own = {gpu for one in listed if one["Id"] == container for gpu in _gpus_of(one)}
+    return _describe(one for one in listed if one["Id"] != container and _is_using(one) and own & {*_gpus_of(one)})
+
+
+def _choose(client: APIClient, ids: list[str], count: int) -> list[str]:
+    listed = _with_gpus(client)
+    using = [one for one in listed if _is_using(one)]
+    used = {gpu for one in using for gpu in _gpus_of(one)}
+    # A stopped container, such as that of a preempted job, can resume only on the GPUs with which it was created.
+    stopped = {gpu for one in listed for gpu in _gpus_of(one)} - used
+    try:
+        return gpus.choose(ids, used, count, avoid=stopped)
+    except RuntimeUnavailableError as error:
+        raise RuntimeUnavailableError(f"{error}; in use: {_describe(using)}") from None
+
+
+def _with_gpus(client: APIClient) -> list[Mapping[str, Any]]:
+    with engine_call("list the containers with GPUs"):
+        return list(client.containers(all=True, filters={"label": LABEL}))
+
+
+def _is_using(listed: Mapping[str, Any]) -> bool:
+    return listed["State"] in _USING
+
+
+def _gpus_of(listed: Mapping[str, Any]) -> list[str]:
+    return str(listed["Labels"][LABEL]).split(",")
+
+
+def _describe(listed: Iterable[Mapping[str, Any]]) -> str:
+    return ", ".join(f"GPU {one['Labels'][LABEL]} by container {one['Id'][:12]} ({one['State']})" for one in listed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from paceline.airflow.engine_connection import default_engine, engine_hook
+from paceline.airflow.engine_connection import declared_gpus, default_engine, engine_hook
 from paceline.errors import InvalidInputError, RuntimeUnavailableError
 from paceline.runtime.docker_errors import engine_call
 
@@ -16,6 +16,13 @@ if TYPE_CHECKING:
 def engine_client(engine_conn_id: str | None) -> Any:
     """Return a client of a connection's engine, by default of the worker's engine. Raises like :func:`connect`."""
     return connect(lambda: engine_hook(engine_conn_id), engine_conn_id)
+
+
+def gpus_of_engine(engine_conn_id: str | None) -> int:
+    """Return the number of GPUs that the connection of an engine declares; 0 if it declares none."""
+    from airflow.providers.docker.hooks.docker import DockerHook
+
+    return 0 if engine_conn_id is None else declared_gpus(engine_conn_id, DockerHook.get_connection(engine_conn_id))
 
 
 def connect(make_hook: Callable[[], DockerHook], engine_conn_id: str | None, docker_conn_id: str | None = None) -> Any:

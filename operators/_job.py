@@ -18,7 +18,7 @@ from paceline.airflow.engine_connection import engine_hook
 from paceline.errors import InvalidInputError, RuntimeUnavailableError
 from paceline.runtime import JobSpec, Runtime
 
-from ._engine import connect
+from ._engine import connect, gpus_of_engine
 from ._identity import job_labels, task_labels, unique_name
 from .values import (
     NOTHING,
@@ -102,7 +102,8 @@ class JobOperator(BaseOperator):
     environment, private_environment:
         Environment variables of the job. Airflow neither renders nor shows the private variables.
     gpus:
-        Number of GPUs for the container; the engine needs NVIDIA's container toolkit. A local process sees all GPUs.
+        Number of GPUs for the job alone; a container needs NVIDIA's container toolkit. With 0, a container has no GPU,
+        and a local process may use all.
     mem_limit:
         Memory limit, in bytes or as a string such as ``"2g"``; 4 GiB by default, ``None`` for no limit.
     network_mode:
@@ -233,10 +234,14 @@ class JobOperator(BaseOperator):
         if name == "docker":
             from paceline.runtime import DockerRuntime
 
-            return DockerRuntime(self._connect, pull=self.force_pull)
+            return DockerRuntime(self._connect, pull=self.force_pull, gpus=self._engine_gpus() if self.gpus else 0)
         from paceline.runtime import ProcessRuntime
 
         return ProcessRuntime()
+
+    def _engine_gpus(self) -> int:
+        """Return the declared number of the engine's GPUs; 0 if it is not declared."""
+        return gpus_of_engine(self.engine_conn_id)
 
     def _connect(self) -> Any:
         return connect(lambda: self.hook, self.engine_conn_id, self.docker_conn_id)

@@ -18,7 +18,7 @@ from paceline.extras import require
 from paceline.fleet import BackgroundApp, Fleet, Machine
 from paceline.fleet.rendezvous import check_rendezvous
 
-from ._engine import engine_client
+from ._engine import engine_client, gpus_of_engine
 from ._identity import job_labels
 from ._job import JobOperator
 from ._team import check_distinguishable, check_reachable, container_arguments, only_docker
@@ -228,7 +228,14 @@ class ProfileOperator(JobOperator):
             server = server.model_copy(update={"name": f"{server.name}-server", "background": ()})
         clients = self._engine_clients([*machines, server])
         labels = job_labels(context)  # unique among the Airflow installations that use these engines
-        runtimes = {name: DockerRuntime(client, pull=self.force_pull) for name, client in clients.items()}
+        runtimes = {
+            one.name: DockerRuntime(
+                clients[one.name],
+                pull=self.force_pull,
+                gpus=gpus_of_engine(one.engine_conn_id) or self.fleet.engine_gpus(one) if one.gpus else 0,
+            )
+            for one in (*machines, server)
+        }
         for runtime in runtimes.values():  # an earlier try may have left jobs
             runtime.remove_all(labels)
         done = 0

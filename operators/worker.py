@@ -131,6 +131,9 @@ class WorkerTrainingOperator(DeadlineTrainingOperator):
             self._wait_for_network(point.network)
         return point.worker_spec(spec, self.worker)
 
+    def _engine_gpus(self) -> int:
+        return super()._engine_gpus() or self.fleet.engine_gpus(self.worker)
+
     def _wait_for_network(self, network: str) -> None:
         """Wait until the parameter server's task has created the network on the engine."""
         from paceline.runtime import DockerRuntime

@@ -69,6 +69,20 @@ def engine_address(conn_id: str, connection: _Connection) -> tuple[str, dict[str
     return f"{connection.schema or 'tcp'}://{host}:{port}", tls
 
 
+def declared_gpus(conn_id: str, connection: _Connection) -> int:
+    """Return the number of GPUs in the connection's extra ``gpus``, for an engine that does not report its GPUs.
+
+    >>> from types import SimpleNamespace
+    >>> declared_gpus("gate", SimpleNamespace(host="gate-1", port=None, schema=None, extra_dejson={"gpus": 8}))
+    8
+    """
+    gpus = (connection.extra_dejson or {}).get("gpus", 0)
+    if not isinstance(gpus, int) or isinstance(gpus, bool) or gpus < 0:
+        accepted = f"a connection whose extra 'gpus' is a whole number, not {gpus!r}"
+        raise InvalidInputError("engine_conn_id", conn_id, accepted)
+    return gpus
+
+
 def engine_hook(conn_id: str | None = None, registry_conn_id: str | None = None) -> DockerHook:
     """Return the Docker provider's hook for an engine.
 

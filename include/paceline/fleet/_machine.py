@@ -160,6 +160,11 @@ class Fleet(_FleetModel):
         """Names of the machines whose engine differs from that of the parameter server."""
         return [machine.name for machine in self.machines if machine.engine != self.parameter_server.engine]
 
+    def engine_gpus(self, machine: Machine) -> int:
+        """Return the number of GPUs of the machine's engine: those of all machines with this engine."""
+        machines = {one.name: one for one in (*self.machines, self.parameter_server)}.values()
+        return sum(one.gpus for one in machines if one.engine == machine.engine)
+
     @property
     def kinds(self) -> list[str]:
         """The device kinds in the fleet, sorted."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline.fleet._machine import Fleet, Machine
+from paceline.runtime.gpus import reported_by
 
 _MAX_PARALLEL = 16
 
@@ -65,5 +66,8 @@ def _differences(machine: Machine, info: dict[str, Any]) -> Iterator[str]:
         yield f"has {info['NCPU']} cores, expected {machine.cores:g}"
     if info["MemTotal"] < 0.9 * machine.memory_gib * 2**30:  # the operating system reserves some memory
         yield f"has {info['MemTotal'] / 2**30:.1f} GiB of memory, expected {machine.memory_gib:g}"
-    if machine.gpus and not any("nvidia" in name for name in info.get("Runtimes", {})):
+    reported = reported_by(info)
+    if reported and len(reported) < machine.gpus:
+        yield f"its engine reports {len(reported)} GPUs, expected {machine.gpus}"
+    if machine.gpus and not reported and not any("nvidia" in name for name in info.get("Runtimes", {})):
         yield f"its engine has no GPU runtime, expected {machine.gpus} GPUs"

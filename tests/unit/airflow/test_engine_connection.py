@@ -7,7 +7,7 @@ import json
 import pytest
 from airflow.sdk import Connection
 
-from paceline.airflow.engine_connection import engine_address
+from paceline.airflow.engine_connection import declared_gpus, engine_address
 from paceline.errors import InvalidInputError
 
 TLS = {"tls_ca_cert": "/ca.pem", "tls_client_cert": "/cert.pem", "tls_client_key": "/key.pem"}
@@ -46,3 +46,10 @@ def test_tls_is_configured_by_extras_and_verified_by_default():
 def test_incomplete_connection_is_rejected(fields, message):
     with pytest.raises(InvalidInputError, match=message):
         engine_address("gate", connection(**fields))
+
+
+def test_extra_declares_the_number_of_gpus():
+    assert declared_gpus("gate", connection(host="gate")) == 0
+    assert declared_gpus("gate", connection('{"gpus": 4}', host="gate")) == 4
+    with pytest.raises(InvalidInputError, match=r"engine_conn_id: got 'gate', .*'gpus' is a whole number, not '4'"):
+        declared_gpus("gate", connection('{"gpus": "4"}', host="gate"))

@@ -4,7 +4,7 @@ import pytest
 
 from paceline.airflow.cli import main
 from paceline.errors import InvalidInputError
-from paceline.fleet import BackgroundApp, Link, check, load
+from paceline.fleet import BackgroundApp, Fleet, Link, Machine, check, load
 from paceline.fleet._file import read
 
 FLEET = """
@@ -136,6 +136,24 @@ def test_check_reports_differences_of_every_engine(write_fleet):
     assert (results["gate-2"].version, results["gate-2"].cores, results["gate-2"].ok) == ("28.2.2", 2, False)
     results = check(load(write_fleet(FLEET)), lambda worker: FakeEngine(64, 256.0, runtimes=("runc", "nvidia")))
     assert all(one.ok for one in results)
+
+
+def test_check_compares_the_gpus_that_an_engine_reports(write_fleet):
+    def problems_with(gpus):
+        engine = FakeEngine(64, 256.0)
+        engine.info()["DiscoveredDevices"] = [{"ID": f"nvidia.com/gpu={index}"} for index in range(gpus)]
+        return [problem for one in check(load(write_fleet(FLEET)), lambda worker: engine) for problem in one.problems]
+
+    assert problems_with(1) == ["its engine reports 1 GPUs, expected 2"]
+    assert problems_with(2) == []
+
+
+def test_engine_has_the_gpus_of_all_machines_that_share_it():
+    first, second = (Machine(name=name, kind="server", cores=8, gpus=2, memory_gib=8) for name in ("first", "second"))
+    elsewhere = Machine(name="hall", kind="server", cores=8, gpus=4, memory_gib=8, engine_conn_id="hall_docker")
+    fleet = Fleet(machines=(first, elsewhere), parameter_server=second)
+    assert [fleet.engine_gpus(machine) for machine in (first, second, elsewhere)] == [4, 4, 4]
+    assert Fleet(machines=(first,), parameter_server=first).engine_gpus(first) == 2
 
 
 def test_fleet_check_command_lists_machines_and_fails_if_one_is_unreachable(write_fleet, capsys, monkeypatch):

@@ -65,6 +65,19 @@ def test_tasks_use_the_queue_executor_and_engine_of_their_machine():
         assert (task.queue, task.executor, task.engine_conn_id) == ("site", "EdgeExecutor", "site_docker")
 
 
+@pytest.mark.parametrize(("extra", "gpus"), [("{}", 3), ('{"gpus": 8}', 8)])
+def test_runtime_gets_the_gpus_of_the_connection_else_of_the_fleet(monkeypatch, extra, gpus):
+    monkeypatch.setenv("AIRFLOW_CONN_HALL_DOCKER", f'{{"conn_type": "generic", "host": "hall", "extra": {extra}}}')
+    runtime = Mock()
+    monkeypatch.setattr("paceline.runtime.DockerRuntime", runtime)
+    machine = ELSEWHERE.model_copy(update={"gpus": 1})
+    others = [machine.model_copy(update={"name": "cellar", "gpus": 2}), GATE.model_copy(update={"gpus": 5})]
+    fleet = Fleet(machines=(machine, *others), parameter_server=machine)
+    arguments = {"script": "train.py", "deadline": "1m", "server_task_id": "server", "plan": PLAN}
+    WorkerTrainingOperator(task_id="train", fleet=fleet, worker="hall", **arguments).make_runtime()
+    assert runtime.call_args.kwargs["gpus"] == gpus
+
+
 def fleet_result_of(results):
     task = FleetResultOperator(task_id="result", worker_task_ids={name: f"train.{name}" for name in "abc"})
     pulled = {f"train.{name}": result for name, result in results.items()}

@@ -17,7 +17,7 @@ from tests import mlflow_server as mlflow
 from tests import s3_server as s3
 from tests.soak.registry_writer import MODEL, open_registry
 
-pytestmark = pytest.mark.timeout(3600)
+pytestmark = pytest.mark.timeout(4 * 3600)
 
 WRITERS, OPERATIONS, KILLS = 8, 500, 24
 LOST = 0.02

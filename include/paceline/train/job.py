@@ -49,10 +49,14 @@ def run_by_paceline() -> bool:
     return bool(os.environ.get(ENV_OUTPUT))
 
 
+def rank_count() -> int:
+    """Return the number of processes that ``torchrun`` or Accelerate has started for this job."""
+    return int(os.environ.get("WORLD_SIZE") or 1)
+
+
 def rank() -> int:
     """Return the rank of this process among the processes of ``torchrun`` or Accelerate; 0 for a single process."""
-    several = int(os.environ.get("WORLD_SIZE") or 1) > 1
-    return int(os.environ.get("RANK") or 0) if several else 0
+    return int(os.environ.get("RANK") or 0) if rank_count() > 1 else 0
 
 
 def is_worker() -> bool:

@@ -225,6 +225,12 @@ def test_data_parallel_rejects_invalid_models_and_late_calls(model, session):
         data_parallel(model)
 
 
+def test_data_parallel_is_rejected_under_torchrun(model, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(RuntimeError, match=r"data_parallel\(\) and torchrun both start processes"):
+        data_parallel(model)
+
+
 def test_replica_of_a_single_process_is_the_model_itself(model):
     wrapped = data_parallel(model)
     x = torch.ones(1, 2)

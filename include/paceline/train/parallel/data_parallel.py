@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.train import _session
 from paceline.train._values import bad_value, log, whole_number
-from paceline.train.job import device_index, is_worker
+from paceline.train.job import device_index, is_worker, rank_count
 
 from ._follower import Follower
 from ._lead import Lead
@@ -49,7 +49,7 @@ def data_parallel(model: nn.Module, *, max_processes: int | None = None, find_un
     Raises
     ------
     RuntimeError
-        If called inside a ``track`` loop, or twice.
+        If called inside a ``track`` loop, twice, or in a process that torchrun has started.
 
     Examples
     --------
@@ -63,6 +63,8 @@ def data_parallel(model: nn.Module, *, max_processes: int | None = None, find_un
     session = _session.current
     if session.loop is not None or session.role is not None:
         raise RuntimeError("data_parallel() must be called once, before the `for ... in track(...)` loop")
+    if rank_count() > 1:
+        raise RuntimeError("data_parallel() and torchrun both start processes: call data_parallel() without torchrun")
     if not hasattr(model, "parameters") or not hasattr(model, "forward"):
         raise bad_value("model", type(model).__name__, "a torch.nn.Module")
     if not any(parameter.requires_grad for parameter in model.parameters()):

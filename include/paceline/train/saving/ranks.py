@@ -12,7 +12,7 @@ import threading
 import time
 from typing import Any, TypeVar
 
-from paceline.train.job import EXIT_TERMINATED
+from paceline.train.job import EXIT_TERMINATED, rank_count
 
 T = TypeVar("T")
 
@@ -26,7 +26,7 @@ def from_rank_0(value: T) -> T:
 
     Raises ``RuntimeError`` if there are several ranks but no process group yet.
     """
-    if int(os.environ.get("WORLD_SIZE") or 1) < 2:
+    if rank_count() < 2:
         return value
     import torch.distributed as dist
 

@@ -13,9 +13,12 @@ PlacementRule: TypeAlias = Callable[[ClusterJob, Sequence[Node], Mapping[str, in
 
 
 def cheapest_in_time(job: ClusterJob, nodes: Sequence[Node], free: Mapping[str, int], now_s: float) -> Placement | None:
-    """Return the cheapest free placement that meets the deadline, else the fastest (ANDREAS, section IV-B)."""
+    """Return the cheapest free placement that meets the deadline, else the fastest (ANDREAS, section IV-B).
+
+    Of equally cheap placements, such as those on nodes without a price, return the one with the fewest device seconds.
+    """
     deadline_s = inf if job.deadline_s is None else job.deadline_s
-    best: tuple[bool, float, float] | None = None
+    best: tuple[bool, float, float, float] | None = None
     best_placement: Placement | None = None
     for node in nodes:
         speeds = job.speeds.get(node.kind)
@@ -26,7 +29,7 @@ def cheapest_in_time(job: ClusterJob, nodes: Sequence[Node], free: Mapping[str, 
                 break
             seconds = job.seconds(node, count, now_s)
             late = now_s + seconds >= deadline_s
-            rank = (late, seconds if late else seconds * node.cost(count), seconds)
+            rank = (late, seconds if late else seconds * node.cost(count), seconds * count, seconds)
             if best is None or rank < best:
                 best, best_placement = rank, Placement(node.name, count)
     return best_placement

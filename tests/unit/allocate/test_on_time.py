@@ -134,6 +134,22 @@ def test_promises_are_kept_if_work_is_slightly_underestimated(factor, kept):
     )
 
 
+def test_distant_deadline_does_not_make_near_ones_late():
+    """Three jobs take turns on four devices, which needs spans that are short beside their common deadline."""
+    four = {"device": Speeds.linear(4)}
+    jobs = [ClusterJob(f"hour {number}", 0.0, 4750.0, four, deadline_s=3600.0) for number in range(3)]
+    month = ClusterJob("month", 0.0, 3600.0, four, deadline_s=30 * 86400.0)
+    assert allocate_on_time(jobs, Node("pool", 4)).late == set()
+    assert allocate_on_time([*jobs, month], Node("pool", 4)).late == set()
+
+
+def test_edf_takes_the_fewest_device_seconds_on_nodes_without_a_price():
+    """More devices would end the first job earlier and leave none for the second."""
+    jobs = [ClusterJob(name, 0.0, 8.0, CURVE, deadline_s=20.0) for name in ("first", "second")]
+    allocation = edf().allocate(jobs, [POOL], 0.0, rescale=True)
+    assert {name: place.devices for name, place in allocation.placements.items()} == {"first": 1, "second": 1}
+
+
 def test_moore_hodgson_is_exact_on_one_machine():
     draw = random.Random(1)
     for _ in range(20):

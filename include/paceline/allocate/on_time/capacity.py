@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import ceil, floor, inf, log2
 
@@ -15,7 +15,9 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 _EXACT_DEADLINES = 256  # number of early deadlines that each end a span; later deadlines share at most 256 spans
-_MIN_SPANS = 64  # minimum number of spans, even with few deadlines
+# With few deadlines: minimum number of spans before the first deadline, and in each doubling of the time after it. So a
+# job that is due in a month leaves the spans of jobs that are due in an hour short.
+_SPANS_BEFORE_FIRST, _SPANS_PER_DOUBLING, _MAX_DOUBLINGS = 64, 16, 16
 _ROUNDING = 1e-9
 
 
@@ -52,6 +54,20 @@ class SpeedUpCurve:
 def _is_above_chord(first: tuple[float, float], middle: tuple[float, float], last: tuple[float, float]) -> bool:
     slope = (last[1] - first[1]) / (last[0] - first[0])
     return middle[1] >= first[1] + slope * (middle[0] - first[0])
+
+
+def _added_ends(now_s: float, first_s: float, last_s: float) -> Iterator[float]:
+    """Yield ends of spans whose length grows with the time from now.
+
+    They are multiples of powers of two, so that later plans have the same ends.
+    """
+    until_s, spans = max(first_s, now_s + (last_s - now_s) / 2**_MAX_DOUBLINGS), _SPANS_BEFORE_FIRST
+    begin_s = now_s
+    while begin_s < last_s:
+        if length_s := (until_s - now_s) / spans:  # 0 if the deadline differs from now only by a rounding error
+            step_s = 2.0 ** floor(log2(length_s))
+            yield from (step_s * number for number in range(floor(begin_s / step_s) + 1, ceil(until_s / step_s)))
+        begin_s, until_s, spans = until_s, min(now_s + 2 * (until_s - now_s), last_s), 2 * _SPANS_PER_DOUBLING
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,14 +120,9 @@ class Capacity:
         if len(ends) > 2 * _EXACT_DEADLINES:
             late = ends[_EXACT_DEADLINES:]
             ends = ends[:_EXACT_DEADLINES] + late[:: -(-len(late) // _EXACT_DEADLINES)]
-        elif ends and (
-            step := (ends[-1] - now_s) / _MIN_SPANS
-        ):  # zero if the deadlines differ from now only by rounding errors
-            # Devices move between jobs only at ends of spans, so add spans if deadlines are few. The added ends are
-            # multiples of a power of two, so that later plans have the same ends.
-            step_s = 2.0 ** floor(log2(step))
-            first, last = floor(now_s / step_s) + 1, ceil(ends[-1] / step_s)
-            ends = sorted({*ends, *(step_s * number for number in range(first, last))})
+        elif ends:
+            # Devices move between jobs only at ends of spans, so add spans if deadlines are few.
+            ends = sorted({*ends, *_added_ends(now_s, ends[0], ends[-1])})
         self._ends: Floats = np.array(ends, dtype=np.float64)
         self._lengths: Floats = np.diff(self._ends, prepend=now_s)
         self._free: Ints = np.full(len(ends), devices, dtype=np.int64)

@@ -11,6 +11,7 @@ from paceline.control import CONTROLLERS, Gains, Limits
 from paceline.errors import InvalidInputError
 from paceline.run.feasibility import ON_INFEASIBLE
 from paceline.run.settings import Settings
+from paceline.runtime.checks import check_devices
 
 from .values import is_template, number, one_of, optional_number, optional_path_or_url
 
@@ -46,6 +47,7 @@ class Arguments(Protocol):
     max_devices: float | str | None
     quantum: float
     gpus: int
+    cores_per_device: float
     control_period: float
     on_infeasible: str
     on_drain: str
@@ -83,6 +85,10 @@ def check(task: Arguments, *, rendered: bool = False) -> None:
     least = 0.0 if is_unrendered("min_devices") else number("min_devices", task.min_devices)
     most = None if is_unrendered("max_devices") else optional_number("max_devices", task.max_devices)
     Limits(least, max(least, task.quantum) if most is None else most, task.quantum)
+    check_devices(task.cores_per_device, "cores_per_device")
+    if task.cores_per_device != 1 and not (task.gpus and task.quantum >= 1 and task.objective == "deadline"):
+        accepted = "1, unless gpus, quantum=1 and objective='deadline' make GPUs the devices of the allocation"
+        raise InvalidInputError("cores_per_device", task.cores_per_device, accepted)
     if not is_unrendered("output_path"):
         task.output_path = optional_path_or_url("output", task.output_path)
     for callback in task.on_deadline_alert:
@@ -117,6 +123,7 @@ def read(task: Arguments) -> Settings:
         min_devices=least,
         max_devices=most,
         quantum=task.quantum,
+        cores_per_device=task.cores_per_device,
         period_s=task.control_period,
         on_infeasible=task.on_infeasible,
         controller=task.controller,

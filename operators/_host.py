@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -42,6 +43,7 @@ class TrainingTask(ObjectiveTask, Protocol):
     container_id: str | None
     image: str
     gpus: int
+    cores_per_device: float
 
     def command_and_files(self) -> tuple[list[str], dict[str, Path]]:
         """Return the command, and the files to place in the command's folder."""
@@ -95,7 +97,9 @@ class TaskHost:
 
     def spec(self, scratch: Path, devices: float) -> JobSpec:
         """Return the specification of the operator's job."""
-        return self._task.extend_spec(self._context, self._task.job_spec(self._context, scratch, devices), scratch)
+        spec = self._task.job_spec(self._context, scratch, devices)
+        spec = replace(spec, cores_per_device=self._task.cores_per_device)
+        return self._task.extend_spec(self._context, spec, scratch)
 
     def team(self, job: Job) -> TeamJob | None:
         """Return ``job`` if it is a team of containers, else ``None``."""

@@ -53,6 +53,9 @@ class DeadlineTrainingOperator(JobOperator):
         Smallest and largest allocation in cores; fractions are allowed. The default maximum is all cores. (templated)
     quantum:
         Smallest change of the allocation, in cores. Use 1 for a job with ``data_parallel``, which needs whole cores.
+    cores_per_device:
+        Cores of CPU time that come with each GPU, for example for the workers of its data loader. Applies if ``gpus``
+        and ``quantum=1`` make GPUs the devices of the allocation.
     control_period:
         Seconds between two steps of the controller.
     on_infeasible:
@@ -131,6 +134,7 @@ class DeadlineTrainingOperator(JobOperator):
         min_devices: float | str = 0.1,
         max_devices: float | str | None = None,
         quantum: float = CPU_QUANTUM,
+        cores_per_device: float = 1.0,
         control_period: float = 1.0,
         on_infeasible: str = "best_effort",
         on_drain: str = "leave",
@@ -154,6 +158,7 @@ class DeadlineTrainingOperator(JobOperator):
         self.min_devices = min_devices
         self.max_devices = max_devices
         self.quantum = quantum
+        self.cores_per_device = cores_per_device
         self.control_period = control_period
         self.on_infeasible = on_infeasible
         self.on_drain = on_drain

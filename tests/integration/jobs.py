@@ -123,7 +123,10 @@ class ProcessHarness:
     def quota_of(self, job: Job) -> float:
         group = self.read_state(job)["cgroup"]
         if group is None:
-            return float((read_json(Scratch(Path(job.id)).control) or {})["devices"])
+            stored, control = (
+                read_json(path) or {} for path in (Scratch(Path(job.id)).job, Scratch(Path(job.id)).control)
+            )
+            return float(control["devices"] * stored["cores_per_device"])
         return quota_of_group(Group.from_json(group))
 
     def leftovers(self) -> list[str]:

@@ -62,8 +62,8 @@ def test_job_and_launcher_do_not_inherit_the_environment(
     seen["environment"].pop("LC_CTYPE", None)
     assert set(seen["environment"]) == {
         *JOB_ENVIRONMENT,
-        "HOME", "LANG", "PACELINE_CHECKPOINT", "PACELINE_CONTROL", "PACELINE_INPUT", "PACELINE_OUTPUT", "PATH",
-        "PYTHONPATH", "PYTHONUNBUFFERED", "SEED", "TMPDIR",
+        "HOME", "LANG", "PACELINE_CHECKPOINT", "PACELINE_CONTROL", "PACELINE_CORES_PER_DEVICE", "PACELINE_INPUT",
+        "PACELINE_OUTPUT", "PATH", "PYTHONPATH", "PYTHONUNBUFFERED", "SEED", "TMPDIR",
     }  # fmt: skip
     assert (seen["folder"], seen["python"]) == (str(home / "work"), sys.executable)
     assert seen["sdk"].startswith(str(home / "sdk"))

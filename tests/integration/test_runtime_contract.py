@@ -138,6 +138,33 @@ def test_wait_returns_whether_the_job_has_ended(harness: Harness) -> None:
     job.remove()
 
 
+SHARE = """
+from paceline.train.pacing.share import CpuShare
+share = CpuShare()
+gate()
+print(share.read(), share.read_devices())
+"""
+
+
+def test_each_device_comes_with_its_cores(harness: Harness) -> None:
+    spec = harness.spec(GATE + SHARE, devices=2, cores_per_device=0.25)
+    job = harness.runtime.start(spec)
+    until(lambda: harness.quota_of(job) == pytest.approx(0.5))
+    job.resize(1)
+    until(lambda: harness.quota_of(job) == pytest.approx(0.25))
+    reattached = harness.runtime.reattach(job.id)
+    reattached.resize(3)
+    until(lambda: harness.quota_of(job) == pytest.approx(0.75))
+    pass_gate(harness, job)
+    assert read_to_end(job) == ["0.75 3.0"]
+    reattached.close()
+    job.remove()
+    too_many = dataclasses.replace(spec, devices=1000, cores_per_device=0.5)
+    capacity = harness.runtime.capacity()
+    with pytest.raises(InvalidInputError, match=rf"devices: got 1000, expected at most {2 * capacity:g}, .*divided by"):
+        harness.runtime.check(too_many)
+
+
 def test_resize_changes_the_quota_of_a_running_job(harness: Harness) -> None:
     job = harness.runtime.start(harness.spec("while True: pass", devices=0.5))
     assert harness.quota_of(job) == pytest.approx(0.5)

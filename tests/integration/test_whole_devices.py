@@ -39,7 +39,8 @@ class DeadlineChangingState(MemoryState):
         return any(sample["devices_in_force"] == 2 for sample in self.seen)
 
 
-def test_second_process_joins_for_an_earlier_deadline(docker_client, trainer_image):
+@pytest.mark.parametrize("cores_per_device", [1.0, 0.5])
+def test_second_process_joins_for_an_earlier_deadline(docker_client, trainer_image, cores_per_device):
     state = DeadlineChangingState()
     controller = make_controller("default", Limits(1, 2, GPU_QUANTUM), deadline_s=3600.0)
     devices = controller.start(0.0)
@@ -48,6 +49,7 @@ def test_second_process_joins_for_an_earlier_deadline(docker_client, trainer_ima
         name="whole-devices",
         command=["python", SCRIPT.name, "--whole", "--batches", "10000"],
         devices=devices,
+        cores_per_device=cores_per_device,
         image=trainer_image,
         files={SCRIPT.name: SCRIPT},
     )

@@ -85,6 +85,8 @@ class PaceLoop:
     shared:
         The ceiling in effect, if an arbiter allocates the devices. A ceiling of 0 preempts the job; a later ceiling
         resumes it from its checkpoint.
+    cores_per_device:
+        Cores of CPU time that come with each device.
     """
 
     def __init__(
@@ -107,6 +109,7 @@ class PaceLoop:
         on_sample: Callable[[PaceSample], None] = lambda sample: None,
         team: TeamJob | None = None,
         shared: Ceiling | None = None,
+        cores_per_device: float = 1.0,
     ) -> None:
         self._log = log or logging.getLogger(__name__)
         self._job = job
@@ -127,7 +130,7 @@ class PaceLoop:
         self._reader = ProgressReader(self._output.add, self._log_malformed, pauses, reported)
         self._total = reported.total if reported else None
         self._logged_total = self._total or 0
-        self._utilization = JobUtilization()
+        self._utilization = JobUtilization(cores_per_device)
         self._measured_s: float | None = None
         self._started_s = self._now()
         self._continues_control, self._began_s = totals is not None, earlier.began_s
@@ -339,7 +342,7 @@ class PaceLoop:
                 decision,
                 self._reader.newest,
                 allocated_devices=self._allocation.upper_bound,
-                used_devices=self._utilization.cores,
+                used_devices=self._utilization.devices,
                 ceiling=self._commands.ceiling,
                 grant=self._commands.grant if self._commands.shared else None,
                 restarts=self._outage.restarts,

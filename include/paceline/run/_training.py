@@ -307,6 +307,7 @@ class Training:
             on_sample=self._host.on_sample,
             team=team,
             shared=shared,
+            cores_per_device=self._settings.cores_per_device,
         )
         outcome = handle.loop.run()
         self._succeeded = True

@@ -12,6 +12,11 @@ _WINDOW_S = 3.0
 class JobUtilization:
     """The fraction of its devices that a job used during the last 3 s, computed from its CPU time.
 
+    Parameters
+    ----------
+    cores_per_device:
+        Cores of CPU time that come with each device.
+
     Examples
     --------
     >>> utilization = JobUtilization()
@@ -21,9 +26,10 @@ class JobUtilization:
     0.6
     """
 
-    def __init__(self) -> None:
+    def __init__(self, cores_per_device: float = 1.0) -> None:
+        self._cores_per_device = cores_per_device
         self.share: float | None = None  # from 0 to 1; ``None`` until measured
-        self.cores: float | None = None
+        self.devices: float | None = None  # the used devices
         self._readings: deque[tuple[float, float, float]] = deque()  # time, total CPU seconds and device-seconds
 
     def add(self, usage: Usage, device_s: float) -> None:
@@ -38,6 +44,6 @@ class JobUtilization:
         first_s, first_cpu_s, first_device_s = self._readings[0]
         if usage.measured_s - first_s < _WINDOW_S or device_s <= first_device_s:
             return
-        used_s = usage.cpu_s - first_cpu_s
-        self.cores = used_s / (usage.measured_s - first_s)
+        used_s = (usage.cpu_s - first_cpu_s) / self._cores_per_device
+        self.devices = used_s / (usage.measured_s - first_s)
         self.share = round(min(used_s / (device_s - first_device_s), 1.0), 3)

@@ -27,6 +27,8 @@ class Settings:
         Safety factor: the target end is this fraction of the time from the start to the deadline.
     min_devices, max_devices, quantum:
         Smallest allocation, largest allocation (``None`` for all devices of the machine), and smallest change.
+    cores_per_device:
+        Cores of CPU time that come with each device.
     period_s:
         Seconds between control steps.
     on_infeasible:
@@ -45,6 +47,7 @@ class Settings:
     min_devices: float = 0.1
     max_devices: float | None = None
     quantum: float = CPU_QUANTUM
+    cores_per_device: float = 1.0
     period_s: float = 1.0
     on_infeasible: str = "best_effort"
     controller: str = "default"
@@ -53,8 +56,8 @@ class Settings:
     max_devices_field: str = "max_devices"
 
     def limits(self, capacity: float, log: Any) -> Limits:
-        """Return the limits of the allocation on a machine with ``capacity`` devices."""
-        largest = self.max_devices
+        """Return the limits of the allocation on a machine with ``capacity`` cores."""
+        largest, capacity = self.max_devices, capacity / self.cores_per_device
         if largest is not None and largest > capacity:
             log.warning("%s: got %g, using all %g devices of the machine", self.max_devices_field, largest, capacity)
         # Without any devices, a job would never end, and its speed would stay unknown.

@@ -22,7 +22,7 @@ from paceline.runtime.base import JOB_ENVIRONMENT, JobSpec
 from paceline.runtime.checks import check_capacity, check_labels, check_spec, placed_files, spec_digest
 from paceline.runtime.process_job import ProcessJob, launch
 from paceline.runtime.scratch import Scratch, read_json, write_json
-from paceline.train.job import ENV_CHECKPOINT, ENV_CONTROL, ENV_INPUT, ENV_OUTPUT
+from paceline.train.job import ENV_CHECKPOINT, ENV_CONTROL, ENV_CORES_PER_DEVICE, ENV_INPUT, ENV_OUTPUT
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ class ProcessRuntime:
         if sys.platform != "linux" or not hasattr(os, "pidfd_open"):
             raise RuntimeUnavailableError("the process runtime requires Linux 5.3 or newer")
         check_spec(spec)
-        check_capacity(spec.devices, self.capacity())
+        check_capacity(spec, self.capacity())
         program = spec.command[0]
         in_files = "/" in program and program.removeprefix("./") in spec.files
         if program != "python" and not in_files and not shutil.which(program, path=_search_path(spec)):
@@ -186,6 +186,7 @@ class ProcessRuntime:
             "command": command,
             "environment": _environment(scratch, spec),
             "devices": spec.devices,
+            "cores_per_device": spec.cores_per_device,
             "gpus": spec.gpus,
             "gpu_ids": self._gpus,
             "memory_bytes": spec.memory_bytes,
@@ -226,5 +227,6 @@ def _environment(scratch: Scratch, spec: JobSpec) -> dict[str, str]:
             ENV_OUTPUT: str(scratch.folder("output")),
             ENV_CHECKPOINT: str(scratch.folder("checkpoint")),
             ENV_CONTROL: str(scratch.control),
+            ENV_CORES_PER_DEVICE: str(spec.cores_per_device),
         }
     )

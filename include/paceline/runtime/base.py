@@ -34,7 +34,7 @@ class JobSpec:
         Program and arguments; the working folder contains ``files``. ``"python"`` as the first word means the
         interpreter of the image or, in the process runtime, the interpreter of this process.
     devices:
-        Allocation at the start, in cores; fractions are allowed.
+        Allocation at the start, in cores or GPUs; fractions are allowed.
     image:
         Container image; ``None`` for runtimes without images.
     files:
@@ -45,6 +45,8 @@ class JobSpec:
         Environment variables for the job. Values are not logged.
     gpus:
         Number of GPUs for the job alone. With 0, a container has no GPU, and a local process may use all.
+    cores_per_device:
+        Cores of CPU time that come with each device of the allocation: 1 if the devices are cores.
     memory_bytes:
         Hard memory limit; ``None`` for no limit.
     max_processes:
@@ -78,6 +80,7 @@ class JobSpec:
     inputs: Mapping[str, Path] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     gpus: int = 0
+    cores_per_device: float = 1.0
     memory_bytes: int | None = 4 * 1024**3
     max_processes: int = 512
     user: str = "65532:65532"
@@ -139,7 +142,7 @@ class Job(Protocol):
         """Wait at most ``timeout_s`` for the job to end; return whether it has ended."""
 
     def resize(self, devices: float) -> None:
-        """Set the allocation to ``devices`` cores. Raises RuntimeUnavailableError during an engine outage."""
+        """Set the allocation to ``devices``. Raises RuntimeUnavailableError during an engine outage."""
 
     def status(self) -> JobStatus:
         """Return the job's state. Raises RuntimeUnavailableError during an engine outage."""

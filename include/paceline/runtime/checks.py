@@ -37,6 +37,7 @@ def check_spec(spec: JobSpec) -> None:
     if isinstance(command, str) or not command or not all(isinstance(word, str) and word for word in command):
         raise InvalidInputError("command", command, "a list of non-empty strings: a program and its arguments")
     check_devices(spec.devices)
+    check_devices(spec.cores_per_device, "cores_per_device")
     if spec.memory_bytes is not None and not _is_integer(spec.memory_bytes, _MEMORY_MIN):
         raise InvalidInputError("memory_bytes", spec.memory_bytes, f"None or at least {_MEMORY_MIN} (16 MiB)")
     if not _is_integer(spec.max_processes, 1):
@@ -68,10 +69,13 @@ def check_devices(devices: float, field: str = "devices") -> None:
         raise InvalidInputError(field, devices, "a number of cores greater than 0")
 
 
-def check_capacity(devices: float, capacity: float) -> None:
+def check_capacity(spec: JobSpec, capacity: float) -> None:
     """Raise ``InvalidInputError`` if a job would start with more cores than the runtime has."""
-    if devices > capacity:
-        raise InvalidInputError("devices", devices, f"at most {capacity:g}, the number of cores that the runtime has")
+    if spec.devices * spec.cores_per_device > capacity:
+        accepted = f"at most {capacity / spec.cores_per_device:g}, the number of cores that the runtime has"
+        if spec.cores_per_device != 1:
+            accepted += f" ({capacity:g}) divided by cores_per_device"
+        raise InvalidInputError("devices", spec.devices, accepted)
 
 
 def placed_files(spec: JobSpec) -> Iterator[tuple[str, Path]]:
@@ -103,6 +107,7 @@ def spec_digest(spec: JobSpec) -> str:
         "image": spec.image,
         "environment": dict(sorted(spec.environment.items())),
         "gpus": spec.gpus,
+        "cores_per_device": spec.cores_per_device,
         "memory_bytes": spec.memory_bytes,
         "max_processes": spec.max_processes,
         "user": spec.user,

@@ -21,7 +21,7 @@ from paceline.runtime.base import JOB_ENVIRONMENT, JobSpec
 from paceline.runtime.checks import check_capacity, check_labels, check_spec, placed_files, spec_digest
 from paceline.runtime.docker_errors import engine_call
 from paceline.runtime.docker_job import PERIOD_US, DockerJob, quota_us
-from paceline.train.job import ENV_CHECKPOINT, ENV_INPUT, ENV_OUTPUT
+from paceline.train.job import ENV_CHECKPOINT, ENV_CORES_PER_DEVICE, ENV_INPUT, ENV_OUTPUT
 
 if TYPE_CHECKING:
     from docker import APIClient
@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 HOME = "/paceline"
 LABEL_JOB = "paceline.job"
 LABEL_SPEC = "paceline.spec"
+LABEL_CORES = "paceline.cores_per_device"
 _SHM_BYTES = 1024**3
 # Size limits of a job's log on the engine's disk. The engine keeps the newest log files, so recent progress lines
 # survive an interruption of reading: at 5 lines per second, deleted lines are more than a day old.
@@ -95,7 +96,7 @@ class DockerRuntime:
     def check(self, spec: JobSpec) -> None:
         """Raise if ``spec`` cannot run on this engine. With ``pull``, pull a missing image."""
         check_spec(spec)
-        check_capacity(spec.devices, self.capacity())
+        check_capacity(spec, self.capacity())
         if not spec.image:
             raise InvalidInputError("image", spec.image, "the name of a container image")
         if not docker_images.has_image(self._client, spec.image) and not self._can_reattach(spec):
@@ -142,7 +143,7 @@ class DockerRuntime:
             if spec.own_network is not None:
                 docker_network.remove_if_empty(self._client, spec.own_network)
             raise
-        return DockerJob(self._client, container, max_output_bytes=self._max_output_bytes, tail=None)
+        return self._job(container, None, spec.cores_per_device)
 
     def reattach(self, job_id: str, labels: Mapping[str, str] | None = None) -> DockerJob:
         """Return the job of a container that any process started with ``start``."""
@@ -155,7 +156,7 @@ class DockerRuntime:
             raise JobLostError(f"container {job_id[:12]} was never started")
         # In the log of an ended container, many lines may follow the last progress line.
         tail = 200 if details["State"]["Running"] else 10_000
-        return DockerJob(self._client, details["Id"], max_output_bytes=self._max_output_bytes, tail=tail)
+        return self._job(details["Id"], tail, _cores_per_device(details))
 
     def jobs(self) -> Iterator[tuple[str, dict[str, str]]]:
         """Yield the id and labels of every container that any process of Paceline started."""
@@ -175,13 +176,13 @@ class DockerRuntime:
             running = [str(details["Id"]) for details in self._client.containers(filters={"label": wanted})]
         for container in running:
             with contextlib.suppress(JobLostError), engine_call("read a container's control group"):
-                parent = self._client.inspect_container(container)["HostConfig"].get("CgroupParent")
-                if (parent or None) == cgroup_parent:
-                    return DockerJob(self._client, container, max_output_bytes=self._max_output_bytes, tail=0)
+                details = self._client.inspect_container(container)
+                if (details["HostConfig"].get("CgroupParent") or None) == cgroup_parent:
+                    return self._job(container, 0, _cores_per_device(details))
         return None
 
     def find_all(self, labels: Mapping[str, str]) -> list[tuple[DockerJob, Mapping[str, str], float]]:
-        """Return every started container with these labels: its job, all its labels and its allocation in cores."""
+        """Return every started container with these labels: its job, all its labels and its allocation."""
         wanted = [f"{name}={value}" for name, value in labels.items()]
         with engine_call("list containers"):
             containers = [str(listed["Id"]) for listed in self._client.containers(all=True, filters={"label": wanted})]
@@ -193,7 +194,7 @@ class DockerRuntime:
                     details = self._client.inspect_container(container)
                 host = details["HostConfig"]
                 cores = host["CpuQuota"] / (host["CpuPeriod"] or PERIOD_US)
-                jobs.append((job, details["Config"]["Labels"] or {}, cores))
+                jobs.append((job, details["Config"]["Labels"] or {}, cores / _cores_per_device(details)))
         return jobs
 
     def labels_of(self, job_id: str) -> Mapping[str, str]:
@@ -211,6 +212,15 @@ class DockerRuntime:
             network = (container["Labels"] or {}).get(docker_network.LABEL)
             if network is not None:
                 docker_network.remove_if_empty(self._client, network)
+
+    def _job(self, container: str, tail: int | None, cores_per_device: float) -> DockerJob:
+        return DockerJob(
+            self._client,
+            container,
+            max_output_bytes=self._max_output_bytes,
+            tail=tail,
+            cores_per_device=cores_per_device,
+        )
 
     def _find_by_name(self, name: str) -> Mapping[str, Any] | None:
         try:
@@ -257,7 +267,7 @@ class DockerRuntime:
             limits = {"mem_limit": memory, "memswap_limit": memory}
         host = client.create_host_config(
             cpu_period=PERIOD_US,
-            cpu_quota=quota_us(spec.devices),
+            cpu_quota=quota_us(spec.devices * spec.cores_per_device),
             cap_drop=["ALL"],
             security_opt=["no-new-privileges"],
             pids_limit=spec.max_processes,
@@ -274,7 +284,7 @@ class DockerRuntime:
             log_config=LogConfig(type=LogConfig.types.JSON, config=_LOG_OPTIONS),
             **limits,
         )
-        labels = {LABEL_JOB: spec.name, LABEL_SPEC: digest}
+        labels = {LABEL_JOB: spec.name, LABEL_SPEC: digest, LABEL_CORES: str(spec.cores_per_device)}
         if gpus:
             labels[docker_gpus.LABEL] = ",".join(gpus)
         networking: Any = None
@@ -316,6 +326,10 @@ def _is_started(details: Mapping[str, Any], digest: str) -> bool:
     return LABEL_JOB in labels and labels.get(LABEL_SPEC) == digest and details["State"]["Status"] != "created"
 
 
+def _cores_per_device(details: Mapping[str, Any]) -> float:
+    return float((details["Config"]["Labels"] or {}).get(LABEL_CORES, 1))
+
+
 @contextlib.contextmanager
 def _report_missing_gpus(gpus: int) -> Iterator[None]:
     """Report missing GPUs as invalid input. The engine reports them only at the start, as a server error."""
@@ -342,6 +356,7 @@ def _environment(spec: JobSpec) -> dict[str, str]:
             ENV_INPUT: f"{HOME}/input",
             ENV_OUTPUT: f"{HOME}/output",
             ENV_CHECKPOINT: f"{HOME}/checkpoint",
+            ENV_CORES_PER_DEVICE: str(spec.cores_per_device),
         }
     )
 

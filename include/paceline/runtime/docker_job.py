@@ -36,23 +36,31 @@ _DRAIN_S = 30.0  # time for the remaining output to arrive after the container h
 _PAUSE_ATTEMPTS = 5
 
 
-def quota_us(devices: float) -> int:
-    """Return the CFS quota for ``devices`` cores, in microseconds per 100 ms period. Equation (6) of DECOR-NN.
+def quota_us(cores: float) -> int:
+    """Return the CFS quota for a number of cores, in microseconds per 100 ms period. Equation (6) of DECOR-NN.
 
     >>> quota_us(1.5), quota_us(0.001)
     (150000, 1000)
     """
-    check_devices(devices)
-    return max(_QUOTA_MIN_US, round(devices * PERIOD_US))
+    return max(_QUOTA_MIN_US, round(cores * PERIOD_US))
 
 
 class DockerJob:
     """A container that ``DockerRuntime`` started. ``paceline.runtime.base.Job`` specifies the methods."""
 
-    def __init__(self, client: APIClient, container: str, *, max_output_bytes: int, tail: int | None) -> None:
+    def __init__(
+        self,
+        client: APIClient,
+        container: str,
+        *,
+        max_output_bytes: int,
+        tail: int | None,
+        cores_per_device: float = 1.0,
+    ) -> None:
         self._client = client
         self._container = container
         self._max_output_bytes = max_output_bytes
+        self._cores_per_device = cores_per_device
         self._own_network: str | None = None  # stored for ``remove``, which may find the container already removed
         self._stats = StatsFollower(client, container)
         self._follower = LogFollower(client, container, self._has_ended, tail)
@@ -84,9 +92,11 @@ class DockerJob:
                 pass  # an engine outage, which the follower logs
 
     def resize(self, devices: float) -> None:
-        """Change the CFS quota of the running container."""
+        """Change the CFS quota of the running container to that of ``devices``."""
+        check_devices(devices)
+        quota = quota_us(devices * self._cores_per_device)
         with engine_call("change the container's CPU quota"):
-            self._client.update_container(self._container, cpu_period=PERIOD_US, cpu_quota=quota_us(devices))
+            self._client.update_container(self._container, cpu_period=PERIOD_US, cpu_quota=quota)
 
     def pause(self) -> None:
         """Freeze the container; it keeps its memory."""

@@ -67,7 +67,8 @@ class _Launch:
     def __init__(self, scratch: Scratch, job: dict[str, Any]) -> None:
         self._scratch = scratch
         self._job = job
-        self._devices = float(job["devices"])
+        self._cores_per_device = float(job.get("cores_per_device", 1))
+        self._cores = float(job["devices"]) * self._cores_per_device
         self._control = str(scratch.control)
         self._control_changed = -1
         self._kill_at: float | None = None
@@ -86,7 +87,7 @@ class _Launch:
             signal.signal(number, lambda *_: None)
         self._read_control()
         if self._group is not None:
-            self._group.set_devices(self._devices)
+            self._group.set_devices(self._cores)
         guard = guardian.start(self._scratch, self._group)
         started = time.time()
         self._child = self._spawn_job()
@@ -173,8 +174,8 @@ class _Launch:
     def _make_enforcer(self, guardian_pid: int) -> Enforcer:
         tree = ProcessTree(self._child, frozenset({guardian_pid}))
         if self._group is not None:
-            return CgroupEnforcer(self._group, tree, self._devices)
-        return SignalEnforcer(tree, self._devices, float(self._job["period_s"]))
+            return CgroupEnforcer(self._group, tree, self._cores)
+        return SignalEnforcer(tree, self._cores, float(self._job["period_s"]))
 
     def _spawn_job(self) -> int:
         launcher_pid = os.getpid()
@@ -221,15 +222,15 @@ class _Launch:
         write_json(self._scratch.state, state)
 
     def _read_control(self) -> float:
-        """Return the allocation in the control file, or the previous allocation if the file is not readable."""
+        """Return the cores of the allocation in the control file; the previous ones if the file is not readable."""
         with contextlib.suppress(OSError):
             changed = os.stat(self._control).st_mtime_ns
             if changed != self._control_changed:
                 self._control_changed = changed
                 value = (read_json(self._scratch.control) or {}).get("devices")
                 if isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0:
-                    self._devices = float(value)
-        return self._devices
+                    self._cores = float(value) * self._cores_per_device
+        return self._cores
 
     def _check_memory(self, enforcer: Enforcer, resident: int) -> None:
         limit = int(self._job["memory_bytes"])

@@ -14,6 +14,8 @@ ENV_INPUT = "PACELINE_INPUT"
 ENV_OUTPUT = "PACELINE_OUTPUT"
 ENV_CHECKPOINT = "PACELINE_CHECKPOINT"
 ENV_CONTROL = "PACELINE_CONTROL"
+# Cores that come with each device of the allocation: 1 if the devices are cores.
+ENV_CORES_PER_DEVICE = "PACELINE_CORES_PER_DEVICE"
 # For a worker of distributed training: ``host:port`` of its parameter server, their shared key, the worker's name.
 ENV_SERVER = "PACELINE_SERVER"
 ENV_SERVER_KEY = "PACELINE_SERVER_KEY"

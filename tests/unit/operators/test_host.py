@@ -41,6 +41,17 @@ def test_task_is_over_only_if_it_has_ended(task_status, state, expected):
     assert task_status(lambda **what: {"run": {"train": state}}) == expected
 
 
+def test_specification_has_the_cores_of_each_gpu(tmp_path):
+    script = tmp_path / "train.py"
+    script.touch()
+    task = DeadlineTrainingOperator(
+        task_id="train", script=str(script), deadline="1m", gpus=2, quantum=1, min_devices=1, cores_per_device=4
+    )
+    ti = SimpleNamespace(dag_id="dag", run_id="run", task_id="train", map_index=-1, try_number=1, max_tries=2)
+    spec = TaskHost(task, {"ti": ti, "task_state_store": None}, ()).spec(tmp_path, 2.0)
+    assert (spec.devices, spec.gpus, spec.cores_per_device) == (2.0, 2, 4)
+
+
 def test_mapped_task_queries_its_own_state(task_status):
     queries = []
     assert task_status(lambda **what: queries.append(what) or {"run": {"train_3": "failed"}}, map_index=3) == "over"

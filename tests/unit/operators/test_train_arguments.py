@@ -33,6 +33,9 @@ VALID = {"task_id": "train", "command": "python -m app.train", "deadline": "20m"
         ({"gpus": -1}, "gpus: got -1, expected a whole number of GPUs, 0 for none"),
         ({"gpus": "all"}, "gpus: got 'all', expected a whole number of GPUs"),
         ({"gpus": True}, "gpus: got True, expected a whole number of GPUs"),
+        ({"cores_per_device": 0}, "cores_per_device: got 0, expected a number of cores greater than 0"),
+        ({"cores_per_device": 4}, "cores_per_device: got 4, expected 1, unless gpus, quantum=1"),
+        ({"cores_per_device": 4, "gpus": 1}, "cores_per_device: got 4, expected 1, unless gpus, quantum=1"),
         ({"script": "train.py"}, "script: got 'train.py', expected a Python file, or command"),
         ({"command": 5}, "command: got 5, expected a list or a tuple"),
         ({"arguments": "--epochs 3"}, "arguments: got '--epochs 3', expected a list or a tuple"),
@@ -69,6 +72,13 @@ def test_number_of_gpus_limits_the_allocation_of_a_gpu_job():
     assert max_devices(gpus=2, quantum=1, min_devices=1) == 2
     assert max_devices(gpus=2) == 16  # the devices are cores, in addition to the GPUs
     assert max_devices(gpus=2, quantum=1, max_devices=1) == 1
+
+
+def test_cores_of_the_machine_limit_the_gpus_that_come_with_cores():
+    task = DeadlineTrainingOperator(**VALID, gpus=8, quantum=1, min_devices=1, cores_per_device=4)
+    settings = _arguments.read(task)
+    assert [settings.limits(cores, task.log).max_devices for cores in (64.0, 16.0)] == [8, 4]
+    assert settings.cores_per_device == 4
 
 
 def test_deadline_is_optional_for_throughput():

@@ -393,7 +393,7 @@ def test_only_large_changes_of_the_total_are_recorded_as_events(make_job, run):
 
 
 def test_invalid_sample_does_not_end_the_job(make_job, run, caplog, monkeypatch):
-    monkeypatch.setattr(JobUtilization, "add", lambda busy, usage, device_s: setattr(busy, "cores", float("nan")))
+    monkeypatch.setattr(JobUtilization, "add", lambda busy, usage, device_s: setattr(busy, "devices", float("nan")))
     outcome, exchange = run(make_job(core_s=60), 80)
     assert abs(outcome.error_pct) < 1.0
     assert exchange.samples == []

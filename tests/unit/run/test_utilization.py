@@ -26,3 +26,10 @@ def test_utilization_is_the_used_fraction_of_the_allocation_in_the_last_seconds(
     for number, (cpu_s, measured_s) in enumerate(readings):
         busy.add(Usage(cpu_s, 0, float(measured_s)), device_s=2.0 * number)
     assert busy.share == share
+
+
+def test_utilization_of_gpus_is_relative_to_the_cores_that_come_with_them():
+    busy = JobUtilization(cores_per_device=4.0)
+    for second in range(4):
+        busy.add(Usage(2.0 * second, 0, float(second)), device_s=2.0 * second)  # 2 of the 8 cores of two GPUs
+    assert (busy.share, busy.devices) == (0.25, 0.5)

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
-from paceline.train.job import ENV_CONTROL
+from paceline.train.job import ENV_CONTROL, ENV_CORES_PER_DEVICE
 
 
 class CpuShare:
@@ -31,6 +31,7 @@ class CpuShare:
     def __init__(self, environ: Mapping[str, str] = os.environ, root: Path = Path("/")) -> None:
         control = environ.get(ENV_CONTROL)
         self._control = Path(control) if control else None
+        self._cores_per_device = float(environ.get(ENV_CORES_PER_DEVICE) or 1)
         self._groups = [] if control else list(_groups_of_process(root))
         self._processes = int(environ.get("LOCAL_WORLD_SIZE") or 1)
 
@@ -39,9 +40,15 @@ class CpuShare:
         of_the_job = self._read_job()
         return None if of_the_job is None else of_the_job / self._processes
 
+    def read_devices(self) -> float | None:
+        """Return the share in devices, which are GPUs if each device comes with other than one core."""
+        cores = self.read()
+        return None if cores is None else cores / self._cores_per_device
+
     def _read_job(self) -> float | None:
         if self._control is not None:
-            return _read_control(self._control)
+            devices = _read_control(self._control)
+            return None if devices is None else devices * self._cores_per_device
         quotas = [quota for group in self._groups if (quota := _read_quota(group)) is not None]
         return min(quotas, default=None)
 

@@ -128,7 +128,7 @@ class Lead(BatchSource):
 
     def _target_processes(self) -> int:
         """Return the number of processes for the share of the devices, rounded up; without a share, one per GPU."""
-        share, gpus = self._loop.threads.share.read(), _gpu_count()
+        share, gpus = self._loop.threads.share.read_devices(), _gpu_count()
         target = whole_cores(share) if share is not None else max(gpus, 1)
         return min(target, gpus or target, self._max_processes or target)
 

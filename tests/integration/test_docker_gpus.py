@@ -14,7 +14,7 @@ import pytest
 from tests.integration.jobs import ContainerHarness
 
 from paceline.errors import InvalidInputError, RuntimeUnavailableError
-from paceline.runtime import DockerRuntime, _docker_gpus, gpus
+from paceline.runtime import DockerRuntime, docker_gpus, gpus
 
 pytestmark = pytest.mark.docker
 
@@ -144,7 +144,7 @@ def test_processes_that_choose_the_same_gpu_end_with_different_gpus(engine: Engi
         def remove(container: str) -> None:
             engine.client.remove_container(container, force=True)
 
-        return _docker_gpus.assign(engine.client, ["0", "1", "2", "3"], 1, create, remove)
+        return docker_gpus.assign(engine.client, ["0", "1", "2", "3"], 1, create, remove)
 
     with ThreadPoolExecutor(2) as pool:
         containers = list(pool.map(assign, ("a", "b")))

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from paceline.errors import InvalidInputError, JobLostError, PacelineError, RuntimeUnavailableError
-from paceline.runtime import _docker_gpus as docker_gpus
 from paceline.runtime import _docker_images as docker_images
 from paceline.runtime import _docker_network as docker_network
+from paceline.runtime import docker_gpus
 from paceline.runtime._archive import Entry, tar_stream
 from paceline.runtime._docker_images import Images
 from paceline.runtime._sdk import sdk_files

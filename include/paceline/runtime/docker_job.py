@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.errors import JobLostError, PacelineError, RuntimeUnavailableError, TrainingFailedError
-from paceline.runtime import _docker_gpus as docker_gpus
 from paceline.runtime import _docker_network as docker_network
+from paceline.runtime import docker_gpus
 from paceline.runtime._archive import extract_output
 from paceline.runtime._docker_logs import LogFollower
 from paceline.runtime.base import JobStatus, Usage

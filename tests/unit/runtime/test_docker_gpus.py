@@ -1,4 +1,4 @@
-"""Tests of the GPUs that an engine reports. ``tests/integration/test_docker_gpus.py`` tests their assignment."""
+"""Tests of the GPUs that an engine reports. ``tests/integration/testdocker_gpus.py`` tests their assignment."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from paceline.runtime import _docker_gpus, gpus
+from paceline.runtime import docker_gpus, gpus
 
 
 def engine(address: str, **info: Any) -> Any:
@@ -51,7 +51,7 @@ def test_report_beats_the_declared_number_and_this_beats_the_local_device_files(
     monkeypatch.setattr(gpus, "of_machine", lambda: ["0"])
     reports = {"DiscoveredDevices": [{"ID": "nvidia.com/gpu=GPU-5b"}]}
     local, remote = "http+docker://localhost", "https://gate-1:2376"
-    assert _docker_gpus.ids_of_engine(engine(local, **reports), 3) == ["GPU-5b"]
-    assert _docker_gpus.ids_of_engine(engine(local), 3) == ["0", "1", "2"]
-    assert _docker_gpus.ids_of_engine(engine(local), 0) == ["0"]
-    assert _docker_gpus.ids_of_engine(engine(remote), 0) == []
+    assert docker_gpus.ids_of_engine(engine(local, **reports), 3) == ["GPU-5b"]
+    assert docker_gpus.ids_of_engine(engine(local), 3) == ["0", "1", "2"]
+    assert docker_gpus.ids_of_engine(engine(local), 0) == ["0"]
+    assert docker_gpus.ids_of_engine(engine(remote), 0) == []

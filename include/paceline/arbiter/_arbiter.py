@@ -165,7 +165,8 @@ class Arbiter:
             cluster_job(request, self._known.get(request.key), share, self._node.devices, self._unit, now_s)
             for request in others
         )
-        return {job.name: job for job in jobs if job is not None}
+        # Policies expect the order of arrival.
+        return {job.name: job for job in sorted(filter(None, jobs), key=lambda job: job.arrived_s)}
 
     def _admission_results(
         self, new: Sequence[DeviceRequest], requests: Sequence[DeviceRequest], now_s: float

@@ -143,6 +143,12 @@ def test_distant_deadline_does_not_make_near_ones_late():
     assert allocate_on_time([*jobs, month], Node("pool", 4)).late == set()
 
 
+def test_job_without_weight_yields_to_others():
+    jobs = [ClusterJob(name, 0.0, 8.0, {"device": Speeds.linear(8)}, deadline_s=1.0) for name in ("light", "heavy")]
+    jobs[0].weight = 0.0
+    assert allocate_on_time(jobs).late == {"light"}
+
+
 def test_edf_takes_the_fewest_device_seconds_on_nodes_without_a_price():
     """More devices would end the first job earlier and leave none for the second."""
     jobs = [ClusterJob(name, 0.0, 8.0, CURVE, deadline_s=20.0) for name in ("first", "second")]

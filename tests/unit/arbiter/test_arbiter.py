@@ -301,3 +301,18 @@ def test_job_without_deadline_gets_spare_devices():
     assert grants["due"].devices + grants["free"].devices == pytest.approx(2.0)
     alone = Arbiter(devices=2).step([replace(free, remaining=None)], now_s=0.0)
     assert alone[0].ceiling.devices == pytest.approx(2.0), "even while its remaining work is unknown"
+
+
+def test_policy_gets_jobs_in_order_of_arrival_with_the_times_of_their_starts():
+    class RecordingGreedy(Greedy):
+        def allocate(self, jobs, nodes, now_s, *, rescale):
+            seen.extend((job.name, job.started_s) for job in jobs)
+            return super().allocate(jobs, nodes, now_s, rescale=rescale)
+
+    seen: list[tuple[str, float | None]] = []
+    work = RemainingWork(50.0, 1.0, 0.0)
+    late = DeviceRequest("urgent", "training", 20, 60, 0, 30, 1, 2, 1, 1.0, 1, Ceiling(1.0, 1), work, began_s=25)
+    early = DeviceRequest("first", "training", 10, 90, 0, 30, 1, 2, 1, 1.0, 1, Ceiling(1.0, 1), work, began_s=12)
+    waits = DeviceRequest("waits", "waiting", 15, 70, 0, 30, 1, 2, 1, 0.0, 0, None, work)
+    Arbiter(4, quantum=1, policy=RecordingGreedy()).step([late, early, waits], 30.0)
+    assert seen == [("first", 12), ("waits", None), ("urgent", 25)]

@@ -43,6 +43,10 @@ class _JobCase:
         """Return the smallest reservation that meets the deadline."""
         return capacity.fit(self.curve, self.work_left, self.deadline_s, self.held, change_s, min_devices)
 
+    def per_weight(self, device_s: float) -> float:
+        """Return ``device_s`` per weight of the job; infinite for a job without weight."""
+        return device_s / self.job.weight if self.job.weight > 0 else inf
+
 
 class OnTime:
     """Policy that shares one pool elastically among jobs with deadlines.
@@ -187,7 +191,7 @@ class OnTime:
             if reservation is not None:
                 capacity.reserve(reservation)
                 plan[index] = reservation
-                heappush(largest, (-reservation.device_s / case.job.weight, index))
+                heappush(largest, (-case.per_weight(reservation.device_s), index))
         return plan
 
     def _replace_larger_job(
@@ -199,13 +203,13 @@ class OnTime:
         capacity: Capacity,
     ) -> Reservation | None:
         """Drop a larger job from the plan if this makes room for ``case``; return the reservation of ``case``."""
-        needed, reservation = case.needed / case.job.weight, None
+        needed, reservation = case.per_weight(case.needed), None
         tried: list[tuple[float, int]] = []
         while reservation is None and len(tried) < _SWAP_TRIES and largest and -largest[0][0] > needed:
             entry = heappop(largest)
             capacity.release(plan[entry[1]])
             reservation = case.fit(capacity, self._change_s)
-            if reservation is not None and reservation.device_s / case.job.weight < -entry[0]:
+            if reservation is not None and case.per_weight(reservation.device_s) < -entry[0]:
                 del plan[entry[1]]
             else:
                 reservation = None

@@ -165,6 +165,8 @@ class ClusterJob:
         Current work per second; lower than in ``speeds`` while the job is starting or being resized.
     started_s:
         Time of the first allocation.
+    promised:
+        Whether an earlier arbiter has promised the deadline.
     """
 
     name: str
@@ -178,6 +180,7 @@ class ClusterJob:
     since_s: float = 0.0
     speed: float = 0.0
     started_s: float | None = None
+    promised: bool = False
 
     def work_left(self, now_s: float) -> float:
         """Return the estimated remaining work, 0 or more."""

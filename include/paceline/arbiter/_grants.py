@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from paceline.arbiter._request import DeviceRequest
 from paceline.contract import Ceiling
@@ -82,8 +82,12 @@ def _lowering_grants(requests: Iterable[DeviceRequest], targets: Mapping[str, De
 def _grant(request: DeviceRequest, devices: float, reason: str) -> Grant:
     before = request.ceiling
     number = 1 + max(before.grant if before else 0, request.applied_grant or 0)
-    ceiling = Ceiling(devices, number, max_devices=max(request.committed, devices), reason=reason)
-    return Grant(request.key, ceiling, before.devices if before else None)
+    grant = Ceiling(devices, number, max_devices=max(request.committed, devices), reason=reason)
+    if before is None:
+        return Grant(request.key, grant, None)
+    # Keep the result of the admission, from which the next arbiter reads that the deadline was promised.
+    admitted = replace(grant, deadline_s=before.deadline_s, fits=before.fits, earliest_s=before.earliest_s)
+    return Grant(request.key, admitted, before.devices)
 
 
 def _round_down(devices: float, quantum: float) -> float:

@@ -147,6 +147,13 @@ class DeviceRequest:
         return math.isfinite(self.deadline_s)
 
     @property
+    def promised(self) -> bool:
+        """Whether an arbiter has found that the deadline fits alongside all others."""
+        if self.ceiling is None or self.user_deadline_s is None or not self.ceiling.fits:
+            return False
+        return self.ceiling.has_result_for(self.user_deadline_s)
+
+    @property
     def lost(self) -> bool:
         """Whether the job has lost its control loop: it gets no grants, and its devices stay reserved."""
         return self.state == LOST

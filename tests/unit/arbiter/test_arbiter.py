@@ -316,3 +316,25 @@ def test_policy_gets_jobs_in_order_of_arrival_with_the_times_of_their_starts():
     waits = DeviceRequest("waits", "waiting", 15, 70, 0, 30, 1, 2, 1, 0.0, 0, None, work)
     Arbiter(4, quantum=1, policy=RecordingGreedy()).step([late, early, waits], 30.0)
     assert seen == [("first", 12), ("waits", None), ("urgent", 25)]
+
+
+def test_next_arbiter_keeps_the_promise_of_an_earlier_one_despite_a_newcomer():
+    work = RemainingWork(150.0, 1.0, 0.0)
+    waiting = DeviceRequest("promised", "waiting", 0, 100, 0, 0, 1, 2, 1, 0.0, 0, None, work, user_deadline_s=100)
+    (grant,) = Arbiter(2, quantum=1).step([waiting], 0.0)
+    assert grant.ceiling.fits
+    trains = replace(waiting, state="training", held=2.0, applied_grant=grant.ceiling.grant, ceiling=grant.ceiling)
+    urgent = DeviceRequest("urgent", "waiting", 5, 60, 0, 5, 1, 2, 1, 0.0, 0, None, work, user_deadline_s=60)
+    grants = {one.key: one.ceiling for one in Arbiter(2, quantum=1).step([trains, urgent], 5.0)}
+    assert "promised" not in grants, "it keeps both devices"
+    assert grants["urgent"].fits is False
+
+
+def test_grants_keep_the_result_of_the_admission():
+    has = Ceiling(2.0, 3, deadline_s=100.0, fits=True, earliest_s=80.0)
+    work = RemainingWork(50.0, 1.0, 0.0)
+    one = DeviceRequest("a", "training", 0, 100, 0, 9, 1, 2, 1, 2.0, 3, has, work, user_deadline_s=100, began_s=1)
+    two = DeviceRequest("b", "waiting", 5, 60, 0, 9, 1, 2, 1, 0.0, 0, None, work, user_deadline_s=60)
+    grants = {each.key: each.ceiling for each in Arbiter(2, quantum=1).step([one, two], 9.0)}
+    assert grants["a"].devices < 2.0
+    assert (grants["a"].fits, grants["a"].deadline_s) == (True, 100.0)

@@ -88,6 +88,7 @@ class OnTime:
         self._change_s = change_s
         self._keep_promises = keep_promises
         self._planned: dict[str, int] = {}  # maximum devices of each on-time job of the last plan, in planning order
+        self._seen: set[str] = set()  # all jobs of the last plan
         self._curves: dict[int, tuple[object, SpeedUpCurve]] = {}
 
     def allocate(self, jobs: Sequence[ClusterJob], nodes: Sequence[Node], now_s: float, *, rescale: bool) -> Allocation:
@@ -126,6 +127,10 @@ class OnTime:
         """Return the jobs that are on time, and all other jobs."""
         due = [case for case in cases if case.job.deadline_s is not None]
         due.sort(key=lambda case: (case.deadline_s, case.job.arrived_s))
+        if self._keep_promises:  # also those of an earlier arbiter
+            promised = {case.job.name: 0 for case in due if case.job.promised and case.job.name not in self._seen}
+            self._planned = {**promised, **self._planned}
+        self._seen = {case.job.name for case in cases}
         feasible = [index for index, case in enumerate(due) if case.needed < inf]
         rank = {name: number for number, name in enumerate(self._planned)}
         last_order = sorted(feasible, key=lambda index: rank.get(due[index].job.name, len(rank)))

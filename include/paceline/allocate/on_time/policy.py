@@ -128,8 +128,8 @@ class OnTime:
         due = [case for case in cases if case.job.deadline_s is not None]
         due.sort(key=lambda case: (case.deadline_s, case.job.arrived_s))
         if self._keep_promises:  # also those of an earlier arbiter
-            promised = {case.job.name: 0 for case in due if case.job.promised and case.job.name not in self._seen}
-            self._planned = {**promised, **self._planned}
+            earlier = {case.job.name: 0 for case in due if case.job.promised and case.job.name not in self._seen}
+            self._planned = {**earlier, **self._planned}
         self._seen = {case.job.name for case in cases}
         feasible = [index for index, case in enumerate(due) if case.needed < inf]
         rank = {name: number for number, name in enumerate(self._planned)}

@@ -149,6 +149,17 @@ def test_job_without_weight_yields_to_others():
     assert allocate_on_time(jobs).late == {"light"}
 
 
+def test_job_without_deadline_does_not_starve_behind_shorter_jobs():
+    one = {"device": Speeds.linear(1)}
+    short = [Arrival(f"short {number}", 8.0 * number, 8.0, one) for number in range(100)]
+    outcomes = []
+    Simulation(
+        [Arrival("long", 0.0, 100.0, one), *short], [Node("pool", 1)], OnTime(0.0), on_outcome=outcomes.append
+    ).run()
+    ended_s = {outcome.name: outcome.departed_s for outcome in outcomes}
+    assert ended_s["long"] < 800.0, "the short jobs alone need the device for 800 s"
+
+
 def test_edf_takes_the_fewest_device_seconds_on_nodes_without_a_price():
     """More devices would end the first job earlier and leave none for the second."""
     jobs = [ClusterJob(name, 0.0, 8.0, CURVE, deadline_s=20.0) for name in ("first", "second")]

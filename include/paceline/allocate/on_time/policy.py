@@ -43,6 +43,14 @@ class _JobCase:
         """Return the smallest reservation that meets the deadline."""
         return capacity.fit(self.curve, self.work_left, self.deadline_s, self.held, change_s, min_devices)
 
+    def response_ratio(self, now_s: float) -> float:
+        """Return the time since the arrival relative to the time of the remaining work on the fewest devices.
+
+        It prefers short jobs, but grows while a job waits, so that no job starves (highest response ratio next).
+        """
+        shortest_s = self.work_left / self.curve.options[0][1]
+        return (now_s - self.job.arrived_s) / shortest_s if shortest_s > 0 else inf
+
     def per_weight(self, device_s: float) -> float:
         """Return ``device_s`` per weight of the job; infinite for a job without weight."""
         return device_s / self.job.weight if self.job.weight > 0 else inf
@@ -56,7 +64,7 @@ class OnTime:
     time. If a job does not fit but is smaller than the largest planned job, it replaces that job. If many jobs do not
     fit, the policy selects small jobs first, as in the Moore-Hodgson method (:func:`~paceline.allocate.most_on_time` is
     the upper bound). All other jobs with a deadline are late. Late jobs, and jobs without a deadline, run on the other
-    devices, the shortest first. Spare devices go to the jobs that gain the most speed, if the gain is worth a change.
+    devices, the one with the highest response ratio first. Spare devices go to the jobs that gain the most speed, if the gain is worth a change.
 
     Parameters
     ----------
@@ -99,7 +107,7 @@ class OnTime:
         known, self._curves = self._curves, {}
         cases = [self._job_case(job, node, now_s, known) for job in jobs]
         planned, late = self._plan(cases, node, now_s)
-        devices_of = self._distribute(planned, late, node.devices)
+        devices_of = self._distribute(planned, late, node.devices, now_s)
         return Allocation(
             placements={name: Placement(node.name, count) for name, count in devices_of.items() if count},
             reasons={case.job.name: self._reason(case, devices_of.get(case.job.name, 0), now_s) for case in cases},
@@ -224,7 +232,9 @@ class OnTime:
             heappush(largest, entry)
         return reservation
 
-    def _distribute(self, planned: Sequence[_JobCase], late: Sequence[_JobCase], devices: int) -> dict[str, int]:
+    def _distribute(
+        self, planned: Sequence[_JobCase], late: Sequence[_JobCase], devices: int, now_s: float
+    ) -> dict[str, int]:
         """Return the current devices of each job: its reservation, and a share of the spare devices."""
         devices_of = {case.job.name: case.planned.devices_now for case in planned if case.planned is not None}
         spare = devices - sum(devices_of.values())
@@ -233,7 +243,7 @@ class OnTime:
             if 0 < more <= spare:
                 devices_of[case.job.name] += more
                 spare -= more
-        for case in sorted(late, key=lambda case: case.work_left / case.curve.options[0][1]):
+        for case in sorted(late, key=lambda case: case.response_ratio(now_s), reverse=True):
             smallest = case.curve.options[0][0]
             count = case.held if smallest <= case.held <= spare else smallest
             if count <= spare:

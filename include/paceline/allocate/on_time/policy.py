@@ -61,10 +61,11 @@ class OnTime:
 
     The policy plans jobs by deadline. Each job gets the fewest devices that meet its deadline on the capacity that
     earlier jobs leave: with sublinear speed-up, few devices for a long time use less capacity than many for a short
-    time. If a job does not fit but is smaller than the largest planned job, it replaces that job. If many jobs do not
-    fit, the policy selects small jobs first, as in the Moore-Hodgson method (:func:`~paceline.allocate.most_on_time` is
-    the upper bound). All other jobs with a deadline are late. Late jobs, and jobs without a deadline, run on the other
-    devices, the one with the highest response ratio first. Spare devices go to the jobs that gain the most speed, if the gain is worth a change.
+    time. If a job does not fit but is smaller than the largest planned job, it replaces that job. If many jobs do
+    not fit, the policy selects small jobs first, as in the Moore-Hodgson method
+    (:func:`~paceline.allocate.most_on_time` is the upper bound). All other jobs with a deadline are late. Late
+    jobs, and jobs without a deadline, run on the other devices, the one with the highest response ratio first.
+    Spare devices go to the jobs that gain the most speed, if the gain is worth a change.
 
     Parameters
     ----------

@@ -231,6 +231,13 @@ def test_data_parallel_is_rejected_under_torchrun(model, monkeypatch):
         data_parallel(model)
 
 
+def test_epoch_may_end_before_the_decision_that_follows_a_change_of_processes(model, session, monkeypatch):
+    checkpoint(model=data_parallel(model))
+    monkeypatch.setattr(session.role, "adjust_processes", lambda target: True)
+    loader = DataLoader(TensorDataset(torch.ones(3)))
+    assert len(list(track(loader, epochs=2))) == 6  # the clock stands still, so no decision follows
+
+
 def test_replica_of_a_single_process_is_the_model_itself(model):
     wrapped = data_parallel(model)
     x = torch.ones(1, 2)

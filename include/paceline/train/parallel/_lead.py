@@ -78,6 +78,7 @@ class Lead(BatchSource):
         while not loop.over:
             yield self._batches(self._start_epoch() if resume is None else self._resume_epoch(resume))
             if self._regroup:
+                self._regroup = False  # the rest of the epoch may end before the next decision
                 resume = self._form_group()
             else:
                 resume = None

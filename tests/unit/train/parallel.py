@@ -1,8 +1,9 @@
 """A data-parallel training script, started by ``test_data_parallel``, whose number of processes follows a plan.
 
 The plan in ``python parallel.py PLAN.json`` maps numbers of done batches to the number of processes from then on.
-``variant`` is "evaluation mode", "accumulation" of the gradients of four batches, "batch normalisation", or
-"own order", a sampler that draws from a generator that differs between the processes.
+``variant`` is "evaluation mode", "accumulation" of the gradients of four batches, "batch normalisation",
+"unused layer", which some batches skip, "unfrozen layer", which is trained in some batches only, or "own order", a
+sampler that draws from a generator that differs between the processes.
 Followers are forked from the same Python process.
 """
 
@@ -37,6 +38,13 @@ class SquaresDataset(Dataset):
         return index, self.x[index], self.x[index].square().sum()
 
 
+class OccasionalLayer(torch.nn.Linear):
+    skipped = False
+
+    def forward(self, x):
+        return x if self.skipped else super().forward(x)
+
+
 plan = json.loads(Path(sys.argv[1]).read_text())
 fork_followers(plan["fork"])
 torch.manual_seed(0)
@@ -48,11 +56,12 @@ loader = DataLoader(SquaresDataset(), BATCH_SIZE, shuffle=True, num_workers=work
 variant = plan.get("variant")
 if variant == "own order":
     loader = DataLoader(SquaresDataset(), BATCH_SIZE, sampler=numpy.random.default_rng().permutation(SAMPLES))
-normalisation = torch.nn.BatchNorm1d(32) if variant == "batch normalisation" else torch.nn.Identity()
-layers = (torch.nn.Linear(4, 32), normalisation, torch.nn.Tanh(), torch.nn.Linear(32, 1))
+special = {"batch normalisation": torch.nn.BatchNorm1d, "unused layer": lambda size: OccasionalLayer(size, size)}
+layer = special.get(variant, torch.nn.Identity)(32)
+layers = (torch.nn.Linear(4, 32), layer, torch.nn.Tanh(), torch.nn.Linear(32, 1))
 model = torch.nn.Sequential(*layers).to(device())
-model = data_parallel(model)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+model = data_parallel(model, find_unused_parameters=variant == "unused layer")
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 checkpoint(model=model, optimizer=optimizer, every_s=1e9)
 role = _session.current.role
 lead = role if isinstance(role, Lead) else None
@@ -67,6 +76,8 @@ for indices, x, y in loop:
         while not lead.adjust_processes(wanted[loop.done]) and not plan.get("followers_fail"):
             time.sleep(0.005)  # processes need seconds to start
     model.train(variant != "evaluation mode")
+    layer.skipped = 10 <= loop.done < 15
+    layers[0].requires_grad_(variant != "unfrozen layer" or 5 <= loop.done < 20)
     accumulates = variant == "accumulation" and loop.done % 4 < 3
     with model.no_sync() if accumulates else contextlib.nullcontext():
         torch.nn.functional.mse_loss(model(x).squeeze(1), y).backward()

@@ -98,7 +98,7 @@ def test_joining_and_leaving_processes_do_not_change_the_result(run_plan, single
     assert resized.text == ["ended on 28"]  # only the lead executes the code after the loop
 
 
-@pytest.mark.parametrize("variant", ["evaluation mode", "accumulation"])
+@pytest.mark.parametrize("variant", ["evaluation mode", "accumulation", "unused layer", "unfrozen layer"])
 def test_gradients_are_those_of_a_single_process(run_plan, variant):
     # Of the 7 batches of an epoch, the last has 2 samples. The group changes between the accumulated batches.
     resized = run_plan(wanted={"2": 3, "9": 1, "16": 2}, variant=variant)

@@ -54,10 +54,12 @@ class Replica(nn.Module):
         # A list keeps torch from registering the module as a submodule.
         self._ddp: list[DistributedDataParallel] = []
         self._hooks: list[torch.utils.hooks.RemovableHandle] = []
+        self._trained: list[bool] = []  # for each parameter, whether it is trained
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model. Without gradients, processes exchange nothing, so that one process can validate alone."""
-        return (self._ddp[0] if self._ddp and torch.is_grad_enabled() else self.module)(*args, **kwargs)
+        trains = torch.is_grad_enabled() and any(parameter.requires_grad for parameter in self.module.parameters())
+        return (self._current_ddp() if self._ddp and trains else self.module)(*args, **kwargs)
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """Return the model's own state."""
@@ -84,6 +86,51 @@ class Replica(nn.Module):
         dist.init_process_group(backend, store=store, rank=rank, world_size=world_size)
         if parts:
             self._broadcast_states(parts, rank, device)
+        self._distribute()
+
+    def share_gradients(self) -> None:
+        """Average the gradients that are accumulated so far. All processes call this before the group changes.
+
+        Without ``no_sync``, they are already equal in all processes, and stay as they are.
+        """
+        if not self._ddp:
+            return
+        parameters = list(self.module.parameters())
+        present = torch.tensor([int(parameter.grad is not None) for parameter in parameters])
+        present = present.to(parameters[0].device)
+        dist.all_reduce(present)
+        for parameter, processes in zip(parameters, present.tolist(), strict=True):
+            if processes:  # an optimizer skips a parameter without a gradient, but not one with a gradient of zero
+                gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+                dist.all_reduce(gradient)
+                parameter.grad = gradient.div_(dist.get_world_size())
+
+    def leave(self) -> None:
+        """Leave the group."""
+        self.weight = 1.0
+        if self._ddp:
+            self._remove_ddp()
+            dist.destroy_process_group()
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Accumulate gradients locally until a later batch exchanges them, as in ``DistributedDataParallel``."""
+        if not self._ddp:
+            yield
+            return
+        with self._current_ddp().no_sync():
+            yield
+
+    def _current_ddp(self) -> DistributedDataParallel:
+        """Return the wrapper of the model; create another if the training code has frozen or unfrozen parameters."""
+        if self._trained != [parameter.requires_grad for parameter in self.module.parameters()]:
+            self._remove_ddp()
+            self._distribute()
+        return self._ddp[0]
+
+    def _distribute(self) -> None:
+        device = next(self.module.parameters()).device
+        self._trained = [parameter.requires_grad for parameter in self.module.parameters()]
         model = DistributedDataParallel(
             self.module,
             device_ids=[device] if device.type == "cuda" else None,
@@ -95,38 +142,12 @@ class Replica(nn.Module):
             if parameter.requires_grad:
                 self._hooks.append(parameter.register_hook(self._weighted))  # type: ignore[no-untyped-call]
 
-    def share_gradients(self) -> None:
-        """Average the gradients that are accumulated so far. All processes call this before the group changes.
-
-        Without ``no_sync``, they are already equal in all processes, and stay as they are.
-        """
-        if not self._ddp:
-            return
-        for parameter in self.module.parameters():
-            if parameter.requires_grad:
-                gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-                dist.all_reduce(gradient)
-                parameter.grad = gradient.div_(dist.get_world_size())
-
-    def leave(self) -> None:
-        """Leave the group."""
-        self.weight = 1.0
+    def _remove_ddp(self) -> None:
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
-        if self._ddp:
-            self._ddp.clear()
-            gc.collect()  # removes the module's hooks from the parameters
-            dist.destroy_process_group()
-
-    @contextmanager
-    def no_sync(self) -> Iterator[None]:
-        """Accumulate gradients locally until a later batch exchanges them, as in ``DistributedDataParallel``."""
-        if not self._ddp:
-            yield
-            return
-        with self._ddp[0].no_sync():
-            yield
+        self._ddp.clear()
+        gc.collect()  # removes the module's hooks from the parameters
 
     def _weighted(self, gradient: torch.Tensor) -> torch.Tensor:
         if self.weight == 1.0:
@@ -138,7 +159,8 @@ class Replica(nn.Module):
         buffer = io.BytesIO()
         if rank == 0:
             states = {name: part.state_dict() for name, part in parts.items()}
-            torch.save((states, [parameter.grad for parameter in self.module.parameters()]), buffer)
+            of_parameters = [(parameter.requires_grad, parameter.grad) for parameter in self.module.parameters()]
+            torch.save((states, of_parameters), buffer)
         size = torch.tensor([buffer.tell()], device=device)
         dist.broadcast(size, 0)
         packed = bytearray(buffer.getbuffer() if rank == 0 else int(size))
@@ -148,7 +170,8 @@ class Replica(nn.Module):
             if rank > 0:
                 chunk.copy_(sent)
         if rank > 0:
-            states, gradients = torch.load(io.BytesIO(packed), map_location=device, weights_only=True)
+            states, of_parameters = torch.load(io.BytesIO(packed), map_location=device, weights_only=True)
             restore_parts(dict(parts), states, "the first process")
-            for parameter, gradient in zip(self.module.parameters(), gradients, strict=True):
+            for parameter, (trained, gradient) in zip(self.module.parameters(), of_parameters, strict=True):
+                parameter.requires_grad = trained
                 parameter.grad = gradient

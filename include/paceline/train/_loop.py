@@ -59,7 +59,7 @@ class Loop(Generic[T]):
         self.epoch = 0
         self.done = 0
         self.loader = loader
-        self.number = 0  # of the script's loops
+        self.number = 0  # of the loops since checkpoint()
         self._length = data.epoch_length(loader)
         self._given_total = None if total is None else whole_number("total", total)
         if not hasattr(loader, "__iter__") and not hasattr(loader, "__getitem__"):
@@ -128,9 +128,10 @@ class Loop(Generic[T]):
             return self._run_plain()
         return self._run(session)
 
-    def set_position(self, epoch: int, batch: int, done: int) -> None:
-        """Set the position that the lead has sent."""
+    def set_position(self, epoch: int, batch: int, done: int, epochs: int, total: int) -> None:
+        """Set the position and the forecast that the lead has sent."""
         self.epoch, self.done, self._epoch_done = epoch, done, done - batch
+        self.epochs, self.total = epochs, total
 
     @property
     def own_progress(self) -> tuple[int, int]:
@@ -204,7 +205,7 @@ class Loop(Generic[T]):
             raise SystemExit(EXIT_TERMINATED)
 
     def _restore_position(self, session: _session.Session) -> Resume | None:
-        self.number = session.loops_started
+        self.number = session.loops_started - session.first_loop
         session.loops_started += 1
         if self.number == 1 and run_by_paceline() and not is_follower():
             log("a second track() loop restarts progress at 0 %: to meet a deadline, use one track(..., epochs=n)")

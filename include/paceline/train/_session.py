@@ -39,7 +39,8 @@ class Session:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
         self.loop: LoopState | None = None
-        self.loops_started = 0  # number of loops since the last checkpoint() outside a loop
+        self.loops_started = 0  # number of loops in this process
+        self.first_loop = 0  # number of loops before the last checkpoint() outside a loop
         self.last: Progress | None = None  # the last progress shown; reports outside a loop repeat it
         self.checkpoint: Saver | None = None
         self.parts: dict[str, Stateful] = {}  # as passed to checkpoint()
@@ -308,7 +309,7 @@ def checkpoint(*, path: str | os.PathLike[str] | None = None, every_s: float | N
 def register(saver: Saver) -> None:
     """Let the coming loop save with ``saver`` and resume from the point that it has restored."""
     current.checkpoint = saver
-    current.loops_started = 0
+    current.first_loop = current.loops_started
     if saver.resume is not None:
         current.restore_reported(saver.resume.reported)
     current.handle_sigterm()

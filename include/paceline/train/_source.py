@@ -41,7 +41,7 @@ class LoopState(Protocol):
 
     def check_now(self) -> None: ...
 
-    def set_position(self, epoch: int, batch: int, done: int) -> None: ...
+    def set_position(self, epoch: int, batch: int, done: int, epochs: int, total: int) -> None: ...
 
     def set_server_progress(self, epoch: int, epochs: int, done: int, total: int, *, last: bool) -> None: ...
 
@@ -50,6 +50,7 @@ class SessionState(Protocol):
     """The training state of this process."""
 
     parts: dict[str, Stateful]
+    loops_started: int
     terminating: bool
 
     def reported_values(self) -> dict[str, float]: ...

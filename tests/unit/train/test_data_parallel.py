@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket
+import zlib
 from collections import Counter
 from types import SimpleNamespace
 
@@ -18,9 +19,11 @@ from paceline.train import _session, checkpoint, data_parallel, track
 from paceline.train.parallel import _lead as lead_module
 from paceline.train.parallel._lead import Lead
 from paceline.train.parallel._replica import Replica
+from paceline.train.parallel._wire import Wire
 from paceline.train.parameter_server._vector import StateVector
 from paceline.train.parameter_server.worker import TrainingWorker
 from paceline.train.progress import parse_line
+from paceline.train.saving.data import snapshot
 
 from .machines import HERE, INCLUDE, LIMIT_S
 
@@ -236,6 +239,49 @@ def test_epoch_may_end_before_the_decision_that_follows_a_change_of_processes(mo
     monkeypatch.setattr(session.role, "adjust_processes", lambda target: True)
     loader = DataLoader(TensorDataset(torch.ones(3)))
     assert len(list(track(loader, epochs=2))) == 6  # the clock stands still, so no decision follows
+
+
+def test_process_that_has_reached_an_earlier_loop_does_not_join(model, session, tmp_path):
+    loader = DataLoader(TensorDataset(torch.ones(3)))
+    replica = data_parallel(model)
+    checkpoint(model=replica, path=tmp_path / "first")
+    assert len(list(track(loader))) == 3
+    checkpoint(model=replica, path=tmp_path / "second")
+    batches = iter(track(loader))
+    next(batches)
+    here, there = map(Wire, socket.socketpair())
+    process = SimpleNamespace(wire=here, ready=False, end=lambda: 0)
+    session.role._starting = [process]
+    there.send({"loop": 1})
+    session.role.adjust_processes(2)
+    assert not process.ready
+    assert there.is_readable()
+    assert there.receive() == {"command": "skip"}
+    there.send({"loop": 2})
+    session.role.adjust_processes(2)
+    assert process.ready
+
+
+def test_follower_receives_the_forecast_of_the_lead(model, monkeypatch, tmp_path):
+    here, there = socket.socketpair()
+    monkeypatch.setenv("PACELINE_LEAD_SOCKET", str(there.detach()))
+    checkpoint(model=data_parallel(model))
+    loader = DataLoader(TensorDataset(torch.ones(3)))
+    position = {"epoch": 1, "batch": 0, "done": 3, "epochs": 2, "total": 6}
+    group = {"file": str(tmp_path / "group"), "rank": 0, "world": 1, "joining": False}
+    now = snapshot(loader)
+    lead = Wire(here)
+    lead.send({"command": "open", "position": position, "start": now, "now": now, "group": group})
+    lead.start_batch(zlib.crc32(b"[0]"))
+    lead.send({"command": "leave"})
+    loop = track(loader, epochs=9)
+    seen = [(loop.epoch, loop.done, loop.epochs, loop.total) for _ in until_dismissed(loop)]
+    assert seen == [(1, 3, 2, 6)]
+
+
+def until_dismissed(loop):
+    with pytest.raises(SystemExit):
+        yield from loop
 
 
 def test_replica_of_a_single_process_is_the_model_itself(model):

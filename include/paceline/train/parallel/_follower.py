@@ -64,7 +64,7 @@ class Follower(BatchSource):
         use_one_thread_on_cpu()
         self._must_stay = True
         try:
-            self._wire.send({"loop": loop.number})
+            self._wire.send({"loop": session.loops_started})
         except OSError:
             self._end_process()
 
@@ -122,7 +122,7 @@ class Follower(BatchSource):
     def _open_epoch(self, command: dict[str, Any]) -> Iterator[Any]:
         """Start an epoch, or continue in a new group, with the random states of the lead."""
         loop = self._loop
-        loop.set_position(command["epoch"], command["batch"], command["done"])
+        loop.set_position(**command["position"])
         if "group" not in command:
             data.rewind(self._loader, command["start"])
             return data.start_epoch(self._loader, loop.epoch)

@@ -184,7 +184,8 @@ class Lead(BatchSource):
         return resume
 
     def _position(self) -> dict[str, Any]:
-        return {"command": "open", "epoch": self._loop.epoch, "batch": self._loop.batch, "done": self._loop.done}
+        names = ("epoch", "batch", "done", "epochs", "total")
+        return {"command": "open", "position": {name: getattr(self._loop, name) for name in names}}
 
     def _dismiss_process(self, process: FollowerProcess) -> None:
         process.dismiss()
@@ -205,8 +206,8 @@ class Lead(BatchSource):
             try:
                 while process.wire.is_readable():
                     message: Any = process.wire.receive()
-                    process.ready = message["loop"] == self._loop.number
-                    if message["loop"] < self._loop.number:
+                    process.ready = message["loop"] == self._session.loops_started
+                    if not process.ready:
                         process.wire.send({"command": "skip"})
             except (EOFError, OSError):
                 self._starting.remove(process)

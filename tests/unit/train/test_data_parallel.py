@@ -191,9 +191,15 @@ class Stream(IterableDataset):
         return iter(range(3))
 
 
+class ScalingLoader(DataLoader):
+    def __iter__(self):
+        return (batch * 10 for batch in super().__iter__())
+
+
 @pytest.mark.parametrize(
     ("loader", "message"),
     [
+        (ScalingLoader(torch.ones(3)), "loader: got 'ScalingLoader, which has its own __iter__', expected a torch"),
         ([1, 2, 3], "loader: got 'list', expected a torch DataLoader with a batch size"),
         (DataLoader(Stream(), batch_size=1), "loader: got 'a DataLoader over a Stream without batches', expected"),
         (DataLoader(TensorDataset(torch.ones(3)), batch_size=None), "without batches', expected a torch DataLoader"),

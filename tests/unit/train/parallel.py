@@ -2,8 +2,9 @@
 
 The plan in ``python parallel.py PLAN.json`` maps numbers of done batches to the number of processes from then on.
 ``variant`` is "evaluation mode", "accumulation" of the gradients of four batches, "batch normalisation",
-"unused layer", which some batches skip, "unfrozen layer", which is trained in some batches only, or "own order", a
-sampler that draws from a generator that differs between the processes.
+"error in the loop" or "error in the data set" of a follower, "unused layer", which some batches skip, "unfrozen layer",
+which is trained in some batches only, or "own order", a sampler that draws from a generator that differs between the
+processes.
 Followers are forked from the same Python process.
 """
 
@@ -75,6 +76,10 @@ for indices, x, y in loop:
         Path(os.environ["PACELINE_CONTROL"]).write_text(json.dumps({"devices": wanted[loop.done]}))
         while not lead.adjust_processes(wanted[loop.done]) and not plan.get("followers_fail"):
             time.sleep(0.005)  # processes need seconds to start
+    if variant in ("error in the loop", "error in the data set") and lead is None and loop.done == 9:
+        if variant == "error in the loop":
+            raise ArithmeticError("the cause")
+        SquaresDataset.__getitem__ = None
     model.train(variant != "evaluation mode")
     layer.skipped = 10 <= loop.done < 15
     layers[0].requires_grad_(variant != "unfrozen layer" or 5 <= loop.done < 20)

@@ -169,6 +169,19 @@ def test_death_of_a_process_ends_the_job_with_an_error(run_plan):
     assert "data_parallel: the process of device 1" in broken.errors or "peer" in broken.errors
 
 
+@pytest.mark.parametrize(
+    ("variant", "cause"),
+    [
+        ("error in the loop", "a data-parallel process left the loop at line "),
+        ("error in the data set", "TypeError: 'NoneType' object is not callable"),
+    ],
+)
+def test_error_in_a_process_is_reported(run_plan, variant, cause):
+    broken = run_plan(wanted={"2": 2}, variant=variant, ends_with=1)
+    assert cause in broken.errors
+    assert "tests/unit/train/parallel.py" in broken.errors
+
+
 def test_job_continues_without_a_process_that_fails_to_start(run_plan, single_process):
     single = run_plan(wanted={"2": 2}, followers_fail=True)
     assert weights_are_close(single.weights, single_process.weights)

@@ -8,7 +8,10 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import sys
+import traceback
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from paceline.train._loaders import check_divisible, with_batch_sampler
@@ -85,7 +88,10 @@ class Follower(BatchSource):
     def close(self) -> None:
         """End the process if the training code has left the loop, because the code after the loop must not run here."""
         if self._must_stay:
-            log("a data-parallel process left the loop before the lead dismissed it: the process ends")
+            error = sys.exc_info()[1]
+            if error is not None and not isinstance(error, GeneratorExit):  # of the loader or of its data set
+                traceback.print_exc()
+            log(f"a data-parallel process left the loop at {_training_line()}, by an error or a break: it ends")
             os._exit(1)
 
     def _batches(self) -> Iterator[Any]:
@@ -145,3 +151,12 @@ class Follower(BatchSource):
     def _end_process(self) -> NoReturn:
         self._must_stay = False
         raise SystemExit(0)
+
+
+def _training_line() -> str:
+    """Return the running line of the training code. Python does not show an error to the generator that it closes."""
+    package = str(Path(__file__).parents[1])
+    for frame in reversed(traceback.extract_stack()):
+        if not frame.filename.startswith(package):
+            return f"line {frame.lineno} of {frame.filename}"
+    return "an unknown line"

@@ -278,7 +278,8 @@ def checkpoint(*, path: str | os.PathLike[str] | None = None, every_s: float | N
     ValueError
         If an object cannot be saved or restored or differs from the checkpoint, or if the folder is not writable.
     RuntimeError
-        If there is a checkpoint to restore but the loop has already started.
+        If there is a checkpoint to restore but the loop has already started, or if a job calls this function again for
+        another loop but the same folder.
     """
     checked = check_parts(parts)
     interval_s = check_every_s(every_s)
@@ -300,6 +301,12 @@ def checkpoint(*, path: str | os.PathLike[str] | None = None, every_s: float | N
         current.checkpoint = created
         loop.check_now()
         return False
+    has_trained = registered is not None and registered.folder == folder and current.loops_started > current.first_loop
+    if has_trained and run_by_paceline():  # in a notebook, a user may repeat the call to continue a training
+        raise RuntimeError(
+            f"checkpoint() would restore the end of the previous loop from {folder}: "
+            "call it once, with the objects of all loops, or pass another path"
+        )
     created = Checkpoint(checked, folder, interval_s, current.clock)
     restored = created.restore()
     register(created)

@@ -284,6 +284,17 @@ def test_checkpoint_call_inside_the_loop_may_repeat_the_call_before_the_loop(tmp
 # Files
 
 
+def test_second_call_for_the_same_folder_is_rejected_in_a_job(tmp_path, monkeypatch):
+    monkeypatch.setenv("PACELINE_OUTPUT", str(tmp_path))
+    model = torch.nn.Linear(1, 1)
+    checkpoint(model=model, path=tmp_path / "first")
+    assert len(list(track(range(3)))) == 3
+    with pytest.raises(RuntimeError, match="would restore the end of the previous loop"):
+        checkpoint(model=model, path=tmp_path / "first")
+    checkpoint(model=model, path=tmp_path / "second")
+    assert len(list(track(range(3)))) == 3
+
+
 def test_two_newest_files_are_kept(tmp_path):
     (tmp_path / ".checkpoint-77.tmp").write_bytes(b"of a killed process")
     (tmp_path / "notes.txt").write_text("not ours")

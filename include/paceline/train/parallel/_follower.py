@@ -106,7 +106,8 @@ class Follower(BatchSource):
                 if part.checksum != message:
                     log(
                         "data_parallel: the sampler yields other samples in this process than in the first process: "
-                        "expected a sampler that uses the global generators of torch, random or numpy, or the loader's"
+                        "expected a sampler that draws at the start of each epoch, from the generators of torch, "
+                        "random or numpy or from the loader's, and does not depend on earlier epochs"
                     )
                     os._exit(1)
                 if draws_as_lead:  # otherwise, all processes would draw the same dropout masks and augmentations

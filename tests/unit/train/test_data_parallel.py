@@ -120,8 +120,9 @@ def test_timeout_of_joining_does_not_limit_a_compilation_or_validation(run_plan)
     assert stopped.text == ["an exchange may take 0:30:00", "ended on 4"]
 
 
-def test_new_process_waits_for_a_device_whose_process_is_still_ending(model, monkeypatch):
+def test_new_process_waits_for_a_device_whose_process_is_still_ending(model, monkeypatch, tmp_path):
     lead = Lead(Replica(model), None)
+    lead._folder = tmp_path
     monkeypatch.setattr(lead_module, "_gpu_count", lambda: 2)
     monkeypatch.setattr(
         lead_module, "FollowerProcess", lambda device, folder: SimpleNamespace(device=device, ready=True)

@@ -170,8 +170,8 @@ class Replica(nn.Module):
             if rank > 0:
                 chunk.copy_(sent)
         if rank > 0:
-            states, of_parameters = torch.load(io.BytesIO(packed), map_location=device, weights_only=True)
+            states, of_parameters = torch.load(io.BytesIO(packed), map_location="cpu", weights_only=True)
             restore_parts(dict(parts), states, "the first process")
             for parameter, (trained, gradient) in zip(self.module.parameters(), of_parameters, strict=True):
                 parameter.requires_grad = trained
-                parameter.grad = gradient
+                parameter.grad = None if gradient is None else gradient.to(parameter.device)

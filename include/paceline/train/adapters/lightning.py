@@ -120,6 +120,8 @@ class PacelineCallback(Callback):
         loaded = self._loaded
         if loaded is not None:
             self._batch = loaded["batch"]
+            if self._batch:
+                self._call_epoch_start_hooks(trainer, pl_module)
             self._rewind(loaded["epoch_start"] if self._batch else loaded["now"])
         # Lightning has started the loaders' iterators already, with random numbers that no checkpoint contains.
         self._start_epoch(trainer)
@@ -130,6 +132,16 @@ class PacelineCallback(Callback):
                 next(fetcher)
             fetcher.fetched -= self._batch  # Lightning adds these batches itself
             self._rewind(loaded["now"])
+
+    def _call_epoch_start_hooks(self, trainer: Any, pl_module: Any) -> None:
+        """Call the hooks that Lightning omits in a resumed epoch, because this process lacks what they set.
+
+        Callbacks that save a state restore it themselves, and the hook could change it twice.
+        """
+        for callback in trainer.callbacks:
+            if callback is not self and not callback.state_dict():
+                callback.on_train_epoch_start(trainer, pl_module)
+        pl_module.on_train_epoch_start()
 
     def _start_epoch(self, trainer: Any) -> None:
         self._epoch_start = [data.snapshot(loader) for loader in self._loaders]

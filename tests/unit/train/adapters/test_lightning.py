@@ -16,12 +16,15 @@ BATCHES = 24  # three epochs of eight
 
 
 ACCUMULATED = {"trainer": {"accumulate_grad_batches": 3, "val_check_interval": 3}}
+HOOKED = {"epoch_hook": True, "trainer": {"max_epochs": 4}}
 EARLY, STOPPED = {"early_stopping": True}, {"stop": 10}
 SCENARIOS = {
     "plain": {},
     "plain killed": {"ends": random_ends(7, BATCHES)},
     "accumulated": ACCUMULATED,
     "accumulated killed": ACCUMULATED | {"ends": [["SIGKILL", 7], ["SIGKILL", 9]]},
+    "epoch hook": HOOKED,
+    "epoch hook killed": HOOKED | {"ends": [["SIGTERM", 3], ["SIGTERM", 7], ["SIGTERM", 12]]},
     "early stopping": EARLY,
     "early stopping killed": EARLY | {"ends": [["SIGTERM", 7]]},
     "stopped": STOPPED,

@@ -182,6 +182,6 @@ def make_joined_training(names, batch_size, numbers=3, epochs=1, vector=None):
     training = SharedTraining({name: SampleShare(1, batch_size) for name in names}, stuck_s=60.0)
     training.set_initial_state(initial, summed)
     for connection_id, name in enumerate(names):
-        assert training.rejection_reason(name, epochs, numbers, summed) is None
+        assert training.rejection_reason(name, epochs, numbers, summed, initial.dtype) is None
         training.join(name, connection_id)
     return training

@@ -65,7 +65,7 @@ def saved(content):
     return buffer.getvalue()
 
 
-OTHER_NAMES = saved({"parts": {"optimizer": {}}, "schedulers": {}})
+OTHER_NAMES = saved({"parts": {"optimizer": {}}, "kinds": {}, "schedulers": {}})
 
 
 @pytest.mark.parametrize("data", [b"nonsense", pickle.dumps(Code(), protocol=2), saved({"parts": Code()}), OTHER_NAMES])
@@ -86,6 +86,14 @@ def test_state_that_fits_only_in_part_changes_nothing():
     content["parts"]["scheduler"] = None
     assert not second.kept.restore(bytes_tensor(saved(content)))
     assert not second.optimizer.state
+
+
+def test_state_of_another_kind_of_optimizer_is_ignored(capsys):
+    weights = [torch.nn.Parameter(torch.ones(1))]
+    adam, sgd = torch.optim.Adam(weights), torch.optim.SGD(weights, lr=0.5)
+    assert not KeptParts({"optimizer": sgd}, {}).restore(KeptParts({"optimizer": adam}, {}).pack())
+    assert "optimizer: got 'SGD', expected Adam as in the other workers" in capsys.readouterr().err
+    assert sgd.param_groups[0]["lr"] == 0.5
 
 
 def test_size_of_a_kept_state_is_limited():

@@ -304,6 +304,23 @@ def test_mismatched_worker_is_rejected_with_the_reason(start_training):
         assert reason in worker.log
 
 
+@pytest.mark.parametrize("fields", [{"worker": "stranger", "epochs": 7}, {"epochs": 0}, {"epochs": "4"}])
+def test_worker_that_may_not_join_does_not_set_the_number_of_epochs(start_training, fields):
+    training = start_training("a")
+    peer = connect("127.0.0.1", training.port, b"")
+    peer.send({"worker": "a", "epochs": 4, "size": 4, "summed": 4, "dtype": "float32"} | fields)
+    with suppress(handshake.DisconnectedError):
+        assert peer.receive()["kind"] == "rejected"
+    peer.close()
+    training.finish_and_check([training.start_worker("a")])
+
+
+def test_worker_with_numbers_of_another_type_is_rejected():
+    training = make_joined_training("a", batch_size=1)
+    reason = training.rejection_reason("a", 1, 3, 3, torch.float64)
+    assert reason == "the model of a has numbers of torch.float64, other workers torch.float32: run the same script"
+
+
 def test_wrong_keys_and_malformed_messages_are_rejected(start_training, monkeypatch):
     monkeypatch.setenv("PACELINE_SERVER_KEY", "the right one")
     training = start_training("a")

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
-from paceline.train._values import log
+from paceline.train._values import bad_value, log
 from paceline.train.saving.checkpoint import Stateful, restore_parts
 
 from ._schedules import FollowingScheduler
@@ -75,9 +75,10 @@ class KeptParts:
         """
         buffer = io.BytesIO()
         states = {name: part.state_dict() for name, part in self._parts.items()}
+        kinds = {name: type(part).__qualname__ for name, part in self._parts.items()}
         followed = {name: scheduler.state_dict() for name, scheduler in self._schedulers.items()}
         try:
-            torch.save({"parts": states, "schedulers": followed}, buffer)
+            torch.save({"parts": states, "kinds": kinds, "schedulers": followed}, buffer)
         except (pickle.PickleError, AttributeError, TypeError) as error:
             raise ValueError(f"{', '.join(self.names)}: cannot be saved: {error}") from None
         if (size := buffer.tell()) > limit:
@@ -92,6 +93,9 @@ class KeptParts:
         before = {name: part.state_dict() for name, part in self._parts.items()}
         try:
             content = torch.load(io.BytesIO(bytes(memory(packed))), map_location="cpu", weights_only=True)
+            for name, kind in content["kinds"].items():  # torch loads the state of any optimizer, which then fails
+                if name in self._parts and type(self._parts[name]).__qualname__ != kind:
+                    raise bad_value(name, type(self._parts[name]).__qualname__, f"{kind} as in the other workers")
             restore_parts(self._parts, content["parts"], "the parameter server")
             for name, scheduler in self._schedulers.items():
                 scheduler.load_state_dict(content["schedulers"][name])

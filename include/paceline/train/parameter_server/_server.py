@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from paceline.train._display import Display
-from paceline.train._values import bad_value, log
+from paceline.train._values import bad_value, log, whole_number
 from paceline.train.job import EXIT_NO_WORKERS, EXIT_STATE_LOST, EXIT_TERMINATED
 from paceline.train.saving.store import Store
 
@@ -168,14 +168,15 @@ class Server:
     def _admit(self, peer: Peer, worker: str, message: dict[str, Any], connection_id: int) -> bool:
         """Admit or reject a worker; return whether it is admitted."""
         training, size, summed = self._training, message["size"], message["summed"]
-        reason = training.rejection_reason(worker, message["epochs"], size, summed, message.get("until"))
+        epochs, dtype = whole_number("epochs", message["epochs"]), getattr(torch, message["dtype"])
+        reason = training.rejection_reason(worker, epochs, size, summed, dtype, message.get("until"))
         if reason is None and not training.has_state:
-            initial = torch.zeros(size, dtype=getattr(torch, message["dtype"]))
+            initial = torch.zeros(size, dtype=dtype)
             peer.send({"kind": "begin"})
             peer.receive(initial)
             training.set_initial_state(initial, summed)
             # Another worker may have sent its initial state first, with another size.
-            reason = training.rejection_reason(worker, message["epochs"], size, summed)
+            reason = training.rejection_reason(worker, epochs, size, summed, dtype)
         if reason is not None:
             peer.send({"kind": "excluded" if training.has_excluded(worker) else "rejected", "why": reason})
             return False

@@ -72,20 +72,19 @@ class SharedTraining:
     # --- workers --------------------------------------------------------------------------------------------------
 
     def rejection_reason(
-        self, worker: str, epochs: int, size: int, summed: int, until: dict[str, Any] | None = None
+        self, worker: str, epochs: int, size: int, summed: int, dtype: torch.dtype, until: dict[str, Any] | None = None
     ) -> str | None:
         """Return why the server rejects a worker; ``None`` if the worker may join.
 
         ``size`` and ``summed`` are the lengths of the worker's state and of its first part, whose changes add up.
         """
         with self._lock:
-            if self._shards is None:
-                self._monitor = Monitor(Converged(**until), epochs) if until else None
-                self._shards = Shards(self._shares, epochs, fixed=self._fixed)
-                self._max_epochs = epochs
-            shards = self._shards
+            shards = self._shards or Shards(self._shares, epochs, fixed=self._fixed)
             if not shards.is_scheduled(worker):
                 return f"the schedule has no share for {worker}"
+            if self._shards is None:
+                self._monitor = Monitor(Converged(**until), epochs) if until else None
+                self._shards, self._max_epochs = shards, epochs
             if shards.is_excluded(worker):
                 return f"{worker} has failed {MAX_FAILURES} times and is excluded from the rest of the job"
             if epochs != self._max_epochs:
@@ -96,6 +95,9 @@ class SharedTraining:
             if expected[1] != summed:
                 buffers = f"{size - summed} numbers in floating-point buffers, other workers {size - expected[1]}"
                 return f"the model of {worker} has {buffers}: run the same script"
+            if self._spread.has_state and self._spread.own_range().dtype != dtype:
+                others = self._spread.own_range().dtype
+                return f"the model of {worker} has numbers of {dtype}, other workers {others}: run the same script"
             return None
 
     def has_excluded(self, worker: str) -> bool:

@@ -204,6 +204,7 @@ class TrainingWorker(BatchSource):
         if self._peer is not None and not self._over:
             with contextlib.suppress(DisconnectedError):
                 if self._ended or self._session.terminating:
+                    self._peer.set_timeout(_LEAVE_TIMEOUT_S)
                     self._keep()
                     self._peer.send({"kind": "leave"})
                     self._peer.finish(_LEAVE_TIMEOUT_S)

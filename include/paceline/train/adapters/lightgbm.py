@@ -21,7 +21,7 @@ from ._steps import Steps
 
 _MODEL, _EVALUATIONS = "model.txt", "evaluations.json"
 _BOOSTINGS = ("gbdt", "gbrt", "goss")
-_SEEDS = ("bagging_seed", "extra_seed", "feature_fraction_seed")
+_SEEDS = ("bagging_seed", "extra_seed", "feature_fraction_seed", "objective_seed")
 # Before LightGBM 4.7, evaluations were plain tuples.
 _make_evaluation: Any = getattr(lightgbm.basic, "EvalResult", lambda *values: values)
 
@@ -51,8 +51,8 @@ class PacelineCallback:
         When training starts: outside ``lightgbm.train``, such as in ``lightgbm.cv``, or in a worker of a parameter
         server.
     ValueError
-        When training starts: with another boosting type than ``gbdt``, several machines, initial scores, or
-        ``keep_training_booster``.
+        When training starts: with another boosting type than ``gbdt``, several machines, penalties for the first use of
+        a feature, initial scores, or ``keep_training_booster``.
 
     Examples
     --------
@@ -94,6 +94,9 @@ class PacelineCallback:
             raise bad_value("boosting", boosting, "gbdt: LightGBM cannot continue other types exactly")
         if params.get("machines") or int(params.get("num_machines", 1)) > 1:
             raise bad_value("num_machines", "several machines", "1: distributed training cannot be resumed")
+        for penalty in ("cegb_penalty_feature_coupled", "cegb_penalty_feature_lazy"):
+            if params.get(penalty):
+                raise bad_value(penalty, params[penalty], "none: LightGBM forgets which features the trees have used")
         for data in (training["train_set"], *training["reduced_valid_sets"]):
             if data.init_score is not None and numpy.any(data.init_score):
                 raise bad_value("init_score", "initial scores", "none: LightGBM cannot continue from them")

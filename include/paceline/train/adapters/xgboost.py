@@ -11,12 +11,15 @@ import xgboost
 from xgboost.callback import TrainingCallback
 
 from paceline.train import report
+from paceline.train._values import bad_value
 from paceline.train.pacing.threads import ThreadPool, usable_cores
 
 from ._frames import local_variables
 from ._steps import Steps
 
 _MODEL, _EVALUATIONS = "model.ubj", "evaluations.json"
+# A saved booster contains neither the trees that are still to be updated nor the estimated bias of positions.
+_REJECTED = {"process_type": ("update",), "lambdarank_unbiased": ("true", "1")}
 
 
 class PacelineCallback(TrainingCallback):
@@ -40,6 +43,8 @@ class PacelineCallback(TrainingCallback):
     RuntimeError
         When training starts: outside ``xgboost.train``, such as in ``xgboost.cv``; in distributed training; or in a
         worker of a parameter server.
+    ValueError
+        When training starts: with ``process_type="update"`` or ``lambdarank_unbiased``.
 
     Examples
     --------
@@ -71,6 +76,10 @@ class PacelineCallback(TrainingCallback):
         training = local_variables(xgboost.train)
         if xgboost.collective.is_distributed():
             raise RuntimeError("PacelineCallback cannot resume distributed training, expected one process")
+        params = dict(training["params"])
+        for name, rejected in _REJECTED.items():
+            if str(params.get(name)).lower() in rejected:
+                raise bad_value(name, params[name], "another value: XGBoost cannot continue such a training")
         if self._steps is not None:
             self._steps.close()  # an error has ended the previous training
         self._booster, self._evaluations = model, {}
@@ -78,7 +87,6 @@ class PacelineCallback(TrainingCallback):
         self._replayed = self._steps.done
         if self._steps.restored is not None and self._replayed:
             self._replay(model, self._steps.restored, training)
-        params = dict(training["params"])
         threads = int(params.get("nthread") or params.get("n_jobs") or 0)
         pool = ThreadPool(threads if threads > 0 else usable_cores(), lambda count: model.set_param({"nthread": count}))
         device = params.get("device")

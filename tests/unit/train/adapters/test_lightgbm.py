@@ -136,6 +136,10 @@ def test_cross_validation_is_rejected():
     ("options", "message"),
     [
         ({"params": {"boosting": "dart"}}, "boosting: got 'dart', expected gbdt"),
+        (
+            {"params": {"cegb_penalty_feature_coupled": [1.0]}},
+            "cegb_penalty_feature_coupled: got .*, expected none",
+        ),
         ({"params": {"num_machines": 2}}, "num_machines: got 'several machines', expected 1"),
         ({"data": lightgbm.Dataset(*DATA, init_score=DATA[1])}, "init_score: got 'initial scores', expected none"),
         ({"keep_training_booster": True}, "keep_training_booster: got True, expected False"),

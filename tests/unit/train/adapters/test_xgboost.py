@@ -151,6 +151,12 @@ def test_cross_validation_is_rejected():
         xgboost.cv({}, xgboost.DMatrix(*DATA), 2, callbacks=[PacelineCallback()])
 
 
+@pytest.mark.parametrize("params", [{"process_type": "update"}, {"lambdarank_unbiased": True}])
+def test_training_that_cannot_be_resumed_is_rejected(params):
+    with pytest.raises(ValueError, match=f"{next(iter(params))}: got .*, expected another value"):
+        xgboost.train(params, xgboost.DMatrix(*DATA), 2, callbacks=[PacelineCallback()])
+
+
 def test_worker_of_a_parameter_server_is_rejected(monkeypatch):
     monkeypatch.setenv("PACELINE_SERVER", "127.0.0.1:1")
     with pytest.raises(RuntimeError, match="a parameter server cannot train"):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any
 
 
@@ -21,11 +22,21 @@ def local_variables(function: Callable[..., Any]) -> dict[str, Any]:
     Traceback (most recent call last):
     RuntimeError: PacelineCallback was called outside paceline.train.adapters._frames.train, expected a call by train()
     """
-    code = inspect.unwrap(function).__code__
-    frame = sys._getframe(1)
-    while frame.f_code is not code:
-        if frame.f_back is None:
-            name = f"{function.__module__}.{function.__name__}"
-            raise RuntimeError(f"PacelineCallback was called outside {name}, expected a call by {function.__name__}()")
-        frame = frame.f_back
-    return frame.f_locals
+    for frame in _calls(function):
+        return frame.f_locals
+    name = f"{function.__module__}.{function.__name__}"
+    raise RuntimeError(f"PacelineCallback was called outside {name}, expected a call by {function.__name__}()")
+
+
+def running_calls(function: Callable[..., Any]) -> int:
+    """Return how many calls of ``function`` run in this thread."""
+    return sum(1 for _ in _calls(function))
+
+
+def _calls(function: Callable[..., Any]) -> Iterator[FrameType]:
+    """Yield the running calls of ``function`` in this thread, the innermost first."""
+    code, frame = inspect.unwrap(function).__code__, sys._getframe(1)
+    while frame is not None:
+        if frame.f_code is code:
+            yield frame
+        frame = frame.f_back  # type: ignore[assignment]

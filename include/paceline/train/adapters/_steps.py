@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import math
 import os
+import threading
 from collections.abc import Callable, Iterator, Sized
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from paceline.train import _session
 from paceline.train._loop import Loop
@@ -18,6 +19,8 @@ from paceline.train.job import ENV_SERVER, is_worker
 from paceline.train.pacing import threads as _threads
 from paceline.train.saving.checkpoint import Resume, check_every_s, checkpoint_folder
 from paceline.train.saving.library import LibraryCheckpoint
+
+from ._frames import running_calls
 
 
 class Steps:
@@ -37,6 +40,9 @@ class Steps:
     every_s:
         Seconds between two checkpoints; ``None`` as for ``checkpoint``.
 
+    within:
+        The library's function that trains, if its callbacks do not learn that an error has ended it.
+
     Raises
     ------
     RuntimeError
@@ -53,23 +59,29 @@ class Steps:
     2
     """
 
+    _running: ClassVar[Steps | None] = None
+
     def __init__(
         self,
         write: Callable[[Path], None],
         *,
         path: str | os.PathLike[str] | None = None,
         every_s: float | None = None,
+        within: Callable[..., Any] | None = None,
     ) -> None:
         if is_worker():
             raise RuntimeError(
                 f"${ENV_SERVER}: a parameter server cannot train with a library's own training loop; train in a single "
                 "job, or write the loop with paceline.train.track"
             )
+        if Steps._running is not None and Steps._running._is_abandoned(within):
+            Steps._running.close()
         session = _session.current
         interval_s = check_every_s(every_s)
         folder = checkpoint_folder(path)
         self.restored: Path | None = None  # folder with the library's files, to be read before the first step
         self.resume: Resume | None = None
+        self._within, self._thread = within, threading.get_ident()
         self._loop: Loop[int] | None = None
         self._steps: Iterator[int] | None = None
         self._saver: LibraryCheckpoint | None = None
@@ -122,6 +134,7 @@ class Steps:
             session.checkpoint = self._saver
             session.handle_sigterm()
         if session.loop is None:
+            Steps._running = self
             session.loop = self._loop  # for reports and stop_early() before the first step, when callbacks are replayed
         _threads.library_pool = pool
 
@@ -169,8 +182,16 @@ class Steps:
         if steps is not None:
             steps.close()  # type: ignore[attr-defined]
 
+    def _is_abandoned(self, within: Callable[..., Any] | None) -> bool:
+        """Return whether an error has ended the library's call, before another call of ``within``."""
+        if self._within is None or self._thread != threading.get_ident():
+            return False
+        return running_calls(self._within) == (self._within is within)
+
     def _forget(self) -> None:
         self._steps = None
+        if Steps._running is self:
+            Steps._running = None
         _threads.library_pool = None
         session = _session.current
         if session.loop is self._loop:

@@ -102,10 +102,8 @@ class PacelineCallback:
                 raise bad_value("init_score", "initial scores", "none: LightGBM cannot continue from them")
         if training["keep_training_booster"]:
             raise bad_value("keep_training_booster", True, "False")
-        if self._steps is not None:
-            self._steps.close()  # an error has ended the previous training
         self._booster, self._evaluations = None, []
-        self._steps = Steps(self._write, path=self._path, every_s=self._every_s)
+        self._steps = Steps(self._write, path=self._path, every_s=self._every_s, within=lightgbm.train)
         self._rounds, self._replayed = training["num_boost_round"], self._steps.done
         if self._steps.restored is not None and self._replayed:
             self._restore(training, self._steps.restored)

@@ -80,10 +80,8 @@ class PacelineCallback(TrainingCallback):
         for name, rejected in _REJECTED.items():
             if str(params.get(name)).lower() in rejected:
                 raise bad_value(name, params[name], "another value: XGBoost cannot continue such a training")
-        if self._steps is not None:
-            self._steps.close()  # an error has ended the previous training
         self._booster, self._evaluations = model, {}
-        self._steps = Steps(self._write, path=self._path, every_s=self._every_s)
+        self._steps = Steps(self._write, path=self._path, every_s=self._every_s, within=xgboost.train)
         self._replayed = self._steps.done
         if self._steps.restored is not None and self._replayed:
             self._replay(model, self._steps.restored, training)

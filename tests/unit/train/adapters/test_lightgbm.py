@@ -101,14 +101,15 @@ def test_data_set_that_is_constructed_and_freed_before_training_cannot_be_resume
         train(PacelineCallback(path=tmp_path), data=lightgbm.Dataset(*DATA).construct())
 
 
-def test_callback_can_be_used_again_after_an_error():
+@pytest.mark.parametrize("again", [True, False])
+def test_training_after_an_error_shows_its_progress(again):
     def fail(predictions, data):
         raise ArithmeticError
 
     callback = PacelineCallback()
     with pytest.raises(ArithmeticError):
         train(callback, params={"objective": fail})
-    assert train(callback).num_trees() == 5
+    assert train(callback if again else PacelineCallback()).num_trees() == 5
     assert _session.current.last.event == "finish"
 
 

@@ -119,14 +119,15 @@ def test_training_without_a_folder_saves_nothing(tmp_path, monkeypatch):
     assert _session.current.loop is None
 
 
-def test_callback_can_be_used_again_after_an_error():
+@pytest.mark.parametrize("again", [True, False])
+def test_training_after_an_error_shows_its_progress(again):
     def fail(predictions, data):
         raise ArithmeticError
 
     callback = PacelineCallback()
     with pytest.raises(ArithmeticError):
         train(callback, obj=fail)
-    assert train(callback).num_boosted_rounds() == 5
+    assert train(callback if again else PacelineCallback()).num_boosted_rounds() == 5
     assert _session.current.last.event == "finish"
 
 

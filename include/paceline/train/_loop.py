@@ -84,6 +84,7 @@ class Loop(Generic[T]):
         self._epoch_end_shown = self._reports_epoch_ends = False
         self._last_of_epoch = -1  # value of ``done`` before the epoch's last batch; -1 if unknown
         self.stopped = self._iterated = False
+        self._server_done = 0  # value of ``done`` when the parameter server last reported its progress
         self._last_by_server: bool | None = None  # whether this batch is the epoch's last, from the parameter server
         self._source: BatchSource | None = None
         self._next_check_s = _NOW
@@ -136,13 +137,16 @@ class Loop(Generic[T]):
     @property
     def own_progress(self) -> tuple[int, int]:
         """Batches done and expected in this process. Those of a fleet's worker do not include other workers."""
-        own = self._source.progress if self._source is not None else None
-        return own or (self.done, max(self.total, self.done))
+        if self._source is None or self._source.progress is None:
+            return self.done, max(self.total, self.done)
+        done, total = self._source.progress
+        done += self.done - self._server_done  # the batch that the server does not know yet
+        return done, max(total, done)
 
     def set_server_progress(self, epoch: int, epochs: int, done: int, total: int, *, last: bool) -> None:
         """Set the progress of all workers, which the parameter server reports."""
         self.epoch, self.epochs, self.done, self.total, self._last_by_server = epoch, epochs, done, total, last
-        self._epoch_done = min(epoch * (self._length or 0), done)
+        self._epoch_done, self._server_done = min(epoch * (self._length or 0), done), done
 
     def _run_plain(self) -> Iterator[T]:
         for epoch in range(self.epochs):

@@ -8,6 +8,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from paceline.train import Loop, report, stop_early, track
+from paceline.train._source import BatchSource
 from paceline.train.progress import parse_line
 
 
@@ -290,3 +291,34 @@ def test_loop_runs_without_standard_output(monkeypatch, tmp_path):
     for stream in (None, closed):
         monkeypatch.setattr(sys, "stdout", stream)
         assert list(track("ab")) == ["a", "b"]
+
+
+class WorkerOfThree(BatchSource):
+    """A source like a fleet's worker: other workers train nine batches for each of its three."""
+
+    reads_epochs = False
+
+    def passes(self, resume):
+        yield self._batches()
+
+    def _batches(self):
+        for done in range(3):
+            self._report(done)
+            yield done
+        self._report(3)
+
+    def _report(self, done):
+        self.progress = (done, 3)
+        self._loop.set_server_progress(0, 1, 10 * done, 30, last=False)
+
+
+def test_progress_of_a_worker_counts_a_batch_as_soon_as_it_is_done(session, recorder):
+    session.role = WorkerOfThree()
+    recorder.interval_s = 0.0
+    loop = Loop(range(3), display=recorder)
+    assert [(batch, loop.own_progress, loop.done) for batch in loop] == [
+        (0, (0, 3), 0),
+        (1, (1, 3), 10),
+        (2, (2, 3), 20),
+    ]
+    assert recorder.events[1:] == [("progress", 1, 3), ("progress", 2, 3), ("progress", 3, 3), ("finish", 3, 3)]

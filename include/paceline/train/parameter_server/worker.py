@@ -182,6 +182,7 @@ class TrainingWorker(BatchSource):
         self._ended = True
         if stopped:
             self._stop_all_workers()
+        self._show_progress(self._progress["epochs"] - 1, last=True)
         done = self._progress["done"]
         self.progress = (done, max(done, 1))  # a worker that joins near the end may receive no batch
 

@@ -21,7 +21,7 @@ from paceline.train.progress import MARKER, parse_line
 
 SCRIPT = Path(__file__).with_name("train.py")
 MIN_CORES = 0.1
-PROBE_STEPS = 100
+PROBE_STEPS = (100, 500)  # more if they take too short a time for a measurement
 ATTEMPTS = 2
 _NO_DEADLINE_S = 1e4
 
@@ -54,12 +54,13 @@ class Trainer:
 
     def _calibrate(self, library: str) -> PastRun:
         """Train a few steps on all cores; return the measurements, with the mean speed of all steps."""
-        run = self.train_constant(library, PROBE_STEPS, self.cores)
-        past = PastRun.read(run["learned"])
-        if past is None:
-            raise PacelineError(f"{library}: {PROBE_STEPS} steps were too few to measure the speed")
-        training_s = run["finished_s"] - past.startup_s - past.tail_s - past.pauses_s
-        return replace(past, devices=self.cores, batches_per_s=PROBE_STEPS / training_s)
+        for steps in PROBE_STEPS:
+            run = self.train_constant(library, steps, self.cores)
+            past = PastRun.read(run["learned"])
+            if past is not None:
+                training_s = run["finished_s"] - past.startup_s - past.tail_s - past.pauses_s
+                return replace(past, devices=self.cores, batches_per_s=steps / training_s)
+        raise PacelineError(f"{library}: {max(PROBE_STEPS)} steps were too few to measure the speed")
 
     def _train_calibrated(self, deadline_s: float, library: str, past: PastRun) -> dict[str, Any]:
         """Train so many steps that ``deadline_s`` is about 1.5 times their predicted shortest time.

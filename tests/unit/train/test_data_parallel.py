@@ -258,7 +258,7 @@ def test_epoch_may_end_before_the_decision_that_follows_a_change_of_processes(mo
     checkpoint(model=data_parallel(model))
     monkeypatch.setattr(session.role, "adjust_processes", lambda target: True)
     loader = DataLoader(TensorDataset(torch.ones(3)))
-    assert len(list(track(loader, epochs=2))) == 6  # the clock stands still, so no decision follows
+    assert len(list(track(loader, epochs=2))) == 6  # the manual clock does not advance, so no decision follows
 
 
 def test_process_that_has_reached_an_earlier_loop_does_not_join(model, session, tmp_path):

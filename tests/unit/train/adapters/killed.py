@@ -1,16 +1,14 @@
-"""Trainings by a boosting library that signals end, started by ``killed_trainings`` in ``conftest.py``.
+"""Trainings by XGBoost, LightGBM and scikit-learn that signals end, started by ``killed_trainings`` in ``conftest.py``.
 
 ``python killed.py LIBRARY FOLDER SCENARIOS`` imports the library once and forks a process for each start of each
 training. The scenarios are JSON: by name, the options of ``Scenario``.
 """
 
-import contextlib
 import importlib
 import json
 import os
 import signal
 import sys
-import traceback
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -110,6 +108,20 @@ def train_lightgbm(scenario, restarts):
     return booster.predict(features), booster.num_trees(), [booster.best_iteration, booster.best_score], history
 
 
+def train_sklearn(scenario, restarts):
+    from sklearn.neural_network import MLPRegressor
+
+    from paceline.train import track
+    from paceline.train.adapters.sklearn import checkpoint
+
+    model = checkpoint(MLPRegressor(hidden_layer_sizes=(8,), random_state=1), every_s=scenario.every_s)
+    batches = [slice(start, start + 60) for start in range(0, 300, 60)]
+    for rows in (loop := track(batches, epochs=ROUNDS // len(batches))):
+        model.partial_fit(TRAIN[0][rows], TRAIN[1][rows])
+        scenario.after_round(loop.done + 1, restarts)
+    return model.predict(features), loop.done
+
+
 class NoTorch:
     """An import finder that hides torch."""
 
@@ -118,37 +130,21 @@ class NoTorch:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 
-def start(library, scenario, restarts, folder):
-    """Run the training once in a forked process; return its exit code, negative for a signal."""
-    child = os.fork()
-    if child:
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    code = 1
-    with (folder / f"log-{restarts}").open("w") as log:
-        os.dup2(log.fileno(), 1)
-        os.dup2(log.fileno(), 2)
-    try:
-        os.environ.update(PACELINE_OUTPUT=str(folder), PACELINE_CHECKPOINT=str(folder / "checkpoint"))
-        predictions, *others = globals()[f"train_{library}"](scenario, restarts)
-        (folder / "result").write_text(json.dumps([predictions.tobytes().hex(), *others]))
-        code = 0
-    except SystemExit as error:
-        code = error.code
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        with contextlib.suppress(OSError):
-            sys.stdout.flush()
-            sys.stderr.flush()
-        os._exit(code)
-
-
 if __name__ == "__main__":
+    from starts import start
+
     sys.meta_path.insert(0, NoTorch())  # the adapters need no torch
     library, top, scenarios = sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3])
     importlib.import_module(f"paceline.train.adapters.{library}")
+    train = globals()[f"train_{library}"]
+
+    def train_and_write(scenario, restarts):
+        predictions, *others = train(scenario, restarts)
+        Path("result").write_text(json.dumps([predictions.tobytes().hex(), *others]))
+
     for name, options in scenarios.items():
         (top / name).mkdir()
         scenario = Scenario(**options)
-        codes = [start(library, scenario, restarts, top / name) for restarts in range(len(scenario.kills) + 1)]
+        starts = range(len(scenario.kills) + 1)
+        codes = [start(train_and_write, scenario, restarts, top / name) for restarts in starts]
         (top / name / "codes").write_text(json.dumps(codes))

@@ -1,4 +1,7 @@
-"""Checkpoints of a scikit-learn estimator in a ``track`` loop. Leaving the loop stands for a killed process."""
+"""Checkpoints of a scikit-learn estimator in a ``track`` loop.
+
+One estimator is trained in processes that are killed; for the others, leaving the loop stands for a killed process.
+"""
 
 import numpy as np
 import pytest
@@ -9,6 +12,9 @@ from sklearn.neural_network import MLPRegressor
 
 from paceline.train import track
 from paceline.train.adapters.sklearn import checkpoint
+
+from .conftest import expected_codes, random_ends
+from .killed import ROUNDS
 
 STAGES = 5
 generator = np.random.default_rng(4)
@@ -61,6 +67,13 @@ def test_killed_training_ends_with_the_same_model(tmp_path, restart_process, kin
     assert train(kind, tmp_path) == undisturbed
     restart_process()
     assert train(kind, tmp_path, killed_in=0) == undisturbed, "training had ended, so the loop has no stage"
+
+
+def test_training_in_killed_processes_ends_with_the_same_model(train_killed):
+    scenarios = {"undisturbed": {}, "killed": {"kills": random_ends(3, ROUNDS)}}
+    results = train_killed("sklearn", scenarios)
+    assert results["killed"].codes == expected_codes(scenarios["killed"]), results["killed"].logs
+    assert results["killed"].model == results["undisturbed"].model is not None
 
 
 def test_estimator_of_another_package_is_rejected_when_saved(tmp_path):

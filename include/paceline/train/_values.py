@@ -59,7 +59,7 @@ def deferred_number(field: str, value: Any) -> Callable[[], float]:
 
 
 def log(text: str) -> None:
-    """Write a message for users to standard error; standard output is for programs. Rank 0 speaks for all ranks."""
+    """Write a message for users to standard error; standard output is for programs. Only rank 0 writes."""
     if rank():
         return
     with contextlib.suppress(OSError, ValueError):  # a closed stream must not end the job

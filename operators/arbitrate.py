@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -14,18 +14,19 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.bases.hook import BaseHook
 from airflow.sdk.exceptions import AirflowFailException
 
-from paceline.contract import CEILING, Ceiling
+from paceline.contract import Ceiling
 from paceline.control import CPU_QUANTUM
 from paceline.errors import InvalidInputError, PacelineError
 from paceline.extras import require
 
+from ._pool import Pool, PoolLog
 from .values import Reader, is_template, number, one_of, read_fields, text
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from paceline.airflow.api import AirflowApi
-    from paceline.arbiter import Arbiter, DeviceRequest, Grant
+    from paceline.arbiter import Arbiter, DeviceRequest
 
 POLICIES = ("on_time", "edf", "fifo", "priority", "greedy", "growing", "milp")
 _READERS: Mapping[str, Reader] = {
@@ -36,7 +37,8 @@ _READERS: Mapping[str, Reader] = {
 _STEP_S = 1.0
 _OUTAGE_LIMIT_S = 120.0
 _SLOTS = 128  # as in Airflow's default pool
-_PERMANENT_ERRORS = (401, 403, 404)  # wrong password, missing permission, API server without Paceline's plugin
+# Wrong password, missing permission, API server without Paceline's plugin, and a task that Airflow no longer runs.
+_PERMANENT_ERRORS = (401, 403, 404, 410)
 
 
 class ArbiterOperator(BaseOperator):
@@ -125,9 +127,6 @@ class ArbiterOperator(BaseOperator):
             require("worker", "numpy", "scipy")
         except PacelineError as error:
             raise AirflowFailException(str(error)) from error  # a retry cannot succeed
-        from httpx import TransportError
-
-        from paceline.airflow.api import AirflowApiError
         from paceline.arbiter import Arbiter
 
         self._ended.clear()
@@ -138,47 +137,49 @@ class ArbiterOperator(BaseOperator):
             policy=_make_policy(self.policy, every_s),
             every_s=every_s,
         )
-        pool_log = _PoolLog(self.log)
-        end_s = time.monotonic() + _seconds("lifetime", self.lifetime)
-        give_up_s = time.monotonic() + _OUTAGE_LIMIT_S
+        pool_log = PoolLog(self.log)
         with contextlib.closing(self._connect()) as api:
             self._create_pool(api)
-            while not self._ended.is_set() and time.monotonic() < end_s:
-                try:
-                    self._step(api, arbiter, pool_log)
-                    give_up_s = time.monotonic() + _OUTAGE_LIMIT_S
-                except (AirflowApiError, TransportError) as error:  # the jobs continue with their current grants
-                    permanent = isinstance(error, AirflowApiError) and error.status in _PERMANENT_ERRORS
-                    if permanent or time.monotonic() > give_up_s:
-                        raise
-                    self.log.warning("A request to Airflow's API failed; trying again: %s", error)
-                self._ended.wait(_STEP_S)
+            pool = Pool(api, self.pool_name, str(context["ti"].id), self.log)
+            self._repeat(lambda: self._step(pool, arbiter, pool_log))
         return {"decisions": arbiter.decisions, **pool_log.summary()}
+
+    def _repeat(self, step: Callable[[], None]) -> None:
+        """Call ``step`` once per second until the lifetime is over; end after a permanent error or a long outage."""
+        from httpx import TransportError
+
+        from paceline.airflow.api import AirflowApiError
+
+        end_s = time.monotonic() + _seconds("lifetime", self.lifetime)
+        give_up_s = time.monotonic() + _OUTAGE_LIMIT_S
+        while not self._ended.is_set() and time.monotonic() < end_s:
+            try:
+                step()
+                give_up_s = time.monotonic() + _OUTAGE_LIMIT_S
+            except (AirflowApiError, TransportError) as error:  # the jobs continue with their current grants
+                permanent = isinstance(error, AirflowApiError) and error.status in _PERMANENT_ERRORS
+                if permanent or time.monotonic() > give_up_s:
+                    raise
+                self.log.warning("A request to Airflow's API failed; trying again: %s", error)
+            self._ended.wait(_STEP_S)
 
     def on_kill(self) -> None:
         """End the task. The jobs keep their grants."""
         self._ended.set()
 
-    def _step(self, api: AirflowApi, arbiter: Arbiter, pool_log: _PoolLog) -> None:
-        from paceline.airflow.api import AirflowApiError
-
-        rows = api.pages(f"/pools/{quote(self.pool_name, safe='')}/jobs")
+    def _step(self, pool: Pool, arbiter: Arbiter, pool_log: PoolLog) -> None:
+        if not pool.take():
+            return
+        rows = pool.read()
         tasks = {_task_key(row): row for row in rows}
         requests = [
             request for key, row in tasks.items() if (request := _to_request(key, row, self.policy)) is not None
         ]
-        for grant in arbiter.step(requests, time.time()):
-            row = tasks[grant.key]
-            task = (row["dag_id"], row["run_id"], row["task_id"])
-            try:
-                api.put_task_state(*task, CEILING, grant.ceiling.to_json(), map_index=row["map_index"])
-            except AirflowApiError as error:
-                if error.status not in (403, 404):  # the task was deleted, or this user may not edit it
-                    raise
-                pool_log.record_failure(grant.key, error)
-            else:
-                pool_log.record_grant(grant)
         pool_log.record_requests(requests)
+        grants = arbiter.step(requests, time.time())
+        if grants:
+            for grant, result in zip(grants, pool.write(grants, tasks), strict=False):
+                pool_log.record_result(grant, result)
 
     def _create_pool(self, api: AirflowApi) -> None:
         """Create the pool if it does not exist, because Airflow starts no task in a missing pool."""
@@ -208,51 +209,6 @@ class ArbiterOperator(BaseOperator):
         accepted = f"a number of devices of at least the quantum, {self.quantum:g}"
         if number("devices", self.devices, accepted) < self.quantum:
             raise InvalidInputError("devices", self.devices, accepted)
-
-
-class _PoolLog:
-    """Logs and counts an arbiter's events, for the task's log and result."""
-
-    def __init__(self, log: Any) -> None:
-        self._log = log
-        self._grants = 0
-        self._keys: set[str] = set()
-        self._most_devices = 0.0
-        self._lost: set[str] = set()
-        self._failed: set[str] = set()
-        self._latest_grant: dict[str, int] = {}
-        self._is_only_arbiter = True
-
-    def record_grant(self, grant: Grant) -> None:
-        self._grants += 1
-        self._latest_grant[grant.key] = grant.ceiling.grant
-        before, now = grant.before or 0.0, grant.ceiling.devices
-        if before != now:
-            self._log.info("%s: %g -> %g devices: %s", grant.key, before, now, grant.ceiling.reason)
-
-    def record_failure(self, key: str, error: Exception) -> None:
-        if key not in self._failed:
-            self._failed.add(key)
-            self._log.warning("%s: could not send the grant: %s", key, error)
-
-    def record_requests(self, requests: Sequence[DeviceRequest]) -> None:
-        self._keys.update(request.key for request in requests)
-        self._most_devices = max(self._most_devices, sum(request.committed for request in requests))
-        if self._is_only_arbiter and any(self._is_from_other_arbiter(request) for request in requests):
-            self._is_only_arbiter = False
-            self._log.warning("Another arbiter is allocating devices from this pool; the pool may be over-allocated")
-        for request in requests:
-            if request.lost and request.key not in self._lost:
-                self._lost.add(request.key)
-                message = "%s ended without removing its job: up to %g devices are reserved until the task is cleared"
-                self._log.warning(message, request.key, request.committed)
-
-    def _is_from_other_arbiter(self, request: DeviceRequest) -> bool:
-        granted = request.ceiling.grant if request.ceiling is not None else 0
-        return granted > self._latest_grant.get(request.key, granted)
-
-    def summary(self) -> dict[str, Any]:
-        return {"grants": self._grants, "jobs": len(self._keys), "peak_devices": round(self._most_devices, 6)}
 
 
 def _task_key(row: Mapping[str, Any]) -> str:

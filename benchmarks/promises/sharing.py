@@ -101,7 +101,7 @@ class Sharing:
 
     def read_allocations(self) -> None:
         """Read the ceilings of all jobs in the pool and the quotas of their containers."""
-        rows = self.airflow.pages(f"/pools/{quote(POOL)}/jobs")
+        rows = self.airflow.pages(f"/pools/{quote(POOL)}/jobs")["jobs"]
         # A finished job has no allocation, even before its task has cleaned up.
         active = [row for row in rows if not row["pace"] or row["pace"]["state"] not in ("finished", "failed")]
         self.max_ceilings = max(self.max_ceilings, sum(row["ceiling"]["devices"] for row in active if row["ceiling"]))

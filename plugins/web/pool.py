@@ -18,6 +18,7 @@ from paceline.contract import CEILING, CONTAINER, PACE
 
 from .access import ReadableDags, can_read_tasks
 from .jobs import FINAL_STATES, same_task
+from .lease import read_lease
 
 router = APIRouter(tags=["Arbiter"])
 
@@ -41,9 +42,17 @@ class PoolJob(BaseModel):
     ceiling: Any = None
 
 
+class PoolJobs(BaseModel):
+    """The jobs of a pool that have not ended, sorted by start time, and the version of the pool's grants."""
+
+    version: int
+    jobs: list[PoolJob]
+
+
 @router.get("/pools/{pool}/jobs", dependencies=[can_read_tasks])
-def pool_jobs(pool: str, session: SessionDep, readable: ReadableDags) -> list[PoolJob]:
+def pool_jobs(pool: str, session: SessionDep, readable: ReadableDags) -> PoolJobs:
     """Return all jobs of a pool that have not ended, sorted by start time."""
+    version = read_lease(session, pool).version  # read first: grants that are written after this have a newer version
     container = aliased(Stored)
     has_job = exists().where(container.key == CONTAINER, same_task(container))
     not_ended = or_(TaskInstance.state.is_(None), TaskInstance.state.not_in(FINAL_STATES), has_job)
@@ -69,4 +78,5 @@ def pool_jobs(pool: str, session: SessionDep, readable: ReadableDags) -> list[Po
         job.lost = job.state in FINAL_STATES
         setattr(job, row.key, json.loads(row.value))
     by_name = sorted(jobs.values(), key=lambda job: (job.dag_id, job.run_id, job.task_id, job.map_index))
-    return sorted(by_name, key=lambda job: job.started_at.timestamp() if job.started_at else float("inf"))
+    by_start = sorted(by_name, key=lambda job: job.started_at.timestamp() if job.started_at else float("inf"))
+    return PoolJobs(version=version, jobs=by_start)

@@ -56,7 +56,7 @@ class PoolWatch:
         until(lambda: condition() or self.check(), self)
 
     def _read_ceilings(self) -> None:
-        rows = self._airflow.pages(f"/pools/{quote(self._pool)}/jobs")
+        rows = self._airflow.pages(f"/pools/{quote(self._pool)}/jobs")["jobs"]
         self.states = {row["run_id"]: row["pace"]["state"] for row in rows if row["pace"]}
         self.seen.update(self.states.values())
         # A finished job has no allocation, even if its task has not cleaned up yet.

@@ -10,13 +10,14 @@ import os
 import re
 import signal
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import docker
 import pytest
 from tests.integration.pool import PoolWatch, running_arbiter
 from tests.integration.training.gates import TrainingTask, open_gates, temporary_dag
-from tests.waiting import LONG_S
+from tests.waiting import LONG_S, until
 
 from paceline.airflow.demo.airflow_process import AirflowProcess
 from paceline.runtime import DockerRuntime
@@ -128,3 +129,28 @@ def test_pool_survives_killed_arbiter_and_rejects_infeasible_deadline(
         progress = [row[1] for row in task.stored_value("history")["samples"]]
         assert progress == sorted(progress), "no batch was trained twice"
     assert docker_client.containers(all=True, filters={"label": f"paceline.pool={POOL}"}) == []
+
+
+def test_second_arbiter_waits_until_the_first_one_has_ended(airflow: AirflowProcess) -> None:
+    dag = """
+from airflow.sdk import DAG
+from paceline.operators import ArbiterOperator
+
+with DAG({!r}, schedule=None):
+    ArbiterOperator(task_id="arbiter", pool="doubled_pool", devices=1, conn_id="airflow_api")
+"""
+    allocating = "Allocating the devices of the pool doubled_pool"
+    names = ("first_arbiter", "second_arbiter")
+    with ExitStack() as stack:
+        for name in names:
+            stack.enter_context(temporary_dag(airflow, name, dag.format(name)))
+        with running_arbiter(airflow, names[0]) as run_id:
+            first = TrainingTask(airflow, names[0], run_id, "arbiter")
+            airflow.wait_for_task(names[0], run_id, "arbiter", timeout_s=LONG_S)
+            until(lambda: allocating in first.log())
+            second_id = stack.enter_context(running_arbiter(airflow, names[1]))
+            second = TrainingTask(airflow, names[1], second_id, "arbiter")
+            airflow.wait_for_task(names[1], second_id, "arbiter", timeout_s=LONG_S)
+            until(lambda: f"The arbiter {names[0]} {run_id} arbiter allocates the pool" in second.log())
+            assert allocating not in second.log()
+        until(lambda: allocating in second.log())

@@ -83,9 +83,11 @@ class AirflowApi:
         return self._call(method, f"/api/v2{path}", json, user, params)
 
     @_retry_if_locked
-    def pages(self, path: str, *, user: str | None = None, **params: Any) -> Any:
-        """Call ``GET /paceline/api`` + ``path``, the API of Paceline's pages. Raise and retry like ``api``."""
-        return self._call("GET", f"/paceline/api{path}", None, user, params)
+    def pages(
+        self, path: str, json: object = None, *, method: str = "GET", user: str | None = None, **params: Any
+    ) -> Any:
+        """Call ``/paceline/api`` + ``path``, the API of Paceline's plugin. Raise and retry like ``api``."""
+        return self._call(method, f"/paceline/api{path}", json, user, params)
 
     def _call(self, method: str, path: str, json: object, user: str | None, params: Mapping[str, Any]) -> Any:
         response = self._send(method, path, json, user, params)

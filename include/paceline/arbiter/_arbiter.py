@@ -152,7 +152,7 @@ class Arbiter:
                     f"the pool is too small: it has {self.devices:g} devices, the job needs {request.min_devices:g}"
                 )
             devices = placed.devices * self._unit if placed is not None else self._warming_up.get(request.key, 0.0)
-            if placed is None and request.applied_grant is None:
+            if placed is None and not request.shared:
                 devices = request.min_devices  # a job that does not wait for grants cannot be preempted
             self._targets[request.key] = DesiredCeiling(round(devices, 9), reason)
         self._replan_s = allocation.replan_s
@@ -218,10 +218,10 @@ def _has_stale_reason(request: DeviceRequest, reason: str) -> bool:
 
 def _reason_grant(request: DeviceRequest, reason: str, admission: _AdmissionResult | None) -> Grant:
     """Return a grant that sends a reason and an admission result to a waiting job without changing its devices."""
-    before = request.ceiling or Ceiling(0.0, request.applied_grant or 0)
+    before = request.ceiling or Ceiling(0.0, request.applied_grant)
     ceiling = replace(
         before,
-        grant=max(before.grant, request.applied_grant or 0) + 1,
+        grant=max(before.grant, request.applied_grant) + 1,
         reason=reason if before.devices == 0 else before.reason,
     )
     return Grant(request.key, _with_admission(ceiling, admission), before.devices)

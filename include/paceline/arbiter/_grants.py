@@ -81,7 +81,7 @@ def _lowering_grants(requests: Iterable[DeviceRequest], targets: Mapping[str, De
 
 def _grant(request: DeviceRequest, devices: float, reason: str) -> Grant:
     before = request.ceiling
-    number = 1 + max(before.grant if before else 0, request.applied_grant or 0)
+    number = 1 + max(before.grant if before else 0, request.applied_grant)
     grant = Ceiling(devices, number, max_devices=max(request.committed, devices), reason=reason)
     if before is None:
         return Grant(request.key, grant, None)

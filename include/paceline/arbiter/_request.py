@@ -40,7 +40,7 @@ class DeviceRequest:
     held:
         Allocation, in devices.
     applied_grant:
-        Number of the last grant that the job has applied; ``None`` if the job does not wait for grants.
+        Number of the last grant that the job has applied; 0 before the first.
     ceiling:
         Latest stored ceiling; ``None`` if there is none yet.
     applied_ceiling:
@@ -49,6 +49,11 @@ class DeviceRequest:
         The deadline as set by the user, in seconds after ``origin_s``; ``None`` if the user set none.
     began_s, alpha:
         Start time, and safety factor: the target end is at fraction ``alpha`` of the time from start to deadline.
+    shared:
+        Whether the job waits for grants and can be preempted. Other jobs start on as many devices as they want, and
+        apply later grants.
+    startup_s:
+        Time from the start of the container to the first batch; ``None`` while unknown.
     weight:
         Importance of the job, for policies with weights.
     remaining:
@@ -67,7 +72,7 @@ class DeviceRequest:
     max_devices: float
     quantum: float
     held: float
-    applied_grant: int | None
+    applied_grant: int
     ceiling: Ceiling | None
     remaining: RemainingWork | None = None
     late: bool = False
@@ -76,6 +81,8 @@ class DeviceRequest:
     began_s: float = 0.0
     alpha: float = 1.0
     weight: float = 1.0
+    shared: bool = True
+    startup_s: float | None = None
 
     @classmethod
     def read(
@@ -105,7 +112,7 @@ class DeviceRequest:
         # A paused job has released the whole devices that its last sample reports.
         in_force = 0.0 if pace.state == "paused" else float(pace.devices_in_force or 0)
         held = max(pace.devices, in_force)
-        if pace.grant is not None and (granted is None or granted.grant == 0):
+        if pace.shared and (granted is None or granted.grant == 0):
             # The ceiling was deleted or set by a user: the last grant of the arbiter remains in effect.
             granted = None if pace.ceiling is None else Ceiling(pace.ceiling, pace.grant)
         request = cls(
@@ -130,6 +137,8 @@ class DeviceRequest:
             began_s=origin_s + pace.began_s,
             alpha=pace.alpha,
             weight=weight,
+            shared=pace.shared,
+            startup_s=pace.startup_s,
         )
         valid = request.quantum > 0 and request.min_devices <= request.max_devices and held <= _MAX_DEVICES
         return request if valid else None
@@ -168,7 +177,7 @@ class DeviceRequest:
         """Largest allocation that the job may use from now on."""
         if self.ceiling is not None:
             return self.ceiling.devices
-        return 0.0 if self.applied_grant is not None else self.max_devices  # without grants, a job may use its maximum
+        return 0.0 if self.shared else self.max_devices  # without a grant, such a job may use its maximum
 
     @property
     def committed(self) -> float:
@@ -177,10 +186,8 @@ class DeviceRequest:
             return 0.0
         if self.ceiling is None:
             return max(self.granted, self.held)
-        # A job that does not wait for grants reports no grant number: compare the ceiling in effect instead.
-        in_force = (
-            self.applied_grant == self.ceiling.grant
-            if self.applied_grant is not None
-            else self.applied_ceiling == self.ceiling.devices
-        )
-        return max(self.ceiling.devices if in_force else self.ceiling.max_devices, self.held)
+        if self.ceiling.grant > 0:
+            applied, before = self.applied_grant == self.ceiling.grant, self.ceiling.max_devices
+        else:  # a user's ceiling has no number, and the arbiter does not know the ceiling before it
+            applied, before = self.applied_ceiling == self.ceiling.devices, self.max_devices
+        return max(self.ceiling.devices, self.held, 0.0 if applied else before)

@@ -36,4 +36,4 @@ class WarmUp:
 
 
 def _has_started(request: DeviceRequest) -> bool:
-    return request.applied_grant is not None and request.state in ("starting", "training") and request.granted > 0
+    return request.shared and request.state in ("starting", "training") and request.granted > 0

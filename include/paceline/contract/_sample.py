@@ -80,8 +80,12 @@ class PaceSample(Record):
     """Devices that the job has kept busy."""
     ceiling: float | None = Field(default=None, ge=0)
     """The largest allocation allowed now; ``None`` without a ceiling."""
-    grant: int | None = None
-    """Number of the arbiter's grant in effect; ``None`` without an arbiter."""
+    grant: int = Field(default=0, ge=0)
+    """Number of the arbiter's grant in effect; 0 before the first."""
+    shared: bool = False
+    """Whether the job waits for grants of an arbiter, which may preempt it."""
+    startup_s: Seconds | None = None
+    """Seconds from the start of the container to the first batch, also of an earlier run; ``None`` while unknown."""
     restarts: int = 0
     resizes: int = 0
     step_ms: Rounded | None = None

@@ -128,6 +128,7 @@ class PaceLoop:
         reported = earlier.reported
         pauses = Pauses(past.pause_s, from_same_task=not past.related) if past is not None else Pauses()
         self._reader = ProgressReader(self._output.add, self._log_malformed, pauses, reported)
+        self._past_startup_s = past.startup_s if past is not None else None
         self._total = reported.total if reported else None
         self._logged_total = self._total or 0
         self._utilization = JobUtilization(cores_per_device)
@@ -331,7 +332,7 @@ class PaceLoop:
 
     def _publish(self, now_s: float, decision: Decision) -> None:
         assert self._lifecycle.state is not None  # the constructor enters "starting"
-        state = self._lifecycle.state
+        state, first_s = self._lifecycle.state, self._reader.first_s
         self._publisher.publish(
             now_s,
             lambda moment: make_sample(
@@ -344,7 +345,9 @@ class PaceLoop:
                 allocated_devices=self._allocation.upper_bound,
                 used_devices=self._utilization.devices,
                 ceiling=self._commands.ceiling,
-                grant=self._commands.grant if self._commands.shared else None,
+                grant=self._commands.grant,
+                shared=self._commands.shared,
+                startup_s=self._past_startup_s if first_s is None else max(first_s - self._began_s, 0.0),
                 restarts=self._outage.restarts,
                 resizes=self._allocation.resizes,
                 step_ms=self._step_times.newest_ms,

@@ -16,7 +16,7 @@ from paceline.run._sample import make_sample
 from paceline.run.feasibility import extended_deadline_s
 
 if TYPE_CHECKING:
-    from paceline.control import Controller, RemainingWork
+    from paceline.control import Controller, PastRun
 
 _POLL_EVERY_S = 1.0
 _PUBLISH_EVERY_S = 5.0
@@ -48,8 +48,8 @@ class Queue:
         The task's state store, which the arbiter reads and writes.
     controller:
         The controller of the job, which receives deadline changes during the wait.
-    remaining:
-        Remaining work according to an earlier run; ``None`` without an earlier run.
+    past:
+        An earlier run, which tells the remaining work; ``None`` if there is none.
     origin:
         The time from which the deadline counts.
     on_infeasible:
@@ -66,7 +66,7 @@ class Queue:
         self,
         store: LiveState,
         controller: Controller,
-        remaining: RemainingWork | None,
+        past: PastRun | None,
         origin: datetime,
         *,
         on_infeasible: str,
@@ -74,7 +74,9 @@ class Queue:
         stop_requested: Event,
         log: Any,
     ) -> None:
-        self._store, self._controller, self._remaining, self._origin = store, controller, remaining, origin
+        self._store, self._controller, self._origin = store, controller, origin
+        self._remaining = past.remaining() if past else None
+        self._startup_s = past.startup_s if past else None
         self._on_infeasible, self._pool, self._log = on_infeasible, pool, log
         self._stop_requested = stop_requested
         self._newest: Ceiling | None = None
@@ -170,6 +172,8 @@ class Queue:
             used_devices=None,
             ceiling=newest.devices if newest else None,
             grant=newest.grant if newest else 0,
+            shared=True,
+            startup_s=self._startup_s,
         )
         self._store.set(PACE, sample.to_json())
 

@@ -20,7 +20,9 @@ def make_sample(
     allocated_devices: float,
     used_devices: float | None,
     ceiling: float | None,
-    grant: int | None = None,
+    grant: int = 0,
+    shared: bool = False,
+    startup_s: float | None = None,
     restarts: int = 0,
     resizes: int = 0,
     step_ms: float | None = None,
@@ -38,7 +40,11 @@ def make_sample(
     allocated_devices, used_devices, ceiling:
         The allocation, the devices in use, and the upper limit of the allocation.
     grant:
-        Number of the arbiter's grant in effect; ``None`` without an arbiter.
+        Number of the arbiter's grant in effect; 0 before the first.
+    shared:
+        Whether the job waits for grants of an arbiter.
+    startup_s:
+        Time from the start of the container to the first batch.
     restarts, resizes:
         Numbers of restarts and resizes of the job so far.
     step_ms:
@@ -57,6 +63,8 @@ def make_sample(
         used_devices=used_devices,
         ceiling=ceiling,
         grant=grant,
+        shared=shared,
+        startup_s=startup_s,
         restarts=restarts,
         resizes=resizes,
         step_ms=step_ms,

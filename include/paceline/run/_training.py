@@ -259,7 +259,7 @@ class Training:
         queue = Queue(
             self._host.store,
             controller,
-            past.remaining() if past else None,
+            past,
             origin,
             on_infeasible=self._settings.on_infeasible,
             pool=self._host.pool,

@@ -33,9 +33,17 @@ export interface PaceSample {
    */
   ceiling: number | null;
   /**
-   * Number of the arbiter's grant in effect; `null` without an arbiter.
+   * Number of the arbiter's grant in effect; 0 before the first.
    */
-  grant: number | null;
+  grant: number;
+  /**
+   * Whether the job waits for grants of an arbiter, which may preempt it.
+   */
+  shared: boolean;
+  /**
+   * Seconds from the start of the container to the first batch, also of an earlier run; `null` while unknown.
+   */
+  startup_s: number | null;
   restarts: number;
   resizes: number;
   /**

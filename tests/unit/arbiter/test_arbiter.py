@@ -187,7 +187,7 @@ def published_sample(t_s: float, **changed) -> dict:
     return {
         "state": "training", "t_s": round(t_s, 3), "updated_at": (origin + timedelta(seconds=t_s)).isoformat(),
         "progress_pct": 1.0, "setpoint_pct": 1.0, "devices": 0.5, "min_devices": 0.1, "max_devices": 2.0,
-        "quantum": 0.05, "deadline_s": 600.0, "alpha": 1.0, "ceiling": 0.5, "grant": 1, "metrics": {},
+        "quantum": 0.05, "deadline_s": 600.0, "alpha": 1.0, "ceiling": 0.5, "grant": 1, "shared": True, "metrics": {},
         "remaining": {"work_s": 300.0 - 0.5 * t_s, "exponent": 1.0, "after_s": 1.0, "usable_devices": None}, **changed,
     }  # fmt: skip
 
@@ -238,12 +238,8 @@ def test_ceiling_set_by_user_does_not_affect_shared_job(ceiling: object) -> None
 
 def test_devices_stay_committed_until_job_reports_less() -> None:
     stored = Ceiling(0.5, 1, max_devices=2.0).to_json()
-    alone = [
-        DeviceRequest.read("a", published_sample(5.0, grant=None, ceiling=ceiling), stored) for ceiling in (None, 0.5)
-    ]
-    assert [request.committed for request in alone] == [2.0, 0.5], (
-        "without grants, the ceiling counts once the job reports it"
-    )
+    alone = [DeviceRequest.read("a", published_sample(5.0, grant=grant, shared=False), stored) for grant in (0, 1)]
+    assert [request.committed for request in alone] == [2.0, 0.5], "the ceiling counts once the job reports its number"
     stored = Ceiling(0.0, 5, max_devices=2.0).to_json()
     paused = DeviceRequest.read(
         "a", published_sample(5.0, state="paused", devices=0.0, devices_in_force=2, grant=5, ceiling=0.0), stored

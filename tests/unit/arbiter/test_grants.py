@@ -135,7 +135,7 @@ def test_devices_of_silent_job_stay_committed() -> None:
 
 
 def test_job_without_grants_commits_its_maximum() -> None:
-    alone = _device_request("alone", held=0.4, applied_grant=None)
+    alone = _device_request("alone", held=0.4, shared=False)
     waits = _device_request("waits", state="waiting")
     assert next_grants([alone, waits], {"waits": DesiredCeiling(1.0)}, POOL) == []
     (lowered,) = next_grants([alone, waits], {"waits": DesiredCeiling(1.0), "alone": DesiredCeiling(1.0)}, POOL)
@@ -143,11 +143,26 @@ def test_job_without_grants_commits_its_maximum() -> None:
 
 
 def test_ceiling_set_by_user_is_committed() -> None:
-    by_user = _device_request("by_user", held=0.5, applied_grant=7, ceiling=Ceiling.read(1.8))
+    by_user = _device_request("by_user", held=0.5, shared=False, applied_ceiling=1.8, ceiling=Ceiling.read(1.8))
     waits = _device_request("waits", state="waiting")
     assert by_user.committed == 1.8
     (grant,) = next_grants([by_user, waits], {"waits": DesiredCeiling(1.0)}, POOL)
     assert (grant.key, grant.ceiling.devices) == ("waits", 0.2)
+
+
+def test_ceiling_of_user_counts_once_the_job_reports_it() -> None:
+    lowered = _device_request("a", held=1.5, shared=False, applied_ceiling=None, ceiling=Ceiling.read(0.5))
+    assert lowered.committed == 2.0, "the job may still grow to its maximum"
+    assert _device_request("a", held=0.5, shared=False, applied_ceiling=0.5, ceiling=Ceiling.read(0.5)).committed == 0.5
+
+
+def test_sample_from_before_a_raised_ceiling_does_not_confirm_the_lowered_one() -> None:
+    before = {"held": 1.0, "shared": False, "applied_ceiling": 1.0, "applied_grant": 1}
+    (raised,) = next_grants([_device_request("a", **before, ceiling=Ceiling(1.0, 1))], {"a": DesiredCeiling(2.0)}, POOL)
+    # The job now uses two devices, but its last sample is older. Then the ceiling is lowered again.
+    request = _device_request("a", **before, ceiling=raised.ceiling)
+    (lowered,) = next_grants([request], {"a": DesiredCeiling(1.0)}, POOL)
+    assert _device_request("a", **before, ceiling=lowered.ceiling).committed == 2.0
 
 
 def test_grant_is_multiple_of_quantum() -> None:

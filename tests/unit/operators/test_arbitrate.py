@@ -8,11 +8,12 @@ from datetime import timedelta
 import pytest
 
 from paceline.airflow.api import AirflowApiError
-from paceline.arbiter import Arbiter, DeviceRequest, Grant
+from paceline.arbiter import Arbiter
 from paceline.contract import Ceiling
 from paceline.errors import InvalidInputError
 from paceline.operators import ArbiterOperator
-from paceline.operators.arbitrate import POLICIES, _make_policy, _PoolLog, _task_key, _to_request
+from paceline.operators._pool import Pool, PoolLog
+from paceline.operators.arbitrate import POLICIES, _make_policy, _task_key, _to_request
 
 VALID = {"task_id": "arbiter", "pool": "training", "devices": 2, "conn_id": "airflow_api"}
 
@@ -52,7 +53,7 @@ def waiting_sample(**changed):
     return {
         "state": "waiting", "t_s": 5.0, "updated_at": "2030-01-01T12:00:05+00:00", "progress_pct": 0.0,
         "setpoint_pct": 0.0, "devices": 0.0, "min_devices": 0.1, "max_devices": 2.0, "quantum": 0.05,
-        "deadline_s": 6e9, "grant": 0, "metrics": {}, "remaining": None, **changed,
+        "deadline_s": 6e9, "grant": 0, "shared": True, "metrics": {}, "remaining": None, **changed,
     }  # fmt: skip
 
 
@@ -71,35 +72,73 @@ def test_lost_task_counts_with_its_whole_grant_and_other_tasks_with_reported_dev
     assert (reported.lost, reported.committed) == (False, 0.8)
     lost = _to_request("a", job_row(ceiling=granted, pace=pace, lost=True), "on_time")
     assert (lost.lost, lost.committed) == (True, 1.0)
-    unshared = _to_request("a", job_row(pace={**pace, "grant": None}, lost=True), "on_time")
+    unshared = _to_request("a", job_row(pace={**pace, "shared": False}, lost=True), "on_time")
     assert (unshared.lost, unshared.committed) == (True, 2.0), "without grants, a job may use up to its maximum"
     ended = _to_request("a", job_row(ceiling=granted, pace={**pace, "state": "finished"}, lost=True), "on_time")
     assert ended.committed == 0.0
 
 
 class FakeApi:
-    """A fake Airflow API. The runs in ``deleted`` are deleted before the arbiter sends their grants."""
+    """A fake API of Paceline's plugin. Runs in ``deleted`` are deleted before the arbiter sends their grants.
 
-    def __init__(self, rows, deleted=()):
-        self.rows, self.deleted, self.sent = rows, deleted, {}
+    Before each change, ``conflicts`` yields an HTTP status with which the server refuses the change, or 0.
+    """
 
-    def pages(self, path):
-        assert path == "/pools/training/jobs"
-        return self.rows
+    def __init__(self, rows, deleted=(), conflicts=()):
+        self.rows, self.deleted, self.conflicts, self.sent, self.version = rows, deleted, iter(conflicts), {}, 7
 
-    def put_task_state(self, dag_id, run_id, task_id, key, value, *, map_index=-1):
-        if run_id in self.deleted:
-            raise AirflowApiError(404, "Task instance not found")
-        self.sent[run_id] = (key, value["devices"])
+    def pages(self, path, json=None, *, method="GET"):
+        if method == "GET":
+            assert path == "/pools/training/jobs"
+            return {"version": self.version, "jobs": self.rows}
+        if status := next(self.conflicts, 0):
+            raise AirflowApiError(status, f"refused with {status}")
+        assert json["arbiter"] == "task instance 1"
+        if path == "/pools/training/arbiter":
+            return None
+        assert (path, json["version"]) == ("/pools/training/grants", self.version)
+        self.version += 1
+        return [self.store(grant) for grant in json["grants"]]
+
+    def store(self, grant):
+        if grant["run_id"] in self.deleted:
+            return {"stored": False, "detail": "the job no longer exists"}
+        self.sent[grant["run_id"]] = grant["ceiling"]["devices"]
+        return {"stored": True, "detail": ""}
+
+
+def pool_of(api, log="test"):
+    return Pool(api, "training", "task instance 1", logging.getLogger(log))
 
 
 def test_deleted_run_does_not_block_grants_of_other_runs(caplog):
     api = FakeApi([job_row(run_id=name, pace=waiting_sample()) for name in ("r1", "r2", "r3")], deleted=("r1",))
-    pool_log = _PoolLog(logging.getLogger("test"))
-    ArbiterOperator(**VALID)._step(api, Arbiter(2.0), pool_log)
-    assert {run_id: devices > 0 for run_id, (_, devices) in api.sent.items()} == {"r2": True, "r3": True}
-    assert caplog.text.count("night r1 train: could not send the grant") == 1
+    pool_log = PoolLog(logging.getLogger("test"))
+    ArbiterOperator(**VALID)._step(pool_of(api), Arbiter(2.0), pool_log)
+    assert {run_id: devices > 0 for run_id, devices in api.sent.items()} == {"r2": True, "r3": True}
+    assert caplog.text.count("night r1 train: could not send the grant: the job no longer exists") == 1
     assert pool_log.summary()["grants"] == 2
+
+
+def test_arbiter_without_the_lease_waits_and_says_so_once(caplog):
+    api = FakeApi([job_row(pace=waiting_sample())], conflicts=(409, 409, 0, 412, 0))
+    operator, pool, arbiter = ArbiterOperator(**VALID), pool_of(api), Arbiter(2.0)
+    pool_log = PoolLog(logging.getLogger("test"))
+    for _ in range(2):  # another arbiter has the lease
+        operator._step(pool, arbiter, pool_log)
+        assert api.sent == {}
+    assert caplog.text.count("Waiting to allocate the devices of the pool training: refused with 409") == 1
+    operator._step(pool, arbiter, pool_log)  # it takes the lease, but the grants have changed since it read them
+    assert (api.sent, pool_log.summary()["grants"]) == ({}, 0)
+    operator._step(pool, arbiter, pool_log)
+    assert (api.sent, pool_log.summary()["grants"]) == ({"r1": 2.0}, 1)
+
+
+def test_arbiter_that_airflow_no_longer_runs_ends(monkeypatch):
+    operator = ArbiterOperator(**VALID)
+    pool = pool_of(FakeApi([], conflicts=(410,)))
+    with pytest.raises(AirflowApiError, match="410"):
+        operator._repeat(lambda: operator._step(pool, Arbiter(2.0), PoolLog(logging.getLogger("test"))))
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -109,18 +148,7 @@ def test_only_the_priority_policy_uses_priority_weight_of_airflow(policy):
     important = job_row(run_id="important", pace=pace, started_at="2030-01-01T12:01:00Z", priority_weight=7)
     api = FakeApi([early, important])
     operator = ArbiterOperator(**{**VALID, "policy": policy})
-    operator._step(api, Arbiter(2.0, policy=_make_policy(policy, 60.0)), _PoolLog(logging.getLogger("test")))
-    assert [run_id for run_id, (_, devices) in api.sent.items() if devices > 0] == [
+    operator._step(pool_of(api), Arbiter(2.0, policy=_make_policy(policy, 60.0)), PoolLog(logging.getLogger("test")))
+    assert [run_id for run_id, devices in api.sent.items() if devices > 0] == [
         "important" if policy == "priority" else "early"
     ]
-
-
-def test_grants_of_another_arbiter_are_logged_once(caplog):
-    pool_log = _PoolLog(logging.getLogger("test"))
-    mine, theirs = (DeviceRequest.of_lost_job("a", Ceiling(0.5, number)) for number in (3, 4))
-    pool_log.record_grant(Grant("a", mine.ceiling, None))
-    pool_log.record_requests([mine])
-    assert "Another arbiter" not in caplog.text
-    pool_log.record_requests([theirs])
-    pool_log.record_requests([theirs])
-    assert caplog.text.count("Another arbiter is allocating devices from this pool") == 1

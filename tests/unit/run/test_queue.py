@@ -9,7 +9,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from paceline.contract import Ceiling, PaceSample
-from paceline.control import DeadlineController, Limits, RemainingWork
+from paceline.control import DeadlineController, Limits, PastRun
 from paceline.errors import DeadlineInfeasibleError, TaskStoppedError
 from paceline.run import MemoryState
 from paceline.run import _queue as queue_module
@@ -20,7 +20,7 @@ from paceline.run._queue import Queue
 def make_queue(monkeypatch):
     monkeypatch.setattr(queue_module, "_POLL_EVERY_S", 0.001)
 
-    def queue_with_answers(answers, *, on_infeasible="best_effort", remaining=None, waited_s=0.0):
+    def queue_with_answers(answers, *, on_infeasible="best_effort", past=None, waited_s=0.0):
         """Return a queue whose fake arbiter sends the next of ``answers`` after each published sample."""
         pending = list(answers)
 
@@ -38,7 +38,7 @@ def make_queue(monkeypatch):
         controller = DeadlineController(Limits(0.1, 2.0), 60.0)
         options = {"pool": "training_pool", "stop_requested": stop, "log": logging.getLogger("test")}
         began = datetime.now(timezone.utc) - timedelta(seconds=waited_s)
-        made = Queue(store, controller, remaining, began, on_infeasible=on_infeasible, **options)
+        made = Queue(store, controller, past, began, on_infeasible=on_infeasible, **options)
         made.samples, made.store, made.stop = samples, store, stop  # the tests read these attributes
         return made
 
@@ -48,7 +48,7 @@ def make_queue(monkeypatch):
 def test_queue_publishes_its_request_until_it_gets_devices(make_queue):
     waiting = make_queue(
         [{"ceiling": Ceiling(0.0, 1, reason="others come first").to_json()}, {"ceiling": Ceiling(0.5, 2).to_json()}],
-        remaining=RemainingWork(30.0, 0.9, 2.0),
+        past=PastRun(270, 1.5, 0.5, 1.0, 9.0, 0.9, 0.0),
     )
     assert waiting.wait().devices == 0.5
     assert {PaceSample.model_validate(sample).state for sample in waiting.samples} == {"waiting"}

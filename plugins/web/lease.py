@@ -1,0 +1,108 @@
+"""The lease of an Airflow pool: which arbiter allocates the pool's devices, and how often grants were written.
+
+The lease is an Airflow variable, ``paceline_arbiter_POOL``, in the same database as the grants. The first statement of
+each transaction that changes grants locks the variable's row. So grants are written one batch after another, and only
+by an arbiter that has read the result of the batch before.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from airflow.models.taskinstance import TaskInstance
+from airflow.models.variable import Variable
+from airflow.utils.state import TaskInstanceState
+from fastapi import HTTPException
+from pydantic import BaseModel, ValidationError
+from sqlalchemy import select, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+_DESCRIPTION = "The Paceline arbiter that allocates the devices of this Airflow pool"
+_MAX_KEY_LENGTH = 250  # of Airflow's variables
+
+
+class Lease(BaseModel):
+    """The arbiter of a pool, and the number of batches of grants written so far.
+
+    ``arbiter`` is the id of a task instance, which Airflow changes with each try; ``task`` is its name, for messages.
+    """
+
+    arbiter: UUID | None = None
+    task: str = ""
+    version: int = 0
+
+
+def read_lease(session: Session, pool: str) -> Lease:
+    """Return the lease of a pool; version 0 if no arbiter has had it."""
+    stored = session.scalar(select(Variable).where(Variable.key == _key(pool)))
+    return _parse(None if stored is None else stored.get_val())
+
+
+def take_lease(session: Session, pool: str, arbiter: UUID) -> Lease:
+    """Give the lease to a running task instance, unless another one has the lease and still runs.
+
+    Whether a task instance runs is Airflow's decision. If Airflow has lost an arbiter, it gives the task's next try
+    another id, so this try takes the lease, and the lost process can no longer write grants.
+    """
+    task = _running_task(session, arbiter)
+    if task is None:
+        raise HTTPException(410, f"Airflow does not run the task instance {arbiter}")
+    stored = _locked(session, pool)
+    if stored is None:
+        stored = Variable(key=_key(pool), val=Lease().model_dump_json(), description=_DESCRIPTION)  # type: ignore[no-untyped-call]
+        session.add(stored)
+        try:
+            session.flush()
+        except IntegrityError:
+            raise HTTPException(409, f"Another arbiter is taking the pool {pool}") from None
+    lease = _parse(stored.get_val())  # type: ignore[no-untyped-call]
+    if lease.arbiter not in (None, arbiter) and (holder := _running_task(session, lease.arbiter)) is not None:
+        raise HTTPException(409, f"The arbiter {holder} allocates the pool {pool}")
+    return _store(stored, Lease(arbiter=arbiter, task=task, version=lease.version + 1))
+
+
+def next_version(session: Session, pool: str, arbiter: UUID, version: int) -> None:
+    """Lock the lease until the end of the transaction and count a batch of grants, if the batch may be written.
+
+    An arbiter may write if it has the lease and has read the jobs at the current ``version``.
+    """
+    stored = _locked(session, pool)
+    lease = _parse(None if stored is None else stored.get_val())  # type: ignore[no-untyped-call]
+    if stored is None or lease.arbiter != arbiter:
+        raise HTTPException(409, f"The arbiter {lease.task or 'of another run'} has taken the pool {pool}")
+    if lease.version != version:
+        raise HTTPException(412, f"The grants of the pool {pool} have changed since they were read")
+    _store(stored, lease.model_copy(update={"version": version + 1}))
+
+
+def _key(pool: str) -> str:
+    return f"paceline_arbiter_{pool}"[:_MAX_KEY_LENGTH]
+
+
+def _locked(session: Session, pool: str) -> Variable | None:
+    """Return the variable; other transactions wait here until this one ends, with any of Airflow's databases."""
+    session.execute(update(Variable).where(Variable.key == _key(pool)).values(description=_DESCRIPTION))
+    return session.scalar(select(Variable).where(Variable.key == _key(pool)).execution_options(populate_existing=True))
+
+
+def _parse(value: str | None) -> Lease:
+    """Return the stored lease; a lease that a user has deleted or damaged has no holder."""
+    try:
+        return Lease.model_validate_json(value or "{}")
+    except ValidationError:
+        return Lease()
+
+
+def _store(stored: Variable, lease: Lease) -> Lease:
+    stored.set_val(lease.model_dump_json())  # type: ignore[no-untyped-call]
+    return lease
+
+
+def _running_task(session: Session, arbiter: UUID | None) -> str | None:
+    """Return the name of a task instance that runs, ``None`` if it does not run."""
+    columns = (TaskInstance.dag_id, TaskInstance.run_id, TaskInstance.task_id)
+    row = session.execute(
+        select(*columns).where(TaskInstance.id == arbiter, TaskInstance.state == TaskInstanceState.RUNNING)
+    ).one_or_none()
+    return None if row is None else " ".join(row)

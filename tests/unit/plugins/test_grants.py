@@ -1,0 +1,229 @@
+"""An arbiter's grants are stored only if no other grants were stored since the arbiter read the pool's jobs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from airflow.models import import_all_models
+from airflow.models.base import Base
+from airflow.models.dagrun import DagRun
+from airflow.models.task_state_store import TaskStateStoreModel as Stored
+from airflow.models.taskinstance import TaskInstance
+from airflow.models.variable import Variable
+from airflow.sdk import DAG, BaseOperator
+from airflow.utils.state import TaskInstanceState
+from airflow.utils.types import DagRunType
+from fastapi import HTTPException
+from sqlalchemy import create_engine, select
+from sqlalchemy.orm import Session
+from tests.samples import a_sample
+
+from paceline.contract import PACE, Ceiling
+from paceline.plugins.web import grants
+from paceline.plugins.web.grants import ArbiterTask, NewGrant, NewGrants, put_grants, set_arbiter
+from paceline.plugins.web.pool import PoolJobs, pool_jobs
+
+POOL = "training"
+FORBIDDEN = "forbidden"
+
+
+class Database:
+    """Airflow's tables in a SQLite file, with a pool of jobs and the tasks of arbiters."""
+
+    def __init__(self, path: Path) -> None:
+        self.engine = create_engine(f"sqlite:///{path}", connect_args={"timeout": 60})
+
+    def add_task(self, dag_id: str, pool: str = "default_pool") -> UUID:
+        """Store a task instance that runs; return the id of its try."""
+        with DAG(dag_id, schedule=None):
+            task = BaseOperator(task_id="task", pool=pool)
+        with Session(self.engine) as session:
+            session.add(DagRun(dag_id=dag_id, run_id="r", run_type=DagRunType.MANUAL))
+            instance = TaskInstance(task, dag_version_id=None, run_id="r")
+            instance.state = TaskInstanceState.RUNNING
+            session.add(instance)
+            session.commit()
+            return instance.id
+
+    def add_job(self, dag_id: str) -> None:
+        """Store the task of a training job that has published a sample."""
+        self.add_task(dag_id, POOL)
+        with Session(self.engine) as session:
+            run = session.scalars(select(DagRun).where(DagRun.dag_id == dag_id)).one()
+            keys = {"dag_run_id": run.id, "dag_id": dag_id, "run_id": "r", "task_id": "task", "map_index": -1}
+            session.add(Stored(**keys, key=PACE, value=json.dumps(a_sample().to_json())))
+            session.commit()
+
+    def begin_next_try(self, dag_id: str) -> UUID:
+        """Give a task up, as the scheduler does after a missing heartbeat, and run its next try; return its id."""
+        with Session(self.engine) as session:
+            instance = session.scalars(select(TaskInstance).where(TaskInstance.dag_id == dag_id)).one()
+            instance.id = uuid4()
+            session.commit()
+            return instance.id
+
+    def end_task(self, dag_id: str) -> None:
+        with Session(self.engine) as session:
+            instance = session.scalars(select(TaskInstance).where(TaskInstance.dag_id == dag_id)).one()
+            instance.state = TaskInstanceState.SUCCESS
+            session.commit()
+
+    def call(self, route: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call a route in a transaction of its own, as the API server does."""
+        with Session(self.engine) as session:
+            result = route(*args, session=session, **kwargs)
+            session.commit()
+            return result
+
+    def read(self) -> PoolJobs:
+        return self.call(pool_jobs, POOL, readable={"a", "b", FORBIDDEN})
+
+    def take(self, arbiter: UUID) -> None:
+        self.call(set_arbiter, POOL, ArbiterTask(arbiter=arbiter))
+
+    def write(self, arbiter: UUID, version: int, *ceilings: tuple[str, float], before: Any = None) -> list[str]:
+        """Store grants, as pairs of DAG id and devices; return the reason for each grant that was not stored."""
+        made = [
+            NewGrant(dag_id=dag_id, run_id="r", task_id="task", before=before, ceiling=Ceiling(devices, 1).to_json())
+            for dag_id, devices in ceilings
+        ]
+        batch = NewGrants(arbiter=arbiter, version=version, grants=made)
+        return [result.detail for result in self.call(put_grants, POOL, batch, user=None)]
+
+    def ceilings(self) -> dict[str, float]:
+        return {job.dag_id: job.ceiling["devices"] for job in self.read().jobs if job.ceiling is not None}
+
+
+@pytest.fixture(scope="module")
+def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a SQLite file with the tables that ``airflow db migrate`` creates."""
+    path = tmp_path_factory.mktemp("database") / "airflow.db"
+    import_all_models()
+    engine = create_engine(f"sqlite:///{path}")
+    Base.metadata.create_all(engine)
+    engine.dispose()
+    return path
+
+
+@pytest.fixture
+def database(empty_database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
+    monkeypatch.setattr(grants, "can_change", lambda user, dag_id: dag_id != FORBIDDEN)
+    database = Database(shutil.copy(empty_database, tmp_path / "airflow.db"))
+    yield database
+    database.engine.dispose()
+
+
+def test_only_the_task_that_has_the_lease_stores_grants(database: Database) -> None:
+    database.add_job("a")
+    first, second = database.add_task("first"), database.add_task("second")
+    database.take(first)
+    database.take(first)
+    with pytest.raises(HTTPException, match="The arbiter first r task allocates the pool training") as refused:
+        database.take(second)
+    assert refused.value.status_code == 409
+    with pytest.raises(HTTPException, match="first r task has taken the pool"):
+        database.write(second, database.read().version, ("a", 2.0))
+    assert database.write(first, database.read().version, ("a", 1.0)) == [""]
+    assert database.ceilings() == {"a": 1.0}
+    database.end_task("first")
+    database.take(second)
+    assert database.write(second, database.read().version, ("a", 2.0), before=Ceiling(1.0, 1).to_json()) == [""]
+
+
+def test_arbiter_that_airflow_has_given_up_can_neither_store_grants_nor_take_the_lease(database: Database) -> None:
+    database.add_job("a")
+    lost = database.add_task("arbiter")
+    database.take(lost)
+    version = database.read().version
+    retry = database.begin_next_try("arbiter")
+    database.take(retry)
+    with pytest.raises(HTTPException) as refused:
+        database.write(lost, version, ("a", 2.0))
+    assert refused.value.status_code == 409
+    with pytest.raises(HTTPException, match="Airflow does not run") as refused:
+        database.take(lost)
+    assert refused.value.status_code == 410
+    assert database.ceilings() == {}
+
+
+def test_grants_from_before_other_grants_are_not_stored(database: Database) -> None:
+    database.add_job("a")
+    database.add_job("b")
+    arbiter = database.add_task("arbiter")
+    database.take(arbiter)
+    version = database.read().version
+    assert database.write(arbiter, version, ("a", 2.0)) == [""]
+    with pytest.raises(HTTPException) as refused:  # for example a request that was delayed on its way
+        database.write(arbiter, version, ("b", 2.0))
+    assert refused.value.status_code == 412
+    assert database.ceilings() == {"a": 2.0}
+
+
+def test_grant_is_not_stored_if_somebody_has_changed_the_ceiling_or_may_not_be_changed(database: Database) -> None:
+    for dag_id in ("a", "b", FORBIDDEN):
+        database.add_job(dag_id)
+    arbiter = database.add_task("arbiter")
+    database.take(arbiter)
+    database.write(arbiter, database.read().version, ("a", 2.0))
+    reasons = database.write(arbiter, database.read().version, ("a", 1.0), ("b", 1.0), (FORBIDDEN, 1.0), ("gone", 1.0))
+    assert reasons == [
+        "its ceiling has changed since the arbiter read it",
+        "",
+        "this user may not edit the task instances of forbidden",
+        "the job no longer exists",
+    ]
+    assert database.ceilings() == {"a": 2.0, "b": 1.0}
+
+
+def test_invalid_ceiling_is_rejected() -> None:
+    with pytest.raises(ValueError, match="ceiling: got"):
+        NewGrant(dag_id="a", run_id="r", task_id="task", ceiling={"devices": "many"})
+
+
+@pytest.mark.parametrize("value", ["", "[]", '{"version": "x"}', None])
+def test_deleted_or_damaged_lease_is_taken_again(database: Database, value: str | None) -> None:
+    database.add_job("a")
+    arbiter = database.add_task("arbiter")
+    database.take(arbiter)
+    with Session(database.engine) as session:
+        stored = session.scalars(select(Variable).where(Variable.key == "paceline_arbiter_training")).one()
+        if value is None:
+            session.delete(stored)
+        else:
+            stored.set_val(value)
+        session.commit()
+    with pytest.raises(HTTPException) as refused:
+        database.write(arbiter, database.read().version, ("a", 1.0))
+    assert refused.value.status_code == 409
+    database.take(arbiter)
+    assert database.write(arbiter, database.read().version, ("a", 1.0)) == [""]
+
+
+def test_of_many_concurrent_writers_exactly_one_stores_its_grants(database: Database) -> None:
+    names = ["a", "b"]
+    for dag_id in names:
+        database.add_job(dag_id)
+    arbiter = database.add_task("arbiter")
+    database.take(arbiter)
+    version = database.read().version
+    ready = Barrier(4)
+
+    def write(number: int) -> int:
+        """Return the HTTP status of the response."""
+        ready.wait(60)
+        try:
+            return 200 if database.write(arbiter, version, (names[number % 2], 2.0)) == [""] else 0
+        except HTTPException as error:
+            return error.status_code
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sorted(pool.map(write, range(4))) == [200, 412, 412, 412]
+    assert sum(database.ceilings().values()) == 2.0

@@ -208,7 +208,7 @@ def _awaits_admission(request: DeviceRequest) -> bool:
 def _with_admission(ceiling: Ceiling, admission: _AdmissionResult | None) -> Ceiling:
     if admission is None:
         return ceiling
-    times = {name: round(getattr(admission, name), 3) for name in ("deadline_s", "earliest_s")}
+    times = {name: max(round(getattr(admission, name), 3), 0.0) for name in ("deadline_s", "earliest_s")}
     return replace(ceiling, fits=admission.fits, **times)
 
 
@@ -222,6 +222,7 @@ def _reason_grant(request: DeviceRequest, reason: str, admission: _AdmissionResu
     ceiling = replace(
         before,
         grant=max(before.grant, request.applied_grant) + 1,
+        max_devices=max(request.committed, before.devices),
         reason=reason if before.devices == 0 else before.reason,
     )
     return Grant(request.key, _with_admission(ceiling, admission), before.devices)

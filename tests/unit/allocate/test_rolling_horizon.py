@@ -5,8 +5,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import scipy.optimize
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import milp
 
 from paceline.allocate import ClusterJob, Greedy, Node, Placement, RollingHorizon, Speeds, check
 from paceline.allocate.modelarts.horizon import HorizonProblem
@@ -108,10 +110,41 @@ def test_auto_solver_considers_every_allowed_device_count():
     assert both.gap <= 0.005
 
 
-def test_highs_returns_valid_plan_when_it_runs_out_of_time():
+def test_highs_returns_valid_plan_when_it_reaches_its_limit():
     jobs = [job(f"j{number}", 400.0 * (number + 1)) for number in range(60)]
-    plan = solve(horizon_problem(jobs, 150), "highs", gap=0.0, time_limit_s=1e-9)
+    plan = solve(horizon_problem(jobs, 150), "highs", gap=0.0, max_relaxations=0)
     assert_valid(jobs, 150, plan)
+
+
+@pytest.mark.parametrize("solver", ["auto", "highs"])
+def test_plan_does_not_depend_on_the_speed_of_the_machine(solver, monkeypatch):
+    """On a machine that is slow enough, every limit in seconds has passed before HiGHS has a plan."""
+    jobs = [job("a", 9000.0, Speeds.linear(40)), job("b", 6000.0, Speeds.linear(40)), job("c", 4000.0)]
+    policy, pool = RollingHorizon(solver=solver), [Node("pool", 50)]
+    policy.allocate(jobs, pool, 0.0, rescale=True)
+    plan, asked = policy.last, []
+
+    def slow_milp(*args, options, **more):
+        asked.append(options)
+        return milp(*args, options={**options, **dict.fromkeys(options.keys() & {"time_limit"}, 1e-9)}, **more)
+
+    monkeypatch.setattr(scipy.optimize, "milp", slow_milp)
+    policy.allocate(jobs, pool, 0.0, rescale=True)
+    assert asked
+    assert plan.solver == policy.last.solver == "highs"
+    assert (policy.last.devices == plan.devices).all()
+    assert (policy.last.value, policy.last.bound) == (plan.value, plan.bound)
+
+
+def test_auto_solver_leaves_large_problems_to_prices(monkeypatch):
+    jobs = [job("a", 9000.0, Speeds.linear(40)), job("b", 6000.0, Speeds.linear(40)), job("c", 4000.0)]
+    problem = horizon_problem(jobs, 50)
+    monkeypatch.setattr("paceline.allocate.modelarts.solver._MAX_VARIABLES", problem.progress.size * 5)
+    assert solve(problem, "auto", gap=0.005).solver == "highs"
+    monkeypatch.setattr("paceline.allocate.modelarts.solver._MAX_VARIABLES", problem.progress.size * 5 - 1)
+    plan = solve(problem, "auto", gap=0.005)
+    assert plan.solver == "prices"
+    assert_valid(jobs, 50, plan)
 
 
 @settings(max_examples=25)
@@ -180,7 +213,8 @@ def test_mean_completion_time_is_shorter_than_with_greedy():
         {"steps": 1.5},
         {"gap": -0.1},
         {"solver": "cbc"},
-        {"time_limit_s": 0},
+        {"max_relaxations": 0},
+        {"max_relaxations": 0.5},
         {"spare_nodes": -1},
     ],
 )

@@ -9,8 +9,10 @@ import numpy as np
 from paceline.allocate.modelarts.horizon import HorizonProblem, Ints
 
 
-def plan_with_highs(problem: HorizonProblem, gap: float, time_limit_s: float) -> tuple[Ints | None, float]:
-    """Return HiGHS's plan (``None`` if HiGHS finds no plan in time), and an upper bound on the value of every plan.
+def plan_with_highs(problem: HorizonProblem, gap: float, max_relaxations: int) -> tuple[Ints | None, float]:
+    """Return HiGHS's plan (``None`` if it finds none within its limit), and an upper bound on the value of every plan.
+
+    The limit is a number of linear relaxations, not a duration: the plan does not depend on the speed of the machine.
 
     The model has one binary variable for each (job, step, allowed count): the paper's delta- + delta+ - 1. For each
     (job, step), exactly one of these variables is 1. This is equivalent to constraints (16) to (18), but needs no big
@@ -66,7 +68,7 @@ def plan_with_highs(problem: HorizonProblem, gap: float, time_limit_s: float) ->
         constraints=constraints,
         integrality=np.concatenate([np.ones(chosen), np.zeros(shares)]),
         bounds=Bounds(np.zeros(chosen + shares), upper),
-        options={"mip_rel_gap": gap, "time_limit": time_limit_s},
+        options={"mip_rel_gap": gap, "node_limit": max_relaxations},
     )
     bound = inf if result.mip_dual_bound is None else -float(result.mip_dual_bound)
     if result.x is None:

@@ -42,8 +42,10 @@ class RollingHorizon:
         ``"prices"``: Lagrangian relaxation with a price per device in each step, then marginal gains; fast, and proves
         a bound. ``"highs"``: the mixed-integer solver HiGHS. ``"auto"``: prices, then HiGHS if the relative distance
         is above ``gap``. HiGHS is rarely needed unless jobs close to their end have more than seven allowed counts.
-    time_limit_s:
-        Time limit of HiGHS, which then returns its best plan so far.
+    max_relaxations:
+        Number of linear relaxations (nodes of its search tree) after which HiGHS returns its best plan so far. The
+        first relaxation usually suffices. ``"auto"`` does not run HiGHS if jobs x steps x allowed counts exceed 25,000.
+        Neither limit is a duration, so a plan does not depend on the speed of the machine.
     spare_nodes:
         Devices that plans leave idle for jobs that arrive before the next periodic decision; the smallest allocations
         of running jobs have precedence. The plans of the paper use every useful node, so new jobs mostly wait.
@@ -80,7 +82,7 @@ class RollingHorizon:
         steps: int = 5,
         gap: float = 0.005,
         solver: Solver = "auto",
-        time_limit_s: float = 2.0,
+        max_relaxations: int = 100,
         spare_nodes: int = 0,
     ) -> None:
         if not 0 < period_s < inf:
@@ -91,12 +93,12 @@ class RollingHorizon:
             raise InvalidInputError("gap", gap, "a fraction in [0, 1)")
         if solver not in ("auto", "prices", "highs"):
             raise InvalidInputError("solver", solver, "'auto', 'prices' or 'highs'")
-        if not time_limit_s > 0:
-            raise InvalidInputError("time_limit_s", time_limit_s, "more than 0 seconds")
+        if not isinstance(max_relaxations, int) or max_relaxations < 1:
+            raise InvalidInputError("max_relaxations", max_relaxations, "an integer, 1 or more")
         if not isinstance(spare_nodes, int) or spare_nodes < 0:
             raise InvalidInputError("spare_nodes", spare_nodes, "an integer, 0 or more")
         self._period_s, self._steps, self._spare_nodes = period_s, steps, spare_nodes
-        self._gap, self._solver, self._time_limit_s = gap, solver, time_limit_s
+        self._gap, self._solver, self._max_relaxations = gap, solver, max_relaxations
         self.last: HorizonPlan | None = None
 
     def allocate(self, jobs: Sequence[ClusterJob], nodes: Sequence[Node], now_s: float, *, rescale: bool) -> Allocation:
@@ -121,7 +123,7 @@ class RollingHorizon:
         smallest = sum(job.speeds[pool.kind].counts[0] for job in running)
         capacity = max(smallest, pool.devices - self._spare_nodes)
         problem = HorizonProblem.for_jobs(running, pool.kind, capacity, now_s, self._steps, self._period_s)
-        self.last = solve(problem, self._solver, self._gap, self._time_limit_s)
+        self.last = solve(problem, self._solver, self._gap, self._max_relaxations)
         minutes = self._steps * self._period_s / 60
         for job, counts, done in zip(running, self.last.devices.tolist(), self.last.done.tolist(), strict=True):
             held[job.name] = counts[0]

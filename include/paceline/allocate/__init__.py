@@ -18,7 +18,7 @@ from paceline.allocate._model import (
     free_devices,
 )
 from paceline.allocate._ordered import edf, fifo, priority
-from paceline.allocate.andreas import RandomizedGreedy
+from paceline.allocate.andreas import LeastCost, RandomizedGreedy
 from paceline.allocate.modelarts import Greedy, RollingHorizon
 from paceline.allocate.on_time import OnTime, most_on_time
 
@@ -29,6 +29,7 @@ __all__ = [
     "Growing",
     "ImpossibleAllocationError",
     "ClusterJob",
+    "LeastCost",
     "Node",
     "OnTime",
     "Placement",

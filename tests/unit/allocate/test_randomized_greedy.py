@@ -1,10 +1,11 @@
-"""Randomized Greedy places jobs by cost and urgency, and moves a running job only if the gain exceeds the loss."""
+"""The schedule searches place jobs by cost and urgency; LeastCost moves a running job only if that pays."""
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.allocate import ClusterJob, Node, Placement, RandomizedGreedy, Speeds, check
+from paceline.allocate import ClusterJob, LeastCost, Node, Placement, RandomizedGreedy, Speeds, check
+from paceline.allocate.andreas._construction import Construction
 from paceline.allocate.andreas.objective import objective
 from paceline.errors import InvalidInputError
 from paceline.simulate.cluster import Friction, Simulation
@@ -25,8 +26,8 @@ def running_job(name, node, devices, **others):
     return job
 
 
-def decide(jobs, nodes, now_s=0.0, **options):
-    return RandomizedGreedy(**options).allocate(jobs, nodes, now_s, rescale=True)
+def decide(jobs, nodes, now_s=0.0, policy=LeastCost, **options):
+    return policy(**options).allocate(jobs, nodes, now_s, rescale=True)
 
 
 @st.composite
@@ -51,7 +52,7 @@ def cluster_states(draw, fresh=False):
     return jobs, nodes
 
 
-SETTINGS = [{}, {"local_search": True}, {"improve": False}]
+SETTINGS = [{}, {"local_search": True}, {"policy": RandomizedGreedy}]
 
 
 @pytest.mark.parametrize("options", SETTINGS)
@@ -81,7 +82,7 @@ def test_more_iterations_never_increase_the_objective(options, state):
 def test_decisions_are_deterministic():
     arrivals, nodes = heterogeneous_workload(6, 30, seed=1)
     jobs = [waiting_job(one.name, one.work, one.deadline_s, one.weight, one.speeds) for one in arrivals]
-    policy = RandomizedGreedy(seed=3)
+    policy = LeastCost(seed=3)
     first = policy.allocate(jobs, nodes, 0.0, rescale=True)
     assert policy.allocate(jobs, nodes, 0.0, rescale=False) == first
     assert decide(jobs, nodes, seed=3) == first
@@ -108,7 +109,7 @@ def test_late_job_gets_fastest_placement_and_is_reported():
 def test_published_order_places_job_closest_to_its_due_date_first():
     jobs = [waiting_job("long", 1000.0, due_s=900.0), waiting_job("short", 50.0, due_s=60.0, weight=5.0)]
     node = Node("n", 1, "fast", COSTS[:2])
-    assert list(decide(jobs, [node], improve=False, iterations=1).placements) == ["long"]
+    assert list(decide(jobs, [node], policy=RandomizedGreedy, iterations=1).placements) == ["long"]
 
 
 def test_short_and_important_jobs_come_first_among_late_jobs():
@@ -162,10 +163,23 @@ def test_published_search_moves_job_for_any_decrease_of_objective():
     """The published search moves a job if f_OBJ decreases at all."""
     arrivals, nodes = heterogeneous_workload(8, 80, "large", seed=2)
     changes = {}
-    for improve in (True, False):
-        policy = RandomizedGreedy(improve=improve, iterations=20)
-        changes[improve] = Simulation(arrivals, nodes, policy, friction=Friction(snapshot_every_s=60.0)).run().changes
-    assert changes[True] < changes[False] / 2
+    for policy in (LeastCost, RandomizedGreedy):
+        simulation = Simulation(arrivals, nodes, policy(iterations=20), friction=Friction(snapshot_every_s=60.0))
+        changes[policy] = simulation.run().changes
+    assert changes[LeastCost] < changes[RandomizedGreedy] / 2
+
+
+def test_published_search_builds_the_requested_number_of_schedules_and_the_other_limits_its_time(monkeypatch):
+    arrivals, nodes = heterogeneous_workload(20, seed=1)
+    jobs = [waiting_job(one.name, one.work, one.deadline_s, one.weight, one.speeds) for one in arrivals]
+    built = []
+    build = Construction.build
+    monkeypatch.setattr(Construction, "build", lambda *args: built.append(build(*args)) or built[-1])
+    decide(jobs, nodes, policy=RandomizedGreedy, iterations=150)
+    assert len(built) == 150
+    built.clear()
+    decide(jobs, nodes, policy=LeastCost, iterations=150)
+    assert sum(len(schedule.placed) for schedule in built) <= 3000
 
 
 @pytest.mark.parametrize(
@@ -173,4 +187,4 @@ def test_published_search_moves_job_for_any_decrease_of_objective():
 )
 def test_invalid_option_is_rejected(options):
     with pytest.raises(InvalidInputError, match=next(iter(options))):
-        RandomizedGreedy(**options)
+        LeastCost(**options)

@@ -1,11 +1,11 @@
-"""The ANDREAS workload has the published distributions and a mean load equal to the capacity of the cluster."""
+"""The ANDREAS workload has the published distributions, and the requested mean load and price of tardiness."""
 
 from statistics import mean
 
 import pytest
 
 from paceline.errors import InvalidInputError
-from paceline.simulate.cluster.heterogeneous import EUR_PER_KWH, T4, V100, heterogeneous_workload
+from paceline.simulate.cluster.heterogeneous import EUR_PER_KWH, PUE, T4, V100, heterogeneous_workload
 
 
 @pytest.mark.parametrize(("mix", "gpus"), [("small", {V100: 2, T4: 1}), ("large", {V100: 4, T4: 2})])
@@ -38,21 +38,35 @@ def test_job_durations_and_due_dates_are_in_range():
             one < count for one, count in zip(v100.per_s[1:], v100.counts[1:], strict=True)
         )  # the speed-up is sublinear
         assert v100.useful == v100.counts
-    assert {one.weight for one in arrivals} == {1.0, 2.0, 3.0, 4.0, 5.0}
     slack = [(one.deadline_s - one.arrives_s) / (one.work / one.speeds[V100].per_s[-1]) for one in arrivals]
     assert 1.5 <= min(slack) < 1.6
     assert 5.9 < max(slack) <= 6.0
 
 
+def test_weights_are_one_to_five_times_the_price_of_an_hour_of_tardiness():
+    for eur_per_h in (0.3, 3600.0):
+        arrivals, _ = heterogeneous_workload(20, seed=1, tardiness_eur_per_h=eur_per_h)
+        weights = {round(3600 * one.weight / eur_per_h, 9) for one in arrivals}
+        assert weights == {1.0, 2.0, 3.0, 4.0, 5.0}
+
+
 @pytest.mark.parametrize("mix", ["small", "large"])
-def test_mean_load_equals_capacity_of_cluster(mix):
+def test_late_job_costs_more_per_second_than_any_node(mix):
+    """Section IV-B of the paper states this of its costs, which include the overhead of the data centre."""
+    arrivals, nodes = heterogeneous_workload(20, mix=mix)
+    assert min(one.weight for one in arrivals) > PUE * max(node.cost(node.devices) for node in nodes)
+
+
+@pytest.mark.parametrize("mix", ["small", "large"])
+@pytest.mark.parametrize("load", [0.6, 1.0])
+def test_mean_load_is_as_requested(mix, load):
     loads = []
     for seed in range(10):
-        arrivals, nodes = heterogeneous_workload(40, mix=mix, seed=seed)
+        arrivals, nodes = heterogeneous_workload(40, mix=mix, seed=seed, load=load)
         work = sum(one.work for one in arrivals)
         power = sum(mean(one.speeds[node.kind].at(1) for one in arrivals) * node.devices for node in nodes)
         loads.append(work / power / arrivals[-1].arrives_s)
-    assert mean(loads) == pytest.approx(1.0, rel=0.2)
+    assert mean(loads) == pytest.approx(load, rel=0.2)
 
 
 def test_busy_and_calm_phases_alternate():
@@ -71,3 +85,7 @@ def test_workload_is_ordered_and_reproducible_and_invalid_options_are_rejected()
         heterogeneous_workload(1)
     with pytest.raises(InvalidInputError, match="mix"):
         heterogeneous_workload(10, mix="medium")
+    with pytest.raises(InvalidInputError, match="load"):
+        heterogeneous_workload(10, load=0.0)
+    with pytest.raises(InvalidInputError, match="tardiness_eur_per_h"):
+        heterogeneous_workload(10, tardiness_eur_per_h=-1.0)

@@ -1,8 +1,9 @@
-"""The allocator of ANDREAS: a randomized greedy search that weighs tardiness against the energy cost of nodes.
+"""The allocator of ANDREAS, which weighs tardiness against the energy cost of nodes: as published, and Paceline's.
 
 The module ``optimum`` solves small instances of the same problem exactly.
 """
 
+from paceline.allocate.andreas._least_cost import LeastCost
 from paceline.allocate.andreas._randomized_greedy import RandomizedGreedy
 
-__all__ = ["RandomizedGreedy"]
+__all__ = ["LeastCost", "RandomizedGreedy"]

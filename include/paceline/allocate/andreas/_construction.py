@@ -1,6 +1,6 @@
 """Greedy construction of one schedule: each job in turn gets the best configuration that is still free.
 
-This is the inner step of :mod:`~paceline.allocate.andreas._randomized_greedy`: lines 5 to 17 of algorithm 1 of ANDREAS.
+This is the inner step of :mod:`~paceline.allocate.andreas._search`: lines 5 to 17 of algorithm 1 of ANDREAS.
 Each bit of an integer represents one of several identical nodes, so a search of a thousand nodes is as fast as one of
 ten.
 """

@@ -1,4 +1,4 @@
-"""Neighbours of a schedule for the local search of :mod:`~paceline.allocate.andreas._randomized_greedy`.
+"""Neighbours of a schedule for the local search of :mod:`~paceline.allocate.andreas._search`.
 
 A neighbour consists of an order of the jobs and preferred placements.
 :class:`~paceline.allocate.andreas._construction.Construction` builds a schedule from a neighbour. Displaced jobs get

@@ -1,6 +1,6 @@
 """The proxy objective that ANDREAS minimises at each decision (equation 1).
 
-The heuristic :mod:`paceline.allocate.andreas._randomized_greedy` searches for its minimum;
+The heuristic :mod:`paceline.allocate.andreas._search` searches for its minimum;
 :mod:`paceline.allocate.andreas.optimum` finds the exact minimum.
 """
 

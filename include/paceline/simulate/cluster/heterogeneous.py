@@ -1,14 +1,16 @@
 """Training jobs of three kinds of networks on nodes with two kinds of GPUs: the workload of section V-B of ANDREAS.
 
 The paper specifies the numbers of nodes, GPUs and jobs, the kinds of networks, epochs, batch sizes and weights (tables
-II and V) and the price of electricity. The seconds per epoch, the scaling of networks, the power of nodes, the due
-dates and the arrival rates are assumptions of this module.
+II and V) and the price of electricity. It measured the power of its nodes, but does not print it: the GPUs here have
+the board power of NVIDIA's data sheets (Tesla V100 PCIe 250 W, Tesla T4 70 W). The power of a host, the unit of the
+weights, the seconds per epoch, the scaling of networks, the due dates and the arrival rates are assumptions.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from math import inf
 from typing import Literal, NamedTuple
 
 from paceline.allocate import Node, Speeds
@@ -21,8 +23,8 @@ PUE = 1.33  # section V-A, for ``Simulation(pue=...)``
 V100, T4 = "V100", "TURING"
 GPUS = {"small": {V100: 2, T4: 1}, "large": {V100: 4, T4: 2}}  # GPUs per node, section V-B
 
-_HOST_W = 200.0  # a server with two sockets, without its GPUs, while a job runs on it
-_GPU_W = {V100: 250.0, T4: 70.0}  # board power from the data sheets
+_HOST_W = 200.0  # a server with two sockets, without its GPUs, while a job runs on it; an assumption
+_GPU_W = {V100: 250.0, T4: 70.0}  # maximum board power, NVIDIA data sheets of the Tesla V100 PCIe and the Tesla T4
 _EPOCHS = (60, 80, 120, 160)
 _BATCHES = (4096, 8192)
 _DUE_FACTORS = (
@@ -30,7 +32,7 @@ _DUE_FACTORS = (
     6.0,
 )  # range of the time to the due date, relative to the duration of the job alone on the fastest node
 _WEIGHTS = (1, 5)
-_LOADS = (0.5, 1.5)  # offered load in calm and busy phases, relative to the capacity with one job per GPU
+_PHASE_LOADS = (0.5, 1.5)  # offered load in calm and busy phases, relative to the mean load
 _PHASE_S = 7200.0  # length of a phase
 
 
@@ -52,13 +54,19 @@ NETWORKS = (
 
 
 def heterogeneous_workload(
-    nodes: int, jobs: int | None = None, mix: Literal["small", "large"] = "small", seed: int = 0
+    nodes: int,
+    jobs: int | None = None,
+    mix: Literal["small", "large"] = "small",
+    seed: int = 0,
+    *,
+    load: float = 1.0,
+    tardiness_eur_per_h: float = 0.3,
 ) -> tuple[list[Arrival], list[Node]]:
     """Generate a cluster with two kinds of GPUs, and jobs that arrive there at a varying rate.
 
     Half of the nodes have V100s, and half have T4s. Each job trains one of four networks, with random epochs, batch
-    size, weight and due date; alone on one V100, a job takes 9 minutes to 4 hours. Busy phases with a load of 1.5 times
-    the capacity of the cluster alternate with calm phases of 0.5 times the capacity. Each phase lasts two hours.
+    size, weight and due date; alone on one V100, a job takes 9 minutes to 4 hours. Busy phases with 1.5 times the mean
+    load alternate with calm phases of 0.5 times the mean load. Each phase lasts two hours.
 
     Parameters
     ----------
@@ -69,7 +77,13 @@ def heterogeneous_workload(
     mix:
         ``"small"``: two V100s or one T4 per node; ``"large"``: four V100s or two T4s.
     seed:
-        Random seed.
+        Random seed. The jobs do not depend on ``load`` and ``tardiness_eur_per_h``.
+    load:
+        Mean offered load, relative to the capacity of the cluster with one job on each GPU.
+    tardiness_eur_per_h:
+        Cost of an hour of tardiness of a job with the weight 1, in euro; weights are 1 to 5. The paper prints the
+        weights without a unit. It states that a late job costs more per second than its execution on any configuration:
+        at 0.3 euro an hour, every late job costs more than the most expensive node.
 
     Returns
     -------
@@ -96,6 +110,9 @@ def heterogeneous_workload(
     cluster = [
         Node(f"{kind}-{number}", gpus[kind], kind, _cost_per_s(kind, gpus[kind])) for number, kind in enumerate(kinds)
     ]
+    for field, value in (("load", load), ("tardiness_eur_per_h", tardiness_eur_per_h)):
+        if not 0 < value < inf:
+            raise InvalidInputError(field, value, "a positive number")
     rng = random.Random(seed)  # noqa: S311 - a simulation, no secret
     drawn = [_draw_job(rng, gpus) for _ in range(10 * nodes if jobs is None else jobs)]
     # Work that the cluster completes per second, in seconds on one V100, if each job has one GPU.
@@ -109,9 +126,9 @@ def heterogeneous_workload(
             work=one.work,
             speeds=one.speeds,
             deadline_s=now_s + one.due_in_s,
-            weight=one.weight,
+            weight=one.weight * tardiness_eur_per_h / 3600,
         )
-        for number, (one, now_s) in enumerate(zip(drawn, _arrival_times_s(rng, power / work), strict=False))
+        for number, (one, now_s) in enumerate(zip(drawn, _arrival_times_s(rng, load * power / work), strict=False))
     ]
     return arrivals, cluster
 
@@ -153,7 +170,7 @@ def _arrival_times_s(rng: random.Random, rate_per_s: float) -> Iterator[float]:
     now_s, ends_s = 0.0, _PHASE_S
     busy = rng.random() < 0.5
     while True:
-        next_s = now_s + rng.expovariate(rate_per_s * _LOADS[busy])
+        next_s = now_s + rng.expovariate(rate_per_s * _PHASE_LOADS[busy])
         if next_s < ends_s:
             now_s = next_s
             yield now_s

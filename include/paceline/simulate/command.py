@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from paceline.simulate.cluster import Arrival, SimulationResult
 
 _HEADINGS = ("POLICY", "DONE", "ON TIME", "QUEUED", "TOTAL", "IN USE", "CHANGES", "COST", "TOOK")
-_POLICIES = ("fifo", "edf", "ps", "greedy", "milp", "rg", "growing", "on_time")
+_POLICIES = ("fifo", "edf", "ps", "greedy", "milp", "rg", "least_cost", "growing", "on_time")
 _SYNTHETIC = ("modelarts", "modelarts-all", "andreas-small", "andreas-large")
 
 
@@ -71,7 +71,17 @@ def add_command(commands: Any) -> None:
 
 def _policies() -> dict[str, Callable[[argparse.Namespace], Policy]]:
     """Return a constructor for each policy name."""
-    from paceline.allocate import Greedy, Growing, OnTime, RandomizedGreedy, RollingHorizon, edf, fifo, priority
+    from paceline.allocate import (
+        Greedy,
+        Growing,
+        LeastCost,
+        OnTime,
+        RandomizedGreedy,
+        RollingHorizon,
+        edf,
+        fifo,
+        priority,
+    )
 
     return {
         "fifo": lambda args: fifo(),
@@ -80,6 +90,7 @@ def _policies() -> dict[str, Callable[[argparse.Namespace], Policy]]:
         "greedy": lambda args: Greedy(),
         "milp": lambda args: RollingHorizon(period_s=args.period),
         "rg": lambda args: RandomizedGreedy(seed=args.seed),
+        "least_cost": lambda args: LeastCost(seed=args.seed, move_s=args.pause + (args.snapshot or 0.0) / 2),
         "growing": lambda args: Growing(),
         "on_time": lambda args: OnTime(change_s=args.pause),
     }

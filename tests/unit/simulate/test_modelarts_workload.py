@@ -4,6 +4,7 @@ from itertools import pairwise
 from math import exp, inf
 
 import pytest
+from scipy.stats import kstest
 
 from paceline.errors import InvalidInputError
 from paceline.simulate.cluster.generate import SPAN_S, modelarts_workload
@@ -29,9 +30,8 @@ def test_jobs_have_published_number_mean_and_share_of_short_jobs(seed):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_arrivals_are_ordered_within_two_days_and_more_frequent_during_the_day(seed):
-    jobs = modelarts_workload(seed, jobs=4000)
-    times = [job.arrives_s for job in jobs]
+def test_bursty_arrivals_are_ordered_within_two_days_and_more_frequent_during_the_day(seed):
+    times = [job.arrives_s for job in modelarts_workload(seed, jobs=4000, burstiness=1.0)]
     assert times == sorted(times)
     assert times[0] == 0
     assert times[-1] == pytest.approx(SPAN_S)
@@ -40,12 +40,20 @@ def test_arrivals_are_ordered_within_two_days_and_more_frequent_during_the_day(s
     assert by_day > 1.8 * by_night
 
 
-def test_arrivals_are_bursty():
-    times = [job.arrives_s for job in modelarts_workload(0)]
-    close = sum(later - time < 60 for time, later in pairwise(times))
-    assert close > 2 * len(times) * (
-        1 - exp(-60 * len(times) / SPAN_S)
-    )  # twice as many as if arrivals were independent
+@pytest.mark.parametrize(("burstiness", "low", "high"), [(0.0, 0.95, 1.05), (0.5, 2.2, 2.8), (1.0, 3.0, 3.6)])
+def test_more_jobs_arrive_within_a_minute_of_another_at_a_higher_burstiness(burstiness, low, high):
+    times = [job.arrives_s for seed in range(50) for job in modelarts_workload(seed, burstiness=burstiness)]
+    close = sum(0 <= later - time < 60 for time, later in pairwise(times))
+    of_poisson = len(times) * (1 - exp(-60 * 447 / SPAN_S))
+    assert low < close / of_poisson < high
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_arrivals_without_burstiness_have_a_constant_rate(seed):
+    times = [job.arrives_s for job in modelarts_workload(seed, jobs=4000)]
+    assert times == sorted(times)
+    assert (times[0], times[-1]) == (0, pytest.approx(SPAN_S))
+    assert kstest(times[1:-1], "uniform", (0, SPAN_S)).pvalue > 0.01
 
 
 def test_workload_is_reproducible_and_independent_of_disturbances():
@@ -71,7 +79,14 @@ def test_bugs_cancellations_and_estimation_errors_occur_as_requested():
 
 @pytest.mark.parametrize(
     "options",
-    [{"jobs": 0}, {"eta_error": 1.0}, {"bugs": -0.1}, {"bugs": 0.6, "cancelled": 0.6}, {"most_nodes": 4}],
+    [
+        {"jobs": 0},
+        {"burstiness": 1.1},
+        {"eta_error": 1.0},
+        {"bugs": -0.1},
+        {"bugs": 0.6, "cancelled": 0.6},
+        {"most_nodes": 4},
+    ],
 )
 def test_invalid_option_error_names_field(options):
     with pytest.raises(InvalidInputError) as caught:

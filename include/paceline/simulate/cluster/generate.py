@@ -15,8 +15,10 @@ from paceline.simulate.cluster._workload import Arrival
 SPAN_S = 178_898.0  # from 24 January 2021, 14:25:41, to 26 January, 16:07:19
 _START_H = 14.43  # hour of the day at which the workload starts
 _BUSIEST_H = 15.0
-_SWING = 0.6  # arrivals at the busiest hour are (1 + swing) / (1 - swing) times as frequent as twelve hours later
-_BURST_JOBS = 2.0  # mean number of jobs that a user submits in a row
+# At burstiness 1, arrivals at the busiest hour are (1 + swing) / (1 - swing) times as frequent as twelve hours later,
+# and users submit two jobs in a row on average.
+_SWING = 0.6
+_BURST_JOBS = 2.0
 _BURST_GAP_S = 40.0  # mean time between two jobs of a burst
 _SHORT_S = 300.0  # upper limit of "small-ETA jobs"
 _MEAN_LONG_S, _MEAN_ALL_S, _LONG_SHARE = 232.6 * 60, 84.3 * 60, 447 / 1252
@@ -35,14 +37,15 @@ def modelarts_workload(
     bugs: float = 0.0,
     cancelled: float = 0.0,
     most_nodes: int = 16,
+    burstiness: float = 0.0,
 ) -> list[Arrival]:
     """Generate two days of elastic training jobs like those of ModelArts (Hu et al. 2021, section 5).
 
     The published statistics: in 2 days and 2 hours, 447 jobs train for 5 minutes or more, 232.6 minutes on average. All
     1,252 jobs, of which 64 % are shorter, train for 84.3 minutes on average. Jobs scale over 1, 2, 4, 8 and 16 nodes
     with k · 0.8^log2(k). The unpublished assumptions: training times beyond 5 minutes are lognormal (sigma 1.5, limited
-    to the two days), and shorter times are uniform around their mean. Arrivals follow the time of day; half of the jobs
-    arrive in bursts. Users request 1, 2, 4 or 8 nodes, and the training time applies to the requested number.
+    to the two days), and shorter times are uniform around their mean. Arrivals are a Poisson process. Users request 1,
+    2, 4 or 8 nodes, and the training time applies to the requested number.
 
     Parameters
     ----------
@@ -60,6 +63,9 @@ def modelarts_workload(
         Fraction of the jobs that users cancel, at a random time within the training time on the requested nodes.
     most_nodes:
         The largest allowed number of nodes.
+    burstiness:
+        From 0, a Poisson process with a constant rate, to 1: four times as many arrivals in the afternoon as at night,
+        and nearly half of the jobs arrive within a minute after another job.
 
     Returns
     -------
@@ -77,6 +83,8 @@ def modelarts_workload(
     """
     if jobs < 1:
         raise InvalidInputError("jobs", jobs, "1 or more")
+    if not 0 <= burstiness <= 1:
+        raise InvalidInputError("burstiness", burstiness, "a number from 0 to 1")
     for field, share in (("eta_error", eta_error), ("bugs", bugs), ("cancelled", cancelled)):
         if not 0 <= share < 1:
             raise InvalidInputError(field, share, "a fraction in [0, 1)")
@@ -94,7 +102,8 @@ def modelarts_workload(
         length.shuffle(times_s)
     speeds = {DEVICE: Speeds.doubling_efficiency(most_nodes)}
     workload = []
-    for number, (arrives_s, training_s) in enumerate(zip(_arrival_times_s(when, len(times_s)), times_s, strict=True)):
+    arrivals_s = _arrival_times_s(when, len(times_s), burstiness)
+    for number, (arrives_s, training_s) in enumerate(zip(arrivals_s, times_s, strict=True)):
         nodes = size.choices(_NODES, _WEIGHTS)[0]
         kind, extent, error = fate.random(), fate.random(), fate.random()
         broken, ended = kind < bugs, bugs <= kind < bugs + cancelled
@@ -139,20 +148,22 @@ def _draw_with_mean(draw: Callable[[], float], number: int, low: float, high: fl
     return [low + value for value in drawn]
 
 
-def _arrival_times_s(draw: random.Random, number: int) -> list[float]:
-    """Return arrival times over two days, from 0 to the end of the window: more by day than by night, and in bursts.
+def _arrival_times_s(draw: random.Random, number: int, burstiness: float) -> list[float]:
+    """Return arrival times over two days, from 0 to the end of the window.
 
-    The starts of bursts follow the cumulative arrival rate; the number of jobs in a burst is geometric.
+    The starts of bursts follow the cumulative arrival rate; the number of jobs in a burst is geometric. Without
+    burstiness, the rate is constant and every burst is one job: uniform times, a Poisson process of known number.
     """
+    swing, burst_jobs = _SWING * burstiness, 1 + (_BURST_JOBS - 1) * burstiness
     grid_s = [SPAN_S * step / 1000 for step in range(1001)]
-    rates = [1 + _SWING * cos(2 * pi * (_START_H + time_s / 3600 - _BUSIEST_H) / 24) for time_s in grid_s]
+    rates = [1 + swing * cos(2 * pi * (_START_H + time_s / 3600 - _BUSIEST_H) / 24) for time_s in grid_s]
     cumulative = list(accumulate(rates))
     drawn: list[float] = []
     while len(drawn) < number:
         time_s = grid_s[bisect(cumulative, draw.random() * cumulative[-1])]
         time_s += draw.random() * grid_s[1]
         drawn.append(time_s)
-        while len(drawn) < number and draw.random() < 1 - 1 / _BURST_JOBS:
+        while len(drawn) < number and draw.random() < 1 - 1 / burst_jobs:
             time_s += draw.expovariate(1 / _BURST_GAP_S)
             drawn.append(time_s)
     drawn.sort()

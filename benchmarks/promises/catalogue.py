@@ -262,7 +262,13 @@ _ALL = (
         _BENCHMARKS,
         "at most 0.39 % from the bound",
     ),
-    Promise("rg", "`rg` decides in 20 ms (mean).", at_most(20, "ms"), _ALLOCATORS, "an energy bill and a price"),
+    Promise(
+        "least-cost",
+        "`least_cost` decides in 20 ms (mean).",
+        at_most(20, "ms"),
+        _ALLOCATORS,
+        "an energy bill and a price",
+    ),
     Promise("control", "A step of the deadline controller takes 0.1 ms of CPU time.", at_most(0.1, "ms")),
     Promise("plant", "Simulating a ten-hour run takes half a second.", at_most(500, "ms")),
     Promise(

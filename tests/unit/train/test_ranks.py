@@ -1,10 +1,12 @@
 """Training of several ranks under ``torchrun`` or Accelerate reports, saves and resumes as one job.
 
-All processes, signals and process groups are real. ``ranks.py`` is the training code. ``torchrun`` starts the ranks
-that are killed; a fork with the same environment, which is faster, starts the others.
+All processes, signals and process groups are real. ``ranks.py`` is the training code. ``torchrun`` starts the killed
+ranks of plain torch; a fork with the same environment, which is faster, starts the others.
 """
 
+import json
 import os
+import random
 import subprocess
 from types import SimpleNamespace
 
@@ -16,53 +18,47 @@ from paceline.train._display import Silent, choose_display
 from paceline.train.pacing.share import CpuShare
 from paceline.train.progress import parse_line
 
+from .adapters.conftest import CODES, random_ends
 from .machines import HERE, INCLUDE, free_port
 
 SCRIPT = HERE / "ranks.py"
-BATCHES, KILLED_AT, TERMINATED_AT = 15, 7, 12  # an epoch has five batches
+BATCHES = 15  # in three epochs
 
 
 class Ranks:
-    """Two ranks that train in one folder, also after a restart."""
+    """Two ranks that train in one folder, also after a restart. ``ranks.py`` describes the ``ends``."""
 
-    def __init__(self, fork, folder, library):
+    def __init__(self, fork, folder, library, ends=()):
         folder.mkdir()
-        self.folder, self._fork, self._library = folder, fork, library
+        self.folder, self.library, self.ends, self._fork = folder, library, ends, fork
 
-    def start(self, killed_at=0):
+    def start(self):
         """Start both ranks as ``torchrun`` does; return the exit codes and the combined output."""
-        environment = self._environment() | {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+        environment = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
         environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+        return self._run([environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2)])
+
+    def start_torchrun(self):
+        """Start ``torchrun``, which restarts killed ranks and ends on SIGTERM; return its exit code and the output."""
+        options = ["--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", 2, "--max-restarts", len(self.ends)]
+        # Otherwise, restarted ranks may read the addresses of their predecessors from a shared store.
+        environment = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+        return self._run([environment], "-m", "torch.distributed.run", *options)
+
+    def _run(self, environments, *launcher):
+        shared = {"PACELINE_OUTPUT": str(self.folder), "PYTHONPATH": str(INCLUDE), "OMP_NUM_THREADS": "1"}
         with (self.folder / "log").open("w") as log:
             processes = [
                 self._fork(
-                    [SCRIPT, self._library, killed_at, 0],
-                    env=environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+                    [*launcher, SCRIPT, self.library, json.dumps(self.ends)],
+                    env=os.environ | shared | environment,
                     stdout=log,
                     stderr=subprocess.STDOUT,
                 )
-                for rank in range(2)
+                for environment in environments
             ]
-            codes = [process.wait(120) for process in processes]
-        return SimpleNamespace(codes=codes, log=(self.folder / "log").read_text())
-
-    def start_torchrun(self, killed_at, terminated_at):
-        """Start ``torchrun``, which restarts killed ranks once; return its exit code and the combined output."""
-        options = ["--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", 2, "--max-restarts", 1]
-        command = ["-m", "torch.distributed.run", *options, SCRIPT]
-        with (self.folder / "log").open("w") as log:
-            process = self._fork(
-                [*command, self._library, killed_at, terminated_at],
-                # Otherwise, restarted ranks may read the addresses of their predecessors from a shared store.
-                env=self._environment() | {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
-            code = process.wait(240)
-        return SimpleNamespace(code=code, log=(self.folder / "log").read_text())
-
-    def _environment(self):
-        return os.environ | {"PACELINE_OUTPUT": str(self.folder), "PYTHONPATH": str(INCLUDE), "OMP_NUM_THREADS": "1"}
+            codes = [process.wait(240) for process in processes]
+        return SimpleNamespace(codes=codes, log=self.text("log"))
 
     def text(self, name):
         return (self.folder / name).read_text()
@@ -82,7 +78,6 @@ class Ranks:
 @pytest.fixture(scope="module", params=["ddp", "accelerate"])
 def undisturbed(fork, tmp_path_factory, request):
     ranks = Ranks(fork, tmp_path_factory.mktemp("ranks") / "undisturbed", request.param)
-    ranks.library = request.param
     ranks.ended = ranks.start()
     assert ranks.ended.codes == [0, 0], ranks.ended.log
     return ranks
@@ -106,37 +101,58 @@ def test_ranks_share_the_batches_of_each_epoch_and_shuffle_each_epoch_anew(undis
     assert len(set(indices[0])) > 2 * BATCHES // 3
 
 
-def test_killed_ranks_end_with_the_weights_of_undisturbed_ranks(fork, undisturbed, tmp_path):
-    ranks = Ranks(fork, tmp_path / "killed", undisturbed.library)
-    killed = ranks.start(KILLED_AT)
-    assert killed.codes[0] == -9
-    assert killed.codes[1] != 0
-    resumed = ranks.start()
-    assert resumed.codes == [0, 0], resumed.log
-    assert resumed.log.count("resumed from") == 1
-    assert progress_events(resumed.log)[0] == ("start", KILLED_AT - 1)
-    assert [seen[-len(once) + KILLED_AT - 1 :] for seen, once in zip(ranks.seen, undisturbed.seen, strict=True)] == [
-        once[KILLED_AT - 1 :] for once in undisturbed.seen
+def random_rank_ends(seed):
+    """Return ten triples of a signal, a rank and a number of batches, in increasing order of the batches."""
+    generator = random.Random(seed)
+    # Rank 0 alone ends at a known batch after SIGTERM.
+    return [
+        [name, generator.randrange(2) if name == "SIGKILL" else 0, step] for name, step in random_ends(seed, BATCHES)
     ]
+
+
+def test_ranks_that_are_killed_ten_times_end_with_the_weights_of_undisturbed_ranks(fork, undisturbed, tmp_path):
+    ranks = Ranks(fork, tmp_path / "killed", undisturbed.library, random_rank_ends(seed=4))
+    run_until_done = {"ddp": run_torchrun_until_done, "accelerate": run_ranks_until_done}[undisturbed.library]
+    starts = run_until_done(ranks)
+    assert [json.loads(line) for line in ranks.text("ended").splitlines()] == ranks.ends
+    assert {(name, rank) for name, rank, _ in ranks.ends} == {("SIGKILL", 0), ("SIGKILL", 1), ("SIGTERM", 0)}
+    for started, (name, rank, batches) in zip(starts[1:], ranks.ends, strict=True):
+        # Rank 0 may or may not have saved the batch after which rank 1 is killed.
+        expected = {"SIGTERM": {batches}, "SIGKILL": {batches - 1, batches} if rank else {batches - 1}}
+        assert started in expected[name]
+    for seen, once in zip(ranks.seen, undisturbed.seen, strict=True):
+        assert set(seen) == set(once)
     assert torch.equal(ranks.weights, undisturbed.weights)
     assert ranks.text("random-0") != ranks.text("random-1"), "with equal random numbers, dropout masks are equal"
 
 
-def test_torchrun_restarts_killed_ranks_and_its_sigterm_loses_no_batch(fork, undisturbed, tmp_path):
-    if undisturbed.library != "ddp":
-        pytest.skip("torchrun starts the same processes for Accelerate")
-    ranks = Ranks(fork, tmp_path / "killed", "ddp")
-    first = ranks.start_torchrun(KILLED_AT, TERMINATED_AT)
-    assert first.code != 0
-    assert "(exitcode: -9) local_rank: 0" in first.log
-    assert "Unable to shutdown process" not in first.log, "a rank has waited for SIGKILL"
-    starts = [event for event in progress_events(first.log) if event[0] == "start"]
-    assert starts == [("start", 0), ("start", KILLED_AT - 1)]
-    last = ranks.start()
-    assert last.codes == [0, 0], last.log
-    assert progress_events(last.log)[0] == ("start", TERMINATED_AT)
-    assert ranks.seen[0][-BATCHES + KILLED_AT - 1 :] == undisturbed.seen[0][KILLED_AT - 1 :]
-    assert torch.equal(ranks.weights, undisturbed.weights)
+def run_ranks_until_done(ranks):
+    """Start the ranks after each end until training is done; return the batches done at the starts."""
+    starts = []
+    for name, rank, _ in [*ranks.ends, (None, None, None)]:
+        run = ranks.start()
+        starts += started_at(run.log)
+        if name is None:
+            assert run.codes == [0, 0], run.log
+        else:
+            assert run.codes[rank] == CODES[name], run.log
+            assert run.codes[1 - rank] != 0, run.log
+    return starts
+
+
+def run_torchrun_until_done(ranks):
+    """Start ``torchrun`` after each SIGTERM until training is done; return the batches done at the starts."""
+    starts = []
+    for last in [False] * [name for name, *_ in ranks.ends].count("SIGTERM") + [True]:
+        run = ranks.start_torchrun()
+        starts += started_at(run.log)
+        assert (run.codes == [0]) == last, run.log
+        assert "Unable to shutdown process" not in run.log, "a rank has waited for SIGKILL"
+    return starts
+
+
+def started_at(log):
+    return [done for event, done in progress_events(log) if event == "start"]
 
 
 @pytest.fixture

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from paceline.allocate import ClusterJob, Node
-from paceline.allocate.on_time.capacity import Capacity, SpeedUpCurve
+from paceline.allocate.on_time.capacity import Capacity
+from paceline.allocate.on_time.curve import SpeedUpCurve
 from paceline.allocate.on_time.policy import STRETCHES
 from paceline.errors import InvalidInputError
 

@@ -8,9 +8,7 @@ from math import inf
 from typing import NamedTuple
 
 from paceline.allocate._model import ClusterJob, Node
-from paceline.allocate.on_time.capacity import SpeedUpCurve
-
-_ROUNDING = 1e-9
+from paceline.allocate.on_time.curve import ROUNDING, SpeedUpCurve
 
 
 class DeadlineDemand(NamedTuple):
@@ -44,7 +42,7 @@ def moore_hodgson(needs: Iterable[DeadlineDemand], devices: float) -> list[int]:
             continue
         heappush(chosen, (-device_s, number))
         total += device_s
-        if total > devices * within_s * (1 + _ROUNDING):
+        if total > devices * within_s * (1 + ROUNDING):
             total += heappop(chosen)[0]
     return [number for _, number in chosen]
 

@@ -2,90 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from math import ceil, floor, inf, log2
+from bisect import bisect_left
+from collections.abc import Iterable
+from math import inf
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from paceline.allocate._model import Speeds
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
-
-_EXACT_DEADLINES = 256  # number of early deadlines that each end a span; later deadlines share at most 256 spans
-# With few deadlines: minimum number of spans before the first deadline, and in each doubling of the time after it. So a
-# job that is due in a month leaves the spans of jobs that are due in an hour short.
-_SPANS_BEFORE_FIRST, _SPANS_PER_DOUBLING, _MAX_DOUBLINGS = 64, 16, 16
-_ROUNDING = 1e-9
+from paceline.allocate.on_time._spans import Spans
+from paceline.allocate.on_time.curve import ROUNDING, Ints, SpeedUpCurve
 
 
-class SpeedUpCurve:
-    """The speeds of a job as arrays, from 0 devices to the fastest number of devices."""
-
-    def __init__(self, speeds: Speeds) -> None:
-        self.counts: Ints = np.array((0, *speeds.useful), dtype=np.int64)
-        self.per_s: Floats = np.array([0.0, *(speeds.at(count) for count in speeds.useful)])
-        # Copies of the arrays as lists: reading one element of an array takes ten times as long.
-        self.options = list(zip(self.counts.tolist()[1:], self.per_s.tolist()[1:], strict=True))
-        self.speed_of = dict([(0, 0.0), *self.options])
-        # Lower hull of devices over speed: two alternating counts may use less than a count between them.
-        corners = [(0.0, 0.0)]
-        for count, speed in self.options:
-            while len(corners) > 1 and _is_above_chord(corners[-2], corners[-1], (speed, count)):
-                corners.pop()
-            corners.append((speed, float(count)))
-        self._hull_speeds, self._hull_counts = zip(*corners, strict=True)
-
-    def min_device_s(self, work: float, within_s: float) -> float:
-        """Return the fewest device seconds that complete ``work`` within ``within_s``; infinite if impossible."""
-        rate = work / within_s if within_s > 0 else float("inf")
-        if rate > self._hull_speeds[-1] * (1 + _ROUNDING):
-            return float("inf")
-        return within_s * float(np.interp(rate, self._hull_speeds, self._hull_counts))
-
-    def next_count(self, count: int) -> int | None:
-        """Return the next larger useful number of devices; ``None`` after the largest."""
-        index = int(np.searchsorted(self.counts, count, side="right"))
-        return int(self.counts[index]) if index < len(self.counts) else None
+_LEAST_WORK = 1e-300  # so that a job without work ends in a span in which it has devices
 
 
-def _is_above_chord(first: tuple[float, float], middle: tuple[float, float], last: tuple[float, float]) -> bool:
-    slope = (last[1] - first[1]) / (last[0] - first[0])
-    return middle[1] >= first[1] + slope * (middle[0] - first[0])
+class Reservation(NamedTuple):
+    """Devices reserved for one job from now until the job ends.
 
-
-def _added_ends(now_s: float, first_s: float, last_s: float) -> Iterator[float]:
-    """Yield ends of spans whose length grows with the time from now.
-
-    They are multiples of powers of two, so that later plans have the same ends.
-    """
-    until_s, spans = max(first_s, now_s + (last_s - now_s) / 2**_MAX_DOUBLINGS), _SPANS_BEFORE_FIRST
-    begin_s = now_s
-    while begin_s < last_s:
-        if length_s := (until_s - now_s) / spans:  # 0 if the deadline differs from now only by a rounding error
-            step_s = 2.0 ** floor(log2(length_s))
-            yield from (step_s * number for number in range(floor(begin_s / step_s) + 1, ceil(until_s / step_s)))
-        begin_s, until_s, spans = until_s, min(now_s + 2 * (until_s - now_s), last_s), 2 * _SPANS_PER_DOUBLING
-
-
-@dataclass(frozen=True, slots=True)
-class Reservation:
-    """Devices reserved for one job in each span from now until the job ends.
-
-    The job uses ``max_devices`` in spans with that many free devices; ``changes_s`` is when their number first changes.
+    ``runs`` are the times with the same number of devices, each with its end; the job uses ``max_devices`` in spans
+    with that many free devices.
     """
 
-    devices: Ints
+    runs: tuple[tuple[float, int], ...]
     device_s: float
     max_devices: int
-    changes_s: float
 
     @property
     def devices_now(self) -> int:
         """Devices in the first span."""
-        return int(self.devices[0])
+        return self.runs[0][1]
+
+    @property
+    def ends_s(self) -> float:
+        """The end of the job."""
+        return self.runs[-1][0]
+
+    @property
+    def changes_s(self) -> float:
+        """Time of the first change of the number of devices; infinite if it stays the same."""
+        return self.runs[0][0] if len(self.runs) > 1 else inf
 
 
 class Capacity:
@@ -102,32 +57,34 @@ class Capacity:
 
     Examples
     --------
+    >>> from paceline.allocate import Speeds
     >>> capacity = Capacity(4, 0.0, [10.0, 20.0])
     >>> curve = SpeedUpCurve(Speeds.linear(4))
     >>> first = capacity.fit(curve, work=30.0, deadline_s=10.0)
     >>> first.devices_now, round(first.device_s, 3)
     (3, 30.0)
     >>> capacity.reserve(first)
-    >>> second = capacity.fit(curve, work=45.0, deadline_s=20.0)   # one device now, all four later
-    >>> second.devices_now, int(second.devices[-1])
-    (1, 4)
+    >>> capacity.fit(curve, work=45.0, deadline_s=20.0).runs   # one device now, all four later
+    ((10.0, 1), (18.75, 4))
     >>> capacity.fit(curve, work=51.0, deadline_s=20.0) is None
     True
     """
 
     def __init__(self, devices: int, now_s: float, deadlines_s: Iterable[float]) -> None:
-        ends = sorted({deadline_s for deadline_s in deadlines_s if deadline_s > now_s})
-        if len(ends) > 2 * _EXACT_DEADLINES:
-            late = ends[_EXACT_DEADLINES:]
-            ends = ends[:_EXACT_DEADLINES] + late[:: -(-len(late) // _EXACT_DEADLINES)]
-        elif ends:
-            # Devices move between jobs only at ends of spans, so add spans if deadlines are few.
-            ends = sorted({*ends, *_added_ends(now_s, ends[0], ends[-1])})
-        self._ends: Floats = np.array(ends, dtype=np.float64)
-        self._lengths: Floats = np.diff(self._ends, prepend=now_s)
-        self._free: Ints = np.full(len(ends), devices, dtype=np.int64)
-        self._now_s = now_s
         self._devices = devices
+        self._spans = Spans(now_s, deadlines_s)
+        # While every job keeps one number of devices, the sum of these numbers shows what fits: the free devices of
+        # each span are computed when a job does not fit beside this sum.
+        self._unreserved = devices  # at most the number of free devices in each span
+        self._reserved: list[Reservation] = []  # those that _free does not contain yet; each has one run
+        self._free: Ints | None = None
+
+    def empty(self) -> Capacity:
+        """Return the capacity of the whole pool in the same spans."""
+        other = object.__new__(Capacity)
+        other._devices, other._spans, other._unreserved = self._devices, self._spans, self._devices
+        other._reserved, other._free = [], None
+        return other
 
     def fit(
         self,
@@ -137,56 +94,110 @@ class Capacity:
         held: int = 0,
         change_s: float = 0.0,
         min_devices: int = 0,
+        wait_s: float = 0.0,
     ) -> Reservation | None:
         """Return the smallest reservation that meets the deadline; ``None`` if there is none.
 
         In each span the job uses ``Reservation.max_devices``, or else the largest useful number that is free. The
-        reservation covers the last span entirely. Every number other than ``held`` costs ``change_s`` seconds without
-        progress. The search skips numbers below ``min_devices``.
+        reservation covers the last span entirely. Each change of the number, except a stop, costs ``change_s`` seconds
+        without progress. As long as the number stays ``held``, the job makes no progress for ``wait_s`` seconds, which
+        are left of its last change. ``deadline_s`` has to be one of the capacity's deadlines. The search skips numbers
+        below ``min_devices``.
         """
-        spans = int(np.searchsorted(self._ends, deadline_s * (1 + _ROUNDING), side="right"))
-        if spans == 0:
+        now_s, end_s = self._spans.now_s, self._spans.last_end_s(deadline_s)
+        work = max(work * (1 - ROUNDING), _LEAST_WORK)
+        lowest = bisect_left(curve.counts, min_devices)
+        # Fewest devices that meet the deadline if as many are always free: after a change, or those that the job has.
+        moving_s, staying_s = end_s - now_s - change_s, end_s - now_s - wait_s
+        first = max(bisect_left(curve.per_s, work / moving_s), lowest) if moving_s > 0 else len(curve.counts)
+        if curve.speed_of.get(held, 0.0) * staying_s >= work:
+            index = bisect_left(curve.counts, held)
+            if lowest <= index < first and curve.counts[index] == held:
+                first = index
+        if first == len(curve.counts):
             return None
-        free, lengths = self._free[:spans], self._lengths[:spans]
-        room_s = float(self._ends[spans - 1]) - self._now_s
-        for count, speed in curve.options:
-            wanted = (work + (speed * change_s if count != held else 0.0)) * (1 - _ROUNDING)
-            if speed * room_s < wanted or count < min_devices:
-                continue
-            sizes = np.searchsorted(curve.counts, np.minimum(free, count), side="right") - 1
-            done = np.cumsum(curve.per_s[sizes] * lengths)
-            if done[-1] >= wanted:
-                needed = int(np.searchsorted(done, wanted)) + 1
-                devices = curve.counts[sizes[:needed]]
-                return Reservation(devices, float(devices @ lengths[:needed]), count, self._first_change_s(devices))
+        count = curve.counts[first]
+        if count <= self._unreserved:
+            pause_s = wait_s if count == held else change_s
+            ends_s = min(now_s + pause_s + work / curve.per_s[first], end_s)
+            return Reservation(((ends_s, count),), count * (ends_s - now_s), count)
+        spans = int(self._spans.ends_s.searchsorted(end_s, side="right"))
+        free = self._free_devices()[:spans]
+        for count in curve.counts[self._first_without_pauses(curve, work, first, free) :]:
+            planned = self._follow(curve, count, work, free, held, change_s, wait_s)
+            if planned is not None:
+                return planned
         return None
 
-    def _first_change_s(self, devices: Ints) -> float:
-        other = np.flatnonzero(devices != devices[0])
-        return float(self._ends[other[0] - 1]) if len(other) else inf
+    def _first_without_pauses(self, curve: SpeedUpCurve, work: float, first: int, free: Ints) -> int:
+        """Return the index of the fewest devices, from ``first``, that would be enough if changes cost nothing."""
+        lengths_s, last = self._spans.lengths_s[: len(free)], len(curve.counts)
+        while first < last:
+            middle = (first + last) // 2
+            if curve.speeds_up_to[np.minimum(free, curve.counts[middle])] @ lengths_s >= work:
+                last = middle
+            else:
+                first = middle + 1
+        return first
+
+    def _follow(
+        self, curve: SpeedUpCurve, count: int, work: float, free: Ints, held: int, change_s: float, wait_s: float
+    ) -> Reservation | None:
+        """Return the reservation of at most ``count`` devices that completes the work in the spans of ``free``."""
+        devices = curve.largest_up_to[np.minimum(free, count)]
+        last = np.append((devices[1:] != devices[:-1]).nonzero()[0], len(devices) - 1)  # last span of each run
+        numbers, ends_s = devices[last], self._spans.ends_s[last]
+        begins_s = np.concatenate(((self._spans.now_s,), ends_s[:-1]))
+        pauses_s = np.full(len(last), change_s)
+        if numbers[0] == held:
+            pauses_s[0] = wait_s
+        speeds = curve.speeds_up_to[numbers]
+        done = (speeds * np.maximum(ends_s - begins_s - pauses_s, 0.0)).cumsum()
+        run = int(done.searchsorted(work))
+        if run == len(done):
+            return None
+        before = float(done[run - 1]) if run else 0.0
+        ends_s[run] = min(begins_s[run] + pauses_s[run] + (work - before) / speeds[run], ends_s[run])
+        numbers, ends_s = numbers[: run + 1], ends_s[: run + 1]
+        device_s = float(numbers @ (ends_s - begins_s[: run + 1]))
+        return Reservation(tuple(zip(ends_s.tolist(), numbers.tolist(), strict=True)), device_s, count)
 
     def ends_s(self, curve: SpeedUpCurve, work: float, change_s: float = 0.0) -> dict[int, float]:
         """Return the end time of a job for each maximum number of devices; after the last deadline, all are free."""
         ends_s_by_count = {}
-        for count, speed in curve.options:
+        for count in curve.counts:
             if count > self._devices:
                 break
-            wanted = work + speed * change_s
-            sizes = np.searchsorted(curve.counts, np.minimum(self._free, count), side="right") - 1
-            speeds = curve.per_s[sizes]
-            done = np.cumsum(speeds * self._lengths)
-            span = int(np.searchsorted(done, wanted * (1 - _ROUNDING)))
-            if span < len(done):
-                ends_s_by_count[count] = float(self._ends[span] - (done[span] - wanted) / speeds[span])
-            else:
-                done_by_then, last_s = (float(done[-1]), float(self._ends[-1])) if len(done) else (0.0, self._now_s)
-                ends_s_by_count[count] = last_s + (wanted - done_by_then) / speed
+            planned = self._follow(curve, count, max(work, _LEAST_WORK), self._free_devices(), 0, change_s, 0.0)
+            assert planned is not None  # the last span has no end
+            ends_s_by_count[count] = planned.ends_s
         return ends_s_by_count
 
     def reserve(self, reservation: Reservation) -> None:
         """Subtract the devices of a reservation from the free devices."""
-        self._free[: len(reservation.devices)] -= reservation.devices
+        self._unreserved -= reservation.max_devices
+        if self._free is None:
+            self._reserved.append(reservation)
+        else:
+            self._add(reservation, -1)
 
     def release(self, reservation: Reservation) -> None:
         """Add the devices of a reservation to the free devices."""
-        self._free[: len(reservation.devices)] += reservation.devices
+        self._free_devices()
+        self._unreserved += reservation.max_devices
+        self._add(reservation, 1)
+
+    def _add(self, reservation: Reservation, sign: int) -> None:
+        begin, free = 0, self._free_devices()
+        for end_s, number in reservation.runs:
+            end = int(self._spans.ends_s.searchsorted(end_s)) + 1
+            free[begin:end] += sign * number
+            begin = end
+
+    def _free_devices(self) -> Ints:
+        if self._free is None:
+            ends_s = self._spans.ends_s
+            last = ends_s.searchsorted([one.ends_s for one in self._reserved])
+            ending = np.bincount(last, [one.max_devices for one in self._reserved], len(ends_s)).astype(np.int64)
+            self._free = self._devices - ending[::-1].cumsum()[::-1]
+        return self._free

@@ -1,0 +1,66 @@
+"""A job with the data that the on-time policy needs to plan it."""
+
+from __future__ import annotations
+
+from math import inf
+
+from paceline.allocate._model import ClusterJob
+from paceline.allocate.on_time._bound import DeadlineDemand
+from paceline.allocate.on_time.capacity import Capacity, Reservation
+from paceline.allocate.on_time.curve import SpeedUpCurve
+
+
+class JobCase:
+    """A job, the data for its planning, and its reservation.
+
+    ``wait_s`` are the seconds without progress that are left of the last change of the job's devices. ``deadline_s`` is
+    the deadline plus a stretch, and infinite without a deadline.
+    """
+
+    __slots__ = ("curve", "deadline_s", "held", "job", "planned", "stretch", "wait_s", "work_left")
+
+    def __init__(self, job: ClusterJob, curve: SpeedUpCurve, now_s: float, change_s: float) -> None:
+        self.job = job
+        self.curve = curve
+        self.work_left = job.work_left(now_s)
+        self.held, self.wait_s = 0, 0.0
+        if job.held is not None:
+            self.held = job.held.devices
+            if job.speed == 0.0:  # the pause began when the job's state was last updated
+                self.wait_s = max(job.since_s + change_s - now_s, 0.0)
+        self.deadline_s = inf if job.deadline_s is None else job.deadline_s
+        self.stretch = 0.0
+        self.planned: Reservation | None = None
+
+    def stretch_deadline(self, stretch: float) -> None:
+        """Extend the deadline by a fraction of the time from the arrival to the deadline."""
+        assert self.job.deadline_s is not None
+        self.stretch = stretch
+        self.deadline_s = self.job.deadline_s + stretch * (self.job.deadline_s - self.job.arrived_s)
+
+    def fit(self, capacity: Capacity, change_s: float, min_devices: int = 0) -> Reservation | None:
+        """Return the smallest reservation that meets the deadline."""
+        return capacity.fit(
+            self.curve, self.work_left, self.deadline_s, self.held, change_s, min_devices, self.wait_s
+        )
+
+    def is_fast_enough(self, now_s: float) -> bool:
+        """Return whether the job is on time on its fastest number of devices."""
+        return self.curve.is_fast_enough(self.work_left, self.deadline_s - now_s)
+
+    def demand(self, now_s: float, number: int) -> DeadlineDemand:
+        """Return the fewest device seconds that meet the deadline, for the job with this number."""
+        within_s = self.deadline_s - now_s
+        return DeadlineDemand(within_s, self.curve.min_device_s(self.work_left, within_s), number)
+
+    def response_ratio(self, now_s: float) -> float:
+        """Return the time since the arrival relative to the time of the remaining work on the fewest devices.
+
+        It prefers short jobs, but grows while a job waits, so that no job starves (highest response ratio next).
+        """
+        shortest_s = self.work_left / self.curve.per_s[0]
+        return (now_s - self.job.arrived_s) / shortest_s if shortest_s > 0 else inf
+
+    def per_weight(self, device_s: float) -> float:
+        """Return ``device_s`` per weight of the job; infinite for a job without weight."""
+        return device_s / self.job.weight if self.job.weight > 0 else inf

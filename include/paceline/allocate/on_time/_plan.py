@@ -1,0 +1,98 @@
+"""Plans: reservations for jobs in a given order, optionally with larger jobs replaced by smaller ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from heapq import heapify, heappop, heappush
+
+from paceline.allocate.on_time._bound import moore_hodgson
+from paceline.allocate.on_time._job import JobCase
+from paceline.allocate.on_time.capacity import Capacity, Reservation
+
+_SWAP_TRIES = 4  # number of the largest planned jobs that are candidates for replacement
+
+Plan = dict[int, Reservation]  # by index of the job, in planning order
+
+
+class Planner:
+    """Plans jobs in the capacity of one pool.
+
+    Parameters
+    ----------
+    due:
+        All jobs with deadlines; plans refer to their indices.
+    devices:
+        Number of devices of the pool.
+    now_s:
+        The time in seconds.
+    change_s:
+        Seconds without progress when the allocation of a job changes.
+    """
+
+    def __init__(self, due: Sequence[JobCase], devices: int, now_s: float, change_s: float) -> None:
+        self.due = due
+        self._devices, self._now_s, self._change_s = devices, now_s, change_s
+        self._pool = Capacity(devices, now_s, (case.deadline_s for case in due))
+
+    def with_new_deadlines(self) -> Planner:
+        """Return a planner for the current deadlines of the jobs."""
+        return Planner(self.due, self._devices, self._now_s, self._change_s)
+
+    def weight(self, chosen: Iterable[int]) -> float:
+        """Return the total weight of jobs."""
+        return sum(self.due[index].job.weight for index in chosen)
+
+    def small_jobs(self, feasible: Sequence[int], share: float = 1.0) -> list[int]:
+        """Return the largest set of jobs that fills at most a share of the pool, as one divisible machine."""
+        return moore_hodgson((self.due[index].demand(self._now_s, index) for index in feasible), share * self._devices)
+
+    def reserve_in_order(
+        self, chosen: Iterable[int], *, swap: bool = False, min_devices: Mapping[str, int] | None = None
+    ) -> Plan:
+        """Reserve devices for the jobs ``chosen``, in this order; skip jobs that do not fit.
+
+        With ``swap``, a job that does not fit replaces a larger planned job. ``min_devices`` are the fewest devices of
+        each job, by name.
+        """
+        capacity = self._pool.empty()
+        fewest = min_devices or {}
+        plan: Plan = {}
+        largest: list[tuple[float, int]] = []  # heap of planned jobs, the most device seconds per weight first
+        swapping = False
+        for index in dict.fromkeys(chosen):
+            case = self.due[index]
+            reservation = case.fit(capacity, self._change_s, fewest.get(case.job.name, 0))
+            if reservation is None and swap:
+                if not swapping:
+                    swapping, largest = True, [self._entry(*planned) for planned in plan.items()]
+                    heapify(largest)
+                reservation = self._replace_larger_job(case, plan, largest, capacity)
+            if reservation is not None:
+                capacity.reserve(reservation)
+                plan[index] = reservation
+                if swapping:
+                    heappush(largest, self._entry(index, reservation))
+        return plan
+
+    def _entry(self, index: int, reservation: Reservation) -> tuple[float, int]:
+        return -self.due[index].per_weight(reservation.device_s), index
+
+    def _replace_larger_job(
+        self, case: JobCase, plan: Plan, largest: list[tuple[float, int]], capacity: Capacity
+    ) -> Reservation | None:
+        """Drop a larger job from the plan if this makes room for ``case``; return the reservation of ``case``."""
+        needed, reservation = case.per_weight(case.demand(self._now_s, 0).device_s), None
+        tried: list[tuple[float, int]] = []
+        while reservation is None and len(tried) < _SWAP_TRIES and largest and -largest[0][0] > needed:
+            entry = heappop(largest)
+            capacity.release(plan[entry[1]])
+            reservation = case.fit(capacity, self._change_s)
+            if reservation is not None and case.per_weight(reservation.device_s) < -entry[0]:
+                del plan[entry[1]]
+            else:
+                reservation = None
+                capacity.reserve(plan[entry[1]])
+                tried.append(entry)
+        for entry in tried:
+            heappush(largest, entry)
+        return reservation

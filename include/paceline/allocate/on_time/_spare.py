@@ -1,0 +1,71 @@
+"""Devices now: the reservations of the planned jobs, and the spare devices, which speed up jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from heapq import heapify, heappop, heappush
+from math import inf
+
+from paceline.allocate.on_time._job import JobCase
+
+_MIN_BENEFIT = 2.0  # minimum time saved by a change, relative to its cost
+
+
+def distribute(
+    planned: Sequence[JobCase], late: Sequence[JobCase], devices: int, now_s: float, change_s: float
+) -> dict[str, int]:
+    """Return the current devices of each job: its reservation, and a share of the spare devices."""
+    devices_of = {case.job.name: case.planned.devices_now for case in planned if case.planned is not None}
+    spare = devices - sum(devices_of.values())
+    for case in planned:  # shrinking a job that will grow again soon costs two changes
+        more = case.held - devices_of[case.job.name]
+        if 0 < more <= spare:
+            devices_of[case.job.name] += more
+            spare -= more
+    for case in sorted(late, key=lambda case: case.response_ratio(now_s), reverse=True):
+        smallest = case.curve.counts[0]
+        count = case.held if smallest <= case.held <= spare else smallest
+        if count <= spare:
+            devices_of[case.job.name] = count
+            spare -= count
+    return _distribute_spare(devices_of, [*planned, *late], spare, change_s)
+
+
+def _distribute_spare(
+    devices_of: dict[str, int], cases: Sequence[JobCase], spare: int, change_s: float
+) -> dict[str, int]:
+    """Add spare devices to the jobs that gain the most speed per device."""
+    if spare <= 0:
+        return devices_of
+    counts = [devices_of.get(case.job.name, 0) for case in cases]
+    gains = [
+        gain
+        for index, case in enumerate(cases)
+        if (case.planned is not None or counts[index]) and (gain := _gain(case, index, counts[index], change_s))
+    ]
+    heapify(gains)
+    while gains and spare > 0:
+        _, index, count = heappop(gains)
+        more = count - counts[index]
+        if more <= spare:
+            counts[index] = devices_of[cases[index].job.name] = count
+            spare -= more
+            gain = _gain(cases[index], index, count, change_s)
+            if gain is not None:
+                heappush(gains, gain)
+    return devices_of
+
+
+def _gain(case: JobCase, index: int, count: int, change_s: float) -> tuple[float, int, int] | None:
+    """Return a heap entry: minus the relative gain per added device, the index, and the next count.
+
+    Return ``None`` if the job should not grow.
+    """
+    curve = case.curve
+    larger = curve.next_count(count)
+    if larger is None:
+        return None
+    speed, faster = curve.speed_of[count], curve.speed_of[larger]
+    if larger > case.held and speed and case.work_left / speed - case.work_left / faster < _MIN_BENEFIT * change_s:
+        return None
+    return -(faster - speed) / (larger - count) / (curve.per_s[0] / curve.counts[0]), index, larger

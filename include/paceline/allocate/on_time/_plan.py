@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 
 from paceline.allocate.on_time._bound import moore_hodgson
@@ -42,9 +42,11 @@ class Planner:
         """Return the total weight of jobs."""
         return sum(self.due[index].job.weight for index in chosen)
 
-    def small_jobs(self, feasible: Sequence[int], share: float = 1.0) -> list[int]:
-        """Return the largest set of jobs that fills at most a share of the pool, as one divisible machine."""
-        return moore_hodgson((self.due[index].demand(self._now_s, index) for index in feasible), share * self._devices)
+    def small_jobs(self, feasible: Sequence[int], shares: Iterable[float]) -> Iterator[list[int]]:
+        """Yield the largest set of jobs that fills at most each share of the pool, as one divisible machine."""
+        needs = [self.due[index].demand(self._now_s, index) for index in feasible]
+        for share in shares:
+            yield moore_hodgson(needs, share * self._devices)
 
     def reserve_in_order(
         self, chosen: Iterable[int], *, swap: bool = False, min_devices: Mapping[str, int] | None = None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterable
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
 from math import inf
 from typing import NamedTuple
 
@@ -14,6 +14,8 @@ from paceline.allocate.on_time.curve import ROUNDING, Ints, SpeedUpCurve
 
 
 _LEAST_WORK = 1e-300  # so that a job without work ends in a span in which it has devices
+
+_Run = tuple[float, float, int]  # begin, end, and number of devices between them
 
 
 class Reservation(NamedTuple):
@@ -121,54 +123,34 @@ class Capacity:
             pause_s = wait_s if count == held else change_s
             ends_s = min(now_s + pause_s + work / curve.per_s[first], end_s)
             return Reservation(((ends_s, count),), count * (ends_s - now_s), count)
-        spans = int(self._spans.ends_s.searchsorted(end_s, side="right"))
-        free = self._free_devices()[:spans]
-        for count in curve.counts[self._first_without_pauses(curve, work, first, free) :]:
-            planned = self._follow(curve, count, work, free, held, change_s, wait_s)
-            if planned is not None:
-                return planned
-        return None
+        runs = self._runs(curve, bisect_right(self._spans.ends_list_s, end_s))
+        planned = _follow(runs, curve, count, work, held, change_s, wait_s)
+        if planned is None:
+            first = bisect_left(curve.counts, True, first + 1, key=lambda count: _most_work(runs, curve, count) >= work)
+            for count in curve.counts[first:]:
+                planned = _follow(runs, curve, count, work, held, change_s, wait_s)
+                if planned is not None:
+                    break
+        return planned
 
-    def _first_without_pauses(self, curve: SpeedUpCurve, work: float, first: int, free: Ints) -> int:
-        """Return the index of the fewest devices, from ``first``, that would be enough if changes cost nothing."""
-        lengths_s, last = self._spans.lengths_s[: len(free)], len(curve.counts)
-        while first < last:
-            middle = (first + last) // 2
-            if curve.speeds_up_to[np.minimum(free, curve.counts[middle])] @ lengths_s >= work:
-                last = middle
-            else:
-                first = middle + 1
-        return first
-
-    def _follow(
-        self, curve: SpeedUpCurve, count: int, work: float, free: Ints, held: int, change_s: float, wait_s: float
-    ) -> Reservation | None:
-        """Return the reservation of at most ``count`` devices that completes the work in the spans of ``free``."""
-        devices = curve.largest_up_to[np.minimum(free, count)]
-        last = np.append((devices[1:] != devices[:-1]).nonzero()[0], len(devices) - 1)  # last span of each run
-        numbers, ends_s = devices[last], self._spans.ends_s[last]
-        begins_s = np.concatenate(((self._spans.now_s,), ends_s[:-1]))
-        pauses_s = np.full(len(last), change_s)
-        if numbers[0] == held:
-            pauses_s[0] = wait_s
-        speeds = curve.speeds_up_to[numbers]
-        done = (speeds * np.maximum(ends_s - begins_s - pauses_s, 0.0)).cumsum()
-        run = int(done.searchsorted(work))
-        if run == len(done):
-            return None
-        before = float(done[run - 1]) if run else 0.0
-        ends_s[run] = min(begins_s[run] + pauses_s[run] + (work - before) / speeds[run], ends_s[run])
-        numbers, ends_s = numbers[: run + 1], ends_s[: run + 1]
-        device_s = float(numbers @ (ends_s - begins_s[: run + 1]))
-        return Reservation(tuple(zip(ends_s.tolist(), numbers.tolist(), strict=True)), device_s, count)
+    def _runs(self, curve: SpeedUpCurve, spans: int) -> list[_Run]:
+        """Return the largest useful numbers of free devices in the first spans, without repetition."""
+        devices = curve.largest_up_to[np.minimum(self._free_devices()[:spans], curve.counts[-1])]
+        ends_s, runs, begin_s = self._spans.ends_list_s, [], self._spans.now_s
+        last = (devices[1:] != devices[:-1]).nonzero()[0]
+        for index, number in zip([*last.tolist(), spans - 1], [*devices[last].tolist(), int(devices[-1])], strict=True):
+            runs.append((begin_s, ends_s[index], number))
+            begin_s = ends_s[index]
+        return runs
 
     def ends_s(self, curve: SpeedUpCurve, work: float, change_s: float = 0.0) -> dict[int, float]:
         """Return the end time of a job for each maximum number of devices; after the last deadline, all are free."""
         ends_s_by_count = {}
+        runs = self._runs(curve, len(self._spans.ends_s))
         for count in curve.counts:
             if count > self._devices:
                 break
-            planned = self._follow(curve, count, max(work, _LEAST_WORK), self._free_devices(), 0, change_s, 0.0)
+            planned = _follow(runs, curve, count, max(work, _LEAST_WORK), 0, change_s, 0.0)
             assert planned is not None  # the last span has no end
             ends_s_by_count[count] = planned.ends_s
         return ends_s_by_count
@@ -190,7 +172,7 @@ class Capacity:
     def _add(self, reservation: Reservation, sign: int) -> None:
         begin, free = 0, self._free_devices()
         for end_s, number in reservation.runs:
-            end = int(self._spans.ends_s.searchsorted(end_s)) + 1
+            end = bisect_left(self._spans.ends_list_s, end_s) + 1
             free[begin:end] += sign * number
             begin = end
 
@@ -201,3 +183,34 @@ class Capacity:
             ending = np.bincount(last, [one.max_devices for one in self._reserved], len(ends_s)).astype(np.int64)
             self._free = self._devices - ending[::-1].cumsum()[::-1]
         return self._free
+
+
+def _most_work(runs: Iterable[_Run], curve: SpeedUpCurve, count: int) -> float:
+    """Return the work done on at most ``count`` devices if changes cost nothing."""
+    return sum(curve.speed_of[min(number, count)] * (end_s - begin_s) for begin_s, end_s, number in runs)
+
+
+def _follow(
+    runs: Sequence[_Run], curve: SpeedUpCurve, count: int, work: float, held: int, change_s: float, wait_s: float
+) -> Reservation | None:
+    """Return the reservation of at most ``count`` devices that completes the work; ``None`` if it ends too late."""
+    taken: list[tuple[float, int]] = []
+    done = device_s = 0.0
+    now, moves_s = held, wait_s + runs[0][0]  # the current number of devices, and the end of the pause after its change
+    for begin_s, end_s, free in runs:
+        number = free if free < count else count
+        if number == now and taken:
+            taken.pop()
+        elif number != now:
+            now, moves_s = number, begin_s + change_s
+        speed, from_s = curve.speed_of[number], max(begin_s, moves_s)
+        if speed and end_s > from_s:
+            added = speed * (end_s - from_s)
+            if done + added >= work:
+                job_end_s = min(from_s + (work - done) / speed, end_s)
+                taken.append((job_end_s, number))
+                return Reservation(tuple(taken), device_s + number * (job_end_s - begin_s), count)
+            done += added
+        taken.append((end_s, number))
+        device_s += number * (end_s - begin_s)
+    return None

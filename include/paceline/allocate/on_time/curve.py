@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from functools import cached_property
 from math import inf
 
@@ -31,12 +31,7 @@ class SpeedUpCurve:
     @cached_property
     def largest_up_to(self) -> Ints:
         """The largest of ``counts`` that is at most 0, 1, 2, ... devices."""
-        return np.array((0, *self.counts))[np.searchsorted(self.counts, np.arange(self.counts[-1] + 1), side="right")]
-
-    @cached_property
-    def speeds_up_to(self) -> Floats:
-        """The speed on the largest of ``counts`` that is at most 0, 1, 2, ... devices."""
-        return np.array((0.0, *self.per_s))[np.searchsorted(self.counts, np.arange(self.counts[-1] + 1), side="right")]
+        return np.repeat((0, *self.counts), np.diff((0, *self.counts, self.counts[-1] + 1)))
 
     @cached_property
     def _hull(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -58,7 +53,10 @@ class SpeedUpCurve:
         if not self.is_fast_enough(work, within_s):
             return inf
         speeds, counts = self._hull
-        return within_s * float(np.interp(work / within_s, speeds, counts))
+        rate = work / within_s
+        right = min(max(bisect_left(speeds, rate), 1), len(speeds) - 1)
+        slope = (counts[right] - counts[right - 1]) / (speeds[right] - speeds[right - 1])
+        return within_s * min(counts[right - 1] + slope * (rate - speeds[right - 1]), counts[-1])
 
     def next_count(self, count: int) -> int | None:
         """Return the next larger useful number of devices; ``None`` after the largest."""

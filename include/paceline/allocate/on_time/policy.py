@@ -124,17 +124,17 @@ class OnTime:
         due = planner.due
         weights = {due[index].job.weight for index in feasible}
         promised = {index for index in feasible if self._keep_promises and due[index].job.name in self._planned}
-        if len(weights) == 1 and promised <= plan.keys() and len(plan) >= len(planner.small_jobs(feasible)):
+        most, *small = planner.small_jobs(feasible, (1.0, *_FILL_FRACTIONS))
+        if len(weights) == 1 and promised <= plan.keys() and len(plan) >= len(most):
             return plan  # as many jobs as the upper bound
         # The last plan is still feasible, so the new plan must not be worse. Each job keeps its number of devices,
         # because the plan reserves these devices for other jobs when the job ends.
         repeated = planner.reserve_in_order(self._last_order(due, feasible), min_devices=self._planned)
         promised &= repeated.keys()
         best = plan if promised <= plan.keys() and planner.weight(plan) >= planner.weight(repeated) else repeated
-        for share in _FILL_FRACTIONS:
-            chosen = sorted(planner.small_jobs(feasible, share))
+        for chosen in small:
             if planner.weight(chosen) > planner.weight(best):
-                other = planner.reserve_in_order(chosen)
+                other = planner.reserve_in_order(sorted(chosen))
                 if promised <= other.keys() and planner.weight(other) > planner.weight(best):
                     best = other
         return best

@@ -102,17 +102,21 @@ class Node:
     name:
         Unique name of the node.
     devices:
-        Number of devices.
+        Number of devices that may be allocated now.
     kind:
         Device kind, a key of ``ClusterJob.speeds``.
     cost_per_s:
         Cost per second while 0, 1, 2, ... devices are in use (c_ng of ANDREAS); empty if the node is free of charge.
+    later:
+        Devices that can be allocated later: times in seconds, each with a number of devices. Only a policy that plans
+        ahead uses them.
     """
 
     name: str
     devices: int
     kind: str = DEVICE
     cost_per_s: tuple[float, ...] = ()
+    later: tuple[tuple[float, int], ...] = ()
 
     def __post_init__(self) -> None:
         if self.devices < 1:
@@ -123,6 +127,11 @@ class Node:
                 self.cost_per_s,
                 f"{self.devices + 1} numbers, for 0 to {self.devices} devices in use",
             )
+
+    @property
+    def all_devices(self) -> int:
+        """Number of devices, now and later."""
+        return self.devices + sum(number for _, number in self.later)
 
     def cost(self, used: int) -> float:
         """Return the cost per second while ``used`` devices are in use."""

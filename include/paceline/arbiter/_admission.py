@@ -70,9 +70,9 @@ def check_admission(
     (False, 15.0, 7.5)
     """
     speeds = job.speeds.get(node.kind)
-    if speeds is None or speeds.counts[0] > node.devices:
+    if speeds is None or speeds.counts[0] > node.all_devices:
         raise InvalidInputError(
-            f"{job.name}.speeds", sorted(job.speeds), f"speeds for {node.kind} on at most {node.devices} devices"
+            f"{job.name}.speeds", sorted(job.speeds), f"speeds for {node.kind} on at most {node.all_devices} devices"
         )
     curve, work = SpeedUpCurve(speeds), job.work_left(now_s)
     earlier = [
@@ -80,17 +80,16 @@ def check_admission(
         for one in promised
         if one.deadline_s and one.name != job.name
     ]
-    earlier.sort(key=lambda one: one.deadline_s)
-    feasible, capacity = _plan_promised_jobs(earlier, node, now_s, change_s)
+    feasible, capacity, _ = _plan_promised_jobs(earlier, node, now_s, change_s)
     ends_s = capacity.ends_s(curve, work, change_s)
     last_s = min(ends_s.values())  # within the capacity that promised jobs leave free, so this end is always feasible
-    alone_s = min(Capacity(node.devices, now_s, []).ends_s(curve, work, change_s).values())
+    alone_s = min(Capacity(Node(node.name, node.all_devices), now_s, []).ends_s(curve, work, change_s).values())
     new = _PlannedJob.from_job(job, alone_s, node, now_s)
 
     def fits(deadline_s: float) -> bool:
         """Return whether all jobs fit if the new job has this deadline."""
         all_jobs = sorted([*feasible, replace(new, deadline_s=deadline_s)], key=lambda one: one.deadline_s)
-        room = Capacity(node.devices, now_s, (one.deadline_s for one in all_jobs))
+        room = Capacity(node, now_s, (one.deadline_s for one in all_jobs))
         return len(_reserve_in_order(all_jobs, room, change_s)) == len(all_jobs)
 
     earliest_s = _earliest_feasible_s(fits, alone_s, last_s)
@@ -106,6 +105,20 @@ def check_admission(
         alone_s=alone_s,
         devices=next(enough) if earliest_s <= deadline_s else None,
     )
+
+
+def promises_fit_as_well(
+    promised: Sequence[ClusterJob], node: Node, other: Node, now_s: float, change_s: float = 0.0
+) -> bool:
+    """Return whether promised deadlines fit into ``node`` as well as into ``other``, which has more free devices."""
+
+    def lateness(pool: Node) -> tuple[int, float]:
+        """Return the number of jobs that do not fit, and the deadline extension of the others."""
+        planned = [_PlannedJob.from_job(job, job.deadline_s, pool, now_s) for job in promised if job.deadline_s]
+        feasible, _, stretch = _plan_promised_jobs(planned, pool, now_s, change_s)
+        return len(planned) - len(feasible), stretch
+
+    return lateness(node) <= lateness(other)
 
 
 @dataclass(frozen=True)
@@ -127,15 +140,19 @@ class _PlannedJob:
 
 def _plan_promised_jobs(
     promised: Sequence[_PlannedJob], node: Node, now_s: float, change_s: float
-) -> tuple[list[_PlannedJob], Capacity]:
-    """Plan promised jobs with the smallest deadline extension; return the feasible jobs and the remaining capacity."""
+) -> tuple[list[_PlannedJob], Capacity, float]:
+    """Plan promised jobs by deadline, with the smallest deadline extension.
+
+    Return the feasible jobs, the remaining capacity, and the extension as a fraction.
+    """
+    promised = sorted(promised, key=lambda one: one.deadline_s)
     for stretch in (0.0, *STRETCHES):
         stretched = [one.with_stretch(stretch) for one in promised]
-        capacity = Capacity(node.devices, now_s, (one.deadline_s for one in stretched))
+        capacity = Capacity(node, now_s, (one.deadline_s for one in stretched))
         if len(_reserve_in_order(stretched, capacity, change_s)) == len(promised):
-            return stretched, capacity
-    capacity = Capacity(node.devices, now_s, (one.deadline_s for one in promised))
-    return _reserve_in_order(promised, capacity, change_s), capacity
+            return stretched, capacity, stretch
+    capacity = Capacity(node, now_s, (one.deadline_s for one in promised))
+    return _reserve_in_order(promised, capacity, change_s), capacity, 0.0
 
 
 def _reserve_in_order(jobs: Sequence[_PlannedJob], capacity: Capacity, change_s: float) -> list[_PlannedJob]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from paceline.allocate import ClusterJob, Node, OnTime, Policy, check
-from paceline.arbiter._admission import check_admission
+from paceline.arbiter._admission import check_admission, promises_fit_as_well
 from paceline.arbiter._demand import POOL, cluster_job
 from paceline.arbiter._grants import DesiredCeiling, Grant, next_grants
 from paceline.arbiter._request import DeviceRequest
@@ -76,7 +76,7 @@ class Arbiter:
         self._deadlines_s: Mapping[str, float] = {}
         self._known: dict[str, RemainingWork] = {}
         self._warm_up = WarmUp()
-        self._warming_up: Mapping[str, float] = {}  # jobs in warm-up, and the devices that they keep
+        self._warming_up: Mapping[str, tuple[float, float]] = {}  # devices that jobs in warm-up keep, and until when
         self._targets: dict[str, DesiredCeiling] = {}
         self._on_time: list[str] = []
 
@@ -98,8 +98,7 @@ class Arbiter:
         active = [request for request in requests if not request.ended and not request.lost]
         lost = sum(request.committed for request in requests if request.lost)
         self._warming_up = self._warm_up.update(active, self._known, now_s)
-        left = self.devices - lost - sum(self._warming_up.values())
-        self._node = Node(POOL, max(int(left / self._unit + 1e-6), 1))
+        self._node = self._free_pool(lost)
         inputs = {
             request.key: (request.deadline_s, request.key in self._known, request.key in self._warming_up)
             for request in active
@@ -108,6 +107,7 @@ class Arbiter:
         has_needy_job = any(request.late or not self._has_devices(request) for request in active)
         due = has_needy_job and now_s >= self._decided_s + _LATE_EVERY_S
         if inputs != self._decided_inputs or due or now_s >= min(self._decided_s + self._every_s, self._replan_s):
+            self._end_harmful_warm_ups(active, lost, now_s)
             self._decide(active, now_s)
             self._decided_inputs, self._decided_s = inputs, now_s
             self._known = {key: remaining for key, remaining in self._known.items() if key in inputs}
@@ -136,6 +136,25 @@ class Arbiter:
         same = before_s is not None and abs(before_s - request.deadline_s) < _DEADLINE_TOLERANCE_S
         return replace(request, deadline_s=before_s) if before_s is not None and same else request
 
+    def _free_pool(self, lost: float) -> Node:
+        """Return the pool without the devices of lost jobs, and until the end of warm-ups without their devices."""
+        left = self.devices - lost - sum(devices for devices, _ in self._warming_up.values())
+        later = tuple((ends_s, round(devices / self._unit)) for devices, ends_s in self._warming_up.values())
+        return Node(POOL, max(int(left / self._unit + 1e-6), 1), later=later)
+
+    def _end_harmful_warm_ups(self, requests: Sequence[DeviceRequest], lost: float, now_s: float) -> None:
+        """End the latest warm-ups as long as promised deadlines are feasible only without them."""
+        jobs = self._cluster_jobs(requests, now_s)
+        promised = [job for key, job in jobs.items() if job.promised or key in self._on_time]
+        whole = Node(POOL, self._node.all_devices)
+        while self._warming_up and promised:
+            if promises_fit_as_well(promised, self._node, whole, now_s, _CHANGE_S):
+                return
+            latest = max(self._warming_up, key=lambda key: self._warming_up[key][1])
+            self._warm_up.end(latest)
+            self._warming_up = {key: kept for key, kept in self._warming_up.items() if key != latest}
+            self._node = self._free_pool(lost)
+
     def _decide(self, requests: Sequence[DeviceRequest], now_s: float) -> None:
         jobs = self._cluster_jobs(requests, now_s)
         allocation = self._policy.allocate(list(jobs.values()), [self._node], now_s, rescale=True)
@@ -151,7 +170,8 @@ class Arbiter:
                 reason = (
                     f"the pool is too small: it has {self.devices:g} devices, the job needs {request.min_devices:g}"
                 )
-            devices = placed.devices * self._unit if placed is not None else self._warming_up.get(request.key, 0.0)
+            kept, _ = self._warming_up.get(request.key, (0.0, now_s))
+            devices = placed.devices * self._unit if placed is not None else kept
             if placed is None and not request.shared:
                 devices = request.min_devices  # a job that does not wait for grants cannot be preempted
             self._targets[request.key] = DesiredCeiling(round(devices, 9), reason)
@@ -159,28 +179,42 @@ class Arbiter:
         self._on_time = [key for key in jobs if key not in allocation.late]
 
     def _cluster_jobs(self, requests: Sequence[DeviceRequest], now_s: float) -> dict[str, ClusterJob]:
+        """Return all jobs except those in warm-up, by name, in order of arrival, as policies expect them."""
         others = [request for request in requests if request.key not in self._warming_up]
-        share = self._node.devices * self._unit / max(len(others), 1)
-        jobs = (
-            cluster_job(request, self._known.get(request.key), share, self._node.devices, self._unit, now_s)
-            for request in others
-        )
-        # Policies expect the order of arrival.
-        return {job.name: job for job in sorted(filter(None, jobs), key=lambda job: job.arrived_s)}
+        jobs = self._as_cluster_jobs(others, len(others), now_s)
+        return {job.name: job for job in sorted(jobs, key=lambda job: job.arrived_s)}
+
+    def _as_cluster_jobs(self, requests: Sequence[DeviceRequest], sharing: int, now_s: float) -> Iterator[ClusterJob]:
+        """Yield each job; a job of unknown speed is assumed to need its share among ``sharing`` jobs."""
+        devices = self._node.all_devices
+        share = devices * self._unit / max(sharing, 1)
+        for request in requests:
+            job = cluster_job(request, self._known.get(request.key), share, devices, self._unit, now_s)
+            if job is not None:
+                yield job
 
     def _admission_results(
         self, new: Sequence[DeviceRequest], requests: Sequence[DeviceRequest], now_s: float
     ) -> dict[str, _AdmissionResult]:
-        """Return the results of admission checks for new jobs whose remaining work is known."""
+        """Return the results of admission checks for new jobs whose remaining work is known.
+
+        If a deadline fits only if the jobs in warm-up need little, there is no result until their speed is known.
+        """
         known = [request for request in new if request.key in self._known]
-        if not known or self._warming_up:  # capacity for new jobs is unknown during warm-ups
+        if not known:
             return {}
         jobs = self._cluster_jobs(requests, now_s)
         promised = [jobs[key] for key in self._on_time if key in jobs]
+        warming_up = [request for request in requests if request.key in self._warming_up]
+        assumed = list(self._as_cluster_jobs(warming_up, len(requests), now_s))
+        at_best = Node(POOL, self._node.all_devices)  # if all warm-ups end now
         admissions = {}
         for request in known:
             if request.key in jobs and request.user_deadline_s is not None:
-                admission = check_admission(jobs[request.key], promised, self._node, now_s)
+                job = jobs[request.key]
+                admission = check_admission(job, [*promised, *assumed], self._node, now_s)
+                if not admission.fits and warming_up and check_admission(job, promised, at_best, now_s).fits:
+                    continue
                 ends_s = admission.earliest_s + self._known[request.key].after_s
                 earliest_s = request.began_s + (ends_s - request.began_s) / request.alpha - request.origin_s
                 admissions[request.key] = _AdmissionResult(request.user_deadline_s, admission.fits, earliest_s)

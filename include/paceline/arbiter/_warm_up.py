@@ -12,8 +12,7 @@ _LIMIT_S = 60.0  # maximum warm-up; a start takes about 10 s, on few cores about
 class WarmUp:
     """Tracks which jobs are in warm-up.
 
-    Preempting a job in warm-up wastes its start-up time and leaves its speed unknown. If the arbiter promised these
-    devices to other jobs before the speed is known, it might promise too many devices.
+    Preempting a job in warm-up wastes its start-up time and leaves its speed unknown.
 
     Examples
     --------
@@ -22,17 +21,33 @@ class WarmUp:
     >>> new = DeviceRequest("new", "starting", 0, 60, 0, 1, 0.1, 2, 0.05, held=0.4, applied_grant=1, ceiling=has)
     >>> warm_up = WarmUp()
     >>> warm_up.update([new], known=(), now_s=0.0), warm_up.update([new], known=(), now_s=60.0)
-    ({'new': 0.4}, {})
+    ({'new': (0.4, 60.0)}, {})
     """
 
     def __init__(self) -> None:
         self._since_s: dict[str, float] = {}
+        self._ended: set[str] = set()
 
-    def update(self, requests: Sequence[DeviceRequest], known: Collection[str], now_s: float) -> dict[str, float]:
-        """Return the jobs in warm-up with the devices that they keep; jobs in ``known`` have ended their warm-up."""
+    def update(
+        self, requests: Sequence[DeviceRequest], known: Collection[str], now_s: float
+    ) -> dict[str, tuple[float, float]]:
+        """Return the jobs in warm-up, each with its devices and the time until which it keeps them, in seconds.
+
+        Jobs in ``known`` have ended their warm-up.
+        """
         started = [request for request in requests if _has_started(request) and request.key not in known]
         self._since_s = {request.key: self._since_s.get(request.key, now_s) for request in started}
-        return {request.key: request.granted for request in started if now_s < self._since_s[request.key] + _LIMIT_S}
+        warming_up = {}
+        self._ended &= self._since_s.keys()
+        for request in started:
+            ends_s = self._since_s[request.key] + _LIMIT_S
+            if now_s < ends_s and request.key not in self._ended:
+                warming_up[request.key] = (request.granted, ends_s)
+        return warming_up
+
+    def end(self, key: str) -> None:
+        """End the warm-up of a job early, because a promised deadline needs its devices."""
+        self._ended.add(key)
 
 
 def _has_started(request: DeviceRequest) -> bool:

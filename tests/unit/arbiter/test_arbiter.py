@@ -269,7 +269,7 @@ def test_job_without_devices_is_reconsidered_before_next_regular_decision() -> N
     assert {grant.key for grant in grants} >= {"large"}, "the large job loses devices to the waiting job"
 
 
-def test_job_in_warm_up_keeps_its_devices_and_delays_admission_of_other_jobs() -> None:
+def test_job_in_warm_up_keeps_its_devices_and_delays_admissions_that_depend_on_its_speed() -> None:
     arbiter = Arbiter(1.2, every_s=1000.0)
     new = DeviceRequest("new", "starting", 0, 100, 0, 0, 0.1, 1.2, 0.05, 0.6, 1, Ceiling(0.6, 1), None)
     remaining = RemainingWork(50.0, 1.0, 0.0)
@@ -284,6 +284,26 @@ def test_job_in_warm_up_keeps_its_devices_and_delays_admission_of_other_jobs() -
     grants = {grant.key: grant.ceiling for grant in arbiter.step([trains, waits], 9.0)}
     assert grants["waits"].fits is False, "its deadline does not fit alongside the earlier job"
     assert "new" not in grants or grants["new"].devices > 0
+
+
+@pytest.mark.parametrize(("work", "fits"), [(20.0, True), (200.0, False)])
+def test_admission_that_does_not_depend_on_a_warm_up_has_a_result_at_once(work: float, fits: bool) -> None:
+    new = DeviceRequest("new", "starting", 0, 100, 0, 0, 0.1, 1.2, 0.05, 0.6, 1, Ceiling(0.6, 1), None)
+    remaining = RemainingWork(work, 1.0, 0.0)
+    waits = DeviceRequest("waits", "waiting", 1, 90, 0, 0, 0.1, 1.2, 0.05, 0.0, 0, None, remaining, user_deadline_s=90)
+    grants = {grant.key: grant.ceiling for grant in Arbiter(1.2).step([new, waits], 1.0)}
+    assert grants["waits"].fits is fits
+
+
+def test_warm_up_of_a_newcomer_breaks_no_promise_of_later_capacity() -> None:
+    promised = DeviceRequest(
+        "promised", "training", 0, 1000, 0, 9, 1, 4, 1, 2.0, 1, Ceiling(2.0, 1, deadline_s=1000, fits=True),
+        RemainingWork(3800.0, 1.0, 0.0), user_deadline_s=1000,
+    )  # fmt: skip
+    new = DeviceRequest("new", "starting", 5, 200, 0, 9, 1, 2, 1, 2.0, 1, Ceiling(2.0, 1), None)
+    arbiter = Arbiter(4, quantum=1)
+    arbiter.step([promised, new], 10.0)
+    assert arbiter._on_time == ["promised"], "after the warm-up, four devices are enough"
 
 
 def test_job_without_deadline_gets_spare_devices():

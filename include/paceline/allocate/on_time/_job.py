@@ -40,9 +40,7 @@ class JobCase:
 
     def fit(self, capacity: Capacity, change_s: float, min_devices: int = 0) -> Reservation | None:
         """Return the smallest reservation that meets the deadline."""
-        return capacity.fit(
-            self.curve, self.work_left, self.deadline_s, self.held, change_s, min_devices, self.wait_s
-        )
+        return capacity.fit(self.curve, self.work_left, self.deadline_s, self.held, change_s, min_devices, self.wait_s)
 
     def is_fast_enough(self, now_s: float) -> bool:
         """Return whether the job is on time on its fastest number of devices."""

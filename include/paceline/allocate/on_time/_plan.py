@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 
+from paceline.allocate._model import Node
 from paceline.allocate.on_time._bound import moore_hodgson
 from paceline.allocate.on_time._job import JobCase
 from paceline.allocate.on_time.capacity import Capacity, Reservation
@@ -21,22 +22,22 @@ class Planner:
     ----------
     due:
         All jobs with deadlines; plans refer to their indices.
-    devices:
-        Number of devices of the pool.
+    node:
+        The pool.
     now_s:
         The time in seconds.
     change_s:
         Seconds without progress when the allocation of a job changes.
     """
 
-    def __init__(self, due: Sequence[JobCase], devices: int, now_s: float, change_s: float) -> None:
+    def __init__(self, due: Sequence[JobCase], node: Node, now_s: float, change_s: float) -> None:
         self.due = due
-        self._devices, self._now_s, self._change_s = devices, now_s, change_s
-        self._pool = Capacity(devices, now_s, (case.deadline_s for case in due))
+        self._node, self._now_s, self._change_s = node, now_s, change_s
+        self._pool = Capacity(node, now_s, (case.deadline_s for case in due))
 
     def with_new_deadlines(self) -> Planner:
         """Return a planner for the current deadlines of the jobs."""
-        return Planner(self.due, self._devices, self._now_s, self._change_s)
+        return Planner(self.due, self._node, self._now_s, self._change_s)
 
     def weight(self, chosen: Iterable[int]) -> float:
         """Return the total weight of jobs."""
@@ -46,7 +47,7 @@ class Planner:
         """Yield the largest set of jobs that fills at most each share of the pool, as one divisible machine."""
         needs = [self.due[index].demand(self._now_s, index) for index in feasible]
         for share in shares:
-            yield moore_hodgson(needs, share * self._devices)
+            yield moore_hodgson(needs, share * self._node.all_devices)
 
     def reserve_in_order(
         self, chosen: Iterable[int], *, swap: bool = False, min_devices: Mapping[str, int] | None = None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
-from math import inf
 
 from paceline.allocate.on_time._job import JobCase
 

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from paceline.allocate._model import Node
 from paceline.allocate.on_time._spans import Spans
 from paceline.allocate.on_time.curve import ROUNDING, Ints, SpeedUpCurve
-
 
 _LEAST_WORK = 1e-300  # so that a job without work ends in a span in which it has devices
 
@@ -50,8 +50,8 @@ class Capacity:
 
     Parameters
     ----------
-    devices:
-        Number of devices of the pool.
+    node:
+        The pool.
     now_s:
         The time in seconds.
     deadlines_s:
@@ -59,8 +59,8 @@ class Capacity:
 
     Examples
     --------
-    >>> from paceline.allocate import Speeds
-    >>> capacity = Capacity(4, 0.0, [10.0, 20.0])
+    >>> from paceline.allocate import Node, Speeds
+    >>> capacity = Capacity(Node("pool", 4), 0.0, [10.0, 20.0])
     >>> curve = SpeedUpCurve(Speeds.linear(4))
     >>> first = capacity.fit(curve, work=30.0, deadline_s=10.0)
     >>> first.devices_now, round(first.device_s, 3)
@@ -72,21 +72,29 @@ class Capacity:
     True
     """
 
-    def __init__(self, devices: int, now_s: float, deadlines_s: Iterable[float]) -> None:
-        self._devices = devices
-        self._spans = Spans(now_s, deadlines_s)
+    def __init__(self, node: Node, now_s: float, deadlines_s: Iterable[float]) -> None:
+        self._devices = node.all_devices
+        later = [(time_s, number) for time_s, number in node.later if time_s > now_s]
+        self._spans = Spans(now_s, [*deadlines_s, *(time_s for time_s, _ in later)])
+        until_s = [(self._spans.last_end_s(time_s), number) for time_s, number in later]
+        self._in_use = [Reservation((one,), 0.0, one[1]) for one in until_s]  # devices that can be allocated later
         # While every job keeps one number of devices, the sum of these numbers shows what fits: the free devices of
         # each span are computed when a job does not fit beside this sum.
-        self._unreserved = devices  # at most the number of free devices in each span
+        self._unreserved = 0  # at most the number of free devices in each span
         self._reserved: list[Reservation] = []  # those that _free does not contain yet; each has one run
         self._free: Ints | None = None
+        self._clear()
 
     def empty(self) -> Capacity:
-        """Return the capacity of the whole pool in the same spans."""
+        """Return the capacity of the pool in the same spans, without the reservations of jobs."""
         other = object.__new__(Capacity)
-        other._devices, other._spans, other._unreserved = self._devices, self._spans, self._devices
-        other._reserved, other._free = [], None
+        other._devices, other._spans, other._in_use = self._devices, self._spans, self._in_use
+        other._clear()
         return other
+
+    def _clear(self) -> None:
+        self._unreserved = self._devices - sum(one.max_devices for one in self._in_use)
+        self._reserved, self._free = list(self._in_use), None
 
     def fit(
         self,

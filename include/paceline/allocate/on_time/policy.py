@@ -70,7 +70,7 @@ class OnTime:
         node = nodes[0]
         known, self._curves = self._curves, {}
         cases = [self._job_case(job, node, now_s, known) for job in jobs]
-        planned, late = self._plan(cases, node.devices, now_s)
+        planned, late = self._plan(cases, node, now_s)
         devices_of = distribute(planned, late, node.devices, now_s, self._change_s)
         return Allocation(
             placements={
@@ -97,7 +97,7 @@ class OnTime:
         self._curves[id(speeds)] = known
         return JobCase(job, known[1], now_s, self._change_s)
 
-    def _plan(self, cases: Sequence[JobCase], devices: int, now_s: float) -> tuple[list[JobCase], list[JobCase]]:
+    def _plan(self, cases: Sequence[JobCase], node: Node, now_s: float) -> tuple[list[JobCase], list[JobCase]]:
         """Return the jobs that are on time, and all other jobs."""
         due = [case for case in cases if case.job.deadline_s is not None]
         due.sort(key=lambda case: (case.deadline_s, case.job.arrived_s))
@@ -106,7 +106,7 @@ class OnTime:
             self._planned = {**earlier, **self._planned}
         self._seen = {case.job.name for case in cases}
         feasible = [index for index, case in enumerate(due) if case.is_fast_enough(now_s)]
-        planner = Planner(due, devices, now_s, self._change_s)
+        planner = Planner(due, node, now_s, self._change_s)
         # With promises, do not swap jobs: a later decision could not reproduce the plan and would break promises.
         plan = planner.reserve_in_order(feasible, swap=len(due) <= _MAX_SWAP_JOBS and not self._keep_promises)
         if len(plan) < len(feasible):

@@ -1,0 +1,67 @@
+"""A newcomer, waiting or already starting, never makes an arbiter drop a deadline that it has promised."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline.arbiter import Arbiter, DeviceRequest
+from paceline.contract import Ceiling
+from paceline.control import RemainingWork
+
+DEVICES = 8
+
+_jobs = st.lists(
+    st.tuples(
+        st.integers(1, 3), st.integers(3, 8), st.integers(0, 3), st.integers(20, 2000), st.integers(50, 1000),
+        st.sampled_from([0.7, 1.0]),
+    ),
+    min_size=1,
+    max_size=5,
+)  # fmt: skip
+
+
+def a_request(name: str, numbers: tuple[int, int, int, int, int, float], left: float) -> DeviceRequest:
+    """Return the request of a job that has up to ``left`` devices."""
+    low, high, held, work, deadline_s, exponent = numbers
+    held = held if low <= held <= left else 0
+    ceiling = Ceiling(float(held), 1, deadline_s=float(deadline_s), fits=True, earliest_s=0.0)
+    return DeviceRequest(
+        name, "training" if held else "waiting", 0, deadline_s, 0, 0, low, high, 1, held, 1, ceiling,
+        RemainingWork(float(work), exponent, 1.0), user_deadline_s=deadline_s,
+    )  # fmt: skip
+
+
+def on_time(arbiter: Arbiter, requests: list[DeviceRequest], now_s: float) -> set[str]:
+    """Return the jobs that an arbiter plans to be on time."""
+    arbiter.step(requests, now_s)
+    return set(arbiter._on_time)
+
+
+@settings(max_examples=300)
+@given(_jobs, _jobs, st.booleans(), st.booleans())
+def test_newcomers_do_not_change_who_of_the_others_is_on_time(earlier, newcomers, starting, restarted) -> None:
+    requests, left = [], float(DEVICES)
+    for number, numbers in enumerate(earlier):
+        requests.append(a_request(f"earlier {number}", numbers, left))
+        left -= requests[-1].held
+    arbiter = Arbiter(DEVICES, quantum=1)
+    promised = on_time(arbiter, requests, 0.0)
+    if restarted:  # the next arbiter reads the promises from the stored ceilings
+        requests = [
+            request if request.key in promised else replace(request, ceiling=replace(request.ceiling, fits=False))
+            for request in requests
+        ]
+        arbiter = Arbiter(DEVICES, quantum=1)
+    new = []
+    for number, numbers in enumerate(newcomers):
+        request = replace(a_request(f"new {number}", numbers, left if starting else 0.0), arrived_s=1.0, ceiling=None)
+        if request.held:
+            request = replace(request, state="starting", remaining=None, ceiling=Ceiling(request.held, 1))
+        left -= request.held
+        new.append(request)
+    without = on_time(deepcopy(arbiter), requests, 1.0) & promised
+    assert without <= on_time(arbiter, requests + new, 1.0)

@@ -36,8 +36,8 @@ ENTRY_POINTS |= {
 }
 EXPORTS = {
     "paceline.allocate": (
-        "DEVICE Allocation ClusterJob Greedy Growing ImpossibleAllocationError LeastCost Node OnTime Placement Policy "
-        "RandomizedGreedy RollingHorizon Speeds check edf fifo free_devices most_on_time priority"
+        "DEVICE Allocation ClusterJob ElasticFlow Greedy Growing ImpossibleAllocationError LeastCost Node OnTime "
+        "Placement Policy RandomizedGreedy RollingHorizon Speeds check edf fifo free_devices most_on_time priority"
     ),
     "paceline.arbiter": "Arbiter DeviceRequest Grant",
     "paceline.contract": (

@@ -19,12 +19,14 @@ from paceline.allocate._model import (
 )
 from paceline.allocate._ordered import edf, fifo, priority
 from paceline.allocate.andreas import LeastCost, RandomizedGreedy
+from paceline.allocate.elasticflow import ElasticFlow
 from paceline.allocate.modelarts import Greedy, RollingHorizon
 from paceline.allocate.on_time import OnTime, most_on_time
 
 __all__ = [
     "DEVICE",
     "Allocation",
+    "ElasticFlow",
     "Greedy",
     "Growing",
     "ImpossibleAllocationError",

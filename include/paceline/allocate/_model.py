@@ -214,12 +214,15 @@ class Allocation:
         Names of the jobs that are predicted to miss their deadline.
     replan_s:
         Time of the next change in the policy's plan; the policy has to decide again by then, even without an event.
+    rejected:
+        Names of the jobs that the policy refuses to run.
     """
 
     placements: Mapping[str, Placement]
     reasons: Mapping[str, str] = field(default_factory=dict)
     late: frozenset[str] = frozenset()
     replan_s: float = inf
+    rejected: frozenset[str] = frozenset()
 
 
 class Policy(Protocol):

@@ -6,7 +6,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +17,22 @@ if TYPE_CHECKING:
     from paceline.allocate import Node, Policy
     from paceline.simulate.cluster import Arrival, SimulationResult
 
-_HEADINGS = ("POLICY", "DONE", "ON TIME", "QUEUED", "TOTAL", "IN USE", "CHANGES", "COST", "TOOK")
-_POLICIES = ("fifo", "edf", "ps", "greedy", "milp", "rg", "least_cost", "growing", "on_time")
+_HEADINGS = (
+    "POLICY",
+    "DONE",
+    "ON TIME",
+    "REJECTED",
+    "ACCEPTED LATE",
+    "QUEUED",
+    "TOTAL",
+    "IN USE",
+    "CHANGES",
+    "COST",
+    "TOOK",
+)
+_POLICIES = (
+    "fifo", "edf", "ps", "greedy", "milp", "rg", "least_cost", "growing", "on_time", "on_time_promises", "elasticflow",
+)  # fmt: skip
 _SYNTHETIC = ("modelarts", "modelarts-all", "andreas-small", "andreas-large")
 
 
@@ -62,6 +76,14 @@ def add_command(commands: Any) -> None:
         metavar="S",
         help="seconds between snapshots (default: one at each stop)",
     )
+    simulate.add_argument(
+        "--slot", type=float, default=60.0, metavar="S", help="length of ElasticFlow's slots in seconds (%(default)s)"
+    )
+    simulate.add_argument(
+        "--elasticflow-overhead",
+        action="store_true",
+        help="stop all running jobs at each decision for the time that ElasticFlow's simulator counts",
+    )
     simulate.add_argument("--json", type=Path, default=None, metavar="FILE", help="write the results as JSON")
     simulate.add_argument(
         "--picture", type=Path, default=None, metavar="FILE", help="plot queue, device use and finished jobs over time"
@@ -72,6 +94,7 @@ def add_command(commands: Any) -> None:
 def _policies() -> dict[str, Callable[[argparse.Namespace], Policy]]:
     """Return a constructor for each policy name."""
     from paceline.allocate import (
+        ElasticFlow,
         Greedy,
         Growing,
         LeastCost,
@@ -93,6 +116,8 @@ def _policies() -> dict[str, Callable[[argparse.Namespace], Policy]]:
         "least_cost": lambda args: LeastCost(seed=args.seed, move_s=args.pause + (args.snapshot or 0.0) / 2),
         "growing": lambda args: Growing(),
         "on_time": lambda args: OnTime(change_s=args.pause),
+        "on_time_promises": lambda args: OnTime(change_s=args.pause, keep_promises=True),
+        "elasticflow": lambda args: ElasticFlow(slot_s=args.slot, change_s=args.pause),
     }
 
 
@@ -111,7 +136,7 @@ def _simulate(args: argparse.Namespace) -> int:
     require("worker", "numpy", "scipy", "tqdm", *(["matplotlib"] if args.picture else []))
     from tqdm import tqdm
 
-    from paceline.simulate.cluster import Friction, Simulation
+    from paceline.simulate.cluster import ElasticFlowOverhead, Friction, Simulation
 
     names = args.policy or ["edf", "on_time"]
     for name in names:
@@ -119,7 +144,12 @@ def _simulate(args: argparse.Namespace) -> int:
             raise InvalidInputError("--policy", name, f"one of {', '.join(_POLICIES)}")
     policies = _policies()
     workload = _workload(args)
-    friction = Friction(delay_s=args.delay, pause_s=args.pause, snapshot_every_s=args.snapshot)
+    friction = Friction(
+        delay_s=args.delay,
+        pause_s=args.pause,
+        snapshot_every_s=args.snapshot,
+        rounds=ElasticFlowOverhead(args.slot) if args.elasticflow_overhead else None,
+    )
     results, durations_s = [], []
     with tqdm(total=len(workload.arrivals) * len(names), unit="job", leave=False) as bar:
         for name in names:
@@ -133,7 +163,7 @@ def _simulate(args: argparse.Namespace) -> int:
                 period_s=args.period,
                 pue=workload.pue,
             )
-            results.append(simulation.run(bar.update))
+            results.append(replace(simulation.run(bar.update), policy=name))
             durations_s.append(time.perf_counter() - began_s)
     print(table(results, workload.devices, durations_s))
     if args.json:
@@ -174,7 +204,7 @@ def _workload(args: argparse.Namespace) -> _Workload:
 
 
 def table(results: Sequence[SimulationResult], devices: int, durations_s: Sequence[float]) -> str:
-    """Return the results as a text table."""
+    """Return the results as a text table; ``ACCEPTED LATE`` is ``SimulationResult.accepted_late``."""
     rows: list[tuple[str, ...]] = [_HEADINGS]
     for result, seconds in zip(results, durations_s, strict=True):
         used = result.device_s / (devices * result.ended_s) if result.ended_s else 0.0
@@ -183,6 +213,8 @@ def table(results: Sequence[SimulationResult], devices: int, durations_s: Sequen
                 result.policy,
                 f"{result.done} of {result.jobs}",
                 f"{result.deadlines_met_pct:.1f} %" if result.with_deadline else "-",
+                str(result.rejected) if result.rejected else "-",
+                str(result.accepted_late) if result.with_deadline else "-",
                 _duration(result.mean_queue_s),
                 _duration(result.mean_total_s),
                 f"{100 * used:.0f} %",

@@ -1,6 +1,7 @@
 """The simulated cluster conserves devices, jobs and work."""
 
 import random
+from dataclasses import replace
 from math import inf
 
 import pytest
@@ -213,6 +214,42 @@ def test_stopped_job_resumes_from_last_snapshot():
     assert outcomes["a"].departed_s == pytest.approx(17 + 5 + 90)
     _, saved = run(arrivals, ScriptedPolicy({"a": 1}, {"b": 1}, {"a": 1}))
     assert saved["a"].departed_s == pytest.approx(17 + 5 + 83)
+
+
+@pytest.mark.parametrize(
+    ("pause_s", "ends_s"),
+    [
+        # Job a does 4 of work on one device and 4 * 1.6 on two, loses both, waits until 10 s and starts again.
+        (0.0, 10 + 100),
+        # With a pause of 1 s, the resize writes a checkpoint after 3 of work, and job a loses only 3 * 1.6.
+        (1.0, 12 + 97),
+    ],
+)
+def test_resize_saves_work_only_if_it_restarts_the_processes(pause_s, ends_s):
+    arrivals = [
+        Arrival("a", 0.0, 100.0, CURVE),
+        Arrival("resizes a", 4.0, 1000.0, CURVE, cancelled_after_s=0.5),
+        Arrival("preempts a", 8.0, 1000.0, CURVE, cancelled_after_s=2.0 + pause_s),
+    ]
+    policy = ScriptedPolicy({"a": 1}, {"a": 2}, {"a": 2}, {"preempts a": 8}, {"a": 1})
+    _, outcomes = run(arrivals, policy, friction=Friction(pause_s=pause_s, snapshot_every_s=60.0))
+    assert outcomes["a"].departed_s == pytest.approx(ends_s)
+
+
+def test_rejected_job_departs_and_misses_its_deadline():
+    class RejectingPolicy(ScriptedPolicy):
+        def allocate(self, jobs, nodes, now_s, *, rescale):
+            allocation = super().allocate(jobs, nodes, now_s, rescale=rescale)
+            return replace(allocation, rejected=frozenset({"b"}))
+
+    arrivals = [
+        Arrival("a", 0.0, 10.0, CURVE, deadline_s=5.0),
+        Arrival("b", 1.0, 10.0, CURVE, deadline_s=99.0),
+        Arrival("c", 2.0, 1.0, CURVE, deadline_s=99.0),
+    ]
+    result, outcomes = run(arrivals, RejectingPolicy({"a": 1, "c": 1}))
+    assert (outcomes["b"].status, outcomes["b"].departed_s, outcomes["b"].met) == ("rejected", 1.0, False)
+    assert (result.done, result.rejected, result.deadlines_met, result.accepted_late) == (2, 1, 1, 1)
 
 
 def test_bug_time_counts_from_the_start_of_training_and_cancellation_time_from_arrival():

@@ -15,7 +15,7 @@ _MAX_SAMPLES = 2000
 
 
 class JobOutcome(NamedTuple):
-    """A departed job: its status ("done", "broken" or "cancelled"), and its times of arrival, start and departure."""
+    """A departed job: its status ("done", "broken", "cancelled" or "rejected"), and its times."""
 
     name: str
     status: str
@@ -23,6 +23,7 @@ class JobOutcome(NamedTuple):
     started_s: float | None
     departed_s: float
     met: bool | None  # whether the job met its deadline; None if it has none
+    accepted: bool  # whether the policy has once planned the job on time
 
 
 class ClusterSample(NamedTuple):
@@ -38,7 +39,9 @@ class ClusterSample(NamedTuple):
 class SimulationResult:
     """The result of a workload under a policy.
 
-    Means are over finished jobs; ``deadlines_met_pct`` is over all jobs with a deadline.
+    Means are over finished jobs; ``deadlines_met_pct`` is over all jobs with a deadline, and rejected jobs miss theirs.
+    ``accepted_late`` is the number of jobs with a deadline that the policy once did not predict to be late, but that
+    missed their deadline. A policy that predicts nothing accepts all jobs.
     """
 
     policy: str
@@ -46,8 +49,10 @@ class SimulationResult:
     done: int
     broken: int
     cancelled: int
+    rejected: int
     with_deadline: int
     deadlines_met: int
+    accepted_late: int
     mean_queue_s: float
     mean_total_s: float
     tardiness_cost: float
@@ -78,8 +83,8 @@ class Ledger:
     """Accumulates the result of a simulation."""
 
     def __init__(self, nodes: Sequence[Node], pue: float, on_outcome: Callable[[JobOutcome], None] | None) -> None:
-        self.departed = self.done = self.broken = self.cancelled = self.changes = 0
-        self._with_deadline = self._met = 0
+        self.departed = self.done = self.broken = self.cancelled = self.rejected = self.changes = 0
+        self._with_deadline = self._met = self._accepted_late = 0
         self._queue_s = self._total_s = self._tardiness = 0.0
         self._energy = self._device_s = 0.0
         self._nodes, self._pue = nodes, pue
@@ -109,15 +114,17 @@ class Ledger:
         else:
             self.broken += status == "broken"
             self.cancelled += status == "cancelled"
+            self.rejected += status == "rejected"
         if arrival.deadline_s is not None:
             self._with_deadline += 1
             late_s = now_s - arrival.deadline_s
             met = status == "done" and late_s <= 1e-6 * max(1.0, abs(arrival.deadline_s))
             self._met += met
+            self._accepted_late += job.accepted and not met
             if status == "done":
                 self._tardiness += arrival.weight * max(0.0, late_s)
         if self._on_outcome is not None:
-            self._on_outcome(JobOutcome(arrival.name, status, arrival.arrives_s, started_s, now_s, met))
+            self._on_outcome(JobOutcome(arrival.name, status, arrival.arrives_s, started_s, now_s, met, job.accepted))
 
     def sample(self, now_s: float, active: Mapping[str, RunningJob], used: Mapping[str, int]) -> None:
         """Record every ``_stride``-th sample; at the limit, drop every second sample and double the stride."""
@@ -140,8 +147,10 @@ class Ledger:
             done=self.done,
             broken=self.broken,
             cancelled=self.cancelled,
+            rejected=self.rejected,
             with_deadline=self._with_deadline,
             deadlines_met=self._met,
+            accepted_late=self._accepted_late,
             mean_queue_s=self._queue_s / done,
             mean_total_s=self._total_s / done,
             tardiness_cost=self._tardiness,

@@ -15,6 +15,7 @@ class RunningJob:
     """
 
     __slots__ = (
+        "accepted",
         "arrival",
         "full_speed_s",
         "seq",
@@ -23,6 +24,7 @@ class RunningJob:
         "target",
         "trained_s",
         "unsaved_s",
+        "unsaved_work",
         "view",
         "work_left",
     )
@@ -37,6 +39,8 @@ class RunningJob:
         self.full_speed_s = inf  # time at which the job reaches its target speed
         self.trained_s = 0.0  # total time with devices
         self.unsaved_s = 0.0  # training time since the last snapshot
+        self.unsaved_work = 0.0  # work since the last snapshot
+        self.accepted = False  # whether the policy has once planned the job on time
         self.view = ClusterJob(
             name=arrival.name,
             arrived_s=arrival.arrives_s,
@@ -56,11 +60,19 @@ class RunningJob:
         self.work_left = max(0.0, self.work_left - self.speed * passed_s)
         if self.view.held is not None:
             self.trained_s += passed_s
-            if self.speed:
+            if self.speed and friction.snapshot_every_s is not None:
                 self.unsaved_s += passed_s
-                if friction.snapshot_every_s is not None:
+                self.unsaved_work += self.speed * passed_s
+                if self.unsaved_s >= friction.snapshot_every_s:
                     self.unsaved_s %= friction.snapshot_every_s
+                    self.unsaved_work = self.speed * self.unsaved_s
         self.since_s = now_s
+
+    def pause(self, now_s: float, seconds: float) -> None:
+        """Stop the progress of a running job, which must have advanced to ``now_s``, for some seconds at least."""
+        self.full_speed_s = max(now_s + seconds, self.full_speed_s if self.full_speed_s < inf else now_s)
+        self.speed = 0.0
+        self.update_view()
 
     def reach_target_speed(self) -> None:
         """End the pause and delay after a change of devices."""
@@ -72,9 +84,10 @@ class RunningJob:
         """Change the placement of the job, which must have advanced to ``now_s``; ``None`` stops the job."""
         held = self.view.held
         moved = held is not None and (placement is None or placement.node != held.node)
-        if moved and friction.snapshot_every_s is not None:
-            self.work_left = min(self.arrival.work, self.work_left + self.speed * self.unsaved_s)
-        self.unsaved_s = 0.0
+        if moved:  # the job resumes from its last snapshot
+            self.work_left = min(self.arrival.work, self.work_left + self.unsaved_work)
+        if moved or friction.pause_s:  # a resize with a pause restarts the processes from a checkpoint
+            self.unsaved_s = self.unsaved_work = 0.0
         self.view.held = placement
         if placement is None or node is None:
             self.speed = self.target = 0.0

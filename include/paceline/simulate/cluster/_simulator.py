@@ -81,6 +81,9 @@ class Simulation:
         self._cancels: list[tuple[float, int, RunningJob]] = []
         self._regular_s = inf  # the next periodic decision
         self._replan_s = inf  # time of the next change in the policy's plan
+        self._undecided: set[str] = set()  # active jobs that the policy has not yet planned on time
+        self._rounds = 0
+        self._round_s = -inf
         self._next_arrival = self._read_arrival()
         self._arrived = 0
 
@@ -94,6 +97,7 @@ class Simulation:
             if self.active and (changed or regular or now_s >= self._replan_s):
                 allocation = self._decide(rescale=regular or self._period_s is None)
                 self._replan_s = allocation.replan_s
+                self._accept_jobs(allocation)
                 self._apply_allocation(allocation)
             if self._period_s is not None and (regular or self._regular_s == inf):
                 next_regular_s = (floor(now_s / self._period_s + 1e-9) + 1) * self._period_s
@@ -125,7 +129,13 @@ class Simulation:
         )
 
     def _is_deadlocked(self) -> bool:
-        return bool(self.active) and self._next_arrival is None and not self._events and not any(self.used.values())
+        return (
+            bool(self.active)
+            and self._next_arrival is None
+            and self._replan_s == inf
+            and not self._events
+            and not any(self.used.values())
+        )
 
     def _process_events(self) -> bool:
         """Process all events up to now; return whether the policy has to decide again."""
@@ -162,6 +172,7 @@ class Simulation:
         self._arrived += 1
         job = RunningJob(arrival, self._arrived)
         self.active[arrival.name] = job
+        self._undecided.add(arrival.name)
         if arrival.cancelled_after_s < inf:
             heappush(self._cancels, (arrival.arrives_s + arrival.cancelled_after_s, job.seq, job))
 
@@ -185,12 +196,25 @@ class Simulation:
             self.ledger.account(self.now_s, self.used)
             self.used[job.view.held.node] -= job.view.held.devices
         del self.active[job.arrival.name]
+        self._undecided.discard(job.arrival.name)
         self._versions.pop(job.seq, None)
         self.ledger.record_departure(job, status, self.now_s)
 
     def _decide(self, *, rescale: bool) -> Allocation:
         jobs: list[ClusterJob] = [job.view for job in self.active.values()]
         return self._policy.allocate(jobs, self._nodes, self.now_s, rescale=rescale)
+
+    def _accept_jobs(self, allocation: Allocation) -> None:
+        """Mark the jobs that are planned on time as accepted, and remove rejected jobs."""
+        for name in allocation.rejected & self.active.keys():
+            job = self.active[name]
+            job.advance(self.now_s, self._friction)
+            job.accepted = False
+            self._remove_job(job, "rejected")
+        accepted = self._undecided - allocation.late
+        for name in accepted:
+            self.active[name].accepted = True
+        self._undecided -= accepted
 
     def _apply_allocation(self, allocation: Allocation) -> None:
         placements = allocation.placements
@@ -199,7 +223,9 @@ class Simulation:
         ]
         if len(placements) > len(self.active) or any(name not in self.active for name in placements):
             raise ImpossibleAllocationError(f"{self._policy.name}: the allocation contains an unknown job")
+        changed = {job.arrival.name for job, _ in changes}
         if not changes:
+            self._begin_round(changed)
             return
         self.ledger.account(self.now_s, self.used)
         for job, _ in changes:
@@ -210,6 +236,23 @@ class Simulation:
             job.place(placement, self._occupy_devices(placement), self.now_s, self._friction)
             self.ledger.changes += 1
             self._schedule_event(job)
+        self._begin_round(changed)
+
+    def _begin_round(self, changed: set[str]) -> None:
+        """Stop all running jobs for the overhead of a scheduling round, if there is one."""
+        overhead = self._friction.rounds
+        if overhead is None or not (changed or self.now_s >= self._round_s + overhead.slot_s):
+            return
+        restart = overhead.restarts(self._rounds)
+        for name, job in self.active.items():
+            if job.view.held is not None:
+                pool = self._by_name[job.view.held.node].devices
+                job.advance(self.now_s, self._friction)
+                cached = name not in changed
+                job.pause(self.now_s, overhead.seconds(job.view.held.devices, pool, cached=cached, restart=restart))
+                self._schedule_event(job)
+        self._rounds += 1
+        self._round_s = self.now_s
 
     def _occupy_devices(self, placement: Placement | None) -> Node | None:
         if placement is None:

@@ -8,6 +8,7 @@ from math import inf
 
 from paceline.allocate import Speeds
 from paceline.errors import InvalidInputError
+from paceline.simulate.cluster._overhead import ElasticFlowOverhead
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +70,17 @@ class Friction:
     pause_s:
         Seconds without progress when a job starts, moves or is resized.
     snapshot_every_s:
-        Seconds of training between snapshots; a stopped or moved job resumes from its last snapshot. With ``None``,
-        each stop saves a snapshot, and no work is lost.
+        Seconds of training between snapshots; a preempted or moved job loses the work since its last snapshot. A
+        resize on the same node loses no work: with a pause, the processes restart from a checkpoint that they write
+        before the change; without one, they continue and save nothing. With ``None``, each stop saves a snapshot.
+    rounds:
+        Overhead of each decision for all running jobs; ``None`` if jobs whose allocation does not change do not stop.
     """
 
     delay_s: float = 0.0
     pause_s: float = 0.0
     snapshot_every_s: float | None = None
+    rounds: ElasticFlowOverhead | None = None
 
     def __post_init__(self) -> None:
         for field, value in (("delay_s", self.delay_s), ("pause_s", self.pause_s)):

@@ -1,7 +1,7 @@
 """Compares allocators: ``python -m benchmarks.allocators [--quick] [--data FOLDER] [--json FILE]``.
 
 ``FOLDER`` has the public traces and throughputs (``traces/``, ``throughput/A100/``). Without it, the benchmark omits
-the table of the traces.
+the tables of the traces and of the speed of decisions.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from typing import Any
 
 from tqdm import tqdm
 
-from benchmarks.allocators import andreas, modelarts, traces
+from benchmarks.allocators import andreas, modelarts, speed, traces
 
-TABLES = ("modelarts", "andreas", "traces")
+TABLES = ("modelarts", "andreas", "traces", "speed")
+_NEEDS_DATA = ("traces", "speed")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -31,9 +32,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--data", type=Path, default=None, metavar="FOLDER", help="folder with traces/ and throughput/")
     parser.add_argument("--json", type=Path, default=None, metavar="FILE")
     chosen = parser.parse_args(arguments)
-    tables = chosen.only or [table for table in TABLES if table != "traces" or chosen.data]
-    if "traces" in tables and not chosen.data:
-        parser.error("--only traces requires --data FOLDER, a folder with traces/ and throughput/")
+    tables = chosen.only or [table for table in TABLES if table not in _NEEDS_DATA or chosen.data]
+    if not chosen.data and (without := [table for table in tables if table in _NEEDS_DATA]):
+        parser.error(f"--only {without[0]} requires --data FOLDER, a folder with traces/ and throughput/")
     results: dict[str, Any] = {}
     began_s = time.perf_counter()
     with tqdm(bar_format="{desc} {elapsed}", leave=False) as bar:
@@ -54,7 +55,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             results["simulator"] = traces.measure_simulator(
                 chosen.data, 20_000 if chosen.quick else traces.FULL_TRACE_JOBS
             )
-    for table, module in (("milp_vs_greedy", modelarts), ("costs", andreas), ("traces", traces)):
+        if "speed" in tables:
+            results["speed"] = speed.run(chosen.data, chosen.quick, show_progress)
+    for table, module in (
+        ("milp_vs_greedy", modelarts),
+        ("costs", andreas),
+        ("traces", traces),
+        ("speed", speed),
+    ):
         if table in results:
             print(module.table(results[table]), end="\n\n")
     for name in ("milp_large", "cost_gap", "cost_decision", "simulator"):

@@ -1,0 +1,126 @@
+"""Measures decisions of ``on_time``: simulations of 13,000 jobs, and one decision for 1,000 jobs on 3,000 devices."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from paceline.allocate import ClusterJob, Node, OnTime, Speeds
+from paceline.arbiter import Arbiter, DeviceRequest
+from paceline.control import RemainingWork
+from paceline.simulate.cluster import Arrival, Friction, Simulation
+from paceline.simulate.cluster.traces import read_throughputs, read_trace
+
+JOBS = 13_000
+DEVICES = (128, 512, 1024)
+PAUSE_S = 30.0
+_BLOCK = 100  # consecutive jobs of the trace that are drawn together, so that its bursts remain
+_DECISIONS = 5  # repetitions of each single decision
+# Work of the 1,000 jobs in the decision, relative to the work that fills about half of the devices.
+_LOADS = (1, 2, 4)
+
+
+def run(data: Path, quick: bool, progress: Callable[[str], None]) -> list[dict[str, Any]]:
+    """Measure the CPU time of simulations and of single decisions; return a row for each."""
+    tables = read_throughputs(data / "throughput" / "A100")
+    trace = list(read_trace(data / "traces" / "elasticflow-cluster01.csv", tables))
+    rows: list[dict[str, Any]] = []
+    for devices in DEVICES:
+        for seed in range(1 if quick else 3):
+            for promises in (False,) if quick else (False, True):
+                progress(f"{JOBS} jobs, {devices} devices, seed {seed}")
+                arrivals = list(_drawn_in_blocks(trace, JOBS, seed, gap_factor=DEVICES[0] / devices))
+                policy, friction = OnTime(PAUSE_S, keep_promises=promises), Friction(pause_s=PAUSE_S)
+                began_s = time.process_time()
+                result = Simulation(arrivals, [Node("pool", devices)], policy, friction=friction).run()
+                rows.append(
+                    {
+                        "measured": f"simulation, {JOBS} jobs" + (", keeps promises" if promises else ""),
+                        "devices": devices,
+                        "seed": seed,
+                        "cpu_s": round(time.process_time() - began_s, 2),
+                        "deadlines_met_pct": round(result.deadlines_met_pct, 2),
+                    }
+                )
+    progress("1,000 jobs, 3,000 devices")
+    return rows + [row for load in _LOADS for row in _decisions(load)]
+
+
+def _drawn_in_blocks(trace: Sequence[Arrival], jobs: int, seed: int, gap_factor: float) -> Iterator[Arrival]:
+    """Yield jobs of a trace in random blocks of consecutive jobs; multiply the gaps between arrivals."""
+    draw = random.Random(seed)  # noqa: S311 - a workload, not a secret
+    gaps_s = [later.arrives_s - one.arrives_s for one, later in pairwise(trace)]
+    now_s = 0.0
+    for number in range(jobs):
+        index = draw.randrange(len(trace) - _BLOCK) if number % _BLOCK == 0 else index + 1
+        one = trace[index]
+        left_s = None if one.deadline_s is None else one.deadline_s - one.arrives_s
+        deadline_s = None if left_s is None else now_s + left_s
+        yield replace(one, name=f"{number}", arrives_s=now_s, deadline_s=deadline_s)
+        now_s += gap_factor * gaps_s[index]
+
+
+def _decisions(load: float) -> Iterator[dict[str, Any]]:
+    """Yield the median CPU time of the first decision for 1,000 jobs, by the policy and by the arbiter."""
+    draw = random.Random(0)  # noqa: S311 - a workload, not a secret
+    curves = (Speeds.doubling_efficiency(64), Speeds.linear(32), Speeds((1, 2, 4, 8), (1.0, 1.9, 3.5, 6.1)))
+    jobs = [
+        ClusterJob(
+            f"{number}",
+            0.0,
+            load * draw.uniform(500, 20_000),
+            {"device": draw.choice(curves)},
+            deadline_s=draw.uniform(600, 20_000),
+        )
+        for number in range(1000)
+    ]
+    requests = [
+        DeviceRequest(
+            key=job.name,
+            state="waiting",
+            arrived_s=0.0,
+            deadline_s=job.deadline_s or 0.0,
+            origin_s=0.0,
+            updated_s=0.0,
+            min_devices=1.0,
+            max_devices=draw.choice((4.0, 16.0, 64.0, 1000.0)),
+            quantum=1.0,
+            held=0.0,
+            applied_grant=0,
+            ceiling=None,
+            remaining=RemainingWork(job.work, draw.uniform(0.6, 1.0), 0.0),
+        )
+        for job in jobs
+    ]
+    late = len(OnTime(PAUSE_S).allocate(jobs, [Node("pool", 3000)], 0.0, rescale=True).late)
+    decide = {
+        "OnTime.allocate": lambda: OnTime(PAUSE_S).allocate(jobs, [Node("pool", 3000)], 0.0, rescale=True),
+        "Arbiter.step": lambda: Arbiter(3000, quantum=1.0).step(requests, 0.0),
+    }
+    for name, call in decide.items():
+        cpu_s = statistics.median(_cpu_time_s(call) for _ in range(_DECISIONS))
+        row = {"measured": f"{name}, 1,000 jobs, load {load}", "devices": 3000, "seed": 0, "cpu_s": round(cpu_s, 4)}
+        yield row | {"deadlines_met_pct": 100 - late / 10 if name == "OnTime.allocate" else None}
+
+
+def _cpu_time_s(call: Callable[[], object]) -> float:
+    began_s = time.process_time()
+    call()
+    return time.process_time() - began_s
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """Format the rows as a table."""
+    lines = [f"{'measured':42} {'devices':>7} {'seed':>4} {'CPU time':>10} {'on time':>8}"]
+    for row in rows:
+        on_time = "" if row["deadlines_met_pct"] is None else f"{row['deadlines_met_pct']:6.1f} %"
+        lines.append(
+            f"{row['measured']:42} {row['devices']:7} {row['seed']:4} {1000 * row['cpu_s']:7.0f} ms {on_time:>8}"
+        )
+    return "\n".join(lines)

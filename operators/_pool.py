@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _CONFLICTS = (409, 412)  # another arbiter has the pool, or the grants have changed since they were read
 
 
-class Pool:
+class PoolApi:
     """The jobs of an Airflow pool and their grants, for the arbiter that has the pool's lease.
 
     Airflow's API server stores grants only if this arbiter has the lease, and has read the newest grants. So a second

@@ -19,7 +19,7 @@ from paceline.control import CPU_QUANTUM
 from paceline.errors import InvalidInputError, PacelineError
 from paceline.extras import require
 
-from ._pool import Pool, PoolLog
+from ._pool import PoolApi, PoolLog
 from .values import Reader, is_template, number, one_of, read_fields, text
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ class ArbiterOperator(BaseOperator):
         pool_log = PoolLog(self.log)
         with contextlib.closing(self._connect()) as api:
             self._create_pool(api)
-            pool = Pool(api, self.pool_name, str(context["ti"].id), self.log)
+            pool = PoolApi(api, self.pool_name, str(context["ti"].id), self.log)
             self._repeat(lambda: self._step(pool, arbiter, pool_log))
         return {"decisions": arbiter.decisions, **pool_log.summary()}
 
@@ -167,7 +167,7 @@ class ArbiterOperator(BaseOperator):
         """End the task. The jobs keep their grants."""
         self._ended.set()
 
-    def _step(self, pool: Pool, arbiter: Arbiter, pool_log: PoolLog) -> None:
+    def _step(self, pool: PoolApi, arbiter: Arbiter, pool_log: PoolLog) -> None:
         if not pool.take():
             return
         rows = pool.read()

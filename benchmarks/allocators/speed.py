@@ -54,7 +54,7 @@ def run(data: Path, quick: bool, progress: Callable[[str], None]) -> list[dict[s
 
 def _drawn_in_blocks(trace: Sequence[Arrival], jobs: int, seed: int, gap_factor: float) -> Iterator[Arrival]:
     """Yield jobs of a trace in random blocks of consecutive jobs; multiply the gaps between arrivals."""
-    draw = random.Random(seed)  # noqa: S311 - a workload, not a secret
+    draw = random.Random(seed)
     gaps_s = [later.arrives_s - one.arrives_s for one, later in pairwise(trace)]
     now_s = 0.0
     for number in range(jobs):
@@ -68,7 +68,7 @@ def _drawn_in_blocks(trace: Sequence[Arrival], jobs: int, seed: int, gap_factor:
 
 def _decisions(load: float) -> Iterator[dict[str, Any]]:
     """Yield the median CPU time of the first decision for 1,000 jobs, by the policy and by the arbiter."""
-    draw = random.Random(0)  # noqa: S311 - a workload, not a secret
+    draw = random.Random(0)
     curves = (Speeds.doubling_efficiency(64), Speeds.linear(32), Speeds((1, 2, 4, 8), (1.0, 1.9, 3.5, 6.1)))
     jobs = [
         ClusterJob(

@@ -22,7 +22,7 @@ _DESCRIPTION = "The Paceline arbiter that allocates the devices of this Airflow 
 _MAX_KEY_LENGTH = 250  # of Airflow's variables
 
 
-class Lease(BaseModel):
+class PoolLease(BaseModel):
     """The arbiter of a pool, and the number of batches of grants written so far.
 
     ``arbiter`` is the id of a task instance, which Airflow changes with each try; ``task`` is its name, for messages.
@@ -33,13 +33,13 @@ class Lease(BaseModel):
     version: int = 0
 
 
-def read_lease(session: Session, pool: str) -> Lease:
+def read_lease(session: Session, pool: str) -> PoolLease:
     """Return the lease of a pool; version 0 if no arbiter has had it."""
     stored = session.scalar(select(Variable).where(Variable.key == _key(pool)))
     return _parse(None if stored is None else stored.get_val())
 
 
-def take_lease(session: Session, pool: str, arbiter: UUID) -> Lease:
+def take_lease(session: Session, pool: str, arbiter: UUID) -> PoolLease:
     """Give the lease to a running task instance, unless another one has the lease and still runs.
 
     Whether a task instance runs is Airflow's decision. If Airflow has lost an arbiter, it gives the task's next try
@@ -50,7 +50,7 @@ def take_lease(session: Session, pool: str, arbiter: UUID) -> Lease:
         raise HTTPException(410, f"Airflow does not run the task instance {arbiter}")
     stored = _locked(session, pool)
     if stored is None:
-        stored = Variable(key=_key(pool), val=Lease().model_dump_json(), description=_DESCRIPTION)  # type: ignore[no-untyped-call]
+        stored = Variable(key=_key(pool), val=PoolLease().model_dump_json(), description=_DESCRIPTION)  # type: ignore[no-untyped-call]
         session.add(stored)
         try:
             session.flush()
@@ -59,7 +59,7 @@ def take_lease(session: Session, pool: str, arbiter: UUID) -> Lease:
     lease = _parse(stored.get_val())  # type: ignore[no-untyped-call]
     if lease.arbiter not in (None, arbiter) and (holder := _running_task(session, lease.arbiter)) is not None:
         raise HTTPException(409, f"The arbiter {holder} allocates the pool {pool}")
-    return _store(stored, Lease(arbiter=arbiter, task=task, version=lease.version + 1))
+    return _store(stored, PoolLease(arbiter=arbiter, task=task, version=lease.version + 1))
 
 
 def next_version(session: Session, pool: str, arbiter: UUID, version: int) -> None:
@@ -86,15 +86,15 @@ def _locked(session: Session, pool: str) -> Variable | None:
     return session.scalar(select(Variable).where(Variable.key == _key(pool)).execution_options(populate_existing=True))
 
 
-def _parse(value: str | None) -> Lease:
+def _parse(value: str | None) -> PoolLease:
     """Return the stored lease; a lease that a user has deleted or damaged has no holder."""
     try:
-        return Lease.model_validate_json(value or "{}")
+        return PoolLease.model_validate_json(value or "{}")
     except ValidationError:
-        return Lease()
+        return PoolLease()
 
 
-def _store(stored: Variable, lease: Lease) -> Lease:
+def _store(stored: Variable, lease: PoolLease) -> PoolLease:
     stored.set_val(lease.model_dump_json())  # type: ignore[no-untyped-call]
     return lease
 

@@ -102,7 +102,7 @@ def test_job_planned_over_two_changes_meets_deadline_with_both_pauses(work, on_t
 
 
 def test_span_shorter_than_pause_yields_no_work_and_delays_the_next():
-    capacity = Capacity(2, 0.0, [4.0, 100.0])
+    capacity = Capacity(Node("pool", 2), 0.0, [4.0, 100.0])
     curve = SpeedUpCurve(TWO["device"])
     capacity.reserve(Reservation(((4.0, 1),), 4.0, 1))
     taken = capacity.fit(curve, 100.0, 100.0, change_s=10.0)
@@ -110,7 +110,7 @@ def test_span_shorter_than_pause_yields_no_work_and_delays_the_next():
 
 
 def test_earliest_end_of_stair_contains_each_pause():
-    capacity = Capacity(2, 0.0, [100.0])
+    capacity = Capacity(Node("pool", 2), 0.0, [100.0])
     capacity.reserve(capacity.fit(SpeedUpCurve(ONE["device"]), 100.0, 100.0))
     ends_s = capacity.ends_s(SpeedUpCurve(TWO["device"]), 190.0, change_s=10.0)
     assert ends_s == {1: 200.0, 2: 160.0}

@@ -12,7 +12,7 @@ from paceline.arbiter import Arbiter
 from paceline.contract import Ceiling
 from paceline.errors import InvalidInputError
 from paceline.operators import ArbiterOperator
-from paceline.operators._pool import Pool, PoolLog
+from paceline.operators._pool import PoolApi, PoolLog
 from paceline.operators.arbitrate import POLICIES, _make_policy, _task_key, _to_request
 
 VALID = {"task_id": "arbiter", "pool": "training", "devices": 2, "conn_id": "airflow_api"}
@@ -108,7 +108,7 @@ class FakeApi:
 
 
 def pool_of(api, log="test"):
-    return Pool(api, "training", "task instance 1", logging.getLogger(log))
+    return PoolApi(api, "training", "task instance 1", logging.getLogger(log))
 
 
 def test_deleted_run_does_not_block_grants_of_other_runs(caplog):

@@ -56,9 +56,11 @@ def _drawn_in_blocks(trace: Sequence[Arrival], jobs: int, seed: int, gap_factor:
     """Yield jobs of a trace in random blocks of consecutive jobs; multiply the gaps between arrivals."""
     draw = random.Random(seed)
     gaps_s = [later.arrives_s - one.arrives_s for one, later in pairwise(trace)]
-    now_s = 0.0
+    now_s, first = 0.0, 0
     for number in range(jobs):
-        index = draw.randrange(len(trace) - _BLOCK) if number % _BLOCK == 0 else index + 1
+        if number % _BLOCK == 0:
+            first = number - draw.randrange(len(trace) - _BLOCK)
+        index = number - first
         one = trace[index]
         left_s = None if one.deadline_s is None else one.deadline_s - one.arrives_s
         deadline_s = None if left_s is None else now_s + left_s

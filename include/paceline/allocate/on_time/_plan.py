@@ -50,19 +50,26 @@ class Planner:
             yield moore_hodgson(needs, share * self._node.all_devices)
 
     def reserve_in_order(
-        self, chosen: Iterable[int], *, swap: bool = False, min_devices: Mapping[str, int] | None = None
+        self,
+        chosen: Iterable[int],
+        *,
+        swap: bool = False,
+        min_devices: Mapping[str, int] | None = None,
+        better_than: float = -1.0,
     ) -> Plan:
         """Reserve devices for the jobs ``chosen``, in this order; skip jobs that do not fit.
 
         With ``swap``, a job that does not fit replaces a larger planned job. ``min_devices`` are the fewest devices of
-        each job, by name.
+        each job, by name. The plan is empty if its weight cannot exceed ``better_than``.
         """
+        order = list(dict.fromkeys(chosen))
+        possible = self.weight(order)
         capacity = self._pool.empty()
         fewest = min_devices or {}
         plan: Plan = {}
         largest: list[tuple[float, int]] = []  # heap of planned jobs, the most device seconds per weight first
         swapping = False
-        for index in dict.fromkeys(chosen):
+        for index in order:
             case = self.due[index]
             reservation = case.fit(capacity, self._change_s, fewest.get(case.job.name, 0))
             if reservation is None and swap:
@@ -75,6 +82,10 @@ class Planner:
                 plan[index] = reservation
                 if swapping:
                     heappush(largest, self._entry(index, reservation))
+            elif not swap:
+                possible -= case.job.weight
+                if possible <= better_than:
+                    return {}
         return plan
 
     def _entry(self, index: int, reservation: Reservation) -> tuple[float, int]:

@@ -181,7 +181,8 @@ class Capacity:
         begin, free = 0, self._free_devices()
         for end_s, number in reservation.runs:
             end = bisect_left(self._spans.ends_list_s, end_s) + 1
-            free[begin:end] += sign * number
+            if number:
+                free[begin:end] += sign * number
             begin = end
 
     def _free_devices(self) -> Ints:

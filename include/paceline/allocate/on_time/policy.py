@@ -129,13 +129,17 @@ class OnTime:
             return plan  # as many jobs as the upper bound
         # The last plan is still feasible, so the new plan must not be worse. Each job keeps its number of devices,
         # because the plan reserves these devices for other jobs when the job ends.
-        repeated = planner.reserve_in_order(self._last_order(due, feasible), min_devices=self._planned)
+        most_weight = -1.0 if promised else planner.weight(plan)
+        repeated = planner.reserve_in_order(
+            self._last_order(due, feasible), min_devices=self._planned, better_than=most_weight
+        )
         promised &= repeated.keys()
         best = plan if promised <= plan.keys() and planner.weight(plan) >= planner.weight(repeated) else repeated
         for chosen in small:
-            if planner.weight(chosen) > planner.weight(best):
-                other = planner.reserve_in_order(sorted(chosen))
-                if promised <= other.keys() and planner.weight(other) > planner.weight(best):
+            most_weight = planner.weight(best)
+            if planner.weight(chosen) > most_weight:
+                other = planner.reserve_in_order(sorted(chosen), better_than=most_weight)
+                if promised <= other.keys() and planner.weight(other) > most_weight:
                     best = other
         return best
 

@@ -134,8 +134,10 @@ class Capacity:
         runs = self._runs(curve, bisect_right(self._spans.ends_list_s, end_s))
         planned = _follow(runs, curve, count, work, held, change_s, wait_s)
         if planned is None:
-            first = bisect_left(curve.counts, True, first + 1, key=lambda count: _most_work(runs, curve, count) >= work)
-            for count in curve.counts[first:]:
+            # More devices than are free in any span make no difference.
+            counts = curve.counts[first + 1 : bisect_left(curve.counts, max(number for *_, number in runs)) + 1]
+            enough = bisect_left(counts, True, key=lambda count: _most_work(runs, curve, count) >= work)
+            for count in counts[enough:]:
                 planned = _follow(runs, curve, count, work, held, change_s, wait_s)
                 if planned is not None:
                     break
@@ -143,10 +145,12 @@ class Capacity:
 
     def _runs(self, curve: SpeedUpCurve, spans: int) -> list[_Run]:
         """Return the largest useful numbers of free devices in the first spans, without repetition."""
-        devices = curve.largest_up_to[np.minimum(self._free_devices()[:spans], curve.counts[-1])]
+        devices = curve.largest_up_to.take(self._free_devices()[:spans], mode="clip")
         ends_s, runs, begin_s = self._spans.ends_list_s, [], self._spans.now_s
         last = (devices[1:] != devices[:-1]).nonzero()[0]
-        for index, number in zip([*last.tolist(), spans - 1], [*devices[last].tolist(), int(devices[-1])], strict=True):
+        for index, number in zip(
+            [*last.tolist(), spans - 1], [*devices.take(last).tolist(), int(devices[-1])], strict=True
+        ):
             runs.append((begin_s, ends_s[index], number))
             begin_s = ends_s[index]
         return runs
@@ -196,7 +200,10 @@ class Capacity:
 
 def _most_work(runs: Iterable[_Run], curve: SpeedUpCurve, count: int) -> float:
     """Return the work done on at most ``count`` devices if changes cost nothing."""
-    return sum(curve.speed_of[min(number, count)] * (end_s - begin_s) for begin_s, end_s, number in runs)
+    done, speed_of = 0.0, curve.speed_of
+    for begin_s, end_s, free in runs:
+        done += speed_of[free if free < count else count] * (end_s - begin_s)
+    return done
 
 
 def _follow(

@@ -80,14 +80,16 @@ def rows_of_table(quick: bool = False) -> list[tuple[str, Scenario]]:
     rows: list[tuple[str, Scenario]] = []
     for mix in MIXES:
         base = Scenario(mix=mix)
-        prices = [replace(base, price_eur_per_h=price) for price in ((0.3, 3600.0) if quick else PRICES_EUR_PER_H)]
-        loads = [] if quick else [replace(base, load=load) for load in LOADS if load != base.load]
-        sizes = [] if quick else [replace(base, nodes=nodes) for nodes in (20,)]
-        for scenario in prices + loads + sizes:
+        scenarios = [replace(base, price_eur_per_h=price) for price in ((0.3, 3600.0) if quick else PRICES_EUR_PER_H)]
+        if not quick:
+            scenarios += [replace(base, load=load) for load in LOADS if load != base.load]
+        for scenario in scenarios:
             rows += [("rg", replace(scenario, free_moves=True)), ("least_cost", scenario)]
         rows.append(("rg", base))
-        if not quick:
-            rows += [("rg, 1,000 schedules", replace(base, free_moves=True)), ("least_cost, local search", base)]
+    if not quick:
+        free, large_cluster = Scenario(free_moves=True), Scenario(nodes=20)
+        rows += [("rg", replace(large_cluster, free_moves=True)), ("least_cost", large_cluster)]
+        rows += [("rg, 1,000 schedules", free), ("least_cost, local search", Scenario())]
     return rows
 
 

@@ -33,7 +33,8 @@ def check_divisible(loader: object, purpose: str = "data_parallel()") -> None:
     accepted = f"a torch DataLoader with a batch size, over a map-style data set, for {purpose}"
     if not isinstance(loader, DataLoader):
         raise bad_value("loader", type(loader).__name__, accepted)
-    if type(loader).__iter__ is not DataLoader.__iter__:  # `with_batch_sampler` would lose what it does to batches
+    if type(loader).__iter__ is not DataLoader.__iter__:  # `with_batch_sampler` would lose this method
         raise bad_value("loader", f"{type(loader).__name__}, which has its own __iter__", accepted)
     if loader.batch_sampler is None or isinstance(loader.dataset, IterableDataset):
-        raise bad_value("loader", f"a DataLoader over a {type(loader.dataset).__name__} without batches", accepted)
+        given = f"a DataLoader over {type(loader.dataset).__name__} with batch_size={loader.batch_size}"
+        raise bad_value("loader", given, accepted)

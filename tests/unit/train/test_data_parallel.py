@@ -146,7 +146,7 @@ def test_worker_of_a_fleet_trains_in_one_process(model, monkeypatch, session, ca
 
 def test_sampler_with_another_order_in_each_process_is_rejected(run_plan):
     broken = run_plan(wanted={"2": 2}, variant="own order", ends_with=1)
-    assert "data_parallel: the sampler yields other samples in this process than in the first process" in broken.errors
+    assert "the sampler yields different samples in this process and in the first process" in broken.errors
 
 
 def test_batch_order_is_the_same_with_persistent_loader_workers(run_plan):
@@ -215,8 +215,11 @@ class ScalingLoader(DataLoader):
     [
         (ScalingLoader(torch.ones(3)), "loader: got 'ScalingLoader, which has its own __iter__', expected a torch"),
         ([1, 2, 3], "loader: got 'list', expected a torch DataLoader with a batch size"),
-        (DataLoader(Stream(), batch_size=1), "loader: got 'a DataLoader over a Stream without batches', expected"),
-        (DataLoader(TensorDataset(torch.ones(3)), batch_size=None), "without batches', expected a torch DataLoader"),
+        (DataLoader(Stream(), batch_size=1), "loader: got 'a DataLoader over Stream with batch_size=1', expected"),
+        (
+            DataLoader(TensorDataset(torch.ones(3)), batch_size=None),
+            "over TensorDataset with batch_size=None', expected",
+        ),
     ],
 )
 def test_indivisible_loader_is_rejected_before_the_first_batch(model, loader, message):

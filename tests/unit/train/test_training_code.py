@@ -1,4 +1,4 @@
-"""Each kind of training code works or is refused, alone, data-parallel and in a fleet, as the guide's table says."""
+"""Each kind of training code works or is rejected, alone, data-parallel and in a fleet, as the guide's table says."""
 
 import json
 import os
@@ -50,12 +50,12 @@ def train(fork, folder, kind, way):
 
 
 @pytest.mark.parametrize(("kind", "way", "cell"), guide_rows())
-def test_training_code_works_or_is_refused_as_the_guide_says(fork, tmp_path, kind, way, cell):
+def test_training_code_works_or_is_rejected_as_the_guide_says(fork, tmp_path, kind, way, cell):
     code, errors, trained = train(fork, tmp_path, kind, way)
     if cell == "works":
         assert code == 0, errors
         assert trained == Counter(dict.fromkeys(range(22), 2))
     else:
         assert code == 1
-        assert cell.removeprefix("refused: `").removesuffix("`") in errors
-        assert not trained, "the code is refused before the first batch"
+        assert cell.removeprefix("rejected: `").removesuffix("`") in errors
+        assert not trained, "the code is rejected before the first batch"

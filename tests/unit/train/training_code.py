@@ -1,4 +1,4 @@
-"""Training scripts of the kinds that people have, started by ``test_training_code``.
+"""Training scripts of common kinds, started by ``test_training_code``.
 
 ``python training_code.py KIND SEEN SERVER`` trains for two epochs and writes the trained samples into the folder SEEN.
 It is the same script alone, data-parallel (on the devices in ``$PACELINE_CONTROL``, with followers forked from the

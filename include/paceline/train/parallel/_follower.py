@@ -89,9 +89,9 @@ class Follower(BatchSource):
         """End the process if the training code has left the loop, because the code after the loop must not run here."""
         if self._must_stay:
             error = sys.exc_info()[1]
-            if error is not None and not isinstance(error, GeneratorExit):  # of the loader or of its data set
+            if error is not None and not isinstance(error, GeneratorExit):  # in the loader or in its data set
                 traceback.print_exc()
-            log(f"a data-parallel process left the loop at {_training_line()}, by an error or a break: it ends")
+            log(f"a data-parallel process left the loop at {_training_line()} (error or break): the process ends")
             os._exit(1)
 
     def _batches(self) -> Iterator[Any]:
@@ -105,7 +105,7 @@ class Follower(BatchSource):
                 part = self._slices.take(self._loop.batch)
                 if part.checksum != message:
                     log(
-                        "data_parallel: the sampler yields other samples in this process than in the first process: "
+                        "data_parallel: the sampler yields different samples in this process and in the first process: "
                         "expected a sampler that draws at the start of each epoch, from the generators of torch, "
                         "random or numpy or from the loader's, and does not depend on earlier epochs"
                     )

@@ -261,7 +261,7 @@ the first a letter or digit
             self._job = None
         if self.metric not in scores:
             reported = ", ".join(sorted(scores)) or "nothing"
-            accepted = f"a finite score that the script reports (it has reported {reported} for the {role})"
+            accepted = f"a finite score from the script, which reported {reported} for the {role}"
             raise InvalidInputError("metric", self.metric, accepted)
         self.log.info("The %s: %s", role, ", ".join(f"{name} {score:.6g}" for name, score in scores.items()))
         return scores, resamples

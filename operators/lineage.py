@@ -2,7 +2,7 @@
 
 Airflow's OpenLineage provider calls ``get_openlineage_facets_on_complete`` of an operator after its task, and the
 operator calls this module, which needs the provider. The provider logs an error and then reports the task without
-datasets, so this module handles none.
+datasets, so this module handles no errors.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def _unique(datasets: Iterable[Dataset | None]) -> list[Dataset]:
 
 
 def _window_datasets(source: object, conn_id: str | None) -> list[Dataset]:
-    """Return the file of a window, or the tables of its query if the hook of its database describes the database."""
+    """Return the file of a window, or the tables of its query if the hook of its database supports OpenLineage."""
     if not isinstance(source, str):
         return []  # the `data_window` of an evaluation may have other keys
     if not is_sql(source):
@@ -144,7 +144,7 @@ def _window_datasets(source: object, conn_id: str | None) -> list[Dataset]:
     hook = BaseHook.get_hook(conn_id)
     # The provider's parser rejects the placeholders of Python's drivers.
     query = _PLACEHOLDER.sub("NULL", source)
-    # Without `use_connection`, the provider names the tables without asking the database for their columns.
+    # Without `use_connection`, the provider names the tables and does not query the database for their columns.
     found = get_openlineage_facets_with_sql(hook, query, conn_id, None, use_connection=False)
     return found.inputs if found else []
 

@@ -45,7 +45,7 @@ def _at_least_zero(field: str, value: object) -> float:
 
 
 def _optional_confidence(field: str, value: object) -> float | None:
-    accepted = "a number between 0.5 and 1, such as 0.95, or nothing"
+    accepted = "a number between 0.5 and 1, such as 0.95, or None"
     share = optional_number(field, value, accepted)
     if share is not None and not 0.5 < share < 1:
         raise InvalidInputError(field, value, accepted)
@@ -62,7 +62,7 @@ _READERS: Mapping[str, Reader] = {
 class PromoteOperator(BaseOperator):
     """A task that promotes the challenger if it is better than the champion by a required amount.
 
-    The task succeeds with either decision, which its log and its result (``promoted``) contain. It promotes
+    The task succeeds with either decision; its log and its result (``promoted``) state the decision. It promotes
     nothing if another task has replaced the champion since the evaluation. The task emits asset events for its
     ``outlets`` only after a promotion, and not again if a user clears the task. So a DAG scheduled on the model's asset
     runs once for each new champion.

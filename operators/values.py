@@ -71,7 +71,7 @@ def text(field: str, value: object, accepted: str = "text") -> str:
     return value
 
 
-def optional_text(field: str, value: object, accepted: str = "text, or nothing") -> str | None:
+def optional_text(field: str, value: object, accepted: str = "text, or None") -> str | None:
     """Read text; return ``None`` for an absent value."""
     return None if value in NOTHING else text(field, value, accepted)
 
@@ -128,7 +128,7 @@ def number(field: str, value: object, accepted: str = "a number") -> float:
     return float(value)
 
 
-def optional_number(field: str, value: object, accepted: str = "a number, or nothing") -> float | None:
+def optional_number(field: str, value: object, accepted: str = "a number, or None") -> float | None:
     """Read a number; return ``None`` for an absent value.
 
     >>> optional_number("max_devices", "None") is None, optional_number("max_devices", "1.5")

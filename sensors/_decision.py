@@ -1,4 +1,4 @@
-"""Decides whether a check of ``DriftEventTrigger`` fires an event, given the state after the checks before.
+"""Decides whether a check of ``DriftEventTrigger`` fires an event, given the state after the previous checks.
 
 The state is a value that the trigger stores with its asset, so that a restarted trigger does not repeat events.
 """
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 # A growing window is checked again when it has grown by this factor.
 GROWTH = 1.25
-# Number of windows whose events are remembered, for windows that return.
+# Number of windows that are remembered after their events, in case a window appears again.
 _REMEMBERED = 20
 
 
 @dataclass(frozen=True)
 class TriggerState:
-    """What an event trigger remembers.
+    """The state that an event trigger keeps between its checks.
 
     ``check`` is the digest of the check, ``parts`` are the parts that have drifted. ``window`` identifies the newest
     window, ``looks`` counts its checks, and ``rows`` is its number of rows at the last check. ``fired`` identifies the
@@ -82,7 +82,7 @@ def decide_new_drift(
     """Fire if a feature or the model's error drifts for the first time since the last check without drift.
 
     Drift that continues in a sliding window is not new. With a cooldown, it fires again after the cooldown, because the
-    training that it started has not ended it. A report of too little or bad data does not change the state. A changed
+    first training has not ended the drift. A report of too little or bad data does not change the state. A changed
     check or champion (``check``) resets the state.
 
     >>> from datetime import timezone
@@ -143,11 +143,11 @@ def decide_new_window(
 
 
 def look_significance(significance: float, look: int) -> float:
-    """Return the share of ``significance`` for the ``look``-th check of a growing window; all shares add up to it.
+    """Return the share of ``significance`` for check number ``look`` of a growing window; the shares add up to it.
 
     The first check, the only one of a window that arrives complete, gets 61 %. This is an alpha-spending sequence
     (K. K. G. Lan and D. L. DeMets, "Discrete sequential boundaries for clinical trials", Biometrika 70, 1983) that
-    falls with the square of the number.
+    falls with the square of ``look``.
 
     >>> round(look_significance(0.01, 1), 5), round(sum(look_significance(0.01, k) for k in range(1, 10_000)), 4)
     (0.00608, 0.01)

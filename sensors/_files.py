@@ -21,7 +21,7 @@ _PART_ROWS = 100_000
 # Size of the arrays in a part and in a sample, at eight bytes for each number. Parts with long arrays have fewer rows.
 _ARRAY_BYTES = 64 * 2**20
 _BUFFER_BYTES = 2**20
-# What the file systems of fsspec tell about a file's content.
+# Keys of fsspec's file information that change with a file's content.
 _CONTENT_KEYS = ("size", "mtime", "ETag", "etag", "md5Hash", "LastModified", "last_modified", "updated")
 
 
@@ -59,7 +59,7 @@ def read_file(
 def identify_file(field: str, source: str) -> str:
     """Return a value that changes when the content of a file, or of a folder's files, changes."""
     path: Any = find_file(field, source)
-    path.fs.invalidate_cache(path.path)  # object stores keep listings
+    path.fs.invalidate_cache(path.path)  # file systems of object stores cache listings
     try:
         entries = [path.fs.info(part.path) for part in _parquet_files(path)]
     except FileNotFoundError as error:
@@ -80,7 +80,7 @@ def find_file(field: str, source: str) -> ObjectStoragePath:
 
 
 def _choose(known: Sequence[str], columns: Sequence[str] | None, optional: Collection[str]) -> list[str]:
-    """Return the columns to read from those of a file: all if one that is not optional is missing, for the error."""
+    """Return the columns to read; if a required column is missing, return all, so that the error can list them."""
     wanted = [name for name in columns or () if name in known or name not in optional]
     return wanted if wanted and set(wanted) <= set(known) else list(known)
 
@@ -95,7 +95,7 @@ def _read_parquet(
     for part in _parquet_files(path):
         with part.open("rb") as stream:
             file = parquet.ParquetFile(stream, pre_buffer=False)  # a buffer would hold the whole file
-            known = [name for name in file.schema_arrow.names if not name.startswith("__index_level_")]  # of pandas
+            known = [name for name in file.schema_arrow.names if not name.startswith("__index_level_")]  # pandas' index
             wanted = _choose(known, columns, optional)
             if not file.metadata.num_rows:
                 sample.add(file.read(columns=wanted))
@@ -168,6 +168,6 @@ def _read_csv(
         mixed = numbers & others - text
         if not mixed:
             return sample.table(), sample.rows
-        # pandas infers the types of each part. A column with text in some part is text in all parts, as "007" and "A7".
+        # pandas infers the types of each part. A column with text in one part becomes text in all, as "007" and "A7".
         text |= mixed
         newest.reset()

@@ -93,7 +93,7 @@ def find_hook(field: str, conn_id: str | None) -> DbApiHook:
     from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException
 
     if not conn_id:
-        raise InvalidInputError("conn_id", conn_id, f"the id of a database connection, as {field} is a SQL query")
+        raise InvalidInputError("conn_id", conn_id, f"the id of a database connection (for the query in {field})")
     try:
         hook = BaseHook.get_hook(conn_id)
     except AirflowNotFoundException as error:
@@ -102,7 +102,7 @@ def find_hook(field: str, conn_id: str | None) -> DbApiHook:
         accepted = f"a database connection whose provider is installed ({error})"
         raise InvalidInputError("conn_id", conn_id, accepted) from error
     if not isinstance(hook, DbApiHook):
-        raise InvalidInputError("conn_id", conn_id, f"a database connection, not one for {type(hook).__name__}")
+        raise InvalidInputError("conn_id", conn_id, f"a database connection, not one with {type(hook).__name__}")
     return hook
 
 

@@ -186,7 +186,7 @@ class DriftCheck:
             return self._read("reference", self.reference, conn_id, self.reference_parameters)
 
         if is_sql(self.reference) and not self.champion:
-            return read()  # the query may return other rows each time
+            return read()  # the query may return different rows each time
         identity = self.champion if is_sql(self.reference) else identify_file("reference", self.reference)
         parts = (self.reference, self.reference_parameters, conn_id, self._columns(), self.settings.max_rows, identity)
         return cached_window(repr(parts), read)
@@ -236,7 +236,7 @@ class DriftCheck:
 
 
 def check_champion(reference: object, model: object, registry: object, settings: DriftSettings) -> None:
-    """Raise InvalidInputError if the reference is the champion and another parameter does not suit it."""
+    """Raise InvalidInputError if the reference is the champion and another parameter is incompatible with this."""
     if reference != CHAMPION:
         return
     for field, value in (("model", model), ("registry", registry)):

@@ -50,7 +50,7 @@ class DriftSensor(BaseSensorOperator):
         through ``conn_id``, or the path or URL of a ``.parquet``, ``.csv`` or ``.csv.gz`` file. A URL may name its
         Airflow connection: ``s3://aws_default@bucket/key.parquet``. ``reference="champion"`` is the data on which the
         champion of ``model`` was trained, according to its ``data_window``; without a champion, the sensor starts a
-        training. It needs ``report_dir`` unless ``current`` is a template that names a window of its own for each run.
+        training. This needs ``report_dir`` unless ``current`` is a template that names a separate window for each run.
     conn_id:
         Database connection for queries.
     reference_parameters, current_parameters:
@@ -231,7 +231,7 @@ class DriftSensor(BaseSensorOperator):
             final = isinstance(error, AirflowFailException)
             option = "never_fail" if self.never_fail else "soft_fail" if final and self.soft_fail else ""
             if option:
-                raise AirflowSkipException(f"Skipping due to {option} is set to True.") from error
+                raise AirflowSkipException(f"Skipped after an error, because {option} is True.") from error
             raise
 
     def _defer(self, context: Context, timeout_at: datetime, hold: Hold | None) -> None:
@@ -344,11 +344,10 @@ class DriftSensor(BaseSensorOperator):
         return hold
 
     def _now(self, context: Context) -> datetime:
-        """Return the time that counts for the cooldown and for the age of rows.
+        """Return the time from which the cooldown and the age of rows count.
 
-        It is the time of the run, so that a backfill gives equal results.
-
-        The time of a waiting sensor is the current time.
+        For a scheduled sensor, it is the time of the run, so that a backfill gives equal results. For a
+        waiting sensor, it is the current time.
         """
         return timezone.utcnow() if self.on_no_drift == "wait" else context["dag_run"].run_after
 
@@ -357,7 +356,7 @@ class DriftSensor(BaseSensorOperator):
     ) -> dict[str, Any]:
         """Publish the report, set the asset events and return the summary, or skip or fail the task.
 
-        ``hold`` tells why an earlier training makes a further one unnecessary.
+        ``hold`` is the reason why an earlier training makes a further one unnecessary.
         """
         from paceline.contract import DRIFT_XCOM
 

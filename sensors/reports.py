@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from .windows import DataWindow
 
 XCOM_LIMIT_BYTES = 48_000
-# Of the notes about omissions.
-_NOTES_BYTES = 300
+_NOTES_BYTES = 300  # reserved for the notes about omissions
 
 
 def write_report(report: DriftReport, report_dir: str, *parts: str) -> dict[str, str]:
@@ -45,7 +44,7 @@ def write_report(report: DriftReport, report_dir: str, *parts: str) -> dict[str,
 def summarise(
     check: DriftCheck, report: DriftReport, window: DataWindow, report_dir: str | None, *parts: str
 ) -> dict[str, Any]:
-    """Return a report's ``summary`` with the source of the current window, and the ``report`` shortened for XCom.
+    """Return a report's ``summary`` with the source of the current window, and the ``report``, shortened for XCom.
 
     With ``report_dir``, write the report. If the reference is the champion, also write the compared rows of the window,
     which then are its source: a query or a file may have other rows later.

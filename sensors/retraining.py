@@ -66,7 +66,7 @@ class Hold:
 def find_hold(
     earlier: Iterable[StartedTraining], now: datetime, cooldown_s: float | None, run_state: Callable[[str], str]
 ) -> Hold | None:
-    """Return why drift is to start no training now, or ``None``.
+    """Return why drift must not start a training now, or ``None``.
 
     >>> from datetime import timezone
     >>> noon = datetime(2030, 1, 1, 12, tzinfo=timezone.utc)
@@ -98,7 +98,7 @@ def parse_time(text: str) -> datetime:
 
 
 def is_cooling_down(began: str, now: datetime, cooldown_s: float | None) -> bool:
-    """Return whether a cooldown that began at a time (ISO 8601, or "" for never) lasts."""
+    """Return whether a cooldown is in effect that began at a time (ISO 8601, or "" for never)."""
     return bool(began and cooldown_s) and now < parse_time(began) + timedelta(seconds=cooldown_s or 0.0)
 
 

@@ -123,11 +123,11 @@ class DriftEventTrigger(BaseEventTrigger):
         day or the number of the batch. A window that grows is checked again each time that it has grown by a quarter.
         Without this parameter, ``current`` must be a file, and each change of the file is a new window.
     cooldown:
-        Time after an event during which the trigger fires no other (``"1d"``, ``"PT12H"``, seconds). Drift that is
-        still there fires after it. A new champion does not end the cooldown.
+        Time after an event during which the trigger fires no other (``"1d"``, ``"PT12H"``, seconds). Drift that
+        persists fires again after the cooldown. A new champion does not end the cooldown.
     report_dir:
         Folder, as a path or URL, for ``report.json`` and ``report.html`` of each event. ``reference="champion"`` needs
-        it: the folder also keeps the compared rows, because ``current`` has other rows at the next check.
+        it: the folder also keeps the compared rows, because ``current`` may have other rows at the next check.
     **check:
         Parameters as in ``DriftSensor``: ``reference``, ``current``, ``conn_id``, ``features``, ``settings`` …
 

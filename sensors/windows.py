@@ -40,7 +40,7 @@ class DataWindow:
     """A window of data.
 
     ``frame`` contains all rows, or a random sample in their order if there are more than ``max_rows``. ``rows`` is
-    their whole number. ``identity`` distinguishes the window from the next one, see ``read_window``.
+    the number of all rows. ``identity`` distinguishes the window from the next one; see ``read_window``.
     """
 
     frame: pd.DataFrame
@@ -98,7 +98,7 @@ def read_window(
     return DataWindow(frame, rows, identity if window_column is None else newest)
 
 
-# The references of the last checks. A triggerer repeats the checks of several triggers.
+# The most recent references. A triggerer repeats the checks of several triggers, each with its own reference.
 _cache: LRUCache[str, DataWindow] = LRUCache(8)
 _cache_lock = threading.Lock()
 

@@ -25,10 +25,10 @@ Kind = Literal["numeric", "categorical", "embedding"]
 
 @dataclass(frozen=True)
 class Column:
-    """A column to compare; if ``skipped`` is not empty, the reason not to compare the column.
+    """A column to compare, or a column to skip for the reason in ``skipped``.
 
-    ``problem`` is the kind of this reason if it is a problem of data quality. ``dimensions`` is the length of the
-    vectors of an embedding.
+    If the reason is a problem of data quality, ``problem`` is its kind. ``dimensions`` is the length of the vectors of
+    an embedding.
     """
 
     name: str
@@ -150,7 +150,7 @@ def _show(value: object) -> str:
 
 
 def shorten(text: str) -> str:
-    """Return the first 40 characters of a text, because names and values of any length occur in reports.
+    """Return the first 40 characters of a text, because names and values in reports may have any length.
 
     >>> shorten("temp"), len(shorten("temp" * 1000))
     ('temp', 40)
@@ -207,7 +207,7 @@ _KIND_TEXT = {
     "embedding": "arrays of numbers",
 }
 _KINDS: dict[str, Kind] = {"categorical": "categorical", "boolean": "categorical", "embedding": "embedding"}
-# The reason to skip such a column; the value and the accepted values of the error, if the column is named.
+# For each kind: the reason to skip the column, and the value and accepted values of the error if the user names it.
 _NOT_COMPARED = {
     "time": ("dates and times are not compared", "dates or times", "numbers or categories"),
     "array text": ("arrays as text are not compared", "arrays as text", "arrays of numbers, as in a Parquet file"),

@@ -1,6 +1,6 @@
 """Estimates errors with models that are cross-fitted to the reference, with the uncertainty of the estimates.
 
-Called by ``paceline.drift._estimates``. Cross-fitting prevents that a model's fit to its own rows biases an estimate.
+Called by ``paceline.drift._estimates``. Cross-fitting keeps a model's fit to its own rows from biasing an estimate.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class CrossFit:
     Parameters
     ----------
     learner:
-        The learner, which has the rows.
+        The learner, which contains the rows of both windows.
     reference_error:
         Realised error of the reference.
     own:
@@ -89,7 +89,7 @@ class CrossFit:
 
 
 def cross_fit(learner: Learner, reference_error: float | None = None) -> CrossFit:
-    """Fit a model without each fold of the reference.
+    """Fit one model for each fold of the reference, to all rows outside the fold.
 
     ``reference_error`` is the realised error of the reference, if the learner has only a sample of its rows.
     """
@@ -111,5 +111,5 @@ def cross_fit(learner: Learner, reference_error: float | None = None) -> CrossFi
 
 
 def _jackknife_variance(estimates: Floats) -> float:
-    """Return the variance of an estimate, given the estimates without each fold."""
+    """Return the variance of an estimate, given one estimate for each fold that is left out."""
     return float(((estimates - estimates.mean()) ** 2).sum() * (len(estimates) - 1) / len(estimates))

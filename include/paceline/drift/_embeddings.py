@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
-# Numbers of eight bytes of the vectors of one window.
+# Limit for the vectors of one window, at eight bytes for each number.
 MAX_BYTES = 64 * 2**20
 # Principal components of the vectors that the classifier sees.
 COMPONENTS = 64
@@ -27,8 +27,9 @@ def compare_vectors(reference: pd.Series[Any], current: pd.Series[Any], settings
 
     At most 5,000 vectors and 64 MiB of each window are compared.
 
-    The statistic is its area under the ROC curve (AUC) on rows from which it has not learned, and the effect
-    2 AUC - 1. The components ignore from which window a vector is, so that the test stays exact.
+    The statistic is the classifier's area under the ROC curve (AUC) on rows from which it has not learned, and the
+    effect is 2 AUC - 1. The principal components do not depend on which window a vector comes from, so the test stays
+    exact.
 
     >>> import numpy as np, pandas as pd
     >>> rng = np.random.default_rng(0)

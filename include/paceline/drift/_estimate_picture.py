@@ -37,8 +37,8 @@ def estimate_facts(estimate: PerformanceEstimate) -> list[str]:
 def estimate_chart(estimate: PerformanceEstimate) -> str:
     """Return a picture of the error by period, or "" with fewer than two periods.
 
-    The line is the estimate, the area two standard errors around it, the marks are realised errors, and the broken line
-    is the realised error of the reference.
+    The line is the estimate, and the area around it is two standard errors wide on each side. The squares are realised
+    errors, and the dashed line is the realised error of the reference.
     """
     periods = estimate.periods
     if len(periods) < 2 or estimate.reference_error is None:
@@ -75,5 +75,5 @@ def estimate_chart(estimate: PerformanceEstimate) -> str:
         f'<text x="{LEFT}" y="{HEIGHT - 6}">{escape(periods[0].start)}</text>'
         f'<text x="{width - 8}" y="{HEIGHT - 6}" text-anchor="end">{escape(periods[-1].end)}</text></svg>'
         '<p class="soft">Line: estimate, with two standard errors. Squares: realised error of the rows with labels. '
-        "Broken line: realised error of the reference.</p>"
+        "Dashed line: realised error of the reference.</p>"
     )

@@ -73,7 +73,7 @@ def estimate_performance(
     Raises
     ------
     InvalidInputError
-        For predictions that are not numbers although those of the reference are, infinite ones, and probabilities
+        For predictions that are infinite, or not numbers although those of the reference are, and for probabilities
         outside 0 to 1.
 
     Notes
@@ -128,7 +128,7 @@ def estimate_performance(
     if too_few:
         return PerformanceEstimate(verdict="not enough data", reason=too_few, **facts)
 
-    target = np.full(len(current), np.nan)  # of the current rows, where it is known
+    target = np.full(len(current), np.nan)  # NaN where the label of a current row is unknown
     if is_calibrated:
         target[labelled] = to_numbers(current[actual], "current")
         estimate = cross_fit(
@@ -211,7 +211,7 @@ def _learn_losses(
 
     is_wrong = errors.measure == WRONG
     if not is_wrong:
-        _read_predictions(current, prediction)  # checks them
+        _read_predictions(current, prediction)  # raises an error if one is invalid
     learned = np.sort(np.random.default_rng(0).permutation(len(known))[:MAX_LEARNED_ROWS])
     frames = known.iloc[learned], current
     is_number = all(are_numbers(frame[prediction]) for frame in frames)

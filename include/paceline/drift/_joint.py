@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # Rows of each window. More rows would take longer and hardly separate the windows better.
 MAX_ROWS = 5_000
-# Fewer rows, in multiples of ``minimum_samples``, cannot tell a relevant difference from noise.
+# Minimum number of rows, in multiples of ``minimum_samples``. Fewer cannot tell a relevant difference from noise.
 FEWEST = 5
 
 
@@ -66,7 +66,7 @@ def compare_jointly(
 
 
 def tell_apart(rows: NDArray[np.float64], labels: NDArray[np.int64], rng: np.random.Generator) -> tuple[float, float]:
-    """Return a classifier's area under the ROC curve on one half of the rows, and the p-value of the windows' equality.
+    """Return a classifier's AUC on one half of the rows, and the p-value of the test that the windows are equal.
 
     ``labels`` are 0 and 1 for the rows of the two windows. The classifier learns from the other half.
     """
@@ -100,7 +100,7 @@ def _describe(
     columns: Sequence[Column], encoded: NDArray[np.float64], labels: NDArray[np.int64], auc: float, drifted: bool
 ) -> str:
     if not drifted:
-        return f"A classifier hardly tells the windows apart (AUC {auc:.2f})."
+        return f"A classifier can hardly tell the windows apart (AUC {auc:.2f})."
     text = f"No single feature has drifted, but a classifier tells the windows apart (AUC {auc:.2f})"
     change = _largest_correlation_change(columns, encoded, labels)
     return f"{text}: {change}." if change else f"{text}."

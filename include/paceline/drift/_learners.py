@@ -1,4 +1,4 @@
-"""What predictions without labels tell about their errors: learned from the scores, or from all features.
+"""Models that predict the errors of predictions without labels, from the scores or from all features.
 
 Used by ``paceline.drift._estimates`` and ``paceline.drift._cross_fit``. The models come from scikit-learn.
 """
@@ -23,7 +23,7 @@ FOLDS = 10
 class Learner(Protocol):
     """A model of the errors, with the rows of both windows.
 
-    The rows of the reference come first, and ``target`` has their values of what the model predicts.
+    The rows of the reference come first. ``target`` has, for each of them, the value that the model predicts.
     """
 
     method: Literal["CBPE", "DLE"]
@@ -31,23 +31,23 @@ class Learner(Protocol):
     target: Floats
 
     def split(self) -> Iterator[tuple[Rows, Rows]]:
-        """Yield the rows of the reference without one fold, and the rows of this fold."""
+        """Yield, for each fold, the rows of the reference outside it and the rows in it."""
 
     def fit(self, rows: Rows) -> Any:
         """Return a scikit-learn model that has learned the target of these rows."""
 
     def values(self, target: Floats, rows: Rows) -> Floats:
-        """Return one value for each row, given its target or the prediction of it; their mean is the error."""
+        """Return one value for each row, given its known or predicted target; the mean of the values is the error."""
 
     def noise(self, expected: Floats, rows: Rows, own: Floats) -> Floats:
-        """Return the variance of each row's value that the labels will show, given its expected target.
+        """Return, for each row, the variance of the value that its label will give, given the expected target.
 
         ``own`` are the predictions for the rows of the reference.
         """
 
 
 def split_at_random(target: Floats) -> Iterator[tuple[Rows, Rows]]:
-    """Yield the rows without one fold, and the rows of this fold."""
+    """Yield, for each fold, the rows outside it and the rows in it."""
     from sklearn.model_selection import KFold
 
     yield from KFold(FOLDS, shuffle=True, random_state=0).split(target)
@@ -57,7 +57,7 @@ class Calibrator:
     """Confidence-based performance estimation: the expected error of a row follows from the probability of its label.
 
     The model is the isotonic regression of the labels on the scores: the probability of the label 1 for each score. The
-    error with each of both labels is known, so the expected error is their mean, weighted by the probability.
+    error is known for either label, so the expected error is the mean of the two errors, weighted by the probability.
     """
 
     method: Literal["CBPE", "DLE"] = "CBPE"
@@ -67,7 +67,7 @@ class Calibrator:
 
         self.inputs, self.target = scores, truth
         start = len(truth)
-        # The ranking error compares a score with those of the reference, which therefore come first once more.
+        # The ranking error compares each score with those of the reference, so prepend the reference's scores again.
         everything = np.concatenate([scores[:start], scores])
         negative, positive = (
             compute_row_errors(
@@ -106,10 +106,10 @@ class Calibrator:
         return variance
 
     def _by_label(self, target: Floats, rows: Rows) -> tuple[float, Floats, Floats]:
-        """Return an offset, and the value of each row with the label 0 and with 1.
+        """Return an offset, the value of each row for the label 0, and its value for the label 1.
 
-        The ranking error is the mean of the means of both classes. A row's value is its influence on this mean, so that
-        the values have the variance of the mean.
+        The ranking error is the mean of the two classes' means. A row's value is its influence on this mean, so the
+        values have the variance of the mean.
         """
         errors = [both[rows] for both in self._errors]
         if not self._balanced:
@@ -131,7 +131,7 @@ class Calibrator:
 class LossModel:
     """Direct loss estimation: gradient-boosted trees learn the error of a row from the features and the prediction.
 
-    ``is_wrong`` tells that the errors are 0 and 1, for right and wrong predictions.
+    With ``is_wrong``, the errors are 0 and 1, for right and wrong predictions.
     """
 
     method: Literal["CBPE", "DLE"] = "DLE"

@@ -20,7 +20,7 @@ _MAX_NUMBER = 1e100
 
 
 def is_array(value: object) -> bool:
-    """Return whether a value is an array, a list or a tuple of numbers or of nothing; its first element decides.
+    """Return whether a value is an array, list or tuple of numbers, judged by its first element; it may be empty.
 
     >>> is_array([0.5, 1]), is_array([]), is_array(["a"]), is_array("[0.5, 1]")
     (True, True, False, False)
@@ -46,7 +46,7 @@ def is_array_text(value: object) -> bool:
     if not isinstance(value, str):
         return False
     text = value.strip()
-    # The start and the last character decide. The expression would take very long for some long texts.
+    # Match only the start and the last character, because the expression takes very long for some long texts.
     return _ARRAY_TEXT.fullmatch(text if len(text) <= 200 else text[:200] + text[-1]) is not None
 
 
@@ -57,9 +57,9 @@ def count_dimensions(series: pd.Series[Any]) -> int:
 
 
 def drop_invalid_vectors(series: pd.Series[Any], dimensions: int) -> pd.Series[Any]:
-    """Return a column whose vectors with another number of dimensions, or without a finite number, are missing.
+    """Return a column in which vectors with another number of dimensions or a non-finite number are missing.
 
-    Numbers beyond 1e100 count as infinite, because their squares are.
+    Numbers beyond 1e100 count as infinite, because computing with their powers may overflow.
 
     >>> import pandas as pd
     >>> drop_invalid_vectors(pd.Series([[1.0, 2.0], [1.0, None], [1.0], None]), 2).isna().tolist()

@@ -164,7 +164,7 @@ def check_column_pair(prediction: object, actual: object) -> None:
     """Raise InvalidInputError if only one of the two column names is given."""
     if (prediction is None) != (actual is None):
         field = "actual" if actual is None else "prediction"
-        raise InvalidInputError(field, None, "a column name, because prediction and actual need each other")
+        raise InvalidInputError(field, None, "a column name, because prediction and actual must be given together")
 
 
 def _compare_errors(

@@ -56,8 +56,8 @@ def detect_concept_drift(
         rate if they are probabilities, and 0.5 for the ranking error. For absolute errors, the 99th percentile of the
         earlier errors is used instead.
     ceiling:
-        Error from which errors count as equal for the detector, which processes values between 0 and 1. For absolute
-        errors, the same percentile is used instead.
+        Scale for the detector, which processes values between 0 and 1: errors are divided by ``ceiling``, and larger
+        errors count as 1. For absolute errors, the same percentile is used instead.
     classes:
         Class (0 or 1) of each row of both windows. With classes, one detector follows all rows and two more follow one
         class each: the rows of a rare class hardly change the mean of all rows. The ranking error, which needs classes,
@@ -219,7 +219,7 @@ def _running_error(
     for group in groups:
         if group.any():
             sums, counts = (np.convolve(part, np.ones(width), mode="valid") for part in (stream * group, group * 1.0))
-            # Where a rare class has no rows, its mean over the whole stream stands in.
+            # Where a rare class has no rows, use its mean over the whole stream.
             overall = stream[group > 0].mean()
             means.append(np.where(counts > 0.5, sums / np.maximum(counts, 1.0), overall))
     running = np.mean(means, axis=0)

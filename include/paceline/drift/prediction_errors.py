@@ -1,4 +1,4 @@
-"""Measures a model's error in each labelled row of two windows, of the same kind in both.
+"""Measures a model's error in each labelled row of two windows, with the same kind of error in both.
 
 Called by ``paceline.drift.compare``; ``paceline.drift.concept`` looks for changes in the errors.
 """
@@ -28,7 +28,7 @@ MEASURES: dict[ErrorKind, str] = {
 }
 # Kinds of errors for labels of 0 and 1 with probabilities or scores.
 TWO_CLASS_KINDS: tuple[ErrorKind, ...] = ("log_loss", "brier", "auc")
-# The log loss of a certain but wrong prediction is infinite; probabilities closer to 0 or 1 count as this close.
+# Probabilities are clipped to this distance from 0 and 1, because a certain but wrong one has an infinite log loss.
 LOG_LOSS_CLIP = 1e-6
 # The greatest prediction or label. The trees of ``LossModel`` add up errors in single precision (at most 3e38).
 MAX_NUMBER = 1e30
@@ -76,7 +76,7 @@ def compute_errors(
     threshold: float = 0.5,
     detector: str = "adwin",
 ) -> PredictionErrors:
-    """Return the error of each row with a prediction and an actual label, of the same kind in both windows.
+    """Return the error of each row with a prediction and a label, with the same kind of error in both windows.
 
     Parameters
     ----------
@@ -162,7 +162,7 @@ def compute_errors(
 
 
 def are_numbers(series: pd.Series[Any]) -> bool:
-    """Return whether all values are numbers or true/false. Columns of objects occur with missing or decimal values."""
+    """Return whether all values are numbers or true/false. Missing or decimal values may be in a column of objects."""
     import numbers
     from decimal import Decimal
 
@@ -225,8 +225,8 @@ def compute_row_errors(
         clipped = np.clip(predicted, LOG_LOSS_CLIP, 1 - LOG_LOSS_CLIP)
         losses = -np.log(np.where(truth == 1, clipped, 1 - clipped))
         entropy = -rate * np.log(rate) - (1 - rate) * np.log(1 - rate)
-        # ADWIN's bound grows with the range of its values. Cut losses where the probability of the label is half of the
-        # rarer class's rate, so that errors still count more than the prediction of that rate.
+        # ADWIN's bound grows with the range of its values. Cut losses at a probability of half the rarer class's rate,
+        # so that a wrong prediction still counts more than the prediction of that rate.
         return losses, float(entropy), float(-np.log(min(rate, 1 - rate) / 2))
     if error == "auc":
         positives, negatives = predicted[:start][truth[:start] == 1], predicted[:start][truth[:start] == 0]

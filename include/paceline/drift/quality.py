@@ -1,7 +1,7 @@
 """Finds problems of data quality in the current window: broken columns, stale, implausible and repeated rows.
 
-Called by ``paceline.drift.compare``. Broken data must be told apart from drift, because a model that is trained on it
-is harmed.
+Called by ``paceline.drift.compare``. Broken data must be distinguished from drift, because training on broken data
+harms the model.
 """
 
 from __future__ import annotations
@@ -23,14 +23,13 @@ if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
-# Of a report.
-MAX_PROBLEMS = 50
-_NAMES = 5
+MAX_PROBLEMS = 50  # of a report
+_NAMES = 5  # of columns or categories, in a sentence
 
 
 @dataclass(frozen=True)
 class Suspicion:
-    """A possible problem: the p-value of "chance explains it"."""
+    """A possible problem, with the p-value of the hypothesis that it is due to chance."""
 
     kind: ProblemKind
     column: str
@@ -52,8 +51,8 @@ def find_stale_rows(
 ) -> list[QualityProblem]:
     """Return a problem if the newest value of the column ``time`` is older than ``max_age_s`` at the time ``now``.
 
-    Values later than ``now`` do not count, because a wrong clock would hide old rows. Rows without any other value are
-    a problem, too. Without rows there is no problem, but there is not enough data for a verdict either.
+    Values later than ``now`` do not count, because a wrong clock would hide old rows. If no other values
+    remain, that is a problem, too. An empty window is no problem here: it has too little data for any verdict.
 
     >>> import pandas as pd
     >>> frame = pd.DataFrame({"day": ["2030-01-01", "2030-01-02"]})
@@ -72,7 +71,7 @@ def find_stale_rows(
         return []
     values = current[time].dropna()
     if not len(values):
-        return [_problem("stale", time, "no row has a time, so that its age is unknown", settings)]
+        return [_problem("stale", time, "no row has a time, so the age of the data is unknown", settings)]
     try:
         if pd.api.types.is_numeric_dtype(values.dtype):
             raise ValueError("numbers")
@@ -95,7 +94,7 @@ def find_stale_rows(
 
 
 def check_age_column(time: str | None, settings: QualitySettings) -> None:
-    """Raise InvalidInputError if there is a limit of the age but no column with times."""
+    """Raise InvalidInputError if ``max_age_s`` is set but there is no column with times."""
     if settings.max_age_s is not None and time is None:
         raise InvalidInputError("time", time, "a column with dates or times, because max_age_s is set")
 
@@ -103,7 +102,7 @@ def check_age_column(time: str | None, settings: QualitySettings) -> None:
 def find_missing_predictions(
     prediction: str | None, reference: pd.DataFrame, current: pd.DataFrame, settings: DriftSettings
 ) -> list[QualityProblem]:
-    """Return a problem if no current row has a prediction, which chance does not explain."""
+    """Return a problem if no current row has a prediction and chance does not explain this."""
     if prediction not in reference.columns or current[prediction].notna().any():
         return []
     before, now = (frame[prediction].isna() for frame in (reference, current))
@@ -124,9 +123,9 @@ def find_implausible_values(
 ) -> list[QualityProblem]:
     """Return missing, implausible and repeated values that chance does not explain.
 
-    ``features`` are the results for ``columns``, with the tests of missing values. ``model_columns`` have predictions
-    and labels; labels that are not known yet would make rows equal. The false discovery rate of the other tests
-    together is ``settings.significance``.
+    ``features`` are the results for ``columns``, with the tests of missing values. ``model_columns`` contain
+    predictions and labels; they are ignored in the search for equal rows, because unknown labels are equal. The false
+    discovery rate of the other tests together is ``settings.significance``.
     """
     from scipy.stats import false_discovery_control
 
@@ -142,11 +141,11 @@ def find_implausible_values(
         for feature in features
         if feature.new_categories
     ]
-    if not any(column.problem for column in columns):  # rows without some of their values are easily equal
+    if not any(column.problem for column in columns):  # rows are more often equal without a column
         arrays = {column.name for column in columns if column.kind == "embedding"}
         suspicions.append(_find_duplicates({*arrays, *model_columns}, reference, current, quality))
     known = [one for one in suspicions if one is not None]
-    # A column without such values counts as a test, too: chance explains it.
+    # A column without such values also counts as a test, with the p-value 1.
     plain = sum(not column.skipped and column.kind != "embedding" for column in columns) + 1 - len(known)
     adjusted = false_discovery_control([one.p_value for one in known] + [1.0] * plain).tolist()
     found += [
@@ -247,10 +246,10 @@ def _find_new_categories(
 
 
 def new_category_p_value(before: Mapping[str, int], after: Mapping[str, int]) -> float:
-    """Return the probability that a category is as frequent in the current window and absent before by chance.
+    """Return the probability that chance explains the most frequent category that the reference lacks.
 
-    There is at least one new category. A rare category is easily absent from the reference, a frequent one is not. The
-    probability is that of the most frequent new category, with Bonferroni's correction for all categories.
+    ``after`` contains at least one new category. Chance often omits a rare category from the reference, but seldom a
+    frequent one. Bonferroni's method corrects the probability for the number of categories.
 
     >>> new_category_p_value({"a": 98, "b": 1, "c": 1}, {"a": 98, "d": 1, "e": 1}), new_category_p_value(
     ...     {"a": 100}, {"a": 80, "b": 20}
@@ -278,7 +277,7 @@ def _find_duplicates(
     rng = np.random.default_rng(0)
     try:
         before, after = (_count_duplicates(frame[names], size, rng) for frame in (reference, current))
-    except TypeError:  # values without a hash, in columns that are not compared
+    except TypeError:  # unhashable values, in columns that are not compared
         return None
     test = missing_test(before, size, after, size)
     rise, reason = (after - before) / size, ""

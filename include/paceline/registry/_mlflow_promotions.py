@@ -46,7 +46,7 @@ class PromotionLog:
     def __init__(self, server: MlflowServer, name: str, writer_timeout_s: float) -> None:
         if name.endswith(_SUFFIX):
             raise InvalidInputError(
-                "name", name, f"a name that does not end in {_SUFFIX}, as the history of a model does"
+                "name", name, f"a name that does not end in {_SUFFIX}, which marks the history of a model"
             )
         self._server = server
         self._name = name
@@ -149,7 +149,7 @@ class PromotionLog:
         return {"model_version": found[0]} if found else None
 
     def _recent(self) -> list[LoggedPromotion]:
-        """Return the valid promotions from the last published one on."""
+        """Return the valid promotions, starting with the last published one."""
         versions = self._server.search_versions(f"name = '{self._log}'", newest=_RECENT)
         published = [index for index, version in enumerate(versions) if _PUBLISHED in tags_of(version)]
         if not published and len(versions) == _RECENT:

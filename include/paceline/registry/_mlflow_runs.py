@@ -22,7 +22,7 @@ from paceline.registry.manifest import ModelVersion, decode
 MODEL_FOLDER, MANIFEST_FILE = "model", "paceline.json"
 
 _ATTEMPT = "paceline.attempt"
-# The manifest has the exact names of the metrics. Those in MLflow may not contain other characters.
+# MLflow rejects these characters in the names of metrics. The manifest contains the exact names.
 _REFUSED = re.compile(r"[^A-Za-z0-9_. -]")
 _LONGEST_NAME, _BATCH = 250, 1000
 

@@ -63,7 +63,7 @@ class MlflowServer:
         host = _host_of(url)
         for name, value in (headers or {}).items():
             if not value.isascii() or not value.isprintable():  # not shown: it may be a secret
-                raise InvalidInputError(f"header {name}", "a value with other characters", "printable ASCII characters")
+                raise InvalidInputError(f"header {name}", "other characters", "only printable ASCII characters")
         if isinstance(verify, str) and not Path(verify).is_file():
             raise InvalidInputError("verify", verify, "True, False or the path of a file with accepted certificates")
         # Connections on the loopback interface must not go through a proxy from the environment.
@@ -97,7 +97,7 @@ class MlflowServer:
         return self._retries(self._send, method, path, body, params)
 
     def call_if_found(self, method: str, path: str, body: object = None, /, **params: object) -> dict[str, Any] | None:
-        """Call like :meth:`call`; return ``None`` if the entity does not exist.
+        """Call as :meth:`call` does, but return ``None`` if the entity does not exist.
 
         A deletion whose response was lost finds no entity when it is repeated.
         """
@@ -188,7 +188,7 @@ class MlflowServer:
             urlsplit(folder).scheme in ("", "file") and not self._is_local
         ):  # another machine must not choose local files
             accepted = (
-                "artifacts that the server serves or keeps on an object store; local folders only of a local server"
+                "artifacts that the server serves or keeps on an object store, or a local folder if the server is local"
             )
             raise InvalidInputError("artifact_uri", folder, accepted)
         try:
@@ -276,7 +276,7 @@ def _connection() -> Iterator[None]:
 
 
 def _host_of(url: str) -> str:
-    """Return the host of an MLflow server's URL. Raise InvalidInputError for other URLs, without a password in them."""
+    """Return the host of an MLflow server's URL. The InvalidInputError for another URL does not show its password."""
     try:
         parsed = httpx.URL(url)
         valid = parsed.scheme in ("http", "https") and bool(parsed.host) and not parsed.query and not parsed.fragment

@@ -46,19 +46,19 @@ class Registry(Protocol):
         Parameters
         ----------
         model_dir:
-            Folder with the model's files. Links and empty folders are rejected.
+            Folder with the model's files. Symbolic links and empty folders are rejected.
         name:
             Name of the model.
         metrics, data_window, lineage:
             Scores (finite numbers), description of the training data, and origin of the model.
         key:
             A repeated registration with the same key returns the same version, even if the first attempt died
-            before its end. Without a key, every call creates a new version.
+            before it was complete. Without a key, every call creates a new version.
 
         Raises
         ------
         InvalidInputError
-            For a bad name, a folder without files or with links, or a metric that is not a finite number.
+            For a bad name, a folder without files or with symbolic links, or a metric that is not a finite number.
         """
 
     def version(self, name: str, version: int) -> ModelVersion:
@@ -95,7 +95,7 @@ class Registry(Protocol):
 
 
 def check_model_dir(model_dir: StoragePath) -> UPath:
-    """Return ``model_dir`` as a path. Raise InvalidInputError unless it is a folder with files and without links."""
+    """Return ``model_dir`` as a path. Raise InvalidInputError unless it contains files and no symbolic links."""
     source = model_dir if isinstance(model_dir, UPath) else UPath(model_dir)
     names = [name for name, _ in storage.files_below(source, "model_dir")] if source.is_dir() else []
     if not names:

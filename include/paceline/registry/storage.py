@@ -102,11 +102,11 @@ def numbered(folder: UPath, suffix: str = "") -> list[int]:
 
 
 def files_below(folder: UPath, field: str) -> Iterator[tuple[str, UPath]]:
-    """Yield (relative path, path) of the files below ``folder``, sorted. Reject links and devices."""
+    """Yield (relative path, path) of the files below ``folder``, sorted. Reject symbolic links and devices."""
     for entry in sorted(folder.iterdir(), key=lambda item: item.name):
         on_disk = local(entry)
         if on_disk is not None and on_disk.is_symlink():
-            raise InvalidInputError(field, str(entry), "plain files and folders, not a link")
+            raise InvalidInputError(field, str(entry), "plain files and folders, not a symbolic link")
         if entry.is_dir():
             for inner, path in files_below(entry, field):
                 yield f"{entry.name}/{inner}", path

@@ -59,7 +59,7 @@ class Loop(Generic[T]):
         self.epoch = 0
         self.done = 0
         self.loader = loader
-        self.number = 0  # of the loops since checkpoint()
+        self.number = 0  # of this loop, counted since checkpoint()
         self._length = data.epoch_length(loader)
         self._given_total = None if total is None else whole_number("total", total)
         if not hasattr(loader, "__iter__") and not hasattr(loader, "__getitem__"):
@@ -136,7 +136,7 @@ class Loop(Generic[T]):
 
     @property
     def own_progress(self) -> tuple[int, int]:
-        """Batches done and expected in this process. Those of a fleet's worker do not include other workers."""
+        """Batches done and expected in this process. In a worker of a fleet, they exclude those of other workers."""
         if self._source is None or self._source.progress is None:
             return self.done, max(self.total, self.done)
         done, total = self._source.progress

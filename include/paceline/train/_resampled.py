@@ -1,4 +1,4 @@
-"""Bootstrap resamples of a metric, from which ``EvaluateOperator`` learns how certain an improvement is.
+"""Bootstrap resamples of a metric, from which ``EvaluateOperator`` determines how certain an improvement is.
 
 An evaluation script calls ``resampled`` and passes the result to ``report``.
 """

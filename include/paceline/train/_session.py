@@ -49,7 +49,7 @@ class Session:
         self.terminating = False
         self._values: dict[str, Callable[[], float]] = {}
         self._report_counts: Counter[str] = Counter()
-        self._resamples: dict[str, Resamples] = {}  # of the values that no line contains yet
+        self._resamples: dict[str, Resamples] = {}  # of metrics that no line contains yet
         self._display: Display | None = None
         self._next_report_s = float("-inf")
         self._report_pending = False
@@ -164,7 +164,7 @@ class Session:
             atexit.register(ranks.announce_end)
             self.terminating = True
             self.loop.check_now()
-            if self.worker is not None and self.worker.waiting:  # for a batch, or for a server that is lost
+            if self.worker is not None and self.worker.waiting:  # for a batch, or for the return of its server
                 raise SystemExit(EXIT_TERMINATED)
         elif self.loop is None and _in_loop(frame):
             self.resend_sigterm()
@@ -173,7 +173,7 @@ class Session:
 
 
 def _in_loop(frame: FrameType | None) -> bool:
-    """Return whether a loop's code is on the stack: Python drops exceptions raised in a generator closed by a break."""
+    """Return whether a loop's code is on the stack. Python drops exceptions in a generator that a break closes."""
     while frame is not None:
         if frame.f_globals.get("__name__") == f"{__package__}._loop":
             return True
@@ -314,7 +314,7 @@ def checkpoint(*, path: str | os.PathLike[str] | None = None, every_s: float | N
 
 
 def register(saver: Saver) -> None:
-    """Let the coming loop save with ``saver`` and resume from the point that it has restored."""
+    """Let the next loop save with ``saver`` and resume from the point that ``saver`` has restored."""
     current.checkpoint = saver
     current.first_loop = current.loops_started
     if saver.resume is not None:

@@ -59,7 +59,7 @@ class SessionState(Protocol):
 
 
 class BatchSource(ABC):
-    """The batches of one ``track`` loop after the other. The loop calls ``open``, ``passes``, ``end`` and ``close``."""
+    """The batches of the ``track`` loops, in order. Each loop calls ``open``, ``passes``, ``end`` and ``close``."""
 
     reads_epochs = True
     """Whether a pass lies within one epoch of the loader. Otherwise, other processes determine the position."""

@@ -52,8 +52,8 @@ class Progress:
     - ``"resized"``: the number of devices has changed,
     - ``"finish"``: the loop is over and its final state is safe on disk; ``done`` equals ``total``,
     - ``"report"``: metrics from outside a loop, for example from an evaluation script. ``done`` and ``total`` repeat
-      those of the previous loop, or are 1 without a loop. Controllers ignore these lines. Before it, there may be
-      lines of the same event that contain ``resamples`` of metrics, and neither loss nor metrics.
+      those of the previous loop, or are 1 without a loop. Controllers ignore these lines. Earlier lines of
+      the same event may contain ``resamples`` of the metrics, and neither loss nor metrics.
     """
 
     done: int

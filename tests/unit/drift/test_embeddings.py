@@ -32,7 +32,7 @@ def feature(report: DriftReport) -> FeatureDrift:
     return next(one for one in report.features if one.name == "text")
 
 
-def test_equal_embeddings_raise_no_more_false_alarms_than_nominal() -> None:
+def test_equal_embeddings_raise_false_alarms_at_most_at_the_nominal_rate() -> None:
     reports = [
         compare(frame(vectors(2 * seed), 2 * seed), frame(vectors(2 * seed + 1), 2 * seed + 1)) for seed in range(40)
     ]
@@ -147,7 +147,7 @@ def test_arrays_as_text_are_not_compared() -> None:
         ("", False),
     ],
 )
-def test_start_and_end_tell_text_of_an_array(text: str, expected: bool) -> None:
+def test_text_of_an_array_is_recognised_by_its_start_and_end(text: str, expected: bool) -> None:
     assert is_array_text(text) is expected
 
 

@@ -175,7 +175,7 @@ def test_ten_rows_of_a_class_suffice(error: str) -> None:
     assert np.isfinite([result.error, result.standard_error]).all()
 
 
-def test_training_part_without_a_class_is_estimated() -> None:
+def test_fold_without_a_class_can_be_estimated() -> None:
     learner = Calibrator("auc", 0.5, np.linspace(0, 1, 30), np.eye(1, 20)[0])
     learner.split = lambda: iter([(np.arange(1, 20), np.arange(1)), (np.arange(19), np.arange(19, 20))] * 5)
     result = cross_fit(learner)
@@ -201,7 +201,7 @@ def test_concept_drift_is_invisible_until_labels_show_it(make: Any) -> None:
 # --- labels that come later ---------------------------------------------------------------------------------------
 
 
-def test_labelled_rows_are_realised_and_the_others_estimated() -> None:
+def test_errors_of_labelled_rows_are_realised_and_others_are_estimated() -> None:
     reference, current = make_scores(0), make_scores(1, level=0.5)
     current["late"] = current["late"].where(current.index < 1200)
     report = compare_windows(reference, current)

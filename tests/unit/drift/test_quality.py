@@ -49,7 +49,7 @@ def kinds(report: DriftReport) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("before", "after"), [(500, 500), (2000, 300), (300, 2000)])
-def test_clean_windows_have_problems_no_more_often_than_nominal(before: int, after: int) -> None:
+def test_clean_windows_have_problems_no_more_often_than_the_nominal_rate(before: int, after: int) -> None:
     rounds = 60
     reports = [compare(window(seed, before), window(1000 + seed, after)) for seed in range(rounds)]
     assert sum(bool(report.quality) for report in reports) <= 3  # the nominal rate is 1 %
@@ -154,7 +154,7 @@ def test_named_column_that_the_current_window_lacks_is_a_problem() -> None:
     assert kinds(report) == [("missing column", "temp")]
 
 
-def test_labels_of_another_type_are_no_changed_type() -> None:
+def test_category_labels_of_another_type_are_not_a_problem() -> None:
     before, after = window(0), window(1)
     after["hour"] = after["hour"].astype(str)
     assert compare(before, after, categorical=["hour"]).quality == ()
@@ -163,7 +163,7 @@ def test_labels_of_another_type_are_no_changed_type() -> None:
 # --- values ----------------------------------------------------------------------------------------------------
 
 
-def test_new_column_is_reported_and_prevents_no_training() -> None:
+def test_new_column_is_reported_but_does_not_prevent_training() -> None:
     report = compare(window(0), window(1, sensor=1.0))
     assert (report.verdict, report.notes) == ("no drift", ())
     assert report.quality == (QualityProblem("new column", "sensor", "the reference lacks the column", False),)
@@ -212,7 +212,7 @@ def test_repeated_rows_are_a_problem() -> None:
     assert "(in 2,000 rows of each window)" in compare(window(0, 2000), more).quality[0].reason
 
 
-def test_labels_that_come_later_make_no_duplicated_rows() -> None:
+def test_missing_labels_do_not_make_rows_duplicates() -> None:
     def coarse(seed: int) -> pd.DataFrame:
         rng = np.random.default_rng(seed)
         frame = pd.DataFrame({"carrier": rng.choice(list("abcde"), 600), "guess": rng.random(600).round(1)})
@@ -259,8 +259,8 @@ def test_old_rows_are_bad_data(times: Any) -> None:
 @pytest.mark.parametrize(
     ("times", "reason"),
     [
-        (None, "no row has a time, so that its age is unknown"),
-        (pd.NaT, "no row has a time, so that its age is unknown"),
+        (None, "no row has a time, so the age of the data is unknown"),
+        (pd.NaT, "no row has a time, so the age of the data is unknown"),
         ("2031-01-01", "all times are later than now, 2030-01-10 00:00 UTC"),
         (["2031-01-01"] + ["2030-01-03"] * 499, "the newest value is from 2030-01-03 00:00 UTC, 7 days"),
     ],

@@ -240,9 +240,9 @@ def test_malformed_resamples_are_ignored(evaluate: Task, registry: FileRegistry,
     ("script", "error", "message"),
     [
         ("raise RuntimeError('no such column')", AirflowException, "scoring the challenger.*no such column"),
-        ("print('done')", AirflowFailException, "metric: got 'auc'.*it has reported nothing for the challenger"),
-        ("from paceline.train import report; report(accuracy=0.9)", AirflowFailException, "it has reported accuracy"),
-        (UNREADABLE, AirflowFailException, "metric: got 'auc'.*it has reported nothing"),
+        ("print('done')", AirflowFailException, "metric: got 'auc'.*which reported nothing for the challenger"),
+        ("from paceline.train import report; report(accuracy=0.9)", AirflowFailException, "which reported accuracy"),
+        (UNREADABLE, AirflowFailException, "metric: got 'auc'.*which reported nothing"),
     ],
 )
 def test_script_without_valid_score_fails_and_registers_nothing(

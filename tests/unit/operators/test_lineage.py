@@ -284,7 +284,7 @@ def test_query_is_reported_as_its_tables(monkeypatch: pytest.MonkeyPatch, query:
     assert [secret for secret in ("ann", "pa55word", "s3cr3t") if secret in repr(found)] == []
 
 
-def test_query_on_a_database_that_its_hook_does_not_describe_is_left_out(
+def test_query_is_left_out_if_the_hook_does_not_describe_its_database(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_STORE", json.dumps({"conn_type": "sqlite", "host": str(tmp_path / "store.db")}))
@@ -293,7 +293,7 @@ def test_query_on_a_database_that_its_hook_does_not_describe_is_left_out(
     assert _names(found.inputs) == [("file", f"{tmp_path}/a.csv")]
 
 
-def test_names_have_no_secrets_of_urls() -> None:
+def test_names_omit_the_secrets_in_urls() -> None:
     sensor = DriftSensor(
         task_id="drift",
         reference="champion",

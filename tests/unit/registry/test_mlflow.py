@@ -328,15 +328,15 @@ def test_newest_version_after_the_champion_is_the_challenger(
     assert aliases(mlflow_server, name) == {"champion": "1", "challenger": "4"}
 
 
-def test_name_of_a_history_is_rejected(registry: MlflowRegistry, tmp_path: Path) -> None:
+def test_model_name_reserved_for_promotion_histories_is_rejected(registry: MlflowRegistry, tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match=r"name: got 'x\.promotions', expected a name that does not end in"):
         registry.register(make_model(tmp_path, "model"), name="x.promotions")
 
 
-def test_server_elsewhere_cannot_choose_local_folders(tmp_path: Path) -> None:
+def test_remote_server_cannot_choose_local_folders(tmp_path: Path) -> None:
     server = MlflowRegistry("https://mlflow.example.com")._server
     for folder in (str(tmp_path), f"file://{tmp_path}"):
-        with pytest.raises(InvalidInputError, match=r"artifact_uri: got .* local folders only of a local server"):
+        with pytest.raises(InvalidInputError, match=r"artifact_uri: got .* or a local folder if the server is local"):
             server.list_files(folder)
 
 

@@ -52,7 +52,7 @@ def test_arrays_of_parquet_files_are_compared_as_embeddings(
     assert (report.verdict, report.features[0].kind, report.features[0].dimensions) == (verdict, "embedding", 16)
 
 
-def test_rows_of_a_sample_with_long_arrays_are_fewer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sample_with_long_arrays_has_fewer_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "a.parquet", draw(0, 5000, 32))
     monkeypatch.setattr(_files, "_ARRAY_BYTES", 1000 * 32 * 8)
     window = read_window("current", path)

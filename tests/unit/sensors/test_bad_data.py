@@ -101,7 +101,7 @@ def test_invalid_reaction_is_rejected() -> None:
         DriftSensor(task_id="drift", reference="a.csv", current="b.csv", on_bad_data="wait")  # type: ignore[arg-type]
 
 
-def test_limit_of_the_age_without_a_time_column_is_rejected_when_the_dag_is_parsed() -> None:
+def test_max_age_without_a_time_column_is_rejected_when_the_dag_is_parsed() -> None:
     settings = DriftSettings(quality=QualitySettings(max_age_s=60))
     with pytest.raises(InvalidInputError, match=r"^time: got None"):
         DriftSensor(task_id="drift", reference="a.csv", current="b.csv", settings=settings)
@@ -239,13 +239,13 @@ def test_unknown_age_starts_no_first_training(tmp_path: Path) -> None:
     report, _ = check("day").measure(NOON)
     assert (report.verdict, report.reason) == (
         "bad data",
-        "Bad data: day: no row has a time, so that its age is unknown.",
+        "Bad data: day: no row has a time, so the age of the data is unknown.",
     )
     with pytest.raises(InvalidInputError, match=r"^time: got 'days', expected a column .*did you mean 'day'"):
         check("days").measure(NOON)
 
 
-def test_check_with_settings_of_the_quality_round_trips_through_json() -> None:
+def test_check_with_quality_settings_round_trips_through_json() -> None:
     settings = DriftSettings(quality=QualitySettings(severe=["stale"], max_age_s=60.0))
     check = DriftCheck("a.csv", "b.csv", time="day", settings=settings)
     assert DriftCheck(**check.to_dict()) == check

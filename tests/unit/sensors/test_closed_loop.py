@@ -125,7 +125,7 @@ def test_each_change_of_a_month_leads_to_one_training(tmp_path: Path) -> None:
     assert [promotion.version for promotion in production.registry.history(MODEL)] == [1, 2, 3]
 
 
-def test_drift_that_training_does_not_mend_trains_again_after_the_cooldown(tmp_path: Path) -> None:
+def test_drift_that_training_does_not_end_starts_another_after_the_cooldown(tmp_path: Path) -> None:
     production = Production(tmp_path, {"cooldown": "5d"}, make_rows(30, usage_shifts=(12,)))
     assert production.run_day(0)
     trained = [day for day in range(1, 30) if production.run_day(day, better=False)]

@@ -84,7 +84,7 @@ def test_text_instead_of_a_list_is_rejected_when_parsed_and_when_rendered(field:
         render_sensor(field, "temp").poke({})
 
 
-def test_lists_and_paths_of_any_type_are_read_and_json_safe(tmp_path: Path) -> None:
+def test_lists_and_paths_of_any_type_become_json_values(tmp_path: Path) -> None:
     place = tmp_path / "a.csv"
     place.write_text("temp,kind,wind\n" + "1,a,3\n2,b,4\n" * 60)
     with DAG("dag", schedule=None):

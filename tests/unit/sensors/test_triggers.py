@@ -198,7 +198,7 @@ def test_invalid_settings_are_rejected_when_the_dag_is_parsed(options: dict[str,
     "stored",
     [None, "state", {"parts": None, "check": 5}, {"rows": "many"}, {"fired_at": "yesterday"}, {"fired": 7}],
 )
-def test_stored_value_that_is_no_state_is_ignored(stored: object) -> None:
+def test_stored_value_that_is_not_a_state_is_ignored(stored: object) -> None:
     state = TriggerState.from_json(stored)
     assert (state.parts, state.fired, state.rows, state.fired_at) == ((), (), 0, "")
 

@@ -77,9 +77,9 @@ def test_files_are_read_by_path_and_by_url(tmp_path: Path, name: str, scheme: st
 @pytest.mark.parametrize(
     ("source", "conn_id", "message"),
     [
-        ("SELECT 1", None, "conn_id: got None, expected the id of a database connection, as current is a SQL query"),
+        ("SELECT 1", None, "conn_id: got None, expected the id of a database connection (for the query in current)"),
         ("SELECT 1", "nowhere", "conn_id: got 'nowhere', expected the id of an Airflow connection that exists"),
-        ("SELECT 1", "files", "conn_id: got 'files', expected a database connection, not one for FSHook"),
+        ("SELECT 1", "files", "conn_id: got 'files', expected a database connection, not one with FSHook"),
         ("SELECT 1", "odd", "conn_id: got 'odd', expected a database connection whose provider is installed"),
         ("batch.json", None, "current: got 'batch.json', expected a query that starts with SELECT or WITH, or a file"),
         ("/no/such.csv", None, "current: got '/no/such.csv', expected a file that exists"),

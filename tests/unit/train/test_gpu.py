@@ -47,23 +47,23 @@ def end_of(folder):
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("undisturbed")
+def uninterrupted(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("uninterrupted")
     assert train(folder)[0] == 0
     return end_of(folder)
 
 
-def test_killed_training_on_a_gpu_ends_with_the_same_states_bit_for_bit(tmp_path, undisturbed):
+def test_killed_training_on_a_gpu_ends_with_the_same_states_bit_for_bit(tmp_path, uninterrupted):
     for killed_at in (1, 6, 11, 24):  # an epoch has 6 batches
         assert train(tmp_path, killed_at)[0] == -signal.SIGKILL
     code, lines = train(tmp_path)
     assert (code, lines[0].done, lines[0].device) == (0, 23, "cuda")
-    assert end_of(tmp_path) == undisturbed
+    assert end_of(tmp_path) == uninterrupted
 
 
-def test_number_of_processes_is_at_most_the_number_of_gpus(tmp_path, undisturbed):
+def test_number_of_processes_is_at_most_the_number_of_gpus(tmp_path, uninterrupted):
     code, lines = train(tmp_path, devices=torch.cuda.device_count() + 2)
     assert code == 0
     assert {line.devices for line in lines} <= set(range(1, torch.cuda.device_count() + 1))
     if torch.cuda.device_count() == 1:
-        assert end_of(tmp_path) == undisturbed
+        assert end_of(tmp_path) == uninterrupted

@@ -39,7 +39,7 @@ def saved(tmp_path):
     return tmp_path
 
 
-def test_newest_checkpoint_is_restored_and_the_two_newest_stay(saved):
+def test_newest_checkpoint_is_restored_and_the_two_newest_are_kept(saved):
     assert restore(saved) == (3, "3")
     assert sorted(path.name for path in saved.iterdir()) == ["checkpoint-000002", "checkpoint-000003"]
 
@@ -61,7 +61,7 @@ def test_damaged_checkpoint_falls_back_to_the_previous(saved, capsys, damage):
     assert "checkpoint-000003 is unusable, trying the previous checkpoint" in capsys.readouterr().err
 
 
-def test_without_a_usable_checkpoint_training_starts_afresh(saved, capsys):
+def test_training_without_a_usable_checkpoint_starts_from_the_beginning(saved, capsys):
     for path in saved.glob("*/point.json"):
         path.unlink()
     assert restore(saved) is None

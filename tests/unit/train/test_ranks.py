@@ -76,8 +76,8 @@ class Ranks:
 
 
 @pytest.fixture(scope="module", params=["ddp", "accelerate"])
-def undisturbed(fork, tmp_path_factory, request):
-    ranks = Ranks(fork, tmp_path_factory.mktemp("ranks") / "undisturbed", request.param)
+def uninterrupted(fork, tmp_path_factory, request):
+    ranks = Ranks(fork, tmp_path_factory.mktemp("ranks") / "uninterrupted", request.param)
     ranks.ended = ranks.start()
     assert ranks.ended.codes == [0, 0], ranks.ended.log
     return ranks
@@ -87,16 +87,16 @@ def progress_events(log):
     return [(one.event, one.done) for line in log.splitlines() if (one := parse_line(line))]
 
 
-def test_only_rank_0_shows_progress_and_writes_checkpoints(undisturbed):
-    events = progress_events(undisturbed.ended.log)
+def test_only_rank_0_shows_progress_and_writes_checkpoints(uninterrupted):
+    events = progress_events(uninterrupted.ended.log)
     saved = [("checkpoint", done) for done in range(1, BATCHES + 1)]
     assert events == [("start", 0), *saved, ("progress", BATCHES), ("finish", BATCHES)]
-    assert len(list((undisturbed.folder / "checkpoint-0").iterdir())) == 2
-    assert not (undisturbed.folder / "checkpoint-1").exists()
+    assert len(list((uninterrupted.folder / "checkpoint-0").iterdir())) == 2
+    assert not (uninterrupted.folder / "checkpoint-1").exists()
 
 
-def test_ranks_share_the_batches_of_each_epoch_and_shuffle_each_epoch_anew(undisturbed):
-    indices = [[line.split(" ", 1)[1] for line in seen] for seen in undisturbed.seen]
+def test_ranks_share_the_batches_of_each_epoch_and_shuffle_each_epoch_anew(uninterrupted):
+    indices = [[line.split(" ", 1)[1] for line in seen] for seen in uninterrupted.seen]
     assert set(indices[0]).isdisjoint(indices[1])
     assert len(set(indices[0])) > 2 * BATCHES // 3
 
@@ -110,9 +110,9 @@ def random_rank_ends(seed):
     ]
 
 
-def test_ranks_that_are_killed_ten_times_end_with_the_weights_of_undisturbed_ranks(fork, undisturbed, tmp_path):
-    ranks = Ranks(fork, tmp_path / "killed", undisturbed.library, random_rank_ends(seed=4))
-    run_until_done = {"ddp": run_torchrun_until_done, "accelerate": run_ranks_until_done}[undisturbed.library]
+def test_ranks_killed_ten_times_end_with_the_weights_of_uninterrupted_ranks(fork, uninterrupted, tmp_path):
+    ranks = Ranks(fork, tmp_path / "killed", uninterrupted.library, random_rank_ends(seed=4))
+    run_until_done = {"ddp": run_torchrun_until_done, "accelerate": run_ranks_until_done}[uninterrupted.library]
     starts = run_until_done(ranks)
     assert [json.loads(line) for line in ranks.text("ended").splitlines()] == ranks.ends
     assert {(name, rank) for name, rank, _ in ranks.ends} == {("SIGKILL", 0), ("SIGKILL", 1), ("SIGTERM", 0)}
@@ -120,9 +120,9 @@ def test_ranks_that_are_killed_ten_times_end_with_the_weights_of_undisturbed_ran
         # Rank 0 may or may not have saved the batch after which rank 1 is killed.
         expected = {"SIGTERM": {batches}, "SIGKILL": {batches - 1, batches} if rank else {batches - 1}}
         assert started in expected[name]
-    for seen, once in zip(ranks.seen, undisturbed.seen, strict=True):
+    for seen, once in zip(ranks.seen, uninterrupted.seen, strict=True):
         assert set(seen) == set(once)
-    assert torch.equal(ranks.weights, undisturbed.weights)
+    assert torch.equal(ranks.weights, uninterrupted.weights)
     assert ranks.text("random-0") != ranks.text("random-1"), "with equal random numbers, dropout masks are equal"
 
 

@@ -57,7 +57,7 @@ def test_worker_that_joins_late_continues_the_schedule():
     assert steps == [done // BATCHES for done in batches]
 
 
-def test_process_that_continues_from_a_state_knows_the_steps_from_its_first_batch():
+def test_process_that_loads_a_state_counts_earlier_steps_from_its_first_batch():
     first, second = make_scheduler(), make_scheduler()
     follower = FollowingScheduler(first)
     train(follower, first, range(0, BATCHES, 4), 4)

@@ -12,7 +12,7 @@ from typing import Any
 def local_variables(function: Callable[..., Any]) -> dict[str, Any]:
     """Return the local variables of the innermost running call of ``function``.
 
-    Raises ``RuntimeError`` if it does not run: the library calls the callback from another function, such as ``cv``.
+    Raises ``RuntimeError`` if no call is running: the library calls the callback from another function, such as ``cv``.
 
     >>> def train(rounds):
     ...     return local_variables(train)["rounds"]

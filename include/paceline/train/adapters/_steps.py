@@ -41,7 +41,7 @@ class Steps:
         Seconds between two checkpoints; ``None`` as for ``checkpoint``.
 
     within:
-        The library's function that trains, if its callbacks do not learn that an error has ended it.
+        The library's training function, if its callbacks are not informed of an error that ends the training.
 
     Raises
     ------
@@ -142,7 +142,7 @@ class Steps:
         """End the current step and begin the next; return whether there is a next step.
 
         Between the steps, the loop saves if due. Raises ``SystemExit`` after a SIGTERM. There is no next step when all
-        steps are done or after ``stop_early``, also if that was before a restart.
+        steps are done or after ``stop_early``, even if it was called before a restart.
         """
         if self._steps is None:
             return False
@@ -176,7 +176,7 @@ class Steps:
         self.advance()
 
     def close(self) -> None:
-        """Leave the loop after an error of the library, without a final checkpoint."""
+        """Leave the loop after an error in the library, without a final checkpoint."""
         steps = self._steps
         self._forget()
         if steps is not None:

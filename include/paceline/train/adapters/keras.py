@@ -1,6 +1,6 @@
 """A callback for Keras 3 with torch: progress, checkpoints and early stop, as with ``track``.
 
-If Keras is not yet imported, this module selects its backend torch.
+If Keras is not yet imported, this module selects the torch backend.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class PacelineCallback(keras.callbacks.Callback):  # type: ignore[misc]
     Raises
     ------
     ValueError
-        In ``fit``, if the number of batches is unknown, or with another backend than torch.
+        In ``fit``, if the number of batches is unknown or the backend is not torch.
 
     Examples
     --------
@@ -148,7 +148,7 @@ class PacelineCallback(keras.callbacks.Callback):  # type: ignore[misc]
 
 
 def _skipping(iterator: Any, batches: int, now: dict[str, Any]) -> Any:
-    """Return the method of Keras's iterator that starts an epoch, without the first ``batches`` batches, once."""
+    """Return a replacement for the method that starts an epoch. Its first call skips the first ``batches`` batches."""
     start_epoch = iterator._enumerate_iterator
 
     def start_in_the_epoch() -> Iterator[Any]:

@@ -31,7 +31,7 @@ class PacelineCallback:
 
     A restarted job calls ``train`` again with the same arguments. For each round that is already done, the library's
     loop runs without training and with the recorded evaluations, so the other callbacks, such as early stopping, are
-    in the same state as before the restart. Then the further rounds are trained.
+    in the same state as before the restart. Then the remaining rounds are trained.
 
     LightGBM accepts a model to continue from only before it creates the booster. At that moment, it reads the attribute
     ``order`` of each callback; this class sets the saved model then.
@@ -51,7 +51,7 @@ class PacelineCallback:
         When training starts: outside ``lightgbm.train``, such as in ``lightgbm.cv``, or in a worker of a parameter
         server.
     ValueError
-        When training starts: with another boosting type than ``gbdt``, several machines, penalties for the first use of
+        When training starts: with a boosting type other than ``gbdt``, several machines, penalties for the first use of
         a feature, initial scores, or ``keep_training_booster``.
 
     Examples
@@ -163,7 +163,7 @@ class PacelineCallback:
             raise EarlyStopException(env.iteration, env.evaluation_result_list)
 
     def end_training(self) -> None:
-        """End the last round, also if the library has stopped training early."""
+        """End the last round, even if the library has stopped training early."""
         if self._steps is not None:
             self._steps.end()
         self._steps = self._booster = None

@@ -134,7 +134,7 @@ class PacelineCallback(Callback):
             self._rewind(loaded["now"])
 
     def _call_epoch_start_hooks(self, trainer: Any, pl_module: Any) -> None:
-        """Call the hooks that Lightning omits in a resumed epoch, because this process lacks what they set.
+        """Call the hooks that Lightning omits in a resumed epoch, because this process lacks the values that they set.
 
         Callbacks that save a state restore it themselves, and the hook could change it twice.
         """
@@ -154,7 +154,7 @@ class PacelineCallback(Callback):
             data.rewind(loader, state)
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
-        """Begin the first step of the epoch, and keep the random states from which the epoch's order follows.
+        """Begin the first step of the epoch, and keep the random states that determine the epoch's order.
 
         At the end of an epoch, early stopping and Lightning's own checkpoints run after this callback.
         """
@@ -235,7 +235,7 @@ class PacelineCallback(Callback):
 
 
 def _begin_epoch(progress: dict[str, Any]) -> None:
-    """Change the stored progress from the first hook of an epoch to the time before it.
+    """Change the stored progress so that it describes the time before the first hook of the epoch.
 
     Lightning resumes exactly from the hooks in which its own checkpoints are written, and this is not one of them.
     """
@@ -248,7 +248,7 @@ def _begin_epoch(progress: dict[str, Any]) -> None:
 
 
 def _replace_sigterm_handler() -> None:
-    """Remove Lightning's handler, which ends training without a checkpoint, unless it calls a handler of the user."""
+    """Remove Lightning's handler, which ends training without a checkpoint, unless it calls the user's handler."""
     handler = signal.getsignal(signal.SIGTERM)
     if len(getattr(handler, "signal_handlers", ())) == 1 and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.SIG_DFL)

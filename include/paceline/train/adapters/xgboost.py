@@ -27,7 +27,7 @@ class PacelineCallback(TrainingCallback):
 
     A restarted job calls ``train`` again with the same arguments. For each round that is already done, the library's
     loop runs without training and with the recorded evaluations, so the other callbacks, such as early stopping, are
-    in the same state as before the restart. The booster is then loaded, and the further rounds are trained.
+    in the same state as before the restart. The booster is then loaded, and the remaining rounds are trained.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ class PacelineCallback(TrainingCallback):
         return False
 
     def after_training(self, model: Any) -> Any:
-        """End the last round, also if the library has stopped training early."""
+        """End the last round, even if the library has stopped training early."""
         if "update" in vars(self._booster):
             raise ValueError(
                 f"checkpoint: training ended before round {self._replayed} of the checkpoint, expected the "

@@ -1,4 +1,4 @@
-"""Finds the fastest thread count for a share of the processor by trials. Called by ``_threads``."""
+"""Finds the fastest thread count for a share of the processor by trials. Called by ``threads``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads the CPU share of this process, in cores, which its runtime sets. Called by ``_threads``.
+"""Reads the CPU share of this process, in cores, which its runtime sets. Called by ``threads``.
 
 The source is the runtime's control file, else the CPU quota of the process's control groups (version 1 or 2).
 """
@@ -41,7 +41,7 @@ class CpuShare:
         return None if of_the_job is None else of_the_job / self._processes
 
     def read_devices(self) -> float | None:
-        """Return the share in devices, which are GPUs if each device comes with other than one core."""
+        """Return the share in devices: in cores, or in GPUs, each of which comes with a number of cores."""
         cores = self.read()
         return None if cores is None else cores / self._cores_per_device
 

@@ -174,7 +174,7 @@ class Checkpoint(Saver):
         return True
 
     def _write(self, point: dict[str, Any]) -> bool:
-        """Do not write a state that could not be restored; if it is the first one, raise ValueError."""
+        """Write the state unless it could not be restored; in this case, raise ValueError at the first save."""
         states = {name: part.state_dict() for name, part in self.parts.items()}
         if self._store is None or not self._can_be_restored(states):
             return False
@@ -200,7 +200,7 @@ class Checkpoint(Saver):
 
 
 def _for_rank(own_rank: int, resume: Resume) -> Resume:
-    """Return the resume point with other random numbers than rank 0's, so that dropout masks differ between ranks."""
+    """Return the resume point with random numbers of this rank, so that dropout masks differ between ranks."""
     own = rng.for_rank(own_rank, resume.position.done, resume.now["global"])
     now = resume.now | {"global": own}
     # Between two epochs, the next epoch starts with the current states.

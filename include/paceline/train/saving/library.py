@@ -139,7 +139,7 @@ def _checksum(path: Path) -> int:
 
 
 def _plain_numbers(value: Any) -> Any:
-    """Return a tensor with the state of a random number generator as a list."""
+    """Convert a tensor, the state of a random number generator, to a list."""
     return value.tolist()
 
 

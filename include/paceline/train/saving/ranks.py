@@ -22,7 +22,7 @@ _POLL_S = 0.1
 
 
 def from_rank_0(value: T) -> T:
-    """Return rank 0's ``value`` in every rank, and the own value in a process without other ranks.
+    """Return rank 0's ``value`` in every rank, and ``value`` itself in a process without other ranks.
 
     Raises ``RuntimeError`` if there are several ranks but no process group yet.
     """
@@ -44,17 +44,17 @@ def from_rank_0(value: T) -> T:
 
 
 def announce_end() -> None:
-    """Tell the other ranks that rank 0 has saved after SIGTERM and now ends."""
+    """Inform the other ranks that rank 0 has saved after SIGTERM and ends now."""
     if store := _store():
         with contextlib.suppress(Exception):
             store.set(_ENDED, "")
 
 
 def end_after_rank_0() -> None:
-    """End this process as soon as rank 0 has saved; until then, train on.
+    """End this process as soon as rank 0 has saved; until then, continue training.
 
-    Rank 0 saves between two batches, and each batch needs all ranks. Its end would leave this process in a wait for
-    the next batch, which no Python code interrupts, so another thread ends the process.
+    Rank 0 saves between two batches, and each batch needs all ranks. After its end, this process would wait for the
+    next batch in code that Python cannot interrupt, so another thread ends the process.
     """
     threading.Thread(target=_wait_for_end, args=(_store(),), daemon=True).start()
 

@@ -1,6 +1,6 @@
 """Captures and restores the states of random number generators as plain values, which load without unpickling.
 
-Called by ``_data`` at the start of an epoch and for checkpoints.
+Called by ``data`` at the start of an epoch and for checkpoints.
 """
 
 from __future__ import annotations

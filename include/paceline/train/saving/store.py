@@ -1,4 +1,4 @@
-"""Checkpoint files: written atomically, read without running code from them. Called by ``_checkpoint``.
+"""Checkpoint files: written atomically, read without running code from them. Called by ``checkpoint``.
 
 A file is a ``torch.save`` archive. Its name contains a number and the checksum of the content, so a single rename
 publishes a complete file. The two newest files are kept.

@@ -59,21 +59,21 @@ def train(kind, folder=None, killed_in=None):
 
 @pytest.mark.parametrize("kind", MODELS)
 def test_killed_training_ends_with_the_same_model(tmp_path, restart_process, kind):
-    undisturbed = train(kind)
+    uninterrupted = train(kind)
     for stage in (0, 2, 2, 4):
         restart_process()
         assert train(kind, tmp_path, killed_in=stage) is None
     restart_process()
-    assert train(kind, tmp_path) == undisturbed
+    assert train(kind, tmp_path) == uninterrupted
     restart_process()
-    assert train(kind, tmp_path, killed_in=0) == undisturbed, "training had ended, so the loop has no stage"
+    assert train(kind, tmp_path, killed_in=0) == uninterrupted, "training had ended, so the loop has no stage"
 
 
 def test_training_in_killed_processes_ends_with_the_same_model(train_killed):
-    scenarios = {"undisturbed": {}, "killed": {"kills": random_ends(3, ROUNDS)}}
+    scenarios = {"uninterrupted": {}, "killed": {"kills": random_ends(3, ROUNDS)}}
     results = train_killed("sklearn", scenarios)
     assert results["killed"].codes == expected_codes(scenarios["killed"]), results["killed"].logs
-    assert results["killed"].model == results["undisturbed"].model is not None
+    assert results["killed"].model == results["uninterrupted"].model is not None
 
 
 def test_estimator_of_another_package_is_rejected_when_saved(tmp_path):

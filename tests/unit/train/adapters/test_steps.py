@@ -61,11 +61,11 @@ def test_random_numbers_continue_after_a_restart(tmp_path, restart_process):
             drawn[library.steps.done] = random.random()
         return drawn
 
-    undisturbed = draw(None)
+    uninterrupted = draw(None)
     restart_process()
     before = draw(tmp_path, killed_in=3)
     restart_process()
-    assert before | draw(tmp_path) == undisturbed
+    assert before | draw(tmp_path) == uninterrupted
 
 
 def test_finished_training_is_not_repeated(tmp_path, restart_process, shown):
@@ -91,7 +91,7 @@ def test_sigterm_saves_and_ends_the_process_after_the_step(tmp_path, restart_pro
     assert FakeLibrary(tmp_path).train() == [4, 5]
 
 
-def test_end_of_the_library_before_the_last_step_is_a_finish(tmp_path, shown):
+def test_library_that_ends_before_the_last_step_finishes_the_loop(tmp_path, shown):
     library = FakeLibrary(tmp_path)
     library.steps.advance()
     library.steps.advance()

@@ -1,4 +1,4 @@
-"""A killed and restarted XGBoost training ends with the same model as an undisturbed one. ``killed.py`` trains."""
+"""A killed and restarted XGBoost training ends with the same model as an uninterrupted one. ``killed.py`` trains."""
 
 import json
 

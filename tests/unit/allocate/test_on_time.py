@@ -222,3 +222,14 @@ def test_invalid_input_error_names_field(act, field):
     with pytest.raises(InvalidInputError) as raised:
         act()
     assert raised.value.field == field
+
+
+def test_job_leaves_a_number_of_devices_that_turns_out_to_be_useless():
+    bumpy = {"device": Speeds((1, 2, 4, 8), (1.0, 0.9, 2.0, 3.0))}  # two devices are slower than one
+    due = ClusterJob("due", 0.0, 9.0, bumpy, deadline_s=10.0, held=Placement("pool", 2))
+    late = ClusterJob("late", 0.0, 900.0, bumpy, deadline_s=1.0, held=Placement("pool", 2))
+    devices = {
+        name: one.devices
+        for name, one in allocate_on_time([due, late], Node("pool", 3), change_s=30.0).placements.items()
+    }
+    assert devices == {"due": 1, "late": 1}

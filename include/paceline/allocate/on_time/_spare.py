@@ -18,12 +18,12 @@ def distribute(
     spare = devices - sum(devices_of.values())
     for case in planned:  # shrinking a job that will grow again soon costs two changes
         more = case.held - devices_of[case.job.name]
-        if 0 < more <= spare and case.held in case.curve.speed_of:
+        if 0 < more <= spare and case.held in case.curve.counts:
             devices_of[case.job.name] += more
             spare -= more
     for case in sorted(late, key=lambda case: case.response_ratio(now_s), reverse=True):
         smallest = case.curve.counts[0]
-        keeps = case.held <= spare and case.held in case.curve.speed_of
+        keeps = case.held <= spare and case.held in case.curve.counts
         count = case.held if keeps else smallest
         if count <= spare:
             devices_of[case.job.name] = count

@@ -47,6 +47,32 @@ def test_published_trace_is_simulated_with_its_throughputs(tmp_path, capsys):
     assert "--throughputs" in capsys.readouterr().err
 
 
+def test_rejected_jobs_and_broken_promises_are_counted(tmp_path, capsys):
+    (tmp_path / "resnet50.csv").write_text("global_batch_size,1\n64,10\n")
+    trace = tmp_path / "trace"
+    rows = ["a,0,100,resnet50,12,64,1,10", "b,0,100,resnet50,15,64,1,10"]
+    trace.write_text(
+        "job_id,submission_time,num_iteration,model_name,deadline,batch_size,num_gpu,duration\n"
+        + "\n".join(rows)
+        + "\n"
+    )
+    figures = tmp_path / "figures.json"
+    policies = ("elasticflow", "on_time_promises", "edf")
+    arguments = [argument for policy in policies for argument in ("--policy", policy)]
+    options = ("--nodes", "1", "--throughputs", str(tmp_path), "--json", str(figures), "--slot", "1")
+    assert simulate(str(trace), *arguments, *options) == 0
+    heading, *lines = capsys.readouterr().out.splitlines()
+    assert "REJECTED  ACCEPTED LATE" in heading
+    assert [line.split()[0] for line in lines] == list(policies)
+    rows = json.loads(figures.read_text())
+    assert [row["policy"] for row in rows] == list(policies)
+    assert [row["deadlines_met"] for row in rows] == [1, 1, 1]
+    assert [(row["done"], row["rejected"], row["accepted_late"]) for row in rows] == [(1, 1, 0), (2, 0, 0), (2, 0, 1)]
+    assert simulate(str(trace), "--policy", "elasticflow", "--elasticflow-overhead", *options) == 0
+    (late,) = json.loads(figures.read_text())
+    assert (late["rejected"], late["deadlines_met"], late["accepted_late"]) == (1, 0, 1)  # the start takes 4 s
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

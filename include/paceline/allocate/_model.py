@@ -176,6 +176,8 @@ class ClusterJob:
         Time of the first allocation.
     promised:
         Whether an earlier arbiter has promised the deadline.
+    change_s:
+        Seconds without progress when the allocation of the job changes; ``None`` if not measured.
     """
 
     name: str
@@ -190,6 +192,7 @@ class ClusterJob:
     speed: float = 0.0
     started_s: float | None = None
     promised: bool = False
+    change_s: float | None = None
 
     def work_left(self, now_s: float) -> float:
         """Return the estimated remaining work, 0 or more."""

@@ -37,9 +37,7 @@ class Admission:
     devices: int | None
 
 
-def check_admission(
-    job: ClusterJob, promised: Sequence[ClusterJob], node: Node, now_s: float, change_s: float = 0.0
-) -> Admission:
+def check_admission(job: ClusterJob, promised: Sequence[ClusterJob], node: Node, now_s: float) -> Admission:
     """Return whether a new job's deadline fits alongside all promised deadlines, and the earliest that fits.
 
     As in ElasticFlow's admission, promised deadlines stay feasible. The check plans all jobs by deadline, each on the
@@ -56,8 +54,6 @@ def check_admission(
         The pool.
     now_s:
         The time in seconds.
-    change_s:
-        Seconds without progress when a job starts.
 
     Examples
     --------
@@ -74,13 +70,13 @@ def check_admission(
         raise InvalidInputError(
             f"{job.name}.speeds", sorted(job.speeds), f"speeds for {node.kind} on at most {node.all_devices} devices"
         )
-    curve, work = SpeedUpCurve(speeds), job.work_left(now_s)
+    curve, work, change_s = SpeedUpCurve(speeds), job.work_left(now_s), job.change_s or 0.0
     earlier = [
         _PlannedJob.from_job(one, one.deadline_s, node, now_s)
         for one in promised
         if one.deadline_s and one.name != job.name
     ]
-    feasible, capacity, _ = _plan_promised_jobs(earlier, node, now_s, change_s)
+    feasible, capacity, _ = _plan_promised_jobs(earlier, node, now_s)
     ends_s = capacity.ends_s(curve, work, change_s)
     last_s = min(ends_s.values())  # within the capacity that promised jobs leave free, so this end is always feasible
     alone_s = min(Capacity(Node(node.name, node.all_devices), now_s, []).ends_s(curve, work, change_s).values())
@@ -90,7 +86,7 @@ def check_admission(
         """Return whether all jobs fit if the new job has this deadline."""
         all_jobs = sorted([*feasible, replace(new, deadline_s=deadline_s)], key=lambda one: one.deadline_s)
         room = Capacity(node, now_s, (one.deadline_s for one in all_jobs))
-        return len(_reserve_in_order(all_jobs, room, change_s)) == len(all_jobs)
+        return len(_reserve_in_order(all_jobs, room)) == len(all_jobs)
 
     earliest_s = _earliest_feasible_s(fits, alone_s, last_s)
     deadline_s = earliest_s if job.deadline_s is None else job.deadline_s
@@ -107,15 +103,13 @@ def check_admission(
     )
 
 
-def promises_fit_as_well(
-    promised: Sequence[ClusterJob], node: Node, other: Node, now_s: float, change_s: float = 0.0
-) -> bool:
+def promises_fit_as_well(promised: Sequence[ClusterJob], node: Node, other: Node, now_s: float) -> bool:
     """Return whether promised deadlines fit into ``node`` as well as into ``other``, which has more free devices."""
 
     def lateness(pool: Node) -> tuple[int, float]:
         """Return the number of jobs that do not fit, and the deadline extension of the others."""
         planned = [_PlannedJob.from_job(job, job.deadline_s, pool, now_s) for job in promised if job.deadline_s]
-        feasible, _, stretch = _plan_promised_jobs(planned, pool, now_s, change_s)
+        feasible, _, stretch = _plan_promised_jobs(planned, pool, now_s)
         return len(planned) - len(feasible), stretch
 
     return lateness(node) <= lateness(other)
@@ -128,18 +122,19 @@ class _PlannedJob:
     arrived_s: float
     deadline_s: float
     held: int
+    change_s: float
 
     @classmethod
     def from_job(cls, job: ClusterJob, deadline_s: float, node: Node, now_s: float) -> _PlannedJob:
         curve, held = SpeedUpCurve(job.speeds[node.kind]), job.held.devices if job.held else 0
-        return cls(curve, job.work_left(now_s), job.arrived_s, deadline_s, held)
+        return cls(curve, job.work_left(now_s), job.arrived_s, deadline_s, held, job.change_s or 0.0)
 
     def with_stretch(self, stretch: float) -> _PlannedJob:
         return replace(self, deadline_s=self.deadline_s + stretch * (self.deadline_s - self.arrived_s))
 
 
 def _plan_promised_jobs(
-    promised: Sequence[_PlannedJob], node: Node, now_s: float, change_s: float
+    promised: Sequence[_PlannedJob], node: Node, now_s: float
 ) -> tuple[list[_PlannedJob], Capacity, float]:
     """Plan promised jobs by deadline, with the smallest deadline extension.
 
@@ -149,17 +144,17 @@ def _plan_promised_jobs(
     for stretch in (0.0, *STRETCHES):
         stretched = [one.with_stretch(stretch) for one in promised]
         capacity = Capacity(node, now_s, (one.deadline_s for one in stretched))
-        if len(_reserve_in_order(stretched, capacity, change_s)) == len(promised):
+        if len(_reserve_in_order(stretched, capacity)) == len(promised):
             return stretched, capacity, stretch
     capacity = Capacity(node, now_s, (one.deadline_s for one in promised))
-    return _reserve_in_order(promised, capacity, change_s), capacity, 0.0
+    return _reserve_in_order(promised, capacity), capacity, 0.0
 
 
-def _reserve_in_order(jobs: Sequence[_PlannedJob], capacity: Capacity, change_s: float) -> list[_PlannedJob]:
+def _reserve_in_order(jobs: Sequence[_PlannedJob], capacity: Capacity) -> list[_PlannedJob]:
     """Reserve capacity for the jobs in the given order; return the jobs that fit."""
     fitted = []
     for one in jobs:
-        planned = capacity.fit(one.curve, one.work, one.deadline_s, one.held, change_s)
+        planned = capacity.fit(one.curve, one.work, one.deadline_s, one.held, one.change_s)
         if planned is not None:
             capacity.reserve(planned)
             fitted.append(one)

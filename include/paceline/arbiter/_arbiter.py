@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from paceline.allocate import ClusterJob, Node, OnTime, Policy, check
+from paceline.allocate import DEVICE, ClusterJob, Node, OnTime, Policy, check
 from paceline.arbiter._admission import check_admission, promises_fit_as_well
-from paceline.arbiter._demand import POOL, cluster_job
+from paceline.arbiter._demand import POOL, cluster_job, time_after_s
 from paceline.arbiter._grants import DesiredCeiling, Grant, next_grants
 from paceline.arbiter._request import DeviceRequest
 from paceline.arbiter._warm_up import WarmUp
@@ -15,7 +15,6 @@ from paceline.contract import Ceiling
 from paceline.control import CPU_QUANTUM, RemainingWork
 from paceline.errors import InvalidInputError
 
-_CHANGE_S = 2.0  # time that a job loses when its allocation changes
 _DEADLINE_TOLERANCE_S = 0.05  # samples round times to milliseconds, so the computed deadline of a job varies slightly
 _LATE_EVERY_S = 10.0  # interval between decisions while a job is late or has no devices
 
@@ -68,7 +67,7 @@ class Arbiter:
         self.decisions = 0
         self._unit = quantum
         self._node = Node(POOL, int(devices / quantum + 1e-6))
-        self._policy = policy or OnTime(change_s=_CHANGE_S, keep_promises=True)
+        self._policy = policy or OnTime(keep_promises=True)
         self._every_s = every_s
         self._decided_s = float("-inf")
         self._replan_s = float("inf")
@@ -148,7 +147,7 @@ class Arbiter:
         promised = [job for key, job in jobs.items() if job.promised or key in self._on_time]
         whole = Node(POOL, self._node.all_devices)
         while self._warming_up and promised:
-            if promises_fit_as_well(promised, self._node, whole, now_s, _CHANGE_S):
+            if promises_fit_as_well(promised, self._node, whole, now_s):
                 return
             latest = max(self._warming_up, key=lambda key: self._warming_up[key][1])
             self._warm_up.end(latest)
@@ -193,6 +192,12 @@ class Arbiter:
             if job is not None:
                 yield job
 
+    def _after_warm_up(self, job: ClusterJob, now_s: float) -> ClusterJob:
+        """Return a job in warm-up with the work that is left when it no longer keeps its devices."""
+        _, ends_s = self._warming_up[job.name]
+        done = job.speeds[DEVICE].at(job.held.devices) * (ends_s - now_s) if job.held is not None else 0.0
+        return replace(job, work=max(job.work - done, 0.0))
+
     def _admission_results(
         self, new: Sequence[DeviceRequest], requests: Sequence[DeviceRequest], now_s: float
     ) -> dict[str, _AdmissionResult]:
@@ -206,7 +211,7 @@ class Arbiter:
         jobs = self._cluster_jobs(requests, now_s)
         promised = [jobs[key] for key in self._on_time if key in jobs]
         warming_up = [request for request in requests if request.key in self._warming_up]
-        assumed = list(self._as_cluster_jobs(warming_up, len(requests), now_s))
+        assumed = [self._after_warm_up(job, now_s) for job in self._as_cluster_jobs(warming_up, len(requests), now_s)]
         at_best = Node(POOL, self._node.all_devices)  # if all warm-ups end now
         admissions = {}
         for request in known:
@@ -215,7 +220,7 @@ class Arbiter:
                 admission = check_admission(job, [*promised, *assumed], self._node, now_s)
                 if not admission.fits and warming_up and check_admission(job, promised, at_best, now_s).fits:
                     continue
-                ends_s = admission.earliest_s + self._known[request.key].after_s
+                ends_s = admission.earliest_s + time_after_s(request, self._known[request.key])
                 earliest_s = request.began_s + (ends_s - request.began_s) / request.alpha - request.origin_s
                 admissions[request.key] = _AdmissionResult(request.user_deadline_s, admission.fits, earliest_s)
         return admissions

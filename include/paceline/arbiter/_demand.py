@@ -11,7 +11,8 @@ from paceline.control import RemainingWork
 
 POOL = "pool"
 _USABLE_FACTOR = 1.5  # assumed usable devices, relative to the number that the job reports
-_RESUME_WORK = 3.0  # device seconds to resume a job: start the interpreter, import torch, load the data
+_ASSUMED_STARTUP_S = 10.0  # start the container and the interpreter, import torch, load the data
+_RESIZE_S = 2.0  # assumed cost of a change of a CPU share, so that allocations do not change for tiny gains
 _ASSUMED_DURATION_S = 3600.0  # assumed training time on the job's share if deadline and work are unknown
 _MAX_COUNTS = 48  # maximum number of allowed device counts per job; every other count is within 3 % of an allowed count
 
@@ -39,25 +40,40 @@ def cluster_job(
         return None
     left_s = max(request.deadline_s - now_s, 1.0) if request.has_deadline else _ASSUMED_DURATION_S
     known = remaining or RemainingWork(left_s * min(max(share, request.min_devices), request.max_devices), 1.0, 0.0)
-    known = replace(
-        known,
-        usable_devices=_assumed_usable_devices(known),
-        work_s=known.work_s + _RESUME_WORK * (request.state == "paused"),
-    )
+    known = replace(known, usable_devices=_assumed_usable_devices(known))
     trains = request.state == "training" and remaining is not None
     return ClusterJob(
         name=request.key,
         arrived_s=request.arrived_s,
         work=max(known.work_s, 1e-6),
         speeds={DEVICE: Speeds(counts, tuple(_speed(known, count * unit) for count in counts))},
-        deadline_s=request.deadline_s - known.after_s if request.has_deadline else None,
+        deadline_s=request.deadline_s - time_after_s(request, known) if request.has_deadline else None,
         weight=request.weight,
         held=_held_placement(request, counts, unit),
         since_s=request.updated_s if trains else now_s,
         speed=_speed(known, request.held) if trains and request.held > 0 else 0.0,
         promised=request.promised,
         started_s=None if request.state == "waiting" else request.began_s,
+        change_s=_change_s(request),
     )
+
+
+def time_after_s(request: DeviceRequest, remaining: RemainingWork) -> float:
+    """Return the seconds that a job needs in addition to its work and to changes of its devices."""
+    if request.state == "waiting":  # after_s contains the start, which is also the first change
+        return max(remaining.after_s - _change_s(request), 0.0)
+    if request.state == "paused":
+        return remaining.after_s + max(_startup_s(request) - _change_s(request), 0.0)
+    return remaining.after_s
+
+
+def _change_s(request: DeviceRequest) -> float:
+    """Return the seconds without progress after a change: new processes start only for whole devices."""
+    return _startup_s(request) if request.quantum >= 1 else _RESIZE_S
+
+
+def _startup_s(request: DeviceRequest) -> float:
+    return _ASSUMED_STARTUP_S if request.startup_s is None else request.startup_s
 
 
 def _assumed_usable_devices(remaining: RemainingWork) -> float | None:

@@ -25,11 +25,11 @@ CURVES = (
 class SpanBySpan:
     """The plain form of ``Capacity``: a list of free devices that every fit walks from now on, for each count."""
 
-    def __init__(self, devices, now_s, deadlines_s):
-        self.arguments = (devices, now_s, list(deadlines_s))
+    def __init__(self, node, now_s, deadlines_s):
+        self.arguments = (node, now_s, list(deadlines_s))
         self.spans = Spans(now_s, self.arguments[2])
         self.ends_s = self.spans.ends_s.tolist()
-        self.free = [devices] * len(self.ends_s)
+        self.free = [node.devices] * len(self.ends_s)
 
     def empty(self):
         return SpanBySpan(*self.arguments)

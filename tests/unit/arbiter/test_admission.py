@@ -39,13 +39,16 @@ def test_admission_considers_progress_of_promised_job():
 def test_returned_earliest_deadline_is_admitted_and_earlier_deadlines_are_not(seed, number, change_s):
     draw = random.Random(seed)
     promised = [
-        ClusterJob(f"j{n}", 0.0, draw.uniform(1, 60), CURVE, deadline_s=draw.uniform(2, 60)) for n in range(number)
+        ClusterJob(f"j{n}", 0.0, draw.uniform(1, 60), CURVE, deadline_s=draw.uniform(2, 60), change_s=change_s)
+        for n in range(number)
     ]
     work, wanted_s = draw.uniform(1, 60), draw.uniform(1, 80)
-    answer = check_admission(ClusterJob("new", 0.0, work, CURVE, deadline_s=wanted_s), promised, POOL, 0.0, change_s)
+    answer = check_admission(
+        ClusterJob("new", 0.0, work, CURVE, deadline_s=wanted_s, change_s=change_s), promised, POOL, 0.0
+    )
     assert answer.earliest_s >= answer.alone_s - 1e-9
     again = check_admission(
-        ClusterJob("new", 0.0, work, CURVE, deadline_s=answer.earliest_s), promised, POOL, 0.0, change_s
+        ClusterJob("new", 0.0, work, CURVE, deadline_s=answer.earliest_s, change_s=change_s), promised, POOL, 0.0
     )
     assert again.fits
     assert answer.fits == (answer.earliest_s <= wanted_s) == (answer.devices is not None)

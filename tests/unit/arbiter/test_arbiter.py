@@ -145,7 +145,7 @@ def test_new_job_gets_admission_decision_and_earliest_deadline() -> None:
     promised = SimulatedJob("promised", core_s=180, deadline_s=100)
     new = SimulatedJob("new", core_s=100, deadline_s=100)
     (first,) = arbiter.step([promised.request(0.0)], 0.0)
-    assert (first.ceiling.fits, round(first.ceiling.earliest_s)) == (True, 91)
+    assert (first.ceiling.fits, round(first.ceiling.earliest_s)) == (True, 92)
     promised.ceiling = first.ceiling
     answers = arbiter.step([promised.request(1.0), new.request(1.0)], 1.0)
     answer = next(grant.ceiling for grant in answers if grant.key == "new")
@@ -304,6 +304,28 @@ def test_warm_up_of_a_newcomer_breaks_no_promise_of_later_capacity() -> None:
     arbiter = Arbiter(4, quantum=1)
     arbiter.step([promised, new], 10.0)
     assert arbiter._on_time == ["promised"], "after the warm-up, four devices are enough"
+
+
+@pytest.mark.parametrize(("startup_s", "is_late"), [(3.0, False), (30.0, True), (None, False)])
+def test_plan_for_a_preempted_job_contains_its_measured_start_up(startup_s: float | None, is_late: bool) -> None:
+    paused = DeviceRequest(
+        "paused", "paused", 0, 100, 0, 0, 0.1, 1.0, 0.05, 0.0, 1, Ceiling(0.0, 1), RemainingWork(85.0, 1.0, 0.0),
+        startup_s=startup_s,
+    )  # fmt: skip
+    (grant,) = Arbiter(1.0).step([paused], 0.0)
+    assert grant.ceiling.reason.startswith("misses its deadline") is is_late
+
+
+@pytest.mark.parametrize(("startup_s", "devices"), [(2.0, 4.0), (20.0, 2.0)])
+def test_spare_whole_devices_go_to_a_job_only_if_they_gain_more_than_its_start_up(
+    startup_s: float, devices: float
+) -> None:
+    trains = DeviceRequest(
+        "trains", "training", 0, 100, 0, 0, 1, 4, 1, 2.0, 1, Ceiling(2.0, 1), RemainingWork(60.0, 1.0, 0.0),
+        startup_s=startup_s,
+    )  # fmt: skip
+    grants = Arbiter(4, quantum=1).step([trains], 0.0)
+    assert [grant.ceiling.devices for grant in grants] == ([] if devices == 2.0 else [devices])
 
 
 def test_job_without_deadline_gets_spare_devices():

@@ -17,17 +17,18 @@ class JobCase:
     the deadline plus a stretch, and infinite without a deadline.
     """
 
-    __slots__ = ("curve", "deadline_s", "held", "job", "planned", "stretch", "wait_s", "work_left")
+    __slots__ = ("change_s", "curve", "deadline_s", "held", "job", "planned", "stretch", "wait_s", "work_left")
 
     def __init__(self, job: ClusterJob, curve: SpeedUpCurve, now_s: float, change_s: float) -> None:
         self.job = job
         self.curve = curve
+        self.change_s = change_s if job.change_s is None else job.change_s
         self.work_left = job.work_left(now_s)
         self.held, self.wait_s = 0, 0.0
         if job.held is not None:
             self.held = job.held.devices
             if job.speed == 0.0:  # the pause began when the job's state was last updated
-                self.wait_s = max(job.since_s + change_s - now_s, 0.0)
+                self.wait_s = max(job.since_s + self.change_s - now_s, 0.0)
         self.deadline_s = inf if job.deadline_s is None else job.deadline_s
         self.stretch = 0.0
         self.planned: Reservation | None = None
@@ -38,9 +39,11 @@ class JobCase:
         self.stretch = stretch
         self.deadline_s = self.job.deadline_s + stretch * (self.job.deadline_s - self.job.arrived_s)
 
-    def fit(self, capacity: Capacity, change_s: float, min_devices: int = 0) -> Reservation | None:
+    def fit(self, capacity: Capacity, min_devices: int = 0) -> Reservation | None:
         """Return the smallest reservation that meets the deadline."""
-        return capacity.fit(self.curve, self.work_left, self.deadline_s, self.held, change_s, min_devices, self.wait_s)
+        return capacity.fit(
+            self.curve, self.work_left, self.deadline_s, self.held, self.change_s, min_devices, self.wait_s
+        )
 
     def is_fast_enough(self, now_s: float) -> bool:
         """Return whether the job is on time on its fastest number of devices."""

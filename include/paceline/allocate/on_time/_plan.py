@@ -26,18 +26,16 @@ class Planner:
         The pool.
     now_s:
         The time in seconds.
-    change_s:
-        Seconds without progress when the allocation of a job changes.
     """
 
-    def __init__(self, due: Sequence[JobCase], node: Node, now_s: float, change_s: float) -> None:
+    def __init__(self, due: Sequence[JobCase], node: Node, now_s: float) -> None:
         self.due = due
-        self._node, self._now_s, self._change_s = node, now_s, change_s
+        self._node, self._now_s = node, now_s
         self._pool = Capacity(node, now_s, (case.deadline_s for case in due))
 
     def with_new_deadlines(self) -> Planner:
         """Return a planner for the current deadlines of the jobs."""
-        return Planner(self.due, self._node, self._now_s, self._change_s)
+        return Planner(self.due, self._node, self._now_s)
 
     def weight(self, chosen: Iterable[int]) -> float:
         """Return the total weight of jobs."""
@@ -71,7 +69,7 @@ class Planner:
         swapping = False
         for index in order:
             case = self.due[index]
-            reservation = case.fit(capacity, self._change_s, fewest.get(case.job.name, 0))
+            reservation = case.fit(capacity, fewest.get(case.job.name, 0))
             if reservation is None and swap:
                 if not swapping:
                     swapping, largest = True, [self._entry(*planned) for planned in plan.items()]
@@ -100,7 +98,7 @@ class Planner:
         while reservation is None and len(tried) < _SWAP_TRIES and largest and -largest[0][0] > needed:
             entry = heappop(largest)
             capacity.release(plan[entry[1]])
-            reservation = case.fit(capacity, self._change_s)
+            reservation = case.fit(capacity)
             if reservation is not None and case.per_weight(reservation.device_s) < -entry[0]:
                 del plan[entry[1]]
             else:

@@ -10,9 +10,7 @@ from paceline.allocate.on_time._job import JobCase
 _MIN_BENEFIT = 2.0  # minimum time saved by a change, relative to its cost
 
 
-def distribute(
-    planned: Sequence[JobCase], late: Sequence[JobCase], devices: int, now_s: float, change_s: float
-) -> dict[str, int]:
+def distribute(planned: Sequence[JobCase], late: Sequence[JobCase], devices: int, now_s: float) -> dict[str, int]:
     """Return the current devices of each job: its reservation, and a share of the spare devices."""
     devices_of = {case.job.name: case.planned.devices_now for case in planned if case.planned is not None}
     spare = devices - sum(devices_of.values())
@@ -28,12 +26,10 @@ def distribute(
         if count <= spare:
             devices_of[case.job.name] = count
             spare -= count
-    return _distribute_spare(devices_of, [*planned, *late], spare, change_s)
+    return _distribute_spare(devices_of, [*planned, *late], spare)
 
 
-def _distribute_spare(
-    devices_of: dict[str, int], cases: Sequence[JobCase], spare: int, change_s: float
-) -> dict[str, int]:
+def _distribute_spare(devices_of: dict[str, int], cases: Sequence[JobCase], spare: int) -> dict[str, int]:
     """Add spare devices to the jobs that gain the most speed per device."""
     if spare <= 0:
         return devices_of
@@ -41,7 +37,7 @@ def _distribute_spare(
     gains = [
         gain
         for index, case in enumerate(cases)
-        if (case.planned is not None or counts[index]) and (gain := _gain(case, index, counts[index], change_s))
+        if (case.planned is not None or counts[index]) and (gain := _gain(case, index, counts[index]))
     ]
     heapify(gains)
     while gains and spare > 0:
@@ -50,13 +46,13 @@ def _distribute_spare(
         if more <= spare:
             counts[index] = devices_of[cases[index].job.name] = count
             spare -= more
-            gain = _gain(cases[index], index, count, change_s)
+            gain = _gain(cases[index], index, count)
             if gain is not None:
                 heappush(gains, gain)
     return devices_of
 
 
-def _gain(case: JobCase, index: int, count: int, change_s: float) -> tuple[float, int, int] | None:
+def _gain(case: JobCase, index: int, count: int) -> tuple[float, int, int] | None:
     """Return a heap entry: minus the relative gain per added device, the index, and the next count.
 
     Return ``None`` if the job should not grow.
@@ -66,6 +62,6 @@ def _gain(case: JobCase, index: int, count: int, change_s: float) -> tuple[float
     if larger is None:
         return None
     speed, faster = curve.speed_of[count], curve.speed_of[larger]
-    if larger > case.held and speed and case.work_left / speed - case.work_left / faster < _MIN_BENEFIT * change_s:
+    if larger > case.held and speed and case.work_left / speed - case.work_left / faster < _MIN_BENEFIT * case.change_s:
         return None
     return -(faster - speed) / (larger - count) / (curve.per_s[0] / curve.counts[0]), index, larger

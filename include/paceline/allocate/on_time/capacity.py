@@ -66,8 +66,8 @@ class Capacity:
     >>> first.devices_now, round(first.device_s, 3)
     (3, 30.0)
     >>> capacity.reserve(first)
-    >>> capacity.fit(curve, work=45.0, deadline_s=20.0).runs   # one device now, all four later
-    ((10.0, 1), (18.75, 4))
+    >>> [(round(end_s, 2), devices) for end_s, devices in capacity.fit(curve, work=45.0, deadline_s=20.0).runs]
+    [(10.0, 1), (18.75, 4)]
     >>> capacity.fit(curve, work=51.0, deadline_s=20.0) is None
     True
     """

@@ -33,7 +33,7 @@ class OnTime:
     Parameters
     ----------
     change_s:
-        Seconds without progress when the allocation of a job changes.
+        Seconds without progress when the allocation of a job changes, for jobs without a measured ``change_s``.
     keep_promises:
         Whether a job once planned on time has precedence over later jobs; in total, fewer jobs are then on time. If
         promised jobs have more work than estimated, each may be late by up to a tenth of the time from its arrival to
@@ -71,7 +71,7 @@ class OnTime:
         known, self._curves = self._curves, {}
         cases = [self._job_case(job, node, now_s, known) for job in jobs]
         planned, late = self._plan(cases, node, now_s)
-        devices_of = distribute(planned, late, node.devices, now_s, self._change_s)
+        devices_of = distribute(planned, late, node.devices, now_s)
         return Allocation(
             placements={
                 case.job.name: _placement(case.job.held, node, count)
@@ -106,7 +106,7 @@ class OnTime:
             self._planned = {**earlier, **self._planned}
         self._seen = {case.job.name for case in cases}
         feasible = [index for index, case in enumerate(due) if case.is_fast_enough(now_s)]
-        planner = Planner(due, node, now_s, self._change_s)
+        planner = Planner(due, node, now_s)
         # With promises, do not swap jobs: a later decision could not reproduce the plan and would break promises.
         plan = planner.reserve_in_order(feasible, swap=len(due) <= _MAX_SWAP_JOBS and not self._keep_promises)
         if len(plan) < len(feasible):

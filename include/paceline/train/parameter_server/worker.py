@@ -29,6 +29,7 @@ from paceline.train.saving import rng
 from paceline.train.saving.data import set_epoch
 
 from ._kept import KeptParts, allocate_packed, max_packed_bytes
+from ._momentum import FollowingMomentum
 from ._ranges import Ranges
 from ._schedules import FollowingScheduler, following_schedulers
 from ._vector import StateVector
@@ -92,6 +93,7 @@ class TrainingWorker(BatchSource):
         self._progress = {"done": 0, "total": 1, "epochs": 1, "samples": 0, "size": 0}  # as reported by the server
         self._epoch_batches = 1.0  # batches of an epoch, as the loader makes them
         self._schedulers: dict[str, FollowingScheduler] = {}
+        self._momentum = FollowingMomentum({})
         self._kept = KeptParts({}, {})
         self._received: Any = None  # the kept state that the server has sent
         self._joined = False
@@ -133,6 +135,7 @@ class TrainingWorker(BatchSource):
         self._epoch_batches = loop.total / loop.epochs
         epochs = self._epochs or loop.epochs  # the maximum; ``until`` may lower it
         self._schedulers = following_schedulers(self._session.parts)
+        self._momentum = FollowingMomentum(self._session.parts)
         self._kept = KeptParts(self._session.parts, self._schedulers)
         self._join(epochs)
         self._began_s = time.monotonic()
@@ -146,7 +149,9 @@ class TrainingWorker(BatchSource):
                     self._show_progress(lease.epoch, last=self._last_of_epoch)
                     for scheduler in self._schedulers.values():
                         scheduler.begin_batch(lease.epoch, loop.done)
+                    self._momentum.begin_batch(loop.done)
                     yield batch
+                    self._momentum.end_batch()
                     self._finish_batch()
                     own = self._count_batches(self.spent["samples"])
                     for scheduler in self._schedulers.values():
@@ -202,6 +207,7 @@ class TrainingWorker(BatchSource):
 
         If the training code has left the loop by itself, by an exception or a ``break``, it has failed in its batch.
         """
+        self._momentum.end_batch()
         if self._peer is not None and not self._over:
             with contextlib.suppress(DisconnectedError):
                 if self._ended or self._session.terminating:

@@ -78,8 +78,8 @@ class PromoteOperator(BaseOperator):
     confidence:
         Required share of the bootstrap resamples on which the improvement is positive and at least ``min_improvement``,
         between 0.5 and 1; the script has to report :func:`paceline.train.resampled`. By default, the improvement on the
-        whole hold-out data decides alone. The share reached is rounded down to a multiple of 0.5 %, so a confidence
-        above 0.995 requires every resample. (templated)
+        whole hold-out data decides alone. The share that is reached is rounded down to a multiple of 0.5 %, so a
+        confidence above 0.995 requires every resample. (templated)
 
     Returns
     -------

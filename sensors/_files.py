@@ -116,7 +116,7 @@ def _read_parquet(
 
 
 def _count_array_numbers(file: Any, columns: Sequence[str]) -> int:
-    """Return how many numbers the arrays in ``columns`` have together, according to the file's metadata."""
+    """Return the total number of array elements in ``columns``, according to the file's metadata."""
     import pyarrow as pa
 
     prefixes = tuple(f"{name}." for name in columns if pa.types.is_nested(file.schema_arrow.field(name).type))

@@ -49,7 +49,7 @@ class DriftSensor(BaseSensorOperator):
         The windows. Each is a SQL query (``SELECT`` or ``WITH`` …, or a template file ending in ``.sql``), executed
         through ``conn_id``, or the path or URL of a ``.parquet``, ``.csv`` or ``.csv.gz`` file. A URL may name its
         Airflow connection: ``s3://aws_default@bucket/key.parquet``. ``reference="champion"`` is the data on which the
-        champion of ``model`` was trained, according to its ``data_window``; without a champion, the sensor starts a
+        champion of ``model`` was trained, according to its ``data_window``; without a champion, the sensor starts
         training. This needs ``report_dir`` unless ``current`` is a template that names a separate window for each run.
     conn_id:
         Database connection for queries.
@@ -69,17 +69,17 @@ class DriftSensor(BaseSensorOperator):
     model, registry:
         Name of the model, and path, URL or ``mlflow://CONN_ID`` of its registry, for ``reference="champion"``.
     cooldown:
-        Time after a run with drift during which further drift starts no training (``"1d"``, ``"PT12H"``, seconds). With
-        a cooldown or ``reference="champion"``, drift also starts no training while an earlier run of the DAG trains
-        because of drift. Both count the earlier runs of this task with the same ``model``.
+        Time after a run with drift during which further drift does not start training (``"1d"``, ``"PT12H"``, seconds).
+        With a cooldown or ``reference="champion"``, drift also does not start training while an earlier run of the DAG
+        trains because of drift. Both rules consider the earlier runs of this task with the same ``model``.
     on_no_drift:
         ``"wait"`` (default): check every ``poke_interval`` until there is drift or ``timeout`` has passed. ``"skip"``:
         check once and, without drift, skip this task and its downstream tasks; for scheduled DAGs. ``"succeed"``: check
         once and succeed; the summary contains the verdict. Too little data counts as no drift, and so does drift that
-        starts no training.
+        does not start training.
     on_bad_data:
         What to do if the verdict is bad data, for example because a column has no values (see ``QualitySettings``); it
-        never starts a training. ``"fail"`` (default): store the report and fail, so that retries and failure callbacks
+        never starts training. ``"fail"`` (default): store the report and fail, so that retries and failure callbacks
         run. ``"no_drift"``: as without drift; a waiting sensor waits until the data is repaired.
     report_dir:
         Path or URL of the folder for ``report.json`` and ``report.html`` of each run. With ``reference="champion"``, it
@@ -91,7 +91,7 @@ class DriftSensor(BaseSensorOperator):
 
     Returns
     -------
-    The summary (XCom ``return_value``): ``verdict``, ``reason``, ``retrain`` (whether a training is to start),
+    The summary (XCom ``return_value``): ``verdict``, ``reason``, ``retrain`` (whether training is to start),
     ``drifted_features``, ``concept_drift``, ``estimated_drift``, ``statistics`` of the drifted features, row counts,
     ``window``, and with ``report_dir`` also ``report_json`` and ``report_html``. XCom ``window`` is the source of the
     current window, for ``EvaluateOperator(data_window=drift.output["window"])``.
@@ -272,7 +272,7 @@ class DriftSensor(BaseSensorOperator):
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         """Finish the task after the trigger has found drift or bad data.
 
-        If an earlier training makes another one unnecessary, wait again.
+        If earlier training makes further training unnecessary, wait again.
         """
         with self._skip_failures():
             self._read_templates()
@@ -333,14 +333,14 @@ class DriftSensor(BaseSensorOperator):
         return DriftCheck(**{"reference": "", "current": "", **{name: getattr(self, name) for name in names}})
 
     def _find_hold(self, context: Context) -> Hold | None:
-        """Return why an earlier training makes a further one unnecessary now, or ``None``."""
+        """Return why earlier training makes further training unnecessary now, or ``None``."""
         if self.cooldown is None and self.reference != CHAMPION:
             return None
         ti = context["ti"]
         earlier = load_started(ti, self.model)
         hold = find_hold(earlier, self._now(context), self.cooldown, lambda run: ti.get_dagrun_state(ti.dag_id, run))
         if hold is not None:
-            self.log.info("No training starts: %s", hold.reason)
+            self.log.info("Training does not start: %s", hold.reason)
         return hold
 
     def _now(self, context: Context) -> datetime:
@@ -356,7 +356,7 @@ class DriftSensor(BaseSensorOperator):
     ) -> dict[str, Any]:
         """Publish the report, set the asset events and return the summary, or skip or fail the task.
 
-        ``hold`` is the reason why an earlier training makes a further one unnecessary.
+        ``hold`` is the reason why earlier training makes further training unnecessary.
         """
         from paceline.contract import DRIFT_XCOM
 
@@ -364,7 +364,7 @@ class DriftSensor(BaseSensorOperator):
         retrain = summary["verdict"] in NEEDS_TRAINING and hold is None
         summary = self._summary = {**summary, "retrain": retrain}
         if hold is not None:
-            note = f"No training starts: {hold.reason}."
+            note = f"Training does not start: {hold.reason}."
             summary["reason"] += f" {note}"
             report = {**report, "notes": [*report["notes"], note]}
         if self.report_dir:
@@ -384,7 +384,7 @@ class DriftSensor(BaseSensorOperator):
         if summary["verdict"] == "bad data" and self.on_bad_data == "fail":
             ti.xcom_push(key="return_value", value=summary)
             raise BadDataError(summary["reason"])
-        # Airflow emits an event for every outlet of a successful task. Without a training, emit no event.
+        # Airflow emits an event for every outlet of a successful task. If no training starts, emit no event.
         self.outlets = []
         if self.on_no_drift == "skip":
             ti.xcom_push(key="return_value", value=summary)

@@ -72,7 +72,7 @@ def fit_to_xcom(report: dict[str, Any], limit_bytes: int = XCOM_LIMIT_BYTES) -> 
     """Shorten a report so that it is small enough for XCom.
 
     First omit features without drift, then the histograms of the least severe drifted features, then those features,
-    then the least severe problems of data quality. Notes state how many are omitted.
+    then the least severe data quality problems. Notes state how many are omitted.
 
     >>> features = [{"name": "a", "verdict": "drift", "histogram": "x" * 90}, {"name": "b", "verdict": "no drift"}]
     >>> short = fit_to_xcom({"features": features, "notes": []}, limit_bytes=200)
@@ -104,7 +104,7 @@ def fit_to_xcom(report: dict[str, Any], limit_bytes: int = XCOM_LIMIT_BYTES) -> 
 
 
 def _limit_quality(report: dict[str, Any], limit_bytes: int) -> dict[str, Any]:
-    """Omit the last problems of data quality if the report without features is too large."""
+    """Omit the last data quality problems if the report without features is too large."""
     kept = list(report.get("quality", ()))
     excess = len(json.dumps({**report, "features": []})) + _NOTES_BYTES - limit_bytes
     while excess > 0 and kept:
@@ -112,7 +112,7 @@ def _limit_quality(report: dict[str, Any], limit_bytes: int) -> dict[str, Any]:
     omitted = len(report.get("quality", ())) - len(kept)
     if not omitted:
         return report
-    note = f"Problems of data quality that are omitted here, but not in the stored report: {omitted}."
+    note = f"Data quality problems that are omitted here, but not in the stored report: {omitted}."
     return {**report, "quality": kept, "notes": [*report["notes"], note]}
 
 

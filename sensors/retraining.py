@@ -1,6 +1,6 @@
-"""Decides whether drift starts a training, given the trainings that earlier drift has started.
+"""Decides whether drift starts training, given the training jobs that earlier drift has started.
 
-Used by ``DriftSensor`` for the trainings of earlier runs, and by ``DriftEventTrigger`` for its earlier events.
+Used by ``DriftSensor`` for the training jobs of earlier runs, and by ``DriftEventTrigger`` for its earlier events.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ACCEPTED = 'a duration greater than 0 and up to 30 years ("12h", "1d", "PT30M",
 
 @dataclass(frozen=True)
 class StartedTraining:
-    """A training that drift has started: the model, the time, and the DAG run."""
+    """A training job that drift has started: the model, the time, and the DAG run."""
 
     model: str | None
     at: str
@@ -57,7 +57,7 @@ def parse_cooldown(value: object) -> float | None:
 
 @dataclass(frozen=True)
 class Hold:
-    """Why drift starts no training now, and the end of the cooldown if that is the reason."""
+    """Why drift does not start training now, and the end of the cooldown if that is the reason."""
 
     reason: str
     until: datetime | None = None
@@ -66,13 +66,13 @@ class Hold:
 def find_hold(
     earlier: Iterable[StartedTraining], now: datetime, cooldown_s: float | None, run_state: Callable[[str], str]
 ) -> Hold | None:
-    """Return why drift must not start a training now, or ``None``.
+    """Return why drift must not start training now, or ``None``.
 
     >>> from datetime import timezone
     >>> noon = datetime(2030, 1, 1, 12, tzinfo=timezone.utc)
     >>> morning = StartedTraining("churn", "2030-01-01T06:00:00+00:00", "scheduled__6")
     >>> find_hold([morning], noon, 86_400, lambda run_id: "success").reason
-    'a training for drift started at 2030-01-01 06:00 UTC, and the cooldown lasts until 2030-01-02 06:00 UTC'
+    'an earlier training job started at 2030-01-01 06:00 UTC, and the cooldown lasts until 2030-01-02 06:00 UTC'
     >>> find_hold([morning], noon, None, lambda run_id: "running").reason
     'run scheduled__6 is already training for drift'
     >>> find_hold([morning], noon, 3600, lambda run_id: "failed") is None
@@ -87,7 +87,7 @@ def find_hold(
         return None
     began = parse_time(latest.at)
     end = began + timedelta(seconds=cooldown_s or 0.0)
-    words = f"a training for drift started at {_in_words(began)}, and the cooldown lasts until {_in_words(end)}"
+    words = f"an earlier training job started at {_in_words(began)}, and the cooldown lasts until {_in_words(end)}"
     return Hold(words, end)
 
 
@@ -103,7 +103,7 @@ def is_cooling_down(began: str, now: datetime, cooldown_s: float | None) -> bool
 
 
 def load_started(ti: RuntimeTaskInstanceProtocol, model: str | None) -> list[StartedTraining]:
-    """Return the trainings of ``model`` that a task has started in earlier runs of its DAG."""
+    """Return the training jobs of ``model`` that a task has started in earlier runs of its DAG."""
     stored = ti.xcom_pull(task_ids=[ti.task_id], key=STARTED_KEY, include_prior_dates=True)
     known = {field.name for field in fields(StartedTraining)}
     trainings = [
@@ -111,7 +111,7 @@ def load_started(ti: RuntimeTaskInstanceProtocol, model: str | None) -> list[Sta
         for value in stored
         if isinstance(value, dict)
     ]
-    # Without a model, each mapped task has trainings of its own.
+    # Without a model, each mapped task has training jobs of its own.
     return [
         training
         for training in trainings

@@ -34,7 +34,7 @@ HANDOVER_S = 3.0
 
 
 class DriftTrigger(BaseTrigger):
-    """A trigger of ``DriftSensor``: repeats the check until a training is needed or the data is bad.
+    """A trigger of ``DriftSensor``: repeats the check until training is needed or the data is bad.
 
     Parameters
     ----------
@@ -127,7 +127,7 @@ class DriftEventTrigger(BaseEventTrigger):
         persists fires again after the cooldown. A new champion does not end the cooldown.
     report_dir:
         Folder, as a path or URL, for ``report.json`` and ``report.html`` of each event. ``reference="champion"`` needs
-        it: the folder also keeps the compared rows, because ``current`` may have other rows at the next check.
+        it: the folder also keeps the compared rows, because ``current`` may have different rows at the next check.
     **check:
         Parameters as in ``DriftSensor``: ``reference``, ``current``, ``conn_id``, ``features``, ``settings`` …
 

@@ -102,7 +102,7 @@ def test_run_page_shows_the_drift_report(
 ) -> None:
     page = open_page(f"/dags/retrain_flights/runs/{run_ids[0]}/plugin/pace", dark=theme == "dark")
     report = page.get_by_role("region", name="Drift report of drift")
-    report.get_by_role("heading", name="temperature").last.wait_for()  # below the problems of data quality
+    report.get_by_role("heading", name="temperature").last.wait_for()  # below the data quality problems
     assert report.get_by_text(re.compile("▲ drift")).count() == 3, "overall, temperature and carrier"
     label = report.get_by_label("Distribution of temperature").get_attribute("aria-label")
     assert label is not None

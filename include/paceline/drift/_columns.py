@@ -27,7 +27,7 @@ Kind = Literal["numeric", "categorical", "embedding"]
 class Column:
     """A column to compare, or a column to skip for the reason in ``skipped``.
 
-    If the reason is a problem of data quality, ``problem`` is its kind. ``dimensions`` is the length of the vectors of
+    If the reason is a data quality problem, ``problem`` is its kind. ``dimensions`` is the length of the vectors of
     an embedding.
     """
 

@@ -68,7 +68,7 @@ class CrossFit:
         return float(t.sf(self._rise(rows) / (before + after) ** 0.5, freedom))
 
     def realised(self, target: Floats, rows: Rows) -> float:
-        """Return the error of current rows according to their labels, which the ``target`` of all rows contains."""
+        """Return the realised error of current rows; ``target`` has the labels or errors of all current rows."""
         return float(self.learner.values(target[rows], self._positions(rows)).mean())
 
     def _rise(self, rows: Rows) -> float:

@@ -1,4 +1,4 @@
-"""``QualitySettings``: which problems of data quality a drift check looks for, and which prevent a training.
+"""``QualitySettings``: which data quality problems a drift check looks for, and which prevent training.
 
 Part of ``DriftSettings``; ``paceline.drift.quality`` finds the problems.
 """
@@ -26,12 +26,12 @@ KINDS: tuple[ProblemKind, ...] = get_args(ProblemKind)
 
 @dataclass(frozen=True)
 class QualitySettings:
-    """Thresholds of the problems of data quality that a comparison with the reference finds.
+    """Thresholds of the data quality problems that a comparison with the reference finds.
 
     Parameters
     ----------
     severe:
-        Kinds of problems that make the verdict ``"bad data"``, so that drift starts no training: by default
+        Kinds of problems that make the verdict ``"bad data"``, so that drift does not start training: by default
         ``"missing column"``, ``"changed type"``, ``"no values"`` (in a column that has values in the reference) and
         ``"stale"``. Further kinds, which are reported only: ``"missing values"`` (a larger share of them),
         ``"out of range"``, ``"new categories"``, ``"duplicated rows"`` and ``"new column"``.

@@ -69,7 +69,7 @@ class FeatureDrift:
 
 @dataclass(frozen=True)
 class QualityProblem:
-    """A problem of the data's quality in the current window.
+    """A data quality problem in the current window.
 
     ``column`` is empty if the problem concerns whole rows. A ``severe`` problem makes the verdict ``"bad data"``.
     """
@@ -150,8 +150,8 @@ class DriftReport:
     Parameters
     ----------
     verdict:
-        ``"drift"``, ``"no drift"``, ``"not enough data"``, ``"bad data"`` if the current window has a severe problem of
-        data quality, or ``"no champion"`` if there is no model yet whose training data could be the reference.
+        ``"drift"``, ``"no drift"``, ``"not enough data"``, ``"bad data"`` if the current window has a severe data
+        quality problem, or ``"no champion"`` if there is no model yet whose training data could be the reference.
     reason:
         The verdict in one sentence.
     reference_rows, current_rows:
@@ -171,7 +171,7 @@ class DriftReport:
     settings:
         The thresholds of the comparison.
     quality:
-        Problems of the data's quality, severe ones first; at most 50.
+        Data quality problems, severe ones first; at most 50.
 
     Examples
     --------
@@ -233,7 +233,7 @@ class DriftReport:
     def summary(self) -> dict[str, Any]:
         """Return a JSON-safe extract of the report, small enough for an XCom or an asset event.
 
-        The extract contains at most twenty problems of data quality, the statistics of at most twenty drifted features,
+        The extract contains at most twenty data quality problems, the statistics of at most twenty drifted features,
         and no histograms.
         """
         drifted = [feature for feature in self.features if feature.verdict == "drift"]

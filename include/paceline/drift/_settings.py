@@ -51,7 +51,7 @@ class DriftSettings:
     threshold:
         Probability from which a prediction counts as class 1, for right and wrong predictions.
     quality:
-        Thresholds of the problems of data quality, and the problems that prevent a training.
+        Thresholds of the data quality problems, and the problems that prevent training.
 
     Raises
     ------

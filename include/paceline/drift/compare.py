@@ -56,7 +56,7 @@ def compare(
     prevents alarms about negligible differences in many rows. If no feature has drifted, a classifier tries to tell the
     windows apart, which finds changes of the joint distribution. The window has drifted if at least one feature, or all
     of them jointly, have drifted, or the model's error rose, realised or estimated. If the current window has a severe
-    problem of data quality (see ``QualitySettings``), the verdict is not drift but bad data.
+    data quality problem (see ``QualitySettings``), the verdict is not drift but bad data.
 
     Parameters
     ----------

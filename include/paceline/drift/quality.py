@@ -1,4 +1,4 @@
-"""Finds problems of data quality in the current window: broken columns, stale, implausible and repeated rows.
+"""Finds data quality problems in the current window: broken columns, stale, implausible and repeated rows.
 
 Called by ``paceline.drift.compare``. Broken data must be distinguished from drift, because training on broken data
 harms the model.
@@ -161,7 +161,7 @@ def limit_problems(problems: Sequence[QualityProblem]) -> tuple[tuple[QualityPro
     rank = {kind: number for number, kind in enumerate(KINDS)}
     ordered = sorted(problems, key=lambda one: (not one.severe, rank[one.kind], one.column))
     more = len(ordered) - MAX_PROBLEMS
-    return tuple(ordered[:MAX_PROBLEMS]), [f"{more} more problems of data quality are not listed."] if more > 0 else []
+    return tuple(ordered[:MAX_PROBLEMS]), [f"{more} more data quality problems are not listed."] if more > 0 else []
 
 
 def describe_severe(problems: Sequence[QualityProblem]) -> str:

@@ -1,7 +1,7 @@
 """The model registry: numbered versions of a model, the champion among them, and the history of promotions.
 
 ``FileRegistry`` needs only a folder; ``MlflowRegistry`` uses an MLflow server. The evaluation and promotion operators,
-the drift check and services that serve the champion use either.
+the drift check and services that serve the champion work with both.
 """
 
 from paceline.registry._files import FileRegistry

@@ -85,7 +85,7 @@ class MlflowServer:
         )
 
     def call(self, method: str, path: str, body: object = None, /, **params: object) -> dict[str, Any]:
-        """Call ``/api/2.0/mlflow`` + ``path`` and return the parsed response. Only for calls that can be repeated.
+        """Call ``/api/2.0/mlflow`` + ``path`` and return the parsed response. The call must be safe to repeat.
 
         Raises
         ------

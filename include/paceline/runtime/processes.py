@@ -150,7 +150,7 @@ def resident_bytes(process: psutil.Process) -> int:
 
 
 def proportional_bytes(process: psutil.Process) -> int:
-    """Return the proportional set size, which is slow to read but has an exact sum over processes."""
+    """Return the proportional set size, which is slow to read but adds up exactly over processes."""
     with contextlib.suppress(psutil.Error):
         return int(process.memory_full_info().pss)
     return resident_bytes(process)

@@ -302,7 +302,7 @@ def checkpoint(*, path: str | os.PathLike[str] | None = None, every_s: float | N
         loop.check_now()
         return False
     has_trained = registered is not None and registered.folder == folder and current.loops_started > current.first_loop
-    if has_trained and run_by_paceline():  # in a notebook, a user may repeat the call to continue a training
+    if has_trained and run_by_paceline():  # in a notebook, a user may repeat the call to continue training
         raise RuntimeError(
             f"checkpoint() would restore the end of the previous loop from {folder}: "
             "call it once, with the objects of all loops, or pass another path"

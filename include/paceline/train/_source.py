@@ -96,4 +96,4 @@ class BatchSource(ABC):
         """Inform other processes that the loop is over; ``stopped`` if it was stopped early."""
 
     def close(self) -> None:  # noqa: B027
-        """Release all resources, also if the training code has left the loop or failed."""
+        """Release all resources, even if the training code has left the loop or failed."""

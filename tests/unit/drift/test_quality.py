@@ -316,7 +316,7 @@ def test_report_with_problems_is_bounded_and_round_trips() -> None:
     wide = pd.DataFrame(np.random.default_rng(0).normal(size=(200, 80)), columns=[f"<x{i}>" for i in range(80)])
     report = compare(wide, wide[["<x0>"]])
     assert len(report.quality) == MAX_PROBLEMS
-    assert report.notes == ("29 more problems of data quality are not listed.",)
+    assert report.notes == ("29 more data quality problems are not listed.",)
     assert report.reason.endswith("; <x5>: the current window lacks the column and 74 more.")
     assert DriftReport.from_dict(report.to_dict()) == report
     assert len(report.summary()["quality"]) == 20

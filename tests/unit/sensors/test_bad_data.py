@@ -1,4 +1,4 @@
-"""Bad data starts no training: sensors fail or wait, and triggers fire no event until the data is repaired."""
+"""Bad data does not start training: sensors fail or wait, and triggers fire no event until the data is repaired."""
 
 from __future__ import annotations
 

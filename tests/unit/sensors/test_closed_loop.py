@@ -1,4 +1,4 @@
-"""The loop from drift to promotion closes: each change leads to one training, and then to silence until the next.
+"""The loop from drift to promotion closes: each change starts training once, and then to silence until the next.
 
 A DAG run a day is simulated: the sensor, its data and the registry are real, Airflow's task instance is a fake.
 """
@@ -29,7 +29,7 @@ MODEL = "churn"
 
 @dataclass
 class Production:
-    """A simulated production system with a daily run of a drift sensor, and a training if the sensor succeeds."""
+    """A simulated production system with a daily run of a drift sensor, and training if the sensor succeeds."""
 
     folder: Path
     options: dict[str, Any]
@@ -90,7 +90,7 @@ class Production:
         return {"ti": ti, "dag_run": SimpleNamespace(run_after=FIRST_DAY + timedelta(days=day))}
 
     def trained_days(self, days: int, **options: Any) -> list[int]:
-        """Return the days of ``days`` on which a training starts."""
+        """Return the days of ``days`` on which training starts."""
         return [day for day in range(days) if self.run_day(day, **options)]
 
 
@@ -125,14 +125,14 @@ def test_each_change_of_a_month_leads_to_one_training(tmp_path: Path) -> None:
     assert [promotion.version for promotion in production.registry.history(MODEL)] == [1, 2, 3]
 
 
-def test_drift_that_training_does_not_end_starts_another_after_the_cooldown(tmp_path: Path) -> None:
+def test_drift_that_persists_after_training_starts_it_again_after_the_cooldown(tmp_path: Path) -> None:
     production = Production(tmp_path, {"cooldown": "5d"}, make_rows(30, usage_shifts=(12,)))
     assert production.run_day(0)
     trained = [day for day in range(1, 30) if production.run_day(day, better=False)]
     assert trained == [12, 17, 22, 27]
     assert production.reasons[13].endswith(
-        "No training starts: a training for drift started at 2030-01-13 00:00 UTC, and the cooldown lasts until "
-        "2030-01-18 00:00 UTC."
+        "Training does not start: an earlier training job started at 2030-01-13 00:00 UTC, and the cooldown lasts "
+        "until 2030-01-18 00:00 UTC."
     )
 
 
@@ -141,7 +141,7 @@ def test_drift_starts_no_training_while_an_earlier_run_trains(tmp_path: Path) ->
     assert production.run_day(0)
     assert production.run_day(12, better=False, state="running")
     assert not production.run_day(13)
-    assert production.reasons[13].endswith("No training starts: run day-12 is already training for drift.")
+    assert production.reasons[13].endswith("Training does not start: run day-12 is already training for drift.")
     production.states["day-12"] = "failed"
     assert production.run_day(14)
 
@@ -217,7 +217,7 @@ def test_templated_window_needs_no_folder_for_its_rows() -> None:
     DriftSensor(task_id="drift", reference="champion", model=MODEL, registry="models", current="{{ ds }}.parquet")
 
 
-def test_mapped_tasks_of_a_model_share_its_trainings() -> None:
+def test_mapped_tasks_share_the_training_jobs_of_their_model() -> None:
     stored = [{"model": model, "at": "2030-01-01", "run_id": "a", "map_index": 1, "new": 1} for model in (MODEL, None)]
     found = {
         (model, index): len(

@@ -176,9 +176,9 @@ def test_checkpoint_of_several_ranks_without_a_process_group_is_rejected(as_rank
     assert not (tmp_path / "checkpoint").exists()
 
 
-def test_model_in_shards_is_rejected(tmp_path):
+def test_sharded_model_is_rejected(tmp_path):
     sharded = type("FullyShardedDataParallel", (torch.nn.Sequential,), {})(torch.nn.Linear(1, 1))
-    with pytest.raises(ValueError, match="model: got 'a state in shards"):
+    with pytest.raises(ValueError, match="model: got 'a sharded state"):
         checkpoint(model=torch.nn.Sequential(sharded), path=tmp_path)
 
 

@@ -24,7 +24,7 @@ from ._frames import running_calls
 
 
 class Steps:
-    """The steps of one training by a library: progress, checkpoints, SIGTERM and ``stop_early``.
+    """The steps of one training run by a library: progress, checkpoints, SIGTERM and ``stop_early``.
 
     Create it before the library restores its state. Then call ``start`` once, ``advance`` right before each step, and
     ``end`` after training. A step may be a boosting round, a batch or an epoch.

@@ -54,7 +54,7 @@ class PacelineCallback(keras.callbacks.Callback):  # type: ignore[misc]
         self._every_s = every_s
         self._steps: Steps | None = None
         self._epoch = self._batch = self._total = 0  # the epoch, the batches done in it, and the batches of all epochs
-        self._first = 0  # the first epoch of this training
+        self._first = 0  # the first epoch of this call to fit
         self._epoch_start: dict[str, Any] = {}  # random states at the start of the epoch
         self._step_ended = self._in_epoch = False
 

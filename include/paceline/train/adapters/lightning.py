@@ -222,7 +222,7 @@ class PacelineCallback(Callback):
             self._steps.end()
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
-        """Report the end of a training that had ended before a restart: Lightning then starts no training."""
+        """Report the end if training had ended before a restart: Lightning then trains nothing."""
         if self._steps is not None and not self._started and self._steps.resume is not None:
             total = self._steps.resume.position.total
             self._steps.start(total, total=total)

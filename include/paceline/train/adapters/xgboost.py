@@ -79,7 +79,7 @@ class PacelineCallback(TrainingCallback):
         params = dict(training["params"])
         for name, rejected in _REJECTED.items():
             if str(params.get(name)).lower() in rejected:
-                raise bad_value(name, params[name], "another value: XGBoost cannot continue such a training")
+                raise bad_value(name, params[name], "another value: XGBoost cannot continue training with it")
         self._booster, self._evaluations = model, {}
         self._steps = Steps(self._write, path=self._path, every_s=self._every_s, within=xgboost.train)
         self._replayed = self._steps.done

@@ -102,7 +102,7 @@ class ThreadChoice:
         return self._trial is not None and batches >= 2 and batches_per_s < _ABORT_BELOW * best
 
     def _change_share_cores(self, share_cores: int, share: float, done: int, now_s: float) -> None:
-        """Set the number of whole cores in the share. If the thread count is far from it, change it now."""
+        """Set the number of whole cores in the share. Change a thread count that is far from it at once."""
         if not self._share_cores:
             self._began_s = now_s
         self._share_cores = share_cores

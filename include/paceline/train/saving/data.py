@@ -63,7 +63,7 @@ def rewind(loader: Iterable[Any], state: dict[str, Any]) -> None:
 
 
 def set_epoch(loader: Iterable[Any], epoch: int) -> None:
-    """Pass the number of the epoch to the loader and its samplers, as far as they accept it.
+    """Pass the number of the epoch to the loader and to those of its samplers that accept it.
 
     DistributedSampler and similar samplers seed their shuffle with the epoch. A loader of Accelerate passes the epoch
     to samplers that it wraps, and would otherwise count the epochs of this process.

@@ -96,7 +96,7 @@ function DriftReport({ name, report }: { name: string; report: Report }) {
   );
 }
 
-/** Problems of the data's quality; severe ones prevent a training. */
+/** Data quality problems; severe ones prevent training. */
 function Quality({ problems }: { problems: QualityProblem[] }) {
   return (
     <>

@@ -57,7 +57,7 @@ def read_result(folder):
 
 
 def random_ends(seed, steps):
-    """Return ten pairs of a signal and one of the steps of a training of three epochs, in increasing order.
+    """Return ten pairs of a signal and one of the steps of three epochs, in increasing order.
 
     The last step of an epoch and the step after it are among them.
     """

@@ -1,4 +1,4 @@
-"""Starts trainings in forked processes, because the import of their library takes seconds and a fork does not.
+"""Starts training runs in forked processes, because the import of their library takes seconds and a fork does not.
 
 ``python starts.py MODULE FOLDER SCENARIOS`` imports the MODULE next to this file once, and calls its function
 ``train(options, restarts)`` in a new process for each start of each scenario. The scenarios are JSON: the options by

@@ -75,6 +75,7 @@ POLICIES: Mapping[str, Callable[[float], Policy]] = {
     "on_time_promises": lambda pause_s: OnTime(pause_s, keep_promises=True),
     "on_time": OnTime,
 }
+EVENTS_ONLY = ("edf, as requested", "edf, fastest", "edf, cheapest in time", "rg")  # decide only if jobs come or go
 COMPARED = ("edf, cheapest in time", "elasticflow", "on_time_promises", "on_time")
 
 
@@ -141,7 +142,8 @@ def _simulate(
     for workload in workloads:
         policy = CountingPolicy(make())
         pool = [Node("pool", gpus)]
-        results.append(Simulation(workload, pool, policy, friction=friction, period_s=PERIOD_S).run())
+        period_s = None if label in EVENTS_ONLY else PERIOD_S
+        results.append(Simulation(workload, pool, policy, friction=friction, period_s=period_s).run())
         decision_s += policy.decision_s
         planned, bound = planned + policy.planned, bound + policy.bound
     met = [result.deadlines_met_pct for result in results]

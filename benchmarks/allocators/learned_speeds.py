@@ -16,8 +16,8 @@ _ASSUMED_DURATION_S = 3600.0  # as in the arbiter, for a job without a deadline
 class LearnedSpeeds:
     """Wraps a policy and shows it only the speeds that a job has had at an earlier decision.
 
-    As the arbiter does, the wrapper assumes that a job which has not run yet needs its share of the pool until its
-    deadline. Afterwards it assumes a power law through the measured speeds.
+    The wrapper assumes that a job which has not run yet needs half of its share of the pool until its deadline, so that
+    admission control does not reject it at once. Afterwards it assumes a power law through the measured speeds.
     """
 
     def __init__(self, policy: Policy) -> None:
@@ -42,16 +42,16 @@ class LearnedSpeeds:
             measured.setdefault(job.held.devices, true.at(job.held.devices))
         number, curve = self._curves.get(job.name, (-1, job.speeds))
         if number < len(measured):
-            known = measured or {1: self._assumed_speed(job, pool, jobs, now_s)}
+            known = measured or {1: self._assumed_speed(job, pool, jobs, now_s, true.counts[-1])}
             per_s = tuple(_power_law(known, count) for count in true.counts)
             number, curve = len(measured), {pool.kind: Speeds(true.counts, per_s)}
             self._curves[job.name] = (number, curve)
         return curve
 
-    def _assumed_speed(self, job: ClusterJob, pool: Node, jobs: int, now_s: float) -> float:
-        """Return the speed on one device of a job that needs its share of the pool until its deadline."""
+    def _assumed_speed(self, job: ClusterJob, pool: Node, jobs: int, now_s: float, most: int) -> float:
+        """Return the speed on one device of a job that needs half of its share of the pool until its deadline."""
         left_s = _ASSUMED_DURATION_S if job.deadline_s is None else max(job.deadline_s - now_s, 1.0)
-        return job.work_left(now_s) / (left_s * max(pool.devices / jobs, 1.0) ** _EXPONENT)
+        return job.work_left(now_s) / (left_s * max(min(pool.devices / jobs, most) / 2, 0.5) ** _EXPONENT)
 
 
 def _power_law(measured: Mapping[int, float], count: int) -> float:

@@ -68,8 +68,7 @@ class ElasticFlow:
 
     Examples
     --------
-    Job c does not fit beside jobs a and b. The fourth device is spare, but with it job b would only be faster now and
-    use as many device seconds, so job a gets nothing: it uses all devices that its deadline requires.
+    Jobs a and b need two devices and one device. Job c does not fit beside them; the fourth device is spare.
 
     >>> from paceline.allocate import Speeds
     >>> curve = {"device": Speeds.linear(4)}

@@ -19,13 +19,16 @@ def distribute(planned: Sequence[JobCase], late: Sequence[JobCase], devices: int
         if 0 < more <= spare and case.held in case.curve.counts:
             devices_of[case.job.name] += more
             spare -= more
-    for case in sorted(late, key=lambda case: case.response_ratio(now_s), reverse=True):
-        smallest = case.curve.counts[0]
-        keeps = case.held <= spare and case.held in case.curve.counts
-        count = case.held if keeps else smallest
-        if count <= spare:
-            devices_of[case.job.name] = count
-            spare -= count
+    by_ratio = sorted(late, key=lambda case: case.response_ratio(now_s), reverse=True)
+    for case in by_ratio:
+        if (smallest := case.curve.counts[0]) <= spare:
+            devices_of[case.job.name] = smallest
+            spare -= smallest
+    for case in by_ratio:
+        more = case.held - devices_of.get(case.job.name, case.held)
+        if 0 < more <= spare and case.held in case.curve.counts:
+            devices_of[case.job.name] += more
+            spare -= more
     return _distribute_spare(devices_of, [*planned, *late], spare)
 
 

@@ -45,6 +45,11 @@ class JobCase:
             self.curve, self.work_left, self.deadline_s, self.held, self.change_s, min_devices, self.wait_s
         )
 
+    def keep(self, capacity: Capacity, last: Reservation | None) -> Reservation | None:
+        """Return what is left of the job's last reservation, if it still meets the deadline."""
+        state = (self.deadline_s, self.held, self.change_s, self.wait_s)
+        return None if last is None else capacity.keep(last, self.curve, self.work_left, *state)
+
     def is_fast_enough(self, now_s: float) -> bool:
         """Return whether the job is on time on its fastest number of devices."""
         return self.curve.is_fast_enough(self.work_left, self.deadline_s - now_s)

@@ -26,20 +26,27 @@ class Planner:
         The pool.
     now_s:
         The time in seconds.
+    ends_s:
+        Times at which the devices of jobs may change, in addition to the deadlines.
     """
 
-    def __init__(self, due: Sequence[JobCase], node: Node, now_s: float) -> None:
+    def __init__(self, due: Sequence[JobCase], node: Node, now_s: float, ends_s: Iterable[float] = ()) -> None:
         self.due = due
         self._node, self._now_s = node, now_s
-        self._pool = Capacity(node, now_s, (case.deadline_s for case in due))
+        self._pool = Capacity(node, now_s, [*(case.deadline_s for case in due), *ends_s])
 
-    def with_new_deadlines(self) -> Planner:
-        """Return a planner for the current deadlines of the jobs."""
-        return Planner(self.due, self._node, self._now_s)
+    def with_ends(self, ends_s: Iterable[float] = ()) -> Planner:
+        """Return a planner for the current deadlines of the jobs, in which devices may also change at ``ends_s``."""
+        return Planner(self.due, self._node, self._now_s, ends_s)
 
     def weight(self, chosen: Iterable[int]) -> float:
         """Return the total weight of jobs."""
         return sum(self.due[index].job.weight for index in chosen)
+
+    def size(self, index: int) -> float:
+        """Return the fewest device seconds with which a job meets its deadline, per weight."""
+        case = self.due[index]
+        return case.per_weight(case.demand(self._now_s, index).device_s)
 
     def small_jobs(self, feasible: Sequence[int], shares: Iterable[float]) -> Iterator[list[int]]:
         """Yield the largest set of jobs that fills at most each share of the pool, as one divisible machine."""
@@ -74,7 +81,7 @@ class Planner:
                 if not swapping:
                     swapping, largest = True, [self._entry(*planned) for planned in plan.items()]
                     heapify(largest)
-                reservation = self._replace_larger_job(case, plan, largest, capacity)
+                reservation = self._replace_larger_job(index, plan, largest, capacity)
             if reservation is not None:
                 capacity.reserve(reservation)
                 plan[index] = reservation
@@ -86,14 +93,38 @@ class Planner:
                     return {}
         return plan
 
+    def keep(self, chosen: Iterable[int], last: Mapping[str, Reservation | None]) -> Plan | None:
+        """Return a plan with what is left of the jobs' last reservations; ``None`` if they do not suffice for all."""
+        capacity, plan = self._pool.empty(), Plan()
+        for index in chosen:
+            reservation = self.due[index].keep(capacity, last.get(self.due[index].job.name))
+            if reservation is None:
+                return None
+            capacity.reserve(reservation)
+            plan[index] = reservation
+        return None if capacity.is_overbooked else plan
+
+    def fill_gaps(self, plan: Plan, chosen: Iterable[int]) -> Plan:
+        """Return ``plan`` with those of the jobs ``chosen`` that fit into its free devices, in this order."""
+        capacity, filled = self._pool.empty(), dict(plan)
+        for reservation in plan.values():
+            capacity.reserve(reservation)
+        for index in chosen:
+            fitting = self.due[index].fit(capacity)
+            if fitting is not None:
+                capacity.reserve(fitting)
+                filled[index] = fitting
+        return filled
+
     def _entry(self, index: int, reservation: Reservation) -> tuple[float, int]:
         return -self.due[index].per_weight(reservation.device_s), index
 
     def _replace_larger_job(
-        self, case: JobCase, plan: Plan, largest: list[tuple[float, int]], capacity: Capacity
+        self, index: int, plan: Plan, largest: list[tuple[float, int]], capacity: Capacity
     ) -> Reservation | None:
-        """Drop a larger job from the plan if this makes room for ``case``; return the reservation of ``case``."""
-        needed, reservation = case.per_weight(case.demand(self._now_s, 0).device_s), None
+        """Drop a larger job from the plan if this makes room for a job; return the reservation of this job."""
+        case = self.due[index]
+        needed, reservation = self.size(index), None
         tried: list[tuple[float, int]] = []
         while reservation is None and len(tried) < _SWAP_TRIES and largest and -largest[0][0] > needed:
             entry = heappop(largest)

@@ -143,6 +143,37 @@ class Capacity:
                     break
         return planned
 
+    def keep(
+        self,
+        last: Reservation,
+        curve: SpeedUpCurve,
+        work: float,
+        deadline_s: float,
+        held: int = 0,
+        change_s: float = 0.0,
+        wait_s: float = 0.0,
+    ) -> Reservation | None:
+        """Return what is left of an earlier reservation; ``None`` if it no longer meets the deadline.
+
+        The ends of its runs have to be among the deadlines of this capacity. Its devices may be reserved for others.
+        """
+        begin_s, runs, ends_s = self._spans.now_s, list[_Run](), self._spans.ends_list_s
+        for end_s, number in last.runs:
+            if end_s > begin_s and number in curve.speed_of:
+                runs.append((begin_s, end_s, number))
+                begin_s = end_s
+        if not runs or begin_s != last.ends_s:
+            return None
+        until_s = min(ends_s[bisect_left(ends_s, begin_s)], self._spans.last_end_s(deadline_s))
+        runs[-1] = (runs[-1][0], until_s, runs[-1][2])  # the last span is reserved entirely
+        work = max(work * (1 - ROUNDING), _LEAST_WORK)
+        return _follow(runs, curve, last.max_devices, work, held, change_s, wait_s)
+
+    @property
+    def is_overbooked(self) -> bool:
+        """Whether more devices are reserved than the pool has."""
+        return bool((self._free_devices() < 0).any())
+
     def _runs(self, curve: SpeedUpCurve, spans: int) -> list[_Run]:
         """Return the largest useful numbers of free devices in the first spans, without repetition."""
         devices = curve.largest_up_to.take(self._free_devices()[:spans], mode="clip")
@@ -170,7 +201,7 @@ class Capacity:
     def reserve(self, reservation: Reservation) -> None:
         """Subtract the devices of a reservation from the free devices."""
         self._unreserved -= reservation.max_devices
-        if self._free is None:
+        if self._free is None and len(reservation.runs) == 1:
             self._reserved.append(reservation)
         else:
             self._add(reservation, -1)

@@ -8,15 +8,15 @@ from math import inf
 from paceline.allocate._model import Allocation, ClusterJob, Node, Placement
 from paceline.allocate.on_time._job import JobCase
 from paceline.allocate.on_time._plan import Plan, Planner
+from paceline.allocate.on_time._promises import plan_with_promises
 from paceline.allocate.on_time._spare import distribute
+from paceline.allocate.on_time.capacity import Reservation
 from paceline.allocate.on_time.curve import SpeedUpCurve
 from paceline.errors import InvalidInputError
 
 _MAX_SWAP_JOBS = 1000  # with more jobs, replacing larger jobs by smaller jobs takes too long
 # Fractions of the pool that chosen jobs may fill. Some devices stay idle because no job can use that number of devices.
 _FILL_FRACTIONS = (0.8, 0.6)
-# Deadline extensions to try before dropping a promised job, as fractions of the time from arrival to deadline.
-STRETCHES = (0.01, 0.02, 0.05, 0.1)
 
 
 class OnTime:
@@ -59,7 +59,7 @@ class OnTime:
             raise InvalidInputError("change_s", change_s, "0 or more seconds")
         self._change_s = change_s
         self._keep_promises = keep_promises
-        self._planned: dict[str, int] = {}  # maximum devices of each on-time job of the last plan, in planning order
+        self._last: dict[str, Reservation | None] = {}  # of each on-time job of the last plan, in planning order
         self._seen: set[str] = set()  # all jobs of the last plan
         self._curves: dict[int, tuple[object, SpeedUpCurve]] = {}
 
@@ -71,7 +71,7 @@ class OnTime:
         known, self._curves = self._curves, {}
         cases = [self._job_case(job, node, now_s, known) for job in jobs]
         planned, late = self._plan(cases, node, now_s)
-        devices_of = distribute(planned, late, node.devices, now_s)
+        devices_of = distribute(planned, late, node.devices, now_s, keep_promises=self._keep_promises)
         return Allocation(
             placements={
                 case.job.name: _placement(case.job.held, node, count)
@@ -101,68 +101,42 @@ class OnTime:
         """Return the jobs that are on time, and all other jobs."""
         due = [case for case in cases if case.job.deadline_s is not None]
         due.sort(key=lambda case: (case.deadline_s, case.job.arrived_s))
-        if self._keep_promises:  # also those of an earlier arbiter
-            earlier = {case.job.name: 0 for case in due if case.job.promised and case.job.name not in self._seen}
-            self._planned = {**earlier, **self._planned}
-        self._seen = {case.job.name for case in cases}
         feasible = [index for index, case in enumerate(due) if case.is_fast_enough(now_s)]
         planner = Planner(due, node, now_s)
-        # With promises, do not swap jobs: a later decision could not reproduce the plan and would break promises.
-        plan = planner.reserve_in_order(feasible, swap=len(due) <= _MAX_SWAP_JOBS and not self._keep_promises)
-        if len(plan) < len(feasible):
-            plan = self._better_plan(planner, plan, feasible)
         if self._keep_promises:
-            plan = self._stretch_deadlines(planner, plan, feasible)
+            new = [case.job for case in due if case.job.name not in self._seen]
+            self._last = {**self._last, **{job.name: None for job in new if job.promised}}  # by another arbiter
+            plan = plan_with_promises(planner, feasible, self._last)
+        else:
+            plan = planner.reserve_in_order(feasible, swap=len(due) <= _MAX_SWAP_JOBS)
+            if len(plan) < len(feasible):
+                plan = self._better_plan(planner, plan, feasible)
         for index, reservation in plan.items():
             due[index].planned = reservation
-        planned = [due[index] for index in sorted(plan)]
-        self._planned = {due[index].job.name: reservation.max_devices for index, reservation in plan.items()}
-        return planned, [case for case in cases if case.planned is None]
+        self._seen = {case.job.name for case in cases}
+        self._last = {due[index].job.name: reservation for index, reservation in plan.items()}
+        return [due[index] for index in sorted(plan)], [case for case in cases if case.planned is None]
 
     def _better_plan(self, planner: Planner, plan: Plan, feasible: Sequence[int]) -> Plan:
         """Return the best of ``plan``, the last plan, and plans that prefer small jobs."""
         due = planner.due
-        weights = {due[index].job.weight for index in feasible}
-        promised = {index for index in feasible if self._keep_promises and due[index].job.name in self._planned}
         most, *small = planner.small_jobs(feasible, (1.0, *_FILL_FRACTIONS))
-        if len(weights) == 1 and promised <= plan.keys() and len(plan) >= len(most):
+        if len({due[index].job.weight for index in feasible}) == 1 and len(plan) >= len(most):
             return plan  # as many jobs as the upper bound
         # The last plan is still feasible, so the new plan must not be worse. Each job keeps its number of devices,
         # because the plan reserves these devices for other jobs when the job ends.
-        most_weight = -1.0 if promised else planner.weight(plan)
-        repeated = planner.reserve_in_order(
-            self._last_order(due, feasible), min_devices=self._planned, better_than=most_weight
-        )
-        promised &= repeated.keys()
-        best = plan if promised <= plan.keys() and planner.weight(plan) >= planner.weight(repeated) else repeated
+        rank = {name: number for number, name in enumerate(self._last)}
+        order = sorted(feasible, key=lambda index: rank.get(due[index].job.name, len(rank)))
+        fewest = {name: last.max_devices for name, last in self._last.items() if last is not None}
+        repeated = planner.reserve_in_order(order, min_devices=fewest, better_than=planner.weight(plan))
+        best = plan if planner.weight(plan) >= planner.weight(repeated) else repeated
         for chosen in small:
             most_weight = planner.weight(best)
             if planner.weight(chosen) > most_weight:
                 other = planner.reserve_in_order(sorted(chosen), better_than=most_weight)
-                if promised <= other.keys() and planner.weight(other) > most_weight:
+                if planner.weight(other) > most_weight:
                     best = other
         return best
-
-    def _last_order(self, due: Sequence[JobCase], feasible: Sequence[int]) -> list[int]:
-        """Return the jobs of the last plan in its order, then all others."""
-        rank = {name: number for number, name in enumerate(self._planned)}
-        return sorted(feasible, key=lambda index: rank.get(due[index].job.name, len(rank)))
-
-    def _stretch_deadlines(self, planner: Planner, plan: Plan, feasible: Sequence[int]) -> Plan:
-        """Return a plan for all promised jobs, with the smallest deadline extension; ``plan`` if there is none."""
-        due = planner.due
-        promised = [index for index, case in enumerate(due) if case.job.name in self._planned]
-        if plan.keys() >= set(promised):
-            return plan
-        for stretch in STRETCHES:
-            for index in promised:
-                due[index].stretch_deadline(stretch)
-            stretched = planner.with_new_deadlines().reserve_in_order([*promised, *self._last_order(due, feasible)])
-            if stretched.keys() >= set(promised):
-                return stretched
-        for index in promised:
-            due[index].stretch_deadline(0.0)
-        return plan
 
     def _reason(self, case: JobCase, count: int, now_s: float) -> str:
         if case.planned is not None:

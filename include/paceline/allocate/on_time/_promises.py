@@ -1,0 +1,66 @@
+"""Plans that keep promises: new jobs get devices only beside the jobs whose deadlines are promised."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from paceline.allocate.on_time._plan import Plan, Planner
+from paceline.allocate.on_time.capacity import Reservation
+
+_TRIED_JOBS = 16  # new jobs for which all jobs are planned anew, the smallest first
+_MAX_RESERVATIONS = 3000  # with more, for all tried jobs together, try fewer jobs
+# Deadline extensions to try before dropping a promised job, as fractions of the time from arrival to deadline.
+STRETCHES = (0.01, 0.02, 0.05, 0.1)
+
+
+def plan_with_promises(planner: Planner, feasible: Sequence[int], last: Mapping[str, Reservation | None]) -> Plan:
+    """Return a plan for all promised jobs, and for as many other jobs as fit beside them.
+
+    The promised jobs are planned anew by deadline. If they do not all fit then, because other numbers of devices divide
+    the pool less well, each keeps its last reservation. If that does not suffice either, because jobs take longer than
+    estimated, the deadlines of all promised jobs are extended by the same fraction.
+
+    Parameters
+    ----------
+    planner:
+        The planner, with all jobs that have deadlines.
+    feasible:
+        Indices of the jobs that are on time if they have the whole pool, by deadline.
+    last:
+        Last reservation of each promised job, by name; ``None`` if another arbiter has promised the deadline.
+    """
+    plan = planner.reserve_in_order(feasible)
+    if len(plan) == len(feasible) and _promised(planner, last) <= plan.keys():
+        return plan
+    promised = sorted(_promised(planner, last))
+    new = sorted(set(feasible).difference(promised), key=planner.size)
+    plan = planner.reserve_in_order(promised)
+    if len(plan) < len(promised):
+        ends_s = [end_s for reservation in last.values() if reservation is not None for end_s, _ in reservation.runs]
+        exact = planner.with_ends(ends_s)
+        kept = exact.keep(promised, last)
+        return exact.fill_gaps(kept, new) if kept is not None else _stretched(planner, promised, new, plan)
+    tried = min(_TRIED_JOBS, _MAX_RESERVATIONS // (len(plan) + 1) + 1)
+    for index in new[:tried]:
+        other = planner.reserve_in_order(sorted([*plan, index]), better_than=planner.weight(plan))
+        plan = other if len(other) > len(plan) else planner.fill_gaps(plan, [index])
+    return planner.fill_gaps(plan, new[tried:])
+
+
+def _promised(planner: Planner, last: Mapping[str, Reservation | None]) -> set[int]:
+    return {index for index, case in enumerate(planner.due) if case.job.name in last}
+
+
+def _stretched(planner: Planner, promised: Sequence[int], new: Sequence[int], possible: Plan) -> Plan:
+    """Return a plan with the smallest extension of all promised deadlines; without one that suffices, ``possible``."""
+    due = planner.due
+    for stretch in STRETCHES:
+        for index in promised:
+            due[index].stretch_deadline(stretch)
+        later = planner.with_ends()
+        plan = later.reserve_in_order(promised)
+        if len(plan) == len(promised):
+            return later.fill_gaps(plan, new)
+    for index in promised:
+        due[index].stretch_deadline(0.0)
+    return planner.fill_gaps(possible, new)

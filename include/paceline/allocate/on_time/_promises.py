@@ -36,7 +36,8 @@ def plan_with_promises(planner: Planner, feasible: Sequence[int], last: Mapping[
     new = sorted(set(feasible).difference(promised), key=planner.size)
     plan = planner.reserve_in_order(promised)
     if len(plan) < len(promised):
-        ends_s = [end_s for reservation in last.values() if reservation is not None for end_s, _ in reservation.runs]
+        reservations = (reservation for reservation in last.values() if reservation is not None)
+        ends_s = [end_s for reservation in reservations for end_s, _ in reservation.runs[:-1]]
         exact = planner.with_ends(ends_s)
         kept = exact.keep(promised, last)
         return exact.fill_gaps(kept, new) if kept is not None else _stretched(planner, promised, new, plan)

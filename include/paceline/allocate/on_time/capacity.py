@@ -155,7 +155,8 @@ class Capacity:
     ) -> Reservation | None:
         """Return what is left of an earlier reservation; ``None`` if it no longer meets the deadline.
 
-        The ends of its runs have to be among the deadlines of this capacity. Its devices may be reserved for others.
+        The ends of its runs, except the last, have to be among the deadlines of this capacity. Its devices may be
+        reserved for others.
         """
         begin_s, runs, ends_s = self._spans.now_s, list[_Run](), self._spans.ends_list_s
         for end_s, number in last.runs:

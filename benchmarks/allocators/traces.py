@@ -75,7 +75,7 @@ POLICIES: Mapping[str, Callable[[float], Policy]] = {
     "on_time_promises": lambda pause_s: OnTime(pause_s, keep_promises=True),
     "on_time": OnTime,
 }
-EVENTS_ONLY = ("edf, as requested", "edf, fastest", "edf, cheapest in time", "rg")  # decide only if jobs come or go
+EVENTS_ONLY = ("edf, as requested", "edf, fastest", "edf, cheapest in time", "least_cost")
 COMPARED = ("edf, cheapest in time", "elasticflow", "on_time_promises", "on_time")
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from paceline.allocate import ClusterJob, Node
-from paceline.allocate.on_time._promises import STRETCHES
+from paceline.allocate.on_time._promises import STRETCH
 from paceline.allocate.on_time.capacity import Capacity
 from paceline.allocate.on_time.curve import SpeedUpCurve
 from paceline.errors import InvalidInputError
@@ -141,7 +141,7 @@ def _plan_promised_jobs(
     Return the feasible jobs, the remaining capacity, and the extension as a fraction.
     """
     promised = sorted(promised, key=lambda one: one.deadline_s)
-    for stretch in (0.0, *STRETCHES):
+    for stretch in (0.0, STRETCH):
         stretched = [one.with_stretch(stretch) for one in promised]
         capacity = Capacity(node, now_s, (one.deadline_s for one in stretched))
         if len(_reserve_in_order(stretched, capacity)) == len(promised):

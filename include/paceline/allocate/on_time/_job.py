@@ -14,10 +14,22 @@ class JobCase:
     """A job, the data for its planning, and its reservation.
 
     ``wait_s`` are the seconds without progress that are left of the last change of the job's devices. ``deadline_s`` is
-    the deadline plus a stretch, and infinite without a deadline.
+    the deadline plus a stretch, and infinite without a deadline. ``may_grow`` is whether a planned job may get spare
+    devices.
     """
 
-    __slots__ = ("change_s", "curve", "deadline_s", "held", "job", "planned", "stretch", "wait_s", "work_left")
+    __slots__ = (
+        "change_s",
+        "curve",
+        "deadline_s",
+        "held",
+        "job",
+        "may_grow",
+        "planned",
+        "stretch",
+        "wait_s",
+        "work_left",
+    )
 
     def __init__(self, job: ClusterJob, curve: SpeedUpCurve, now_s: float, change_s: float) -> None:
         self.job = job
@@ -31,6 +43,7 @@ class JobCase:
                 self.wait_s = max(job.since_s + self.change_s - now_s, 0.0)
         self.deadline_s = inf if job.deadline_s is None else job.deadline_s
         self.stretch = 0.0
+        self.may_grow = True
         self.planned: Reservation | None = None
 
     def stretch_deadline(self, stretch: float) -> None:

@@ -116,6 +116,21 @@ class Planner:
                 filled[index] = fitting
         return filled
 
+    def add_margins(self, plan: Plan) -> Plan:
+        """Return ``plan`` with longer reservations, if possible, for the jobs that may get spare devices.
+
+        Such a job can return to its reservation at any time, although both changes cost time.
+        """
+        capacity, longer = self._pool.empty(), Plan()
+        for reservation in plan.values():
+            capacity.reserve(reservation)
+        for index, reservation in plan.items():
+            case = self.due[index]
+            extended = capacity.extend(reservation, 2 * case.change_s, case.deadline_s)
+            case.may_grow = extended is not None
+            longer[index] = extended or reservation
+        return longer
+
     def _entry(self, index: int, reservation: Reservation) -> tuple[float, int]:
         return -self.due[index].per_weight(reservation.device_s), index
 

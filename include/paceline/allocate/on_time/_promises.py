@@ -9,8 +9,8 @@ from paceline.allocate.on_time.capacity import Reservation
 
 _TRIED_JOBS = 16  # new jobs for which all jobs are planned anew, the smallest first
 _MAX_RESERVATIONS = 3000  # with more, for all tried jobs together, try fewer jobs
-# Deadline extensions to try before dropping a promised job, as fractions of the time from arrival to deadline.
-STRETCHES = (0.01, 0.02, 0.05, 0.1)
+# Deadline extension to try before dropping a promised job, as a fraction of the time from arrival to deadline.
+STRETCH = 0.01
 
 
 def plan_with_promises(planner: Planner, feasible: Sequence[int], last: Mapping[str, Reservation | None]) -> Plan:
@@ -18,7 +18,8 @@ def plan_with_promises(planner: Planner, feasible: Sequence[int], last: Mapping[
 
     The promised jobs are planned anew by deadline. If they do not all fit then, because other numbers of devices divide
     the pool less well, each keeps its last reservation. If that does not suffice either, because jobs take longer than
-    estimated, the deadlines of all promised jobs are extended by the same fraction.
+    estimated, the deadlines of all promised jobs are extended by a hundredth of the time since their arrival. If even
+    that is not enough, some promised jobs are late.
 
     Parameters
     ----------
@@ -31,7 +32,7 @@ def plan_with_promises(planner: Planner, feasible: Sequence[int], last: Mapping[
     """
     plan = planner.reserve_in_order(feasible)
     if len(plan) == len(feasible) and _promised(planner, last) <= plan.keys():
-        return plan
+        return planner.add_margins(plan)
     promised = sorted(_promised(planner, last))
     new = sorted(set(feasible).difference(promised), key=planner.size)
     plan = planner.reserve_in_order(promised)
@@ -40,12 +41,16 @@ def plan_with_promises(planner: Planner, feasible: Sequence[int], last: Mapping[
         ends_s = [end_s for reservation in reservations for end_s, _ in reservation.runs[:-1]]
         exact = planner.with_ends(ends_s)
         kept = exact.keep(promised, last)
-        return exact.fill_gaps(kept, new) if kept is not None else _stretched(planner, promised, new, plan)
+        return (
+            exact.add_margins(exact.fill_gaps(kept, new))
+            if kept is not None
+            else _stretched(planner, promised, new, plan)
+        )
     tried = min(_TRIED_JOBS, _MAX_RESERVATIONS // (len(plan) + 1) + 1)
     for index in new[:tried]:
         other = planner.reserve_in_order(sorted([*plan, index]), better_than=planner.weight(plan))
         plan = other if len(other) > len(plan) else planner.fill_gaps(plan, [index])
-    return planner.fill_gaps(plan, new[tried:])
+    return planner.add_margins(planner.fill_gaps(plan, new[tried:]))
 
 
 def _promised(planner: Planner, last: Mapping[str, Reservation | None]) -> set[int]:
@@ -53,15 +58,13 @@ def _promised(planner: Planner, last: Mapping[str, Reservation | None]) -> set[i
 
 
 def _stretched(planner: Planner, promised: Sequence[int], new: Sequence[int], possible: Plan) -> Plan:
-    """Return a plan with the smallest extension of all promised deadlines; without one that suffices, ``possible``."""
-    due = planner.due
-    for stretch in STRETCHES:
-        for index in promised:
-            due[index].stretch_deadline(stretch)
-        later = planner.with_ends()
-        plan = later.reserve_in_order(promised)
-        if len(plan) == len(promised):
-            return later.fill_gaps(plan, new)
+    """Return a plan with extended deadlines for all promised jobs, if that suffices, or else ``possible``."""
     for index in promised:
-        due[index].stretch_deadline(0.0)
-    return planner.fill_gaps(possible, new)
+        planner.due[index].stretch_deadline(STRETCH)
+    later = planner.with_ends()
+    plan = later.reserve_in_order(promised)
+    if len(plan) == len(promised):
+        return later.add_margins(later.fill_gaps(plan, new))
+    for index in promised:
+        planner.due[index].stretch_deadline(0.0)
+    return planner.add_margins(planner.fill_gaps(possible, new))

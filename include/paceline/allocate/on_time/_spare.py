@@ -10,14 +10,8 @@ from paceline.allocate.on_time._job import JobCase
 _MIN_BENEFIT = 2.0  # minimum time saved by a change, relative to its cost
 
 
-def distribute(
-    planned: Sequence[JobCase], late: Sequence[JobCase], devices: int, now_s: float, *, keep_promises: bool = False
-) -> dict[str, int]:
-    """Return the current devices of each job: its reservation, and a share of the spare devices.
-
-    With ``keep_promises``, a planned job grows only if it can return to its reservation at any time and still meet its
-    deadline, although both changes cost time.
-    """
+def distribute(planned: Sequence[JobCase], late: Sequence[JobCase], devices: int, now_s: float) -> dict[str, int]:
+    """Return the current devices of each job: its reservation, and a share of the spare devices."""
     devices_of = {case.job.name: case.planned.devices_now for case in planned if case.planned is not None}
     spare = devices - sum(devices_of.values())
     for case in planned:  # shrinking a job that will grow again soon costs two changes
@@ -35,8 +29,7 @@ def distribute(
         if 0 < more <= spare and case.held in case.curve.counts:
             devices_of[case.job.name] += more
             spare -= more
-    growing = [case for case in planned if not keep_promises or _has_slack(case)]
-    return _distribute_spare(devices_of, [*growing, *late], spare)
+    return _distribute_spare(devices_of, [*(case for case in planned if case.may_grow), *late], spare)
 
 
 def _distribute_spare(devices_of: dict[str, int], cases: Sequence[JobCase], spare: int) -> dict[str, int]:
@@ -60,12 +53,6 @@ def _distribute_spare(devices_of: dict[str, int], cases: Sequence[JobCase], spar
             if gain is not None:
                 heappush(gains, gain)
     return devices_of
-
-
-def _has_slack(case: JobCase) -> bool:
-    """Return whether a planned job has time for two more changes."""
-    assert case.planned is not None
-    return case.deadline_s - case.planned.ends_s >= 2 * case.change_s
 
 
 def _gain(case: JobCase, index: int, count: int) -> tuple[float, int, int] | None:

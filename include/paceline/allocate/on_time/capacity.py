@@ -170,6 +170,16 @@ class Capacity:
         work = max(work * (1 - ROUNDING), _LEAST_WORK)
         return _follow(runs, curve, last.max_devices, work, held, change_s, wait_s)
 
+    def extend(self, reservation: Reservation, seconds: float, deadline_s: float) -> Reservation | None:
+        """Reserve a job's last devices for longer; return ``None`` if others have them or the deadline is earlier."""
+        last_s, number = reservation.runs[-1]
+        ends_s, free = self._spans.ends_list_s, self._free_devices()
+        begin, end = (bisect_left(ends_s, one_s) + 1 for one_s in (last_s, last_s + seconds))
+        if last_s + seconds > self._spans.last_end_s(deadline_s) or (free[begin:end] < number).any():
+            return None
+        free[begin:end] -= number
+        return reservation._replace(runs=(*reservation.runs[:-1], (last_s + seconds, number)))
+
     @property
     def is_overbooked(self) -> bool:
         """Whether more devices are reserved than the pool has."""

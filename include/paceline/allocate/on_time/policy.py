@@ -36,7 +36,7 @@ class OnTime:
         Seconds without progress when the allocation of a job changes, for jobs without a measured ``change_s``.
     keep_promises:
         Whether a job once planned on time has precedence over later jobs; in total, fewer jobs are then on time. If
-        promised jobs have more work than estimated, each may be late by up to a tenth of the time from its arrival to
+        promised jobs have more work than estimated, each may be late by a hundredth of the time from its arrival to
         its deadline before the policy drops a promised job.
 
     Examples
@@ -71,7 +71,7 @@ class OnTime:
         known, self._curves = self._curves, {}
         cases = [self._job_case(job, node, now_s, known) for job in jobs]
         planned, late = self._plan(cases, node, now_s)
-        devices_of = distribute(planned, late, node.devices, now_s, keep_promises=self._keep_promises)
+        devices_of = distribute(planned, late, node.devices, now_s)
         return Allocation(
             placements={
                 case.job.name: _placement(case.job.held, node, count)

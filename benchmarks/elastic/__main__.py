@@ -22,12 +22,14 @@ from benchmarks.elastic.curves import MODELS, Curve, measure
 from benchmarks.elastic.interruption import measure_gaps
 from benchmarks.elastic.multi_job import simulate_sharing
 from benchmarks.elastic.real import LINKS, MODEL_NAMES, cases, compare
+from benchmarks.elastic.shared_jobs import COMPARED, JOB_MIXES
 from benchmarks.elastic.simulated import CLUSTERS, simulate_alone
 from benchmarks.elastic.stage import Stage
 from benchmarks.engine import connect
 from paceline.airflow.demo.signals import end_on_sigterm
 
 _PARTS = ("real", "interruption", "deadline", "alone", "shared")
+_ALONE_SEEDS = 3  # of the noise in measurements
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -75,18 +77,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         curves = {name: _recorded_curve(name, record) for name in tqdm(MODELS, unit="model")}
         result["curves"] = {name: asdict(curve) for name, curve in curves.items()}
     if "alone" in chosen.only:
+        alone = [(cluster, name, seed) for cluster in CLUSTERS for name in curves for seed in range(_ALONE_SEEDS)]
         rows = [
-            simulate_alone(name, curve, cluster, chosen.restart_s)
-            for cluster in CLUSTERS
-            for name, curve in curves.items()
+            simulate_alone(name, curves[name], cluster, chosen.restart_s, seed)
+            for cluster, name, seed in tqdm(alone, desc="alone")
         ]
         result["alone"] = rows
         print(_table(rows, _ALONE))
     if "shared" in chosen.only:
-        seeds = 3 if chosen.quick else 20
-        rows = [row for cluster in CLUSTERS for row in simulate_sharing(curves, cluster, seeds, chosen.restart_s)]
+        seeds = 3 if chosen.quick else 10
+        shared = [(cluster, mix) for cluster in CLUSTERS for mix in JOB_MIXES]
+        rows = [
+            row
+            for cluster, mix in tqdm(shared, desc="shared")
+            for row in simulate_sharing(curves, cluster, mix, seeds, chosen.restart_s)
+        ]
         result["multi_job"] = rows
         print(_table(rows, _SHARED))
+        print(_table(_differences(rows), _DIFFERENCES))
     if chosen.json:
         chosen.json.write_text(json.dumps(result, indent=1) + "\n")
     return 0
@@ -124,24 +132,57 @@ _DEADLINE = {
 _ALONE = {
     "cluster": "{cluster}",
     "model": "{model}",
+    "seed": "{seed}",
     "of best": "{speed_vs_best:.2f}",
     "of FA-BF": "{speed_vs_fixed:.2f}",
     "of Optimus": "{speed_vs_optimus:.2f}",
     "reached": "{settle_s:.0f} s",
     "Optimus": "{settle_s_optimus:.0f} s",
     "done": "{jct_h:.2f} h",
+    "with restarts": "{jct_h_restarted:.2f} h",
     "Optimus's": "{jct_h_optimus:.2f} h",
-    "FA-BF's": "{jct_h_fixed:.2f} h",
+    "changes": "{changes}",
+    "Optimus's changes": "{restarts_optimus}",
     "ended on": "{configuration}",
 }
 _SHARED = {
     "cluster": "{cluster}",
+    "length": "{length:g}",
+    "every": "{interval_h:g} h",
     "policy": "{policy}",
-    "done after": "{mean_jct_s:.0f} s",
-    "queued": "{mean_queue_s:.0f} s",
+    "done after": "{done_s:.0f} +- {done_s_sd:.0f} s",
+    "queued": "{queued_s:.0f} +- {queued_s_sd:.0f} s",
+    "ran": "{run_s:.0f} +- {run_s_sd:.0f} s",
+    "most queued": "{most_queued:.1f}",
+    "started on": "{first_cores:.0f}",
     "in use": "{in_use:.0%}",
     "restarts per job": "{restarts:.1f}",
 }
+_DIFFERENCES = {
+    "cluster": "{cluster}",
+    "length": "{length:g}",
+    "every": "{interval_h:g} h",
+    "policy": "{policy}",
+    "than": "{other}",
+    "done": "{done_s}",
+    "queued": "{queued_s}",
+    "ran": "{run_s}",
+}
+
+
+def _differences(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return a row of relative differences for each pair of a policy and another one that is compared with it."""
+    pairs = (("growing", "optimus"), ("growing", "fixed"), ("optimus", "fixed"))
+    return [
+        {**row, "other": other} | {key: _format_difference(row, f"{key}_vs_{other}") for key in COMPARED}
+        for row in rows
+        for policy, other in pairs
+        if row["policy"] == policy
+    ]
+
+
+def _format_difference(row: dict[str, Any], key: str) -> str:
+    return f"{100 * row[key]:+.1f} +- {100 * row[key + '_sd']:.1f} %" if row[key] is not None else "-"
 
 
 def _table(rows: Sequence[dict[str, Any]], columns: dict[str, str]) -> str:

@@ -1,8 +1,13 @@
-"""Measures the cost of a training step of real models, as input of the simulations."""
+"""Measures the cost of a training step of real models, as input of the simulations.
+
+All times are CPU times of the thread that trains, so that they hardly depend on other load on the machine. With two
+threads, this thread computes the serial part and half of the rest.
+"""
 
 from __future__ import annotations
 
 import multiprocessing
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,7 +33,7 @@ class Curve:
     alone_s:
         Seconds of a step on one thread while the other core runs the same step, because virtual cores share resources.
     both_s:
-        Seconds of a step on two threads.
+        Seconds of a step on the first of two threads.
     update_s:
         Seconds that one thread takes to add a change to the state and to copy the state.
     """
@@ -59,6 +64,7 @@ class Curve:
 
 def measure(name: str) -> Curve:
     """Measure the curve of a model in new processes."""
+    os.environ["OMP_WAIT_POLICY"] = "PASSIVE"  # otherwise, a thread spends CPU time while it waits for others
     context = multiprocessing.get_context("spawn")
     with context.Pool(2) as pool:
         alone = pool.map(partial(_measure_step, name), [1, 1], chunksize=1)
@@ -79,12 +85,12 @@ def _measure_step(name: str, threads: int) -> tuple[float, int]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     times_s = []
     for _ in range(_STEPS + 1):
-        began_s = time.perf_counter()
+        began_s = time.thread_time()
         loss = nn.functional.cross_entropy(model(inputs).flatten(0, -2), wanted.flatten())
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        times_s.append(time.perf_counter() - began_s)
+        times_s.append(time.thread_time() - began_s)
     return median(times_s[1:]), sum(one.numel() for one in model.state_dict().values())
 
 
@@ -95,10 +101,10 @@ def _measure_update(numbers: int) -> float:
     state, change = torch.zeros(numbers), torch.ones(numbers)
     times_s = []
     for _ in range(10):
-        began_s = time.perf_counter()
+        began_s = time.thread_time()
         state.add_(change)
         state.clone()
-        times_s.append(time.perf_counter() - began_s)
+        times_s.append(time.thread_time() - began_s)
     return median(times_s)
 
 

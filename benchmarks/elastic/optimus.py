@@ -1,7 +1,8 @@
 """Optimus (Peng et al., EuroSys 2018) as in Nearchus's comparison.
 
 All nodes have the same number of cores. Optimus first runs the job in ten to twenty configurations and fits a speed
-model to their speeds. Then it adds one node at a time, of the kind with the larger predicted gain.
+model to their speeds. Then it starts on one parameter server and two workers, and adds one node at a time, of the kind
+with the larger predicted gain.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ class Optimus:
         first = self._model is None
         self._model = SpeedModel.fit(list(self._speeds), list(self._speeds.values()))
         if first:
-            return self._step_to((1, 1), "start after profiling")
+            return self._step_to((1, 2), "start after profiling")
         servers, workers = self._nodes
         now = self._model.speed(servers, workers)
         candidates = [(servers, workers + 1), (servers + 1, workers)]

@@ -1,10 +1,10 @@
 """Measures the accuracy of asynchronous training while workers are killed, paused and added, compared with one process.
 
-``python -m benchmarks.fleet_quality [--quick] [--json FILE]`` trains scikit-learn's digits: a convolutional network
-with batch normalisation, AdamW, and a cosine schedule that is stepped after each batch. All runs train the same number
-of epochs. The processes communicate over loopback. At 20 % of the samples, a worker is killed and started again; at 40
-%, the last worker is added; at 60 %, a worker is stopped by SIGTERM, and it is started again at 75 % (at once, if no
-other worker trains). An interrupted benchmark resumes from its record.
+``python -m benchmarks.fleet_quality [--quick] [--seeds FIRST LAST] [--json FILE]`` trains scikit-learn's digits: a
+convolutional network with batch normalisation, AdamW, and a cosine schedule that is stepped after each batch. All runs
+train the same number of epochs. The processes communicate over loopback. At 20 % of the samples, a worker is killed and
+started again; at 40 %, the last worker is added; at 60 %, a worker is stopped by SIGTERM, and it is started again at 75
+% (at once, if no other worker trains). An interrupted benchmark resumes from its record.
 """
 
 from __future__ import annotations
@@ -45,10 +45,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark, print its table and write the figures as JSON."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.fleet_quality", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="two seeds, one and four workers (about two minutes)")
+    parser.add_argument("--seeds", type=int, nargs=2, default=(0, SEEDS - 1), metavar=("FIRST", "LAST"))
     parser.add_argument("--folder", type=Path, default=Path("build/fleet_quality"), help="record of finished runs")
     parser.add_argument("--json", type=Path, default=None, metavar="FILE")
     chosen = parser.parse_args(arguments)
-    counts, seeds = ((1, 4), range(2)) if chosen.quick else (WORKERS, range(SEEDS))
+    first, last = (0, 1) if chosen.quick else chosen.seeds
+    counts, seeds = (1, 4) if chosen.quick else WORKERS, range(first, last + 1)
     record = Record(chosen.folder / "runs.jsonl")
     for seed in tqdm(seeds, desc="seeds", file=sys.stderr):
         for workers in (0, *counts):  # 0: one process without a server

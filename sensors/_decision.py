@@ -30,9 +30,10 @@ _REMEMBERED = 20
 class TriggerState:
     """The state that an event trigger keeps between its checks.
 
-    ``check`` is the digest of the check, ``parts`` are the parts that have drifted. ``window`` identifies the newest
-    window, ``looks`` counts its checks, and ``rows`` is its number of rows at the last check. ``fired`` identifies the
-    newest windows that have fired. ``fired_at`` is the time of the last event (ISO 8601), or "".
+    ``check`` is the digest of the check. ``parts`` are all ``drifted_parts`` since the last check without drift.
+    ``window`` identifies the newest window, ``looks`` counts its checks, and ``rows`` is its number of rows at the last
+    check. ``fired`` identifies the newest windows that have fired. ``fired_at`` is the time of the last event (ISO
+    8601), or "".
     """
 
     check: str = ""

@@ -212,9 +212,10 @@ def _find_outside(
 def outside_p_value(rows_reference: int, rows_current: int, outside: int) -> float:
     """Return the probability that at least ``outside`` current rows are outside the range of the reference by chance.
 
-    In a random order of all rows, that is the probability that at most one row of the reference is among the first
-    ``outside + 1`` rows: both ends of the range together have the distribution of the rows beyond the second greatest
-    value of the reference, whatever the distribution of the values. Equal values make the probability smaller.
+    If all rows are in random order, this is the probability that at most one row of the reference is among the first
+    ``outside + 1`` rows. For any distribution of the values, the number of rows beyond both ends of the range is
+    distributed like the number beyond the second greatest value of the reference. Equal values make the probability
+    smaller.
 
     Notes
     -----

@@ -143,6 +143,8 @@ class Arbiter:
 
     def _end_harmful_warm_ups(self, requests: Sequence[DeviceRequest], lost: float, now_s: float) -> None:
         """End the latest warm-ups as long as promised deadlines are feasible only without them."""
+        if not self._warming_up:
+            return
         jobs = self._cluster_jobs(requests, now_s)
         promised = [job for key, job in jobs.items() if job.promised or key in self._on_time]
         whole = Node(POOL, self._node.all_devices)

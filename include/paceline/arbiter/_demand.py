@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import lru_cache
 
 from paceline.allocate import DEVICE, ClusterJob, Placement, Speeds
 from paceline.arbiter._request import DeviceRequest
@@ -90,6 +91,12 @@ def _allowed_counts(request: DeviceRequest, pool: int, unit: float) -> tuple[int
     step = max(round(request.quantum / unit), 1)
     low = max(math.ceil(request.min_devices / unit / step - 1e-6), 1) * step
     high = min(math.floor(request.max_devices / unit / step + 1e-6) * step, pool // step * step)
+    return _spread_counts(low, high, step)
+
+
+@lru_cache(maxsize=1024)
+def _spread_counts(low: int, high: int, step: int) -> tuple[int, ...]:
+    """Return at most ``_MAX_COUNTS`` multiples of ``step`` from ``low`` to ``high``."""
     if low > high:
         return ()
     steps = (high - low) // step

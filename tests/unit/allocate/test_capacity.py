@@ -79,9 +79,9 @@ class SpanBySpan:
         self.reserve(reservation, 1)
 
 
-def simulate(arrivals, devices, pause_s, keep_promises=False):
+def simulate(arrivals, devices, pause_s):
     outcomes = []
-    policy = OnTime(change_s=pause_s, keep_promises=keep_promises)
+    policy = OnTime(change_s=pause_s)
     pool = [Node("pool", devices)]
     Simulation(arrivals, pool, policy, friction=Friction(pause_s=pause_s), on_outcome=outcomes.append).run()
     return outcomes
@@ -137,9 +137,8 @@ def test_job_on_a_slower_number_of_devices_grows():
     seed=st.integers(0, 10_000),
     number=st.integers(1, 25),
     pause_s=st.sampled_from([0.0, 0.5, 5.0]),
-    keep_promises=st.booleans(),
 )
-def test_schedules_are_the_same_as_planned_span_by_span(seed, number, pause_s, keep_promises):
+def test_schedules_are_the_same_as_planned_span_by_span(seed, number, pause_s):
     draw, arrivals, now_s = random.Random(seed), [], 0.0
     for index in range(number):
         now_s += draw.choice([0.0, draw.uniform(0, 10)])
@@ -149,7 +148,7 @@ def test_schedules_are_the_same_as_planned_span_by_span(seed, number, pause_s, k
                 f"j{index}", now_s, draw.uniform(1, 50), draw.choice(CURVES), deadline_s, draw.choice([1.0, 1.0, 3.0])
             )
         )
-    fast = simulate(arrivals, 8, pause_s, keep_promises)
+    fast = simulate(arrivals, 8, pause_s)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_plan, "Capacity", SpanBySpan)
-        assert simulate(arrivals, 8, pause_s, keep_promises) == fast
+        assert simulate(arrivals, 8, pause_s) == fast

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from paceline.allocate import ClusterJob, Node
-from paceline.allocate.on_time._promises import STRETCH
 from paceline.allocate.on_time.capacity import Capacity
 from paceline.allocate.on_time.curve import SpeedUpCurve
+from paceline.allocate.on_time.promises import STRETCH
 from paceline.errors import InvalidInputError
 
 _BISECTIONS = 12  # bisection steps in the search for the earliest deadline

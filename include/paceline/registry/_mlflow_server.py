@@ -63,7 +63,9 @@ class MlflowServer:
         host = _host_of(url)
         for name, value in (headers or {}).items():
             if not value.isascii() or not value.isprintable():  # not shown: it may be a secret
-                raise InvalidInputError(f"header {name}", "other characters", "only printable ASCII characters")
+                raise InvalidInputError(
+                    f"header {name}", "non-ASCII or control characters", "only printable ASCII characters"
+                )
         if isinstance(verify, str) and not Path(verify).is_file():
             raise InvalidInputError("verify", verify, "True, False or the path of a file with accepted certificates")
         # Connections on the loopback interface must not go through a proxy from the environment.

@@ -1,6 +1,6 @@
 """Paceline's own allocator: meets as many deadlines as possible, each with the fewest devices."""
 
 from paceline.allocate.on_time._bound import most_on_time
-from paceline.allocate.on_time.policy import OnTime
+from paceline.allocate.on_time._policy import OnTime
 
 __all__ = ["OnTime", "most_on_time"]

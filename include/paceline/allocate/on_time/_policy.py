@@ -8,10 +8,10 @@ from math import inf
 from paceline.allocate._model import Allocation, ClusterJob, Node, Placement
 from paceline.allocate.on_time._job import JobCase
 from paceline.allocate.on_time._plan import Plan, Planner
-from paceline.allocate.on_time._promises import plan_with_promises
 from paceline.allocate.on_time._spare import distribute
 from paceline.allocate.on_time.capacity import Reservation
 from paceline.allocate.on_time.curve import SpeedUpCurve
+from paceline.allocate.on_time.promises import plan_with_promises
 from paceline.errors import InvalidInputError
 
 _MAX_SWAP_JOBS = 1000  # with more jobs, replacing larger jobs by smaller jobs takes too long

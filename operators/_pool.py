@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from paceline.airflow.api import AirflowApi
     from paceline.arbiter import DeviceRequest, Grant
 
+_MAX_GRANTS = 5000  # in a request; the next step sends the others
 _CONFLICTS = (409, 412)  # another arbiter has the pool, or the grants have changed since they were read
 
 
@@ -48,6 +49,7 @@ class PoolApi:
     def write(self, grants: Sequence[Grant], rows: Mapping[str, Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
         """Store the grants; return the result of each, or nothing if the grants have changed since ``read``."""
         names = ("dag_id", "run_id", "task_id", "map_index")
+        grants = grants[:_MAX_GRANTS]
         batch = [
             {name: rows[grant.key][name] for name in names}
             | {"before": rows[grant.key]["ceiling"], "ceiling": grant.ceiling.to_json()}

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 POLICIES = ("on_time", "edf", "fifo", "priority", "greedy", "growing", "milp")
 _READERS: Mapping[str, Reader] = {
-    "pool_name": lambda _, value: text("pool", value, "the name of an Airflow pool"),
+    "pool_name": lambda _, value: _pool_name(value),
     "policy": one_of(POLICIES),
     "conn_id": text,
 }
@@ -209,6 +209,14 @@ class ArbiterOperator(BaseOperator):
         accepted = f"a number of devices of at least the quantum, {self.quantum:g}"
         if number("devices", self.devices, accepted) < self.quantum:
             raise InvalidInputError("devices", self.devices, accepted)
+
+
+def _pool_name(value: Any) -> str:
+    accepted = "the name of an Airflow pool, without /"
+    name = text("pool", value, accepted)
+    if "/" in name and not is_template(name):
+        raise InvalidInputError("pool", name, accepted)
+    return name
 
 
 def _task_key(row: Mapping[str, Any]) -> str:

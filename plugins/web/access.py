@@ -6,7 +6,7 @@ from typing import Annotated
 
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
-from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag
+from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag, requires_access_pool
 from airflow.models.dag import DagModel
 from fastapi import Depends
 
@@ -14,6 +14,7 @@ from fastapi import Depends
 can_read_tasks = Depends(requires_access_dag("GET", DagAccessEntity.TASK_INSTANCE))
 can_read_results = Depends(requires_access_dag("GET", DagAccessEntity.XCOM))
 can_edit_tasks = Depends(requires_access_dag("PUT", DagAccessEntity.TASK_INSTANCE))
+can_edit_pool = Depends(requires_access_pool("PUT"))  # of the path's `pool_name`
 
 
 def _readable_dags(user: GetUserDep) -> set[str]:

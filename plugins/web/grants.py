@@ -12,16 +12,18 @@ from airflow.api_fastapi.core_api.security import GetUserDep
 from airflow.models.task_state_store import TaskStateStoreModel as Stored
 from airflow.models.taskinstance import TaskInstance
 from fastapi import APIRouter
-from pydantic import BaseModel, Field, field_validator
+from pydantic import BaseModel, Field
 from sqlalchemy import select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from paceline.contract import CEILING, PACE, Ceiling
+from paceline.errors import InvalidInputError
 
-from .access import can_change, can_edit_tasks
+from .access import can_change, can_edit_pool
 from .jobs import same_task
 from .lease import next_version, take_lease
+from .pool import parse
 
 router = APIRouter(tags=["Arbiter"])
 
@@ -42,11 +44,6 @@ class NewGrant(BaseModel):
     before: Any = None
     ceiling: dict[str, Any]
 
-    @field_validator("ceiling")
-    @classmethod
-    def _is_ceiling(cls, value: dict[str, Any]) -> dict[str, Any]:
-        return Ceiling.read(value).to_json()
-
 
 class NewGrants(ArbiterTask):
     """A batch of grants, and the version of the pool's grants that the arbiter has read."""
@@ -63,35 +60,35 @@ class GrantResult(BaseModel):
 
 
 @router.put(
-    "/pools/{pool}/arbiter",
+    "/pools/{pool_name}/arbiter",
     status_code=204,
-    dependencies=[can_edit_tasks],
+    dependencies=[can_edit_pool],
     responses={
         409: {"description": "Another arbiter of this pool is running"},
         410: {"description": "Airflow does not run this task instance"},
     },
 )
-def set_arbiter(pool: str, task: ArbiterTask, session: SessionDep) -> None:
+def set_arbiter(pool_name: str, task: ArbiterTask, session: SessionDep) -> None:
     """Give an arbiter the lease of the pool, if no other arbiter has the lease and runs."""
-    take_lease(session, pool, task.arbiter)
+    take_lease(session, pool_name, task.arbiter)
 
 
 @router.put(
-    "/pools/{pool}/grants",
-    dependencies=[can_edit_tasks],
+    "/pools/{pool_name}/grants",
+    dependencies=[can_edit_pool],
     responses={
         409: {"description": "Another arbiter has taken the pool"},
         412: {"description": "The grants have changed since the arbiter read the jobs"},
     },
 )
-def put_grants(pool: str, batch: NewGrants, session: SessionDep, user: GetUserDep) -> list[GrantResult]:
+def put_grants(pool_name: str, batch: NewGrants, session: SessionDep, user: GetUserDep) -> list[GrantResult]:
     """Store a batch of grants, in one transaction.
 
     A grant is not stored if its job has ended, if the stored ceiling has changed since the arbiter read it, or if the
     user may not edit the job's task instance.
     """
-    next_version(session, pool, batch.arbiter, batch.version)
-    stored = _stored_rows(session, pool)
+    next_version(session, pool_name, batch.arbiter, batch.version)
+    stored = _stored_rows(session, pool_name)
     may_change = {dag_id: can_change(user, dag_id) for dag_id in {grant.dag_id for grant in batch.grants}}
     return [_store_grant(session, grant, stored, may_change[grant.dag_id]) for grant in batch.grants]
 
@@ -114,9 +111,12 @@ def _store_grant(session: Session, grant: NewGrant, stored: _Rows, may_change: b
     pace, ceiling = stored.get((*job, PACE)), stored.get((*job, CEILING))
     if pace is None:
         return GrantResult(stored=False, detail="the job no longer exists")
-    if grant.before != (None if ceiling is None else json.loads(ceiling.value)):
+    if grant.before != (None if ceiling is None else parse(ceiling.value)):
         return GrantResult(stored=False, detail="its ceiling has changed since the arbiter read it")
-    value, now = json.dumps(grant.ceiling), datetime.now(timezone.utc)
+    try:
+        value, now = json.dumps(Ceiling.read(grant.ceiling).to_json()), datetime.now(timezone.utc)
+    except InvalidInputError as error:
+        return GrantResult(stored=False, detail=str(error))
     if ceiling is not None:
         written = session.execute(
             update(Stored)

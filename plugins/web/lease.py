@@ -7,13 +7,15 @@ by an arbiter that has read the result of the batch before.
 
 from __future__ import annotations
 
+import time
+from hashlib import md5
 from uuid import UUID
 
 from airflow.models.taskinstance import TaskInstance
 from airflow.models.variable import Variable
 from airflow.utils.state import TaskInstanceState
 from fastapi import HTTPException
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 from sqlalchemy import select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
@@ -30,16 +32,16 @@ class PoolLease(BaseModel):
 
     arbiter: UUID | None = None
     task: str = ""
-    version: int = 0
+    version: int = Field(default_factory=time.time_ns)  # also after a user has deleted the lease, a newer one
 
 
 def read_lease(session: Session, pool: str) -> PoolLease:
-    """Return the lease of a pool; version 0 if no arbiter has had it."""
+    """Return the lease of a pool; without a holder if no arbiter has had it."""
     stored = session.scalar(select(Variable).where(Variable.key == _key(pool)))
     return _parse(None if stored is None else stored.get_val())
 
 
-def take_lease(session: Session, pool: str, arbiter: UUID) -> PoolLease:
+def take_lease(session: Session, pool: str, arbiter: UUID) -> None:
     """Give the lease to a running task instance, unless another one has the lease and still runs.
 
     Whether a task instance runs is Airflow's decision. If Airflow has lost an arbiter, it gives the task's next try
@@ -57,9 +59,11 @@ def take_lease(session: Session, pool: str, arbiter: UUID) -> PoolLease:
         except IntegrityError:
             raise HTTPException(409, f"Another arbiter is taking the pool {pool}") from None
     lease = _parse(stored.get_val())  # type: ignore[no-untyped-call]
+    if lease.arbiter == arbiter:
+        return
     if lease.arbiter not in (None, arbiter) and (holder := _running_task(session, lease.arbiter)) is not None:
         raise HTTPException(409, f"The arbiter {holder} allocates the pool {pool}")
-    return _store(stored, PoolLease(arbiter=arbiter, task=task, version=lease.version + 1))
+    _store(stored, PoolLease(arbiter=arbiter, task=task, version=lease.version + 1))
 
 
 def next_version(session: Session, pool: str, arbiter: UUID, version: int) -> None:
@@ -77,7 +81,10 @@ def next_version(session: Session, pool: str, arbiter: UUID, version: int) -> No
 
 
 def _key(pool: str) -> str:
-    return f"paceline_arbiter_{pool}"[:_MAX_KEY_LENGTH]
+    key = f"paceline_arbiter_{pool}"
+    if len(key) <= _MAX_KEY_LENGTH:
+        return key
+    return f"{key[: _MAX_KEY_LENGTH - 33]}_{md5(pool.encode(), usedforsecurity=False).hexdigest()}"
 
 
 def _locked(session: Session, pool: str) -> Variable | None:
@@ -94,9 +101,8 @@ def _parse(value: str | None) -> PoolLease:
         return PoolLease()
 
 
-def _store(stored: Variable, lease: PoolLease) -> PoolLease:
+def _store(stored: Variable, lease: PoolLease) -> None:
     stored.set_val(lease.model_dump_json())  # type: ignore[no-untyped-call]
-    return lease
 
 
 def _running_task(session: Session, arbiter: UUID | None) -> str | None:

@@ -76,7 +76,17 @@ def pool_jobs(pool: str, session: SessionDep, readable: ReadableDags) -> PoolJob
         key = (row.dag_id, row.run_id, row.task_id, row.map_index)
         job = jobs.setdefault(key, PoolJob.model_validate(row, from_attributes=True))
         job.lost = job.state in FINAL_STATES
-        setattr(job, row.key, json.loads(row.value))
+        setattr(job, row.key, parse(row.value))
     by_name = sorted(jobs.values(), key=lambda job: (job.dag_id, job.run_id, job.task_id, job.map_index))
     by_start = sorted(by_name, key=lambda job: job.started_at.timestamp() if job.started_at else float("inf"))
     return PoolJobs(version=version, jobs=by_start)
+
+
+def parse(value: str) -> Any:
+    """Return a stored value, which any user may have written; ``None`` if no response can contain it."""
+    try:
+        parsed = json.loads(value)
+        json.dumps(parsed, ensure_ascii=False).encode()  # fails for a lone surrogate
+    except (ValueError, RecursionError):
+        return None
+    return parsed

@@ -119,8 +119,8 @@ class Node:
     later: tuple[tuple[float, int], ...] = ()
 
     def __post_init__(self) -> None:
-        if self.devices < 1:
-            raise InvalidInputError(f"{self.name}.devices", self.devices, "1 or more")
+        if self.devices < 0 or self.all_devices < 1:
+            raise InvalidInputError(f"{self.name}.devices", self.devices, "1 or more, now or later")
         if self.cost_per_s and len(self.cost_per_s) != self.devices + 1:
             raise InvalidInputError(
                 f"{self.name}.cost_per_s",

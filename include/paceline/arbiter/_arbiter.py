@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from paceline.allocate import DEVICE, ClusterJob, Node, OnTime, Policy, check
+from paceline.allocate import DEVICE, Allocation, ClusterJob, Node, OnTime, Policy, check
 from paceline.arbiter._admission import check_admission, promises_fit_as_well
 from paceline.arbiter._demand import POOL, cluster_job, time_after_s
 from paceline.arbiter._grants import DesiredCeiling, Grant, next_grants
@@ -16,6 +16,7 @@ from paceline.control import CPU_QUANTUM, RemainingWork
 from paceline.errors import InvalidInputError
 
 _DEADLINE_TOLERANCE_S = 0.05  # samples round times to milliseconds, so the computed deadline of a job varies slightly
+_ADMISSIONS_PER_STEP = 20  # each check plans all promised jobs, and grants wait for the checks
 _LATE_EVERY_S = 10.0  # interval between decisions while a job is late or has no devices
 
 
@@ -66,7 +67,7 @@ class Arbiter:
         self.devices = devices
         self.decisions = 0
         self._unit = quantum
-        self._node = Node(POOL, int(devices / quantum + 1e-6))
+        self._node: Node | None = Node(POOL, int(devices / quantum + 1e-6))  # None if lost jobs may use all devices
         self._policy = policy or OnTime(keep_promises=True)
         self._every_s = every_s
         self._decided_s = float("-inf")
@@ -135,11 +136,18 @@ class Arbiter:
         same = before_s is not None and abs(before_s - request.deadline_s) < _DEADLINE_TOLERANCE_S
         return replace(request, deadline_s=before_s) if before_s is not None and same else request
 
-    def _free_pool(self, lost: float) -> Node:
-        """Return the pool without the devices of lost jobs, and until the end of warm-ups without their devices."""
-        left = self.devices - lost - sum(devices for devices, _ in self._warming_up.values())
-        later = tuple((ends_s, round(devices / self._unit)) for devices, ends_s in self._warming_up.values())
-        return Node(POOL, max(int(left / self._unit + 1e-6), 1), later=later)
+    def _free_pool(self, lost: float) -> Node | None:
+        """Return the pool without the devices of lost jobs, and until the end of warm-ups without their devices.
+
+        Return ``None`` if lost jobs may use all devices.
+        """
+        whole = free = int((self.devices - lost) / self._unit + 1e-6)
+        later = []
+        for devices, ends_s in self._warming_up.values():
+            number = min(round(devices / self._unit), free)
+            free -= number
+            later.append((ends_s, number))
+        return Node(POOL, free, later=tuple(later)) if whole > 0 else None
 
     def _end_harmful_warm_ups(self, requests: Sequence[DeviceRequest], lost: float, now_s: float) -> None:
         """End the latest warm-ups as long as promised deadlines are feasible only without them."""
@@ -147,8 +155,8 @@ class Arbiter:
             return
         jobs = self._cluster_jobs(requests, now_s)
         promised = [job for key, job in jobs.items() if job.promised or key in self._on_time]
-        whole = Node(POOL, self._node.all_devices)
-        while self._warming_up and promised:
+        while self._warming_up and promised and self._node is not None:
+            whole = Node(POOL, self._node.all_devices)
             if promises_fit_as_well(promised, self._node, whole, now_s):
                 return
             latest = max(self._warming_up, key=lambda key: self._warming_up[key][1])
@@ -158,8 +166,7 @@ class Arbiter:
 
     def _decide(self, requests: Sequence[DeviceRequest], now_s: float) -> None:
         jobs = self._cluster_jobs(requests, now_s)
-        allocation = self._policy.allocate(list(jobs.values()), [self._node], now_s, rescale=True)
-        check(allocation, list(jobs.values()), [self._node])
+        allocation = self._allocate(jobs, now_s)
         self.decisions += 1
         self._targets = {}
         for request in requests:
@@ -167,7 +174,9 @@ class Arbiter:
             reason = allocation.reasons.get(request.key, "")
             if request.key not in self._known:
                 reason = "its speed is not known yet"
-            if request.key not in jobs and request.key not in self._warming_up:
+            if self._node is None:
+                reason = "all devices of the pool are reserved for jobs whose tasks have ended"
+            elif request.key not in jobs and request.key not in self._warming_up:
                 reason = (
                     f"the pool is too small: it has {self.devices:g} devices, the job needs {request.min_devices:g}"
                 )
@@ -179,6 +188,14 @@ class Arbiter:
         self._replan_s = allocation.replan_s
         self._on_time = [key for key in jobs if key not in allocation.late]
 
+    def _allocate(self, jobs: Mapping[str, ClusterJob], now_s: float) -> Allocation:
+        """Return the policy's decision; only ``OnTime`` can plan for a pool that has devices later, but none now."""
+        if self._node is None or (not self._node.devices and not isinstance(self._policy, OnTime)):
+            return Allocation({}, dict.fromkeys(jobs, "all devices are in use by jobs that have just started"))
+        allocation = self._policy.allocate(list(jobs.values()), [self._node], now_s, rescale=True)
+        check(allocation, list(jobs.values()), [self._node])
+        return allocation
+
     def _cluster_jobs(self, requests: Sequence[DeviceRequest], now_s: float) -> dict[str, ClusterJob]:
         """Return all jobs except those in warm-up, by name, in order of arrival, as policies expect them."""
         others = [request for request in requests if request.key not in self._warming_up]
@@ -187,7 +204,7 @@ class Arbiter:
 
     def _as_cluster_jobs(self, requests: Sequence[DeviceRequest], sharing: int, now_s: float) -> Iterator[ClusterJob]:
         """Yield each job; a job of unknown speed is assumed to need its share among ``sharing`` jobs."""
-        devices = self._node.all_devices
+        devices = self._node.all_devices if self._node is not None else 0
         share = devices * self._unit / max(sharing, 1)
         for request in requests:
             job = cluster_job(request, self._known.get(request.key), share, devices, self._unit, now_s)
@@ -203,20 +220,21 @@ class Arbiter:
     def _admission_results(
         self, new: Sequence[DeviceRequest], requests: Sequence[DeviceRequest], now_s: float
     ) -> dict[str, _AdmissionResult]:
-        """Return the results of admission checks for new jobs whose remaining work is known.
+        """Return the results of admission checks for new jobs whose remaining work is known, the first ones per step.
 
         If a deadline fits only if the jobs in warm-up need little, there is no result until their speed is known.
         """
         known = [request for request in new if request.key in self._known]
-        if not known:
+        if not known or self._node is None:
             return {}
         jobs = self._cluster_jobs(requests, now_s)
         promised = [jobs[key] for key in self._on_time if key in jobs]
         warming_up = [request for request in requests if request.key in self._warming_up]
         assumed = [self._after_warm_up(job, now_s) for job in self._as_cluster_jobs(warming_up, len(requests), now_s)]
         at_best = Node(POOL, self._node.all_devices)  # if all warm-ups end now
+        planned = self._on_time if isinstance(self._policy, OnTime) else ()
         admissions = {}
-        for request in known:
+        for request in sorted(known, key=lambda request: request.arrived_s)[:_ADMISSIONS_PER_STEP]:
             if request.key in jobs and request.user_deadline_s is not None:
                 job = jobs[request.key]
                 admission = check_admission(job, [*promised, *assumed], self._node, now_s)
@@ -224,7 +242,11 @@ class Arbiter:
                     continue
                 ends_s = admission.earliest_s + time_after_s(request, self._known[request.key])
                 earliest_s = request.began_s + (ends_s - request.began_s) / request.alpha - request.origin_s
-                admissions[request.key] = _AdmissionResult(request.user_deadline_s, admission.fits, earliest_s)
+                fits = admission.fits or request.key in planned
+                if fits and job not in promised:
+                    promised.append(job)
+                earliest_s = min(earliest_s, request.user_deadline_s) if fits else earliest_s
+                admissions[request.key] = _AdmissionResult(request.user_deadline_s, fits, earliest_s)
         return admissions
 
 
@@ -249,7 +271,7 @@ def _awaits_admission(request: DeviceRequest) -> bool:
 def _with_admission(ceiling: Ceiling, admission: _AdmissionResult | None) -> Ceiling:
     if admission is None:
         return ceiling
-    times = {name: max(round(getattr(admission, name), 3), 0.0) for name in ("deadline_s", "earliest_s")}
+    times = {name: min(max(round(getattr(admission, name), 3), 0.0), 1e12) for name in ("deadline_s", "earliest_s")}
     return replace(ceiling, fits=admission.fits, **times)
 
 

@@ -11,6 +11,7 @@ from paceline.errors import InvalidInputError
 
 _DEADLINE_TOLERANCE_S = 0.05  # samples round deadlines to 1 ms; users change a deadline by more than this
 _MAX_VALUE = 1e12  # devices or seconds
+_MAX_GRANT = 1e9
 
 
 @dataclass(frozen=True)
@@ -64,9 +65,9 @@ class Ceiling:
         deadline_s, earliest_s = (None if value is None else _number(raw, value) for value in times)
         return cls(
             _number(raw, fields.get("devices")),
-            int(_number(raw, fields.get("grant", 0))),
+            int(_number(raw, fields.get("grant", 0), _MAX_GRANT)),
             _number(raw, fields.get("max_devices", 0.0)),
-            str(fields.get("reason", "")),
+            str(fields.get("reason", "")).encode(errors="replace").decode(),  # JSON allows lone surrogates
             deadline_s,
             None if fits is None else bool(fits),
             earliest_s,
@@ -87,7 +88,7 @@ class Ceiling:
         return grant if self.fits is None else {**grant, **admission}
 
 
-def _number(raw: object, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= _MAX_VALUE:
+def _number(raw: object, value: object, most: float = _MAX_VALUE) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= most:
         raise InvalidInputError(CEILING, raw, "a number of devices of at least 0")
     return float(value)

@@ -75,12 +75,12 @@ class PaceSample(Record):
     """The allocation, or its upper bound while the engine has not confirmed a resize."""
     min_devices: Devices
     max_devices: Devices
-    quantum: Devices
+    quantum: Annotated[float, Field(ge=1e-6, le=1e6)]
     used_devices: Rounded | None = None
     """Devices that the job has kept busy."""
     ceiling: float | None = Field(default=None, ge=0)
     """The largest allocation allowed now; ``None`` without a ceiling."""
-    grant: int = Field(default=0, ge=0)
+    grant: int = Field(default=0, ge=0, le=10**9)
     """Number of the arbiter's grant in effect; 0 before the first."""
     shared: bool = False
     """Whether the job waits for grants of an arbiter, which may preempt it."""

@@ -295,6 +295,28 @@ def test_admission_that_does_not_depend_on_a_warm_up_has_a_result_at_once(work: 
     assert grants["waits"].fits is fits
 
 
+@pytest.mark.parametrize(("work", "deadline_s", "fits"), [(55.0, 58, None), (70.0, 100, True), (250.0, 99, False)])
+def test_pool_whose_devices_all_warm_up_is_planned_with_none_until_they_are_free(work, deadline_s, fits) -> None:
+    new = DeviceRequest("new", "starting", 0, math.inf, 0, 0, 1, 4, 1, 2.0, 1, Ceiling(2.0, 1), None, startup_s=0.0)
+    waits = DeviceRequest(
+        "waits", "waiting", 0, deadline_s, 0, 0, 1, 4, 1, 0.0, 0, None, RemainingWork(work, 1.0, 0.0),
+        user_deadline_s=deadline_s, startup_s=0.0,
+    )  # fmt: skip
+    grants = {grant.key: grant.ceiling for grant in Arbiter(2, quantum=1).step([new, waits], 0.0)}
+    assert grants["waits"].devices == 0.0
+    assert grants["waits"].fits is fits
+
+
+def test_pool_that_lost_jobs_use_admits_no_job() -> None:
+    lost = DeviceRequest.of_lost_job("lost", Ceiling(1.0, 3))
+    waits = DeviceRequest(
+        "waits", "waiting", 0, 150, 0, 0, 1, 4, 1, 0.0, 0, None, RemainingWork(100.0, 1.0, 0.0), user_deadline_s=150
+    )
+    (grant,) = Arbiter(1, quantum=1).step([lost, waits], 0.0)
+    assert (grant.ceiling.devices, grant.ceiling.fits) == (0.0, None)
+    assert grant.ceiling.reason == "all devices of the pool are reserved for jobs whose tasks have ended"
+
+
 def test_warm_up_of_a_newcomer_breaks_no_promise_of_later_capacity() -> None:
     promised = DeviceRequest(
         "promised", "training", 0, 1000, 0, 9, 1, 4, 1, 2.0, 1, Ceiling(2.0, 1, deadline_s=1000, fits=True),

@@ -54,7 +54,7 @@ def test_unknown_fields_of_a_newer_version_are_ignored() -> None:
 
 def test_unusual_values_of_jobs_and_users_can_be_stored() -> None:
     """An unusual metric name, reason or ceiling does not end the job."""
-    odd = Ceiling.read({"devices": 1e12, "grant": 1e12, "reason": "\ud800"})
+    odd = Ceiling.read({"devices": 1e12, "grant": 1e9, "reason": "\ud800"})
     report = parse_line('@paceline {"done": 1, "total": 2, "metrics": {"\\udfff": 0.5}}')
     sample = a_sample(ceiling=odd.devices, grant=odd.grant, metrics=report.metrics)
     assert sample.to_json()["metrics"] == {"?": 0.5}

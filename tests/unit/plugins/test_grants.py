@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+from airflow.api_fastapi.core_api import security
 from airflow.models import import_all_models
 from airflow.models.base import Base
 from airflow.models.dagrun import DagRun
@@ -21,18 +23,32 @@ from airflow.models.variable import Variable
 from airflow.sdk import DAG, BaseOperator
 from airflow.utils.state import TaskInstanceState
 from airflow.utils.types import DagRunType
-from fastapi import HTTPException
+from fastapi import FastAPI, HTTPException
+from fastapi.testclient import TestClient
 from sqlalchemy import create_engine, select
 from sqlalchemy.orm import Session
 from tests.samples import a_sample
 
-from paceline.contract import PACE, Ceiling
+from paceline.contract import CEILING, PACE, Ceiling
 from paceline.plugins.web import grants
 from paceline.plugins.web.grants import ArbiterTask, NewGrant, NewGrants, put_grants, set_arbiter
+from paceline.plugins.web.lease import read_lease
 from paceline.plugins.web.pool import PoolJobs, pool_jobs
 
 POOL = "training"
 FORBIDDEN = "forbidden"
+
+
+class AnyText:
+    """Equal to every text that contains this text."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __eq__(self, other: object) -> bool:
+        return self.text in str(other)
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 class Database:
@@ -183,9 +199,55 @@ def test_grant_is_not_stored_if_somebody_has_changed_the_ceiling_or_may_not_be_c
     assert database.ceilings() == {"a": 2.0, "b": 1.0}
 
 
-def test_invalid_ceiling_is_rejected() -> None:
-    with pytest.raises(ValueError, match="ceiling: got"):
-        NewGrant(dag_id="a", run_id="r", task_id="task", ceiling={"devices": "many"})
+def test_invalid_grant_does_not_keep_the_others_from_being_stored(database: Database) -> None:
+    for dag_id in ("a", "b"):
+        database.add_job(dag_id)
+    arbiter = database.add_task("arbiter")
+    database.take(arbiter)
+    reasons = database.write(arbiter, database.read().version, ("a", math.inf), ("b", 1.0))
+    assert reasons == [AnyText("ceiling: got"), ""]
+    assert database.ceilings() == {"b": 1.0}
+
+
+@pytest.mark.parametrize("value", ['"\\ud800"', "[" * 5000 + "]" * 5000, "not JSON"])
+def test_value_that_no_response_can_contain_counts_as_missing(database: Database, value: str) -> None:
+    for dag_id in ("a", "b"):
+        database.add_job(dag_id)
+    arbiter = database.add_task("arbiter")
+    database.take(arbiter)
+    database.write(arbiter, database.read().version, ("a", 1.0))
+    with Session(database.engine) as session:
+        session.scalars(select(Stored).where(Stored.key == CEILING)).one().value = value
+        session.commit()
+    assert [job.ceiling for job in database.read().jobs] == [None, None]
+    assert database.write(arbiter, database.read().version, ("a", 0.5), ("b", 1.0)) == ["", ""]
+
+
+def test_lease_of_a_pool_with_a_long_name_is_its_own(database: Database) -> None:
+    first, second = database.add_task("first"), database.add_task("second")
+    names = ["p" * 249 + end for end in "12"]
+    for name, arbiter in zip(names, (first, second), strict=True):
+        database.call(set_arbiter, name, ArbiterTask(arbiter=arbiter))
+    assert [database.call(read_lease, pool=name).arbiter for name in names] == [first, second]
+
+
+def test_only_users_who_may_edit_the_pool_take_its_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    class Manager:
+        def is_authorized_pool(self, *, method, details, user):
+            asked.append((method, details.name))
+            return False
+
+    monkeypatch.setattr(security, "get_auth_manager", Manager)
+    app = FastAPI()
+    app.include_router(grants.router)
+    app.dependency_overrides[security.get_user] = lambda: None
+    client = TestClient(app)
+    for path in ("arbiter", "grants"):
+        body = {"arbiter": str(uuid4()), "version": 1, "grants": []}
+        assert client.put(f"/pools/{POOL}/{path}", json=body).status_code == 403
+    assert asked == [("PUT", POOL)] * 2
 
 
 @pytest.mark.parametrize("value", ["", "[]", '{"version": "x"}', None])

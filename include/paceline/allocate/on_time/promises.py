@@ -34,7 +34,10 @@ def plan_with_promises(planner: Planner, feasible: Sequence[int], last: Mapping[
     if len(plan) == len(feasible) and _promised(planner, last) <= plan.keys():
         return planner.add_margins(plan)
     promised = sorted(_promised(planner, last))
-    new = sorted(set(feasible).difference(promised), key=planner.size)
+    # First those whose promise was broken, or was made by the admission although the last plan had no room.
+    new = sorted(
+        set(feasible).difference(promised), key=lambda index: (not planner.due[index].job.promised, planner.size(index))
+    )
     plan = planner.reserve_in_order(promised)
     if len(plan) < len(promised):
         reservations = (reservation for reservation in last.values() if reservation is not None)

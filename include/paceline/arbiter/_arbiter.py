@@ -154,7 +154,8 @@ class Arbiter:
         if not self._warming_up:
             return
         jobs = self._cluster_jobs(requests, now_s)
-        promised = [job for key, job in jobs.items() if job.promised or key in self._on_time]
+        # After a decision, the jobs that it has planned on time; before the first, those of an earlier arbiter.
+        promised = [job for key, job in jobs.items() if (key in self._on_time if self.decisions else job.promised)]
         while self._warming_up and promised and self._node is not None:
             whole = Node(POOL, self._node.all_devices)
             if promises_fit_as_well(promised, self._node, whole, now_s):

@@ -25,7 +25,7 @@ CURVES = (
 class SpanBySpan:
     """The plain form of ``Capacity``: a list of free devices that every fit walks from now on, for each count."""
 
-    def __init__(self, node, now_s, deadlines_s):
+    def __init__(self, node, now_s, deadlines_s, exact_s=()):
         self.arguments = (node, now_s, list(deadlines_s))
         self.spans = Spans(now_s, self.arguments[2])
         self.ends_s = self.spans.ends_s.tolist()
@@ -152,3 +152,33 @@ def test_schedules_are_the_same_as_planned_span_by_span(seed, number, pause_s):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_plan, "Capacity", SpanBySpan)
         assert simulate(arrivals, 8, pause_s) == fast
+
+
+def test_exact_times_end_spans_among_many_deadlines():
+    deadlines_s = [100.0 + number for number in range(2000)]
+    exact_s = [1500.25, 1777.75]
+    spans = Spans(0.0, deadlines_s, exact_s)
+    assert len(spans.ends_s) < 1000
+    assert set(exact_s) < set(spans.ends_list_s)
+
+
+def test_tolerance_of_a_deadline_does_not_grow_with_the_time_since_the_epoch():
+    now_s = 1.7e9
+    spans = Spans(now_s, [now_s + 30.0, now_s + 31.0])
+    assert spans.last_end_s(now_s + 30.0) == now_s + 30.0
+
+
+def test_devices_that_are_free_later_count_from_then_on():
+    curve, deadlines_s = SpeedUpCurve(Speeds.linear(4)), [100.0]
+    later = Node("pool", 0, later=((60.0, 4), (-1.0, 4)))
+    reservation = Capacity(later, 0.0, deadlines_s).fit(curve, 100.0, 100.0)
+    assert [(round(end_s, 3), number) for end_s, number in reservation.runs] == [(60.0, 0), (93.333, 3)]
+    assert Capacity(later, 0.0, deadlines_s).fit(curve, 161.0, 100.0) is None
+
+
+def test_job_with_infinite_deadline_is_like_a_job_without_one():
+    jobs = [ClusterJob(f"j{n}", 0.0, 30.0, TWO, deadline_s=20.0) for n in range(2)]
+    endless = ClusterJob("endless", 0.0, 30.0, TWO, deadline_s=float("inf"))
+    allocation = OnTime(change_s=0.0).allocate([*jobs, endless], [Node("pool", 4)], 0.0, rescale=True)
+    assert allocation.late == frozenset()
+    assert allocation.reasons["endless"].startswith("no deadline")

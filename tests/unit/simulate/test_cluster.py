@@ -21,7 +21,7 @@ from paceline.allocate import (
     priority,
 )
 from paceline.errors import InvalidInputError
-from paceline.simulate.cluster import Arrival, Friction, Simulation
+from paceline.simulate.cluster import Arrival, ElasticFlowOverhead, Friction, Simulation
 
 CURVE = {"device": Speeds.doubling_efficiency(8)}
 POOL = [Node("pool", 8)]
@@ -252,6 +252,20 @@ def test_rejected_job_departs_and_misses_its_deadline():
     assert (result.done, result.rejected, result.deadlines_met, result.accepted_late) == (2, 1, 1, 1)
 
 
+@pytest.mark.parametrize("start_s", [0.0, 1e6, 1.7e9])
+def test_short_job_ends_and_lateness_is_exact_at_any_time(start_s):
+    curve = {"device": Speeds((1, 2, 3), (1.0, 1.7, 2.3))}
+    for work in (7.77, 0.0123, 61.3):
+        result, _ = run([Arrival("a", start_s, work, curve, deadline_s=start_s + 0.9 * work / 2.3)], edf())
+        assert (result.done, result.deadlines_met) == (1, 0)
+
+
+def test_accepted_job_that_its_user_cancels_before_its_deadline_is_not_late():
+    jobs = [Arrival("a", 0.0, 100.0, CURVE, deadline_s=500.0, cancelled_after_s=5.0)]
+    result, _ = run(jobs, OnTime(change_s=0.0, keep_promises=True))
+    assert (result.cancelled, result.accepted_late) == (1, 0)
+
+
 def test_bug_time_counts_from_the_start_of_training_and_cancellation_time_from_arrival():
     arrivals = [
         Arrival("bug", 0.0, 100.0, CURVE, breaks_after_s=12.0),
@@ -325,6 +339,8 @@ def test_invalid_allocation_of_a_policy_is_rejected(step, message):
         (lambda: run([Arrival("a", 0.0, 9.0, CURVE), Arrival("a", 1.0, 1.0, CURVE)], fifo()), "name"),
         (lambda: run([Arrival("a", 0.0, 9.0, {"gpu": Speeds.linear(1)})], fifo()), "a.speeds"),
         (lambda: Node("pool", 0), "pool.devices"),
+        (lambda: ElasticFlowOverhead(slot_s=0.5), "slot_s"),
+        (lambda: ElasticFlowOverhead(slot_s=float("nan")), "slot_s"),
         (lambda: Node("pool", 2, cost_per_s=(1.0,)), "pool.cost_per_s"),
         (lambda: Speeds((2, 1), (1.0, 2.0)), "counts"),
         (lambda: Speeds((1, 2), (1.0,)), "per_s"),

@@ -59,6 +59,12 @@ def test_beta_that_a_scheduler_sets_in_a_batch_remains():
     assert optimizer.param_groups[0]["betas"] == (0.85, 0.999)
 
 
+def test_optimizer_with_two_names_is_adapted_once():
+    optimizer = make_optimizer()
+    momentum = FollowingMomentum({"optimizer": optimizer, "same": optimizer})
+    assert [round(beta_in(momentum, optimizer, done), 3) for done in (0, 8)] == [0.9, 0.43]
+
+
 def test_momentum_of_sgd_and_other_objects_are_unchanged():
     optimizer = make_optimizer(torch.optim.SGD, momentum=0.9)
     before = dict(optimizer.param_groups[0])

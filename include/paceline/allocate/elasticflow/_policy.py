@@ -112,6 +112,7 @@ class ElasticFlow:
         """Return the current allocation until the next slot; jobs that arrived in this slot wait."""
         return Allocation(
             placements={job.name: job.held for job in jobs if job.held is not None},
+            late=frozenset(job.name for job in jobs if job.deadline_s is not None and job.name not in self._admitted),
             rejected=frozenset(self._rejected),
             replan_s=min(self._decided_s + self._slot_s, self._replan_s),
         )

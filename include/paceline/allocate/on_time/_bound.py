@@ -66,7 +66,7 @@ def most_on_time(jobs: Sequence[ClusterJob], node: Node, now_s: float) -> int:
     needs = []
     for index, job in enumerate(jobs):
         speeds = job.speeds.get(node.kind)
-        if job.deadline_s is not None and speeds is not None:
+        if job.deadline_s is not None and job.deadline_s < inf and speeds is not None:
             curve = curves.setdefault(id(speeds), SpeedUpCurve(speeds))
             within_s = job.deadline_s - now_s
             needs.append(DeadlineDemand(within_s, curve.min_device_s(job.work_left(now_s), within_s), index))

@@ -33,7 +33,9 @@ class Planner:
     def __init__(self, due: Sequence[JobCase], node: Node, now_s: float, ends_s: Iterable[float] = ()) -> None:
         self.due = due
         self._node, self._now_s = node, now_s
-        self._pool = Capacity(node, now_s, [*(case.deadline_s for case in due), *ends_s])
+        deadlines_s, exact_s = [case.deadline_s for case in due], list(ends_s)
+        # Reservations of the last plan can be kept only if all of their ends are ends of spans.
+        self._pool = Capacity(node, now_s, deadlines_s, [*exact_s, *deadlines_s] if exact_s else ())
 
     def with_ends(self, ends_s: Iterable[float] = ()) -> Planner:
         """Return a planner for the current deadlines of the jobs, in which devices may also change at ``ends_s``."""

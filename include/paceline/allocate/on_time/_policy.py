@@ -79,7 +79,7 @@ class OnTime:
                 if (count := devices_of.get(case.job.name, 0))
             },
             reasons={case.job.name: self._reason(case, devices_of.get(case.job.name, 0), now_s) for case in cases},
-            late=frozenset(case.job.name for case in late if case.job.deadline_s is not None),
+            late=frozenset(case.job.name for case in late if case.deadline_s < inf),
             replan_s=min((case.planned.changes_s for case in planned if case.planned), default=inf)
             if self._keep_promises
             else inf,
@@ -99,7 +99,7 @@ class OnTime:
 
     def _plan(self, cases: Sequence[JobCase], node: Node, now_s: float) -> tuple[list[JobCase], list[JobCase]]:
         """Return the jobs that are on time, and all other jobs."""
-        due = [case for case in cases if case.job.deadline_s is not None]
+        due = [case for case in cases if case.deadline_s < inf]
         due.sort(key=lambda case: (case.deadline_s, case.job.arrived_s))
         feasible = [index for index, case in enumerate(due) if case.is_fast_enough(now_s)]
         planner = Planner(due, node, now_s)
@@ -147,7 +147,7 @@ class OnTime:
             if count:
                 return "smallest allocation that meets its deadline"
             return "can start later and still meet its deadline"
-        if case.job.deadline_s is None:
+        if case.deadline_s == inf:
             return "no deadline: runs on spare devices" if count else "no deadline: waits for spare devices"
         alone_s = now_s + case.work_left / case.curve.per_s[-1]
         condition = "even alone in the pool" if alone_s > case.deadline_s else "because of other jobs"

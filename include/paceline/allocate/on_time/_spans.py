@@ -20,6 +20,8 @@ _SPANS_BEFORE_FIRST, _SPANS_PER_DOUBLING, _MAX_DOUBLINGS = 64, 16, 16
 class Spans:
     """Spans of time between now and the deadlines of all jobs; the last span has no end.
 
+    Of many deadlines, only some end a span, but each of the times ``exact_s`` does.
+
     Examples
     --------
     >>> spans = Spans(0.0, [20.0, 10.0, -1.0])
@@ -27,18 +29,19 @@ class Spans:
     (10.0, 0.0, 0.125)
     """
 
-    def __init__(self, now_s: float, deadlines_s: Iterable[float]) -> None:
+    def __init__(self, now_s: float, deadlines_s: Iterable[float], exact_s: Iterable[float] = ()) -> None:
         self.now_s = now_s
         deadlines = sorted({deadline_s for deadline_s in deadlines_s if now_s < deadline_s < inf})
-        self._many = len(deadlines) > 2 * _EXACT_DEADLINES
-        if self._many:
+        if len(deadlines) > 2 * _EXACT_DEADLINES:
             late = deadlines[_EXACT_DEADLINES:]
             deadlines = deadlines[:_EXACT_DEADLINES] + late[:: -(-len(late) // _EXACT_DEADLINES)]
-        self._deadlines = deadlines
+        exact = {end_s for end_s in exact_s if now_s < end_s < inf}
+        self._deadlines = sorted(exact.union(deadlines)) if exact else deadlines
+        self._many = len(self._deadlines) > 2 * _EXACT_DEADLINES
 
     def last_end_s(self, deadline_s: float) -> float:
         """Return the last of the deadlines that end a span, up to ``deadline_s``; now if there is none."""
-        index = bisect_right(self._deadlines, deadline_s * (1 + ROUNDING))
+        index = bisect_right(self._deadlines, deadline_s + ROUNDING * (deadline_s - self.now_s))
         return self._deadlines[index - 1] if index else self.now_s
 
     @cached_property

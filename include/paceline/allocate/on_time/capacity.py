@@ -56,6 +56,8 @@ class Capacity:
         The time in seconds.
     deadlines_s:
         Deadlines of all jobs; past deadlines are ignored.
+    exact_s:
+        Further times at which the number of free devices may change.
 
     Examples
     --------
@@ -72,10 +74,10 @@ class Capacity:
     True
     """
 
-    def __init__(self, node: Node, now_s: float, deadlines_s: Iterable[float]) -> None:
-        self._devices = node.all_devices
+    def __init__(self, node: Node, now_s: float, deadlines_s: Iterable[float], exact_s: Iterable[float] = ()) -> None:
         later = [(time_s, number) for time_s, number in node.later if time_s > now_s]
-        self._spans = Spans(now_s, [*deadlines_s, *(time_s for time_s, _ in later)])
+        self._devices = node.devices + sum(number for _, number in later)
+        self._spans = Spans(now_s, deadlines_s, [*exact_s, *(time_s for time_s, _ in later)])
         until_s = [(self._spans.last_end_s(time_s), number) for time_s, number in later]
         self._in_use = [Reservation((one,), 0.0, one[1]) for one in until_s]  # devices that can be allocated later
         # While every job keeps one number of devices, the sum of these numbers shows what fits: the free devices of

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import log2
+from math import inf, log2
+
+from paceline.errors import InvalidInputError
 
 _LARGE_POOL = 256  # devices from which a round costs more
 _ROUND_S = (2.0, 7.0)  # seconds for each running job, in a small and in a large pool
@@ -40,6 +42,10 @@ class ElasticFlowOverhead:
     """
 
     slot_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.slot_s < inf:
+            raise InvalidInputError("slot_s", self.slot_s, "1 or more seconds")
 
     def seconds(self, devices: int, pool: int, *, cached: bool, restart: bool) -> float:
         """Return the seconds that a job on ``devices`` of ``pool`` devices loses in a round."""

@@ -118,9 +118,9 @@ class Ledger:
         if arrival.deadline_s is not None:
             self._with_deadline += 1
             late_s = now_s - arrival.deadline_s
-            met = status == "done" and late_s <= 1e-6 * max(1.0, abs(arrival.deadline_s))
+            met = status == "done" and late_s <= 1e-6 * max(1.0, arrival.deadline_s - arrival.arrives_s)
             self._met += met
-            self._accepted_late += job.accepted and not met
+            self._accepted_late += job.accepted and not met and (status != "cancelled" or late_s > 0)
             if status == "done":
                 self._tardiness += arrival.weight * max(0.0, late_s)
         if self._on_outcome is not None:

@@ -178,7 +178,8 @@ class Simulation:
 
     def _process_job_event(self, job: RunningJob) -> bool:
         job.advance(self.now_s, self._friction)
-        if job.work_left <= _DONE * job.arrival.work:
+        ends_s = self.now_s + job.work_left / job.speed if job.speed else inf
+        if job.work_left <= _DONE * job.arrival.work or ends_s <= self.now_s:  # the rest is a rounding error
             self._remove_job(job, "done")
             return True
         if job.trained_s >= job.arrival.breaks_after_s * (1 - _DONE):

@@ -18,7 +18,8 @@ class FollowingMomentum:
     workers train n batches, so its average would span n times as many batches, and old gradients would act on a state
     that many updates have changed since. Delayed updates already act like additional momentum (Mitliagkas et al.,
     "Asynchrony begets momentum", 2016). During a batch, beta_1 is therefore beta_1 ^ n: the decay of n steps on one
-    machine. The weights of an average add up to 1, so the step size does not change. With a single worker, n is 1.
+    machine. The weights of an average add up to 1, so the step size does not change, except in the first batches of a
+    worker, in which n becomes known. With a single worker, n is 1.
 
     The momentum of SGD stays as it is: it is a sum, so that another decay would change the step size.
 
@@ -43,7 +44,7 @@ class FollowingMomentum:
     """
 
     def __init__(self, parts: Mapping[str, Any]) -> None:
-        self._optimizers = [part for part in parts.values() if isinstance(part, Optimizer)]
+        self._optimizers = list({id(part): part for part in parts.values() if isinstance(part, Optimizer)}.values())
         self._done: deque[int] = deque(maxlen=_BATCHES + 1)
         self._changed: list[tuple[dict[str, Any], Any, Any]] = []  # groups with their betas before and in the batch
 
@@ -62,7 +63,7 @@ class FollowingMomentum:
 
     def end_batch(self) -> None:
         """Restore beta_1, unless the training code or a scheduler has set it in the batch."""
-        for group, before, adapted in self._changed:
+        for group, before, adapted in reversed(self._changed):
             if group["betas"] is adapted:
                 group["betas"] = before
         self._changed.clear()

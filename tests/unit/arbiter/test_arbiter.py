@@ -317,6 +317,20 @@ def test_pool_that_lost_jobs_use_admits_no_job() -> None:
     assert grant.ceiling.reason == "all devices of the pool are reserved for jobs whose tasks have ended"
 
 
+def test_many_new_jobs_get_their_admission_results_within_a_few_steps() -> None:
+    work = RemainingWork(50.0, 1.0, 0.0)
+    waiting = [
+        DeviceRequest(f"j{n}", "waiting", n, 9000, 0, 0, 1, 4, 1, 0.0, 0, None, work, user_deadline_s=9000)
+        for n in range(50)
+    ]
+    arbiter, answered = Arbiter(4, quantum=1), []
+    for second in range(3):
+        grants = {grant.key: grant.ceiling for grant in arbiter.step(waiting, float(second))}
+        waiting = [replace(one, ceiling=grants.get(one.key, one.ceiling)) for one in waiting]
+        answered.append(sum(one.ceiling is not None and one.ceiling.fits is not None for one in waiting))
+    assert answered == [20, 40, 50]
+
+
 def test_warm_up_of_a_newcomer_breaks_no_promise_of_later_capacity() -> None:
     promised = DeviceRequest(
         "promised", "training", 0, 1000, 0, 9, 1, 4, 1, 2.0, 1, Ceiling(2.0, 1, deadline_s=1000, fits=True),

@@ -24,7 +24,7 @@ INVALID = {
     "every": (0,),
     "lifetime": (-1,),
     "quantum": (0, "x", float("nan")),
-    "pool": (None, ""),
+    "pool": (None, "", "a/b"),
 }
 
 

@@ -183,7 +183,7 @@ def test_grants_from_before_other_grants_are_not_stored(database: Database) -> N
     assert database.ceilings() == {"a": 2.0}
 
 
-def test_grant_is_not_stored_if_somebody_has_changed_the_ceiling_or_may_not_be_changed(database: Database) -> None:
+def test_grant_is_not_stored_after_another_change_or_without_permission(database: Database) -> None:
     for dag_id in ("a", "b", FORBIDDEN):
         database.add_job(dag_id)
     arbiter = database.add_task("arbiter")

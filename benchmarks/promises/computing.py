@@ -30,7 +30,7 @@ began_s = time.process_time()
 runpy.run_path(sys.argv[1])
 print(time.process_time() - began_s)
 """
-# Set-up and timed statement of the guide's commands, by promise.
+# Set-up and timed statement of the commands in docs/benchmarks.md, by promise.
 _TRACK_COMMANDS = {
     "track": ("import torch; from paceline.train import track", "for _ in track(range(1_000_000)): pass"),
     "track-number": (
@@ -209,7 +209,7 @@ def control(stage: Stage) -> Iterator[Reading]:
 
 @measures("track", "track-number", "track-tensor", takes_s=(25, 15), needs=("torch",))
 def track(stage: Stage) -> Iterator[Reading]:
-    """Run the guide's commands, and read the best of seven loops of a million batches."""
+    """Run the commands in docs/benchmarks.md, and read the best of seven loops of a million batches."""
     environment = {**os.environ, "PACELINE_OUTPUT": str(stage.scratch)}
     for promise, (before, loop) in _TRACK_COMMANDS.items():
         stage.log(f"a million batches: {loop}")

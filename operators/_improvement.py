@@ -1,4 +1,4 @@
-"""The paired bootstrap between challenger and champion, of which ``paceline.train.resampled`` does the first half.
+"""The paired bootstrap of challenger and champion, from the resamples of ``paceline.train.resampled``.
 
 ``EvaluateOperator`` summarises the improvement on each resample; ``PromoteOperator`` decides from the summary.
 """

@@ -47,7 +47,7 @@ class EvaluateOperator(JobOperator):
     ``paceline.train.report(auc=..., ...)``. The task then registers the challenger as the next version of the
     model. A retry of the task returns the same version.
 
-    If the script reports ``metric`` with :func:`paceline.train.resampled`, the result also says how certain the
+    If the script reports ``metric`` with :func:`paceline.train.resampled`, the result also states how certain the
     improvement is (paired bootstrap), and ``PromoteOperator`` can require a ``confidence``.
 
     Parameters

@@ -1,4 +1,4 @@
-"""Training script of the job: one function per library, on made data. The job has only ``paceline.train``."""
+"""Training script of the job: one function per library, on generated data. The job has only ``paceline.train``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FEATURES, BATCH, HELD_OUT = 64, 512, 8192
 Arrays = tuple[np.ndarray, np.ndarray]
 
 
-def made_data(rows: int, features: int = FEATURES) -> tuple[Arrays, Arrays]:
+def generate_data(rows: int, features: int = FEATURES) -> tuple[Arrays, Arrays]:
     """Return features and targets for training and for validation."""
     rng = np.random.default_rng(0)
     x = rng.standard_normal((rows + HELD_OUT, features), dtype=np.float32)
@@ -30,7 +30,7 @@ def train_xgboost(steps: int, epochs: int) -> None:
 
     from paceline.train.adapters.xgboost import PacelineCallback
 
-    (x, y), (valid_x, valid_y) = made_data(200_000)
+    (x, y), (valid_x, valid_y) = generate_data(200_000)
     xgboost.train(
         {"max_depth": 6, "learning_rate": 0.1},
         xgboost.DMatrix(x, y),
@@ -47,7 +47,7 @@ def train_lightgbm(steps: int, epochs: int) -> None:
 
     from paceline.train.adapters.lightgbm import PacelineCallback
 
-    (x, y), (valid_x, valid_y) = made_data(200_000)
+    (x, y), (valid_x, valid_y) = generate_data(200_000)
     data = lightgbm.Dataset(x, y)
     lightgbm.train(
         {"num_leaves": 63, "learning_rate": 0.1, "verbose": -1},
@@ -65,7 +65,7 @@ def train_sklearn(steps: int, epochs: int, threads: int | None = None) -> None:
 
     from paceline.train.adapters import sklearn
 
-    (x, y), (valid_x, valid_y) = made_data(steps // epochs * BATCH)
+    (x, y), (valid_x, valid_y) = generate_data(steps // epochs * BATCH)
     model = sklearn.checkpoint(MLPRegressor(hidden_layer_sizes=(512, 512), batch_size=BATCH, random_state=0))
     batches = [slice(start, start + BATCH) for start in range(0, len(x), BATCH)]
     loop = track(batches, epochs=epochs)
@@ -175,7 +175,7 @@ def train_keras(steps: int, epochs: int) -> None:
 
     import keras  # isort: skip
 
-    train, valid = made_data(steps // epochs * BATCH)
+    train, valid = generate_data(steps // epochs * BATCH)
     dense = [keras.layers.Dense(1024, activation="relu") for _ in range(2)]
     model = keras.Sequential([keras.Input((FEATURES,)), *dense, keras.layers.Dense(1)])
     model.compile("adam", "mse")
@@ -196,7 +196,7 @@ def loaders(batches: int) -> tuple[Any, Any]:
     from torch.utils.data import DataLoader, TensorDataset
 
     torch.manual_seed(0)
-    train, valid = (TensorDataset(*map(torch.from_numpy, arrays)) for arrays in made_data(batches * BATCH))
+    train, valid = (TensorDataset(*map(torch.from_numpy, arrays)) for arrays in generate_data(batches * BATCH))
     return DataLoader(train, BATCH, shuffle=True), DataLoader(valid, BATCH)
 
 

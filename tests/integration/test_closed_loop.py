@@ -1,4 +1,4 @@
-"""A scheduled drift check against the champion's training data, in a real Airflow: each change is trained for once."""
+"""A scheduled check against the champion's training data, in a real Airflow: each change leads to one training."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def folder(airflow: AirflowProcess, tmp_path: Path):
         yield tmp_path
 
 
-def test_each_change_is_trained_for_once(airflow: AirflowProcess, folder: Path) -> None:
+def test_each_change_leads_to_one_training(airflow: AirflowProcess, folder: Path) -> None:
     def check(day: str, **params: object) -> str:
         """Run the DAG for a day. Return the reason of the sensor's decision, with a "+" before it if it trained."""
         run_id = airflow.run_dag("closed_loop", {"day": day, **params})

@@ -109,7 +109,7 @@ def test_stopped_container_resumes_once_no_other_container_uses_its_gpus(engine:
     assert job.status().state == "running"
 
 
-def test_restart_that_crosses_an_assignment_is_undone(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_restart_is_undone_if_its_gpu_has_just_been_assigned(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     stopped = engine.idle("stopped", "0", started=True)
     engine.client.kill(stopped)
     engine.client.wait(stopped)

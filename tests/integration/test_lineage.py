@@ -1,4 +1,4 @@
-"""In a real Airflow with the OpenLineage provider, the events lead from the window of data to the champion."""
+"""In a real Airflow with the OpenLineage provider, the events connect the window of data with the champion."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _events_at_the_end_of_tasks(airflow: AirflowProcess) -> dict[str, Any]:
     return {event["job"]["name"].removeprefix("lineage."): event for event in ended}
 
 
-def test_events_lead_from_the_window_to_the_champion(airflow: AirflowProcess, folder: Path) -> None:
+def test_events_connect_the_window_with_the_champion(airflow: AirflowProcess, folder: Path) -> None:
     run_id = airflow.run_dag("lineage")
     assert airflow.wait("lineage", run_id, LONG_S) == "success"
     tasks = {"calm", "drift", "train", "evaluate", "promote"}
@@ -95,7 +95,7 @@ def test_events_lead_from_the_window_to_the_champion(airflow: AirflowProcess, fo
     until(lambda: tasks <= _events_at_the_end_of_tasks(airflow).keys(), tasks)
     events = _events_at_the_end_of_tasks(airflow)
 
-    def follow(dataset: tuple[str, str], task: str) -> tuple[str, str]:
+    def output_of(dataset: tuple[str, str], task: str) -> tuple[str, str]:
         """Return the only dataset that the task writes; the task has to read ``dataset``."""
         event = events[task]
         assert dataset in [(one["namespace"], one["name"]) for one in event["inputs"]]
@@ -104,11 +104,11 @@ def test_events_lead_from_the_window_to_the_champion(airflow: AirflowProcess, fo
 
     window = ("file", f"{folder}/after.parquet")
     assert window in [(one["namespace"], one["name"]) for one in events["drift"]["inputs"]]
-    model = follow(window, "train")
+    model = output_of(window, "train")
     assert model == ("file", f"{folder}/model")
-    version = follow(model, "evaluate")
-    assert version == follow(window, "evaluate") == (f"file://{folder}/registry", "churn")
-    assert follow(version, "promote") == (f"file://{folder}/registry", "churn/champion")
+    version = output_of(model, "evaluate")
+    assert version == output_of(window, "evaluate") == (f"file://{folder}/registry", "churn")
+    assert output_of(version, "promote") == (f"file://{folder}/registry", "churn/champion")
     for task in ("evaluate", "promote"):
         assert events[task]["outputs"][0]["facets"]["version"]["datasetVersion"] == "1"
 

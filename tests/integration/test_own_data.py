@@ -54,7 +54,7 @@ def run(airflow: AirflowProcess) -> dict[str, Any]:
     return {task["task_id"]: task["state"] for task in tasks}
 
 
-def test_own_data_is_trained_on_first_and_after_a_change(airflow: AirflowProcess, csv: Path) -> None:
+def test_first_run_and_run_after_a_change_train_on_own_data(airflow: AirflowProcess, csv: Path) -> None:
     registry = FileRegistry(airflow.dags_folder.parent / "own-data" / "models")
     write_rows(csv, mean_age=40)
     assert set(run(airflow).values()) == {"success"}

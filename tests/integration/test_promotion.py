@@ -86,7 +86,7 @@ def test_only_a_better_challenger_replaces_the_champion_and_emits_an_event(
 
 
 @pytest.mark.parametrize(("answer", "promoted"), [("Approve", [1]), ("Reject", [])])
-def test_person_decides_whether_to_promote(
+def test_approval_decides_whether_a_challenger_is_promoted(
     airflow: AirflowProcess, project: Path, tmp_path: Path, answer: str, promoted: list[int]
 ) -> None:
     """The example in docs/registry.md works unchanged."""

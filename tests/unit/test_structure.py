@@ -166,7 +166,7 @@ def test_class_names_are_unique() -> None:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ClassDef):
                 places[node.name].append(name)
-    del places["PacelineCallback"]  # each adapter has one
+    del places["PacelineCallback"]  # each adapter has a class of this name
     assert {name: files for name, files in places.items() if len(files) > 1} == {}
 
 

@@ -1,4 +1,4 @@
-"""Tests whether the vectors of an embedding have drifted: a classifier tries to tell the windows apart.
+"""Tests whether the vectors of an embedding have drifted: a classifier tries to distinguish the windows.
 
 Called by ``paceline.drift._features``.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from paceline.drift._joint import FEWEST, MAX_ROWS, tell_apart
+from paceline.drift._joint import FEWEST, MAX_ROWS, distinguish
 from paceline.drift._settings import DriftSettings
 from paceline.drift._statistics import TestResult
 
@@ -23,7 +23,7 @@ COMPONENTS = 64
 
 
 def compare_vectors(reference: pd.Series[Any], current: pd.Series[Any], settings: DriftSettings) -> TestResult | None:
-    """Test whether a classifier can tell the vectors of the windows apart; return ``None`` if they are too long.
+    """Test whether a classifier can distinguish the vectors of the windows; return ``None`` if they are too long.
 
     At most 5,000 vectors and 64 MiB of each window are compared.
 
@@ -48,5 +48,5 @@ def compare_vectors(reference: pd.Series[Any], current: pd.Series[Any], settings
     vectors: NDArray[np.float64] = np.concatenate([np.stack(series.to_list()).astype(float) for series in chosen])
     labels = np.repeat([0, 1], [len(series) for series in chosen])
     components = PCA(min(COMPONENTS, *vectors.shape), random_state=0).fit_transform(vectors)
-    auc, p_value = tell_apart(components, labels, rng)
+    auc, p_value = distinguish(components, labels, rng)
     return TestResult(auc, p_value, max(0.0, 2.0 * auc - 1.0))

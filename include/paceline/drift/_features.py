@@ -140,7 +140,7 @@ def _is_relevant(feature: FeatureDrift, settings: DriftSettings) -> bool:
 
 def _describe_change(feature: FeatureDrift) -> str:
     if feature.kind == "embedding":
-        return f"a classifier tells its vectors in the two windows apart (AUC {feature.statistic or 0.0:.2f})"
+        return f"a classifier distinguishes its vectors in the two windows (AUC {feature.statistic or 0.0:.2f})"
     if feature.kind == "categorical":
         new = f", with new categories {', '.join(feature.new_categories)}" if feature.new_categories else ""
         return f"the shares of its categories changed{new}"

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 # Rows of each window. More rows would take longer and hardly separate the windows better.
 MAX_ROWS = 5_000
-# Minimum number of rows, in multiples of ``minimum_samples``. Fewer cannot tell a relevant difference from noise.
+# Minimum number of rows, in multiples of ``minimum_samples``. Fewer cannot separate a relevant difference from noise.
 FEWEST = 5
 
 
 def compare_jointly(
     columns: Sequence[Column], reference: pd.DataFrame, current: pd.DataFrame, settings: DriftSettings
 ) -> JointDrift | None:
-    """Test whether a classifier can tell the rows of the windows apart; return ``None`` with too few rows or columns.
+    """Test whether a classifier can distinguish the rows of the windows; return ``None`` with too few rows or columns.
 
     The classifier learns from one half of the rows. On the other half, its scores for the two windows are compared
     with the Mann-Whitney test: if the windows have the same distribution, no classifier gives different scores.
@@ -54,7 +54,7 @@ def compare_jointly(
     chosen = [frame.iloc[np.sort(rng.permutation(len(frame))[:MAX_ROWS])] for frame in (reference, current)]
     encoded = np.concatenate([encode_column(column, *chosen) for column in columns], axis=1)
     labels = np.repeat([0, 1], [len(frame) for frame in chosen])
-    auc, p_value = tell_apart(encoded, labels, rng)
+    auc, p_value = distinguish(encoded, labels, rng)
     drifted = p_value <= settings.significance and auc >= settings.joint_threshold
     return JointDrift(
         verdict="drift" if drifted else "no drift",
@@ -65,7 +65,7 @@ def compare_jointly(
     )
 
 
-def tell_apart(rows: NDArray[np.float64], labels: NDArray[np.int64], rng: np.random.Generator) -> tuple[float, float]:
+def distinguish(rows: NDArray[np.float64], labels: NDArray[np.int64], rng: np.random.Generator) -> tuple[float, float]:
     """Return a classifier's AUC on one half of the rows, and the p-value of the test that the windows are equal.
 
     ``labels`` are 0 and 1 for the rows of the two windows. The classifier learns from the other half.
@@ -100,8 +100,8 @@ def _describe(
     columns: Sequence[Column], encoded: NDArray[np.float64], labels: NDArray[np.int64], auc: float, drifted: bool
 ) -> str:
     if not drifted:
-        return f"A classifier can hardly tell the windows apart (AUC {auc:.2f})."
-    text = f"No single feature has drifted, but a classifier tells the windows apart (AUC {auc:.2f})"
+        return f"A classifier can hardly distinguish the windows (AUC {auc:.2f})."
+    text = f"No single feature has drifted, but a classifier distinguishes the windows (AUC {auc:.2f})"
     change = _largest_correlation_change(columns, encoded, labels)
     return f"{text}: {change}." if change else f"{text}."
 

@@ -130,7 +130,7 @@ class ConceptDrift:
 
 @dataclass(frozen=True)
 class JointDrift:
-    """Whether a classifier tells the windows apart although no single feature has drifted.
+    """Whether a classifier distinguishes the windows although no single feature has drifted.
 
     ``auc`` is the classifier's area under the ROC curve on rows from which it has not learned: 0.5 if the windows have
     the same distribution. ``rows`` is the number of rows of both windows that were used.

@@ -28,7 +28,7 @@ class DriftSettings:
         stable data) or its KS statistic or, for categories, its total variation distance reaches ``effect_threshold``
         (0.1: the shares of rows differ by ten percentage points).
     joint_threshold:
-        Smallest relevant area under the ROC curve of a classifier that tells the windows apart: by all features if no
+        Smallest relevant area under the ROC curve of a classifier that distinguishes the windows: by all features if no
         single one has drifted, or by the vectors of an embedding (0.6; 0.5 means that it cannot).
     missing_threshold:
         Smallest relevant change of the share of missing values (0.05: five percentage points).

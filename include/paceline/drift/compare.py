@@ -53,10 +53,10 @@ def compare(
 
     A feature has drifted if its test is significant after Benjamini-Hochberg correction over all features, and if the
     difference is large enough to matter. The first condition limits false alarms for any number of features; the second
-    prevents alarms about negligible differences in many rows. If no feature has drifted, a classifier tries to tell the
-    windows apart, which finds changes of the joint distribution. The window has drifted if at least one feature, or all
-    of them jointly, have drifted, or the model's error rose, realised or estimated. If the current window has a severe
-    data quality problem (see ``QualitySettings``), the verdict is not drift but bad data.
+    prevents alarms about negligible differences in many rows. If no feature has drifted, a classifier tries to
+    distinguish the windows, which finds changes of the joint distribution. The window has drifted if at least one
+    feature, or all of them jointly, have drifted, or the model's error rose, realised or estimated. If the current
+    window has a severe data quality problem (see ``QualitySettings``), the verdict is not drift but bad data.
 
     Parameters
     ----------

@@ -28,7 +28,7 @@ _NAMES = 5  # of columns or categories, in a sentence
 
 
 @dataclass(frozen=True)
-class Suspicion:
+class PossibleProblem:
     """A possible problem, with the p-value of the hypothesis that it is due to chance."""
 
     kind: ProblemKind
@@ -194,7 +194,7 @@ def _find_missing(feature: FeatureDrift, settings: DriftSettings) -> QualityProb
 
 def _find_outside(
     name: str, reference: pd.DataFrame, current: pd.DataFrame, settings: QualitySettings
-) -> Suspicion | None:
+) -> PossibleProblem | None:
     before, after = to_numbers(reference[name], "reference"), to_numbers(current[name], "current")
     if not len(before) or not len(after):
         return None
@@ -206,7 +206,7 @@ def _find_outside(
     if share >= settings.range_threshold:
         span = f"{after.min():.4g} to {after.max():.4g}, and the reference's from {low:.4g} to {high:.4g}"
         reason = f"{share:.1%} of the values are outside the reference's range: they range from {span}"
-    return Suspicion("out of range", name, reason, outside_p_value(len(before), len(after), outside))
+    return PossibleProblem("out of range", name, reason, outside_p_value(len(before), len(after), outside))
 
 
 def outside_p_value(rows_reference: int, rows_current: int, outside: int) -> float:
@@ -233,7 +233,7 @@ def outside_p_value(rows_reference: int, rows_current: int, outside: int) -> flo
 
 def _find_new_categories(
     name: str, reference: pd.DataFrame, current: pd.DataFrame, settings: QualitySettings
-) -> Suspicion:
+) -> PossibleProblem:
     before, after = count_labels(reference[name]), count_labels(current[name])
     new = {label: rows for label, rows in after.items() if label not in before}
     p_value = new_category_p_value(before, after)
@@ -243,7 +243,7 @@ def _find_new_categories(
         names = sorted(new, key=lambda label: (-new[label], label))
         shown = ", ".join(map(shorten, names[:_NAMES]))
         reason = f"{share:.1%} of the values have new categories: {shown}{_and_more(len(names))}"
-    return Suspicion("new categories", name, reason, p_value)
+    return PossibleProblem("new categories", name, reason, p_value)
 
 
 def new_category_p_value(before: Mapping[str, int], after: Mapping[str, int]) -> float:
@@ -267,7 +267,7 @@ def new_category_p_value(before: Mapping[str, int], after: Mapping[str, int]) ->
 
 def _find_duplicates(
     left_out: set[str | None], reference: pd.DataFrame, current: pd.DataFrame, settings: QualitySettings
-) -> Suspicion | None:
+) -> PossibleProblem | None:
     """Compare the shares of duplicated rows in equally many rows: more rows have more equal rows by chance."""
     import numpy as np
 
@@ -286,7 +286,7 @@ def _find_duplicates(
         reason = f"the share of duplicated rows rose from {before / size:.1%} to {after / size:.1%}"
         if len(current) > size:
             reason += f" (in {size:,} rows of each window)"
-    return Suspicion("duplicated rows", "", reason, test.p_value if rise > 0 else 1.0)
+    return PossibleProblem("duplicated rows", "", reason, test.p_value if rise > 0 else 1.0)
 
 
 def _count_duplicates(frame: pd.DataFrame, size: int, rng: np.random.Generator) -> int:

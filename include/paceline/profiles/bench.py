@@ -166,7 +166,7 @@ class Bench:
             last = {name: jobs[name].latest_report() for name in active}
         finally:
             for name in active:
-                with contextlib.suppress(PacelineError):  # if the job has ended, the current exception says so
+                with contextlib.suppress(PacelineError):  # if the job has ended, the current exception reports it
                     jobs[name].job.pause()
         spent = {
             name: {key: last[name].spent[key] - first[name].spent[key] for key in last[name].spent} for name in active

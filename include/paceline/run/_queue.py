@@ -49,7 +49,7 @@ class Queue:
     controller:
         The controller of the job, which receives deadline changes during the wait.
     past:
-        An earlier run, which tells the remaining work; ``None`` if there is none.
+        An earlier run, from which the remaining work follows; ``None`` if there is none.
     origin:
         The time from which the deadline counts.
     on_infeasible:

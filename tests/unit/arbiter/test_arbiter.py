@@ -296,7 +296,7 @@ def test_admission_that_does_not_depend_on_a_warm_up_has_a_result_at_once(work: 
 
 
 @pytest.mark.parametrize(("work", "deadline_s", "fits"), [(55.0, 58, None), (70.0, 100, True), (250.0, 99, False)])
-def test_pool_whose_devices_all_warm_up_is_planned_with_none_until_they_are_free(work, deadline_s, fits) -> None:
+def test_devices_of_jobs_in_warm_up_are_planned_from_the_end_of_the_warm_up(work, deadline_s, fits) -> None:
     new = DeviceRequest("new", "starting", 0, math.inf, 0, 0, 1, 4, 1, 2.0, 1, Ceiling(2.0, 1), None, startup_s=0.0)
     waits = DeviceRequest(
         "waits", "waiting", 0, deadline_s, 0, 0, 1, 4, 1, 0.0, 0, None, RemainingWork(work, 1.0, 0.0),
@@ -307,7 +307,7 @@ def test_pool_whose_devices_all_warm_up_is_planned_with_none_until_they_are_free
     assert grants["waits"].fits is fits
 
 
-def test_pool_that_lost_jobs_use_admits_no_job() -> None:
+def test_pool_reserved_for_lost_jobs_admits_no_job() -> None:
     lost = DeviceRequest.of_lost_job("lost", Ceiling(1.0, 3))
     waits = DeviceRequest(
         "waits", "waiting", 0, 150, 0, 0, 1, 4, 1, 0.0, 0, None, RemainingWork(100.0, 1.0, 0.0), user_deadline_s=150
@@ -331,7 +331,7 @@ def test_many_new_jobs_get_their_admission_results_within_a_few_steps() -> None:
     assert answered == [20, 40, 50]
 
 
-def test_warm_up_of_a_newcomer_breaks_no_promise_of_later_capacity() -> None:
+def test_warm_up_of_a_new_job_breaks_no_promise_of_later_capacity() -> None:
     promised = DeviceRequest(
         "promised", "training", 0, 1000, 0, 9, 1, 4, 1, 2.0, 1, Ceiling(2.0, 1, deadline_s=1000, fits=True),
         RemainingWork(3800.0, 1.0, 0.0), user_deadline_s=1000,
@@ -392,7 +392,7 @@ def test_policy_gets_jobs_in_order_of_arrival_with_the_times_of_their_starts():
     assert seen == [("first", 12), ("waits", None), ("urgent", 25)]
 
 
-def test_next_arbiter_keeps_the_promise_of_an_earlier_one_despite_a_newcomer():
+def test_next_arbiter_keeps_an_earlier_promise_despite_a_new_job():
     work = RemainingWork(150.0, 1.0, 0.0)
     waiting = DeviceRequest("promised", "waiting", 0, 100, 0, 0, 1, 2, 1, 0.0, 0, None, work, user_deadline_s=100)
     (grant,) = Arbiter(2, quantum=1).step([waiting], 0.0)

@@ -1,4 +1,4 @@
-"""A newcomer, waiting or already starting, never makes an arbiter drop a deadline that it has promised."""
+"""A new job, waiting or already starting, never makes an arbiter drop a deadline that it has promised."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def on_time(arbiter: Arbiter, requests: list[DeviceRequest], now_s: float) -> se
 
 @settings(max_examples=300)
 @given(_jobs, _jobs, st.booleans(), st.booleans())
-def test_newcomers_do_not_change_who_of_the_others_is_on_time(earlier, newcomers, starting, restarted) -> None:
+def test_new_jobs_do_not_make_planned_jobs_late(earlier, newcomers, starting, restarted) -> None:
     requests, left = [], float(DEVICES)
     for number, numbers in enumerate(earlier):
         requests.append(a_request(f"earlier {number}", numbers, left))

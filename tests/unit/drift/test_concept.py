@@ -239,7 +239,7 @@ def test_kind_of_error_follows_the_values(
         ("auc", [0.25, 1.0, 0.0, 0.5]),
     ],
 )
-def test_errors_of_probabilities(error: ErrorKind, expected: list[float]) -> None:
+def test_probabilities_have_the_error_of_the_chosen_kind(error: ErrorKind, expected: list[float]) -> None:
     reference = pd.DataFrame({"predicted": [0.1, 0.5, 0.5, 0.9], "late": [0, 0, 1, 1]})
     current = pd.DataFrame({"predicted": [0.5, 0.0, 0.2, 0.8], "late": [1, 1, 0, 0]})
     errors = compute_errors(reference, current, "predicted", "late", error=error)
@@ -294,7 +294,7 @@ def test_ranking_error_does_not_depend_on_the_share_of_positives() -> None:
     assert (concept.verdict, concept.error_current) == ("no drift", 0.0)
 
 
-def test_ranking_error_locates_a_fall_in_either_class_in_rows() -> None:
+def test_rise_of_the_ranking_error_is_located_for_either_class() -> None:
     """In the second half of the current window, the scores of one class are those of the other class."""
     reference = make_scores(0, 6000, positives=0.05, skill=1)
     for label in (0, 1):

@@ -49,7 +49,7 @@ def test_shifted_mean_and_rotated_covariance_are_drift(change: dict[str, Any]) -
         assert (report.verdict, report.drifted_features) == ("drift", ["text"])
         found = feature(report)
         assert (found.kind, found.dimensions, found.test, found.psi) == ("embedding", 64, "domain classifier", None)
-        assert found.reason.startswith("a classifier tells its vectors in the two windows apart (AUC 0.")
+        assert found.reason.startswith("a classifier distinguishes its vectors in the two windows (AUC 0.")
         assert found.effect == pytest.approx(2 * (found.statistic or 0.0) - 1)
 
 

@@ -296,7 +296,7 @@ def test_few_rows_are_not_enough_data(reference_rows: int, labelled: int, unlabe
     assert (result.verdict, result.error, result.reason) == ("not enough data", None, reason)
 
 
-def test_small_windows_with_a_shift_of_no_consequence_raise_few_alarms() -> None:
+def test_shift_that_leaves_the_error_unchanged_raises_few_alarms() -> None:
     """The labels are noise, so that no shift of the scores changes the error by more than the calibration's noise."""
     alarms = 0
     for seed in range(100):

@@ -42,7 +42,7 @@ def test_equal_windows_have_no_joint_drift() -> None:
     [
         ({"correlation": -0.9}, "the correlation of temp and humid reversed from 0.9"),
         ({"correlation": 0.2}, "the correlation of temp and humid changed from 0.9"),
-        ({"same_kind": 0.1}, "a classifier tells the windows apart"),
+        ({"same_kind": 0.1}, "a classifier distinguishes the windows"),
     ],
 )
 def test_change_of_a_dependence_is_joint_drift(change: dict[str, float], reason: str) -> None:

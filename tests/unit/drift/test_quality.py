@@ -1,4 +1,4 @@
-"""Problems of data quality are found by comparison with the reference and told apart from drift."""
+"""Data quality problems are found by comparison with the reference and distinguished from drift."""
 
 from __future__ import annotations
 
@@ -265,7 +265,7 @@ def test_old_rows_are_bad_data(times: Any) -> None:
         (["2031-01-01"] + ["2030-01-03"] * 499, "the newest value is from 2030-01-03 00:00 UTC, 7 days"),
     ],
 )
-def test_age_that_is_unknown_or_hidden_by_a_later_time_is_bad_data(times: Any, reason: str) -> None:
+def test_unknown_age_and_times_later_than_now_are_bad_data(times: Any, reason: str) -> None:
     settings = DriftSettings(quality=QualitySettings(max_age_s=5 * 86_400))
     report = compare(window(0), window(1, day=times), time="day", settings=settings, now=NOW)
     assert report.verdict == "bad data"

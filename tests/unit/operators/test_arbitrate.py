@@ -120,7 +120,7 @@ def test_deleted_run_does_not_block_grants_of_other_runs(caplog):
     assert pool_log.summary()["grants"] == 2
 
 
-def test_arbiter_without_the_lease_waits_and_says_so_once(caplog):
+def test_arbiter_without_the_lease_waits_and_logs_it_once(caplog):
     api = FakeApi([job_row(pace=waiting_sample())], conflicts=(409, 409, 0, 412, 0))
     operator, pool, arbiter = ArbiterOperator(**VALID), pool_of(api), Arbiter(2.0)
     pool_log = PoolLog(logging.getLogger("test"))

@@ -117,7 +117,7 @@ def test_first_challenger_is_scored_and_registered_as_better_than_none(
     assert version.data_window == {"windows": ["2013-07"]}
     lineage = {"drift_report": "s3://reports/1.json", "dag_id": "retrain", "run_id": "monday", "task_id": "evaluate"}
     assert lineage.items() <= dict(version.lineage).items()
-    assert registry.champion("flights") is None, "registering is not promoting"
+    assert registry.champion("flights") is None, "the evaluation registers but does not promote"
     assert list(process_runtime_root.iterdir()) == [], "the job was removed"
 
 

@@ -70,6 +70,6 @@ def test_task_status_is_unknown_if_the_supervisor_does_not_respond(task_status, 
     assert task_status(fail) == "unknown"
 
 
-def test_task_status_in_dags_test_is_over(task_status, monkeypatch):
+def test_stopped_task_of_airflow_dags_test_counts_as_over(task_status, monkeypatch):
     monkeypatch.setattr(_host, "_is_dags_test", lambda: True)
     assert task_status(None) == "over"

@@ -102,7 +102,7 @@ def test_smaller_is_better_for_losses() -> None:
     assert (opposite["quantiles"][0], opposite["quantiles"][-1]) == (-0.099, 0.0)
 
 
-def test_pair_with_an_undefined_side_is_skipped() -> None:
+def test_pair_with_an_undefined_score_is_skipped() -> None:
     challenger, champion = [0.8] * 120, [0.7] * 120
     undefined: list[float | None] = [None] * 10
     summary = summarise(
@@ -114,7 +114,7 @@ def test_pair_with_an_undefined_side_is_skipped() -> None:
     assert summarise(collect(50, [*many, *challenger]), collect(50, champion), greater_is_better=True) is None
 
 
-def test_no_resamples_of_one_model_give_no_summary() -> None:
+def test_summary_requires_resamples_of_both_models() -> None:
     assert summarise(collect(50, [0.7] * 100), ResampleCollector("auc"), greater_is_better=True) is None
     assert summarise(ResampleCollector("auc"), collect(50, [0.7] * 100), greater_is_better=True) is None
 

@@ -138,7 +138,7 @@ def test_champion_and_stored_rows_of_a_check_are_the_datasets_of_other_tasks(win
     assert (stored.namespace, stored.name) in _names(_lineage_of(evaluation).inputs)
 
 
-def test_training_leads_from_its_inputs_to_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_reports_its_inputs_and_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         DeadlineTrainingOperator, "new_training", lambda self, context: SimpleNamespace(run=lambda: TRAINED)
     )
@@ -200,7 +200,7 @@ def evaluate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Ev
     return run
 
 
-def test_evaluation_leads_from_the_training_data_to_the_version(
+def test_evaluation_reports_the_training_data_and_the_version(
     evaluate: Callable[[], EvaluateOperator], tmp_path: Path
 ) -> None:
     first = _lineage_of(evaluate())
@@ -227,7 +227,7 @@ def test_failed_evaluation_has_no_version(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 
 @pytest.mark.parametrize("promoted", [True, False])
-def test_promotion_leads_from_the_version_to_the_champion_only_if_promoted(
+def test_promotion_reports_the_champion_only_if_promoted(
     evaluate: Callable[[], EvaluateOperator], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, promoted: bool
 ) -> None:
     monkeypatch.setattr(promote_module, "_was_sent", lambda context, outlet: False)  # needs a supervisor process

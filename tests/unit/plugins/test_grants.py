@@ -210,7 +210,7 @@ def test_invalid_grant_does_not_keep_the_others_from_being_stored(database: Data
 
 
 @pytest.mark.parametrize("value", ['"\\ud800"', "[" * 5000 + "]" * 5000, "not JSON"])
-def test_value_that_no_response_can_contain_counts_as_missing(database: Database, value: str) -> None:
+def test_value_that_json_cannot_encode_counts_as_missing(database: Database, value: str) -> None:
     for dag_id in ("a", "b"):
         database.add_job(dag_id)
     arbiter = database.add_task("arbiter")
@@ -223,7 +223,7 @@ def test_value_that_no_response_can_contain_counts_as_missing(database: Database
     assert database.write(arbiter, database.read().version, ("a", 0.5), ("b", 1.0)) == ["", ""]
 
 
-def test_lease_of_a_pool_with_a_long_name_is_its_own(database: Database) -> None:
+def test_pools_with_long_similar_names_have_separate_leases(database: Database) -> None:
     first, second = database.add_task("first"), database.add_task("second")
     names = ["p" * 249 + end for end in "12"]
     for name, arbiter in zip(names, (first, second), strict=True):

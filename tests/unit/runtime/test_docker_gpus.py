@@ -1,4 +1,4 @@
-"""Tests of the GPUs that an engine reports. ``tests/integration/testdocker_gpus.py`` tests their assignment."""
+"""Tests of the GPUs that an engine reports. ``tests/integration/test_docker_gpus.py`` tests their assignment."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_reported_gpus_are_read_from_generic_resources_or_discovered_devices(
     assert gpus.reported_by(info) == ids
 
 
-def test_report_beats_the_declared_number_and_this_beats_the_local_device_files(
+def test_report_precedes_the_declared_number_which_precedes_the_device_files(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(gpus, "of_machine", lambda: ["0"])

@@ -92,7 +92,7 @@ def test_process_may_use_the_visible_gpus_else_those_with_a_device_file(machine:
     assert gpus.of_process({"CUDA_VISIBLE_DEVICES": "-1"}, machine.dev) == []
 
 
-def test_container_with_one_gpu_of_many_numbers_it_0(tmp_path: Path) -> None:
+def test_only_gpu_of_a_container_has_the_index_0(tmp_path: Path) -> None:
     (tmp_path / "nvidia3").touch()
     assert gpus.of_machine(tmp_path) == ["0"]
 

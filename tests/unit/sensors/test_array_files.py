@@ -73,7 +73,7 @@ def test_sample_of_a_folder_is_bounded_by_its_longest_arrays(tmp_path: Path, mon
     assert window.frame["text"].map(len).value_counts().between(180, 320).all()
 
 
-# The file's bytes are Python objects, its columns are in Arrow's memory, whose peak counts from the process's start.
+# Python's memory contains the file's bytes, Arrow's memory its columns. Arrow's peak counts from the process's start.
 READ_AND_PRINT_PEAK = """
 import sys, tracemalloc
 import pyarrow as pa

@@ -139,7 +139,7 @@ def test_deferred_sensor_fails_on_bad_data(tmp_path: Path) -> None:
 def test_sensor_skips_bad_data_on_request_wherever_it_waits(
     tmp_path: Path, deferrable: bool, option: str, expected: type[Exception]
 ) -> None:
-    """A soft failure is a timeout or an error that no retry mends, which bad data is not."""
+    """Bad data is no soft failure: it is neither a timeout nor an error that every retry would repeat."""
     current = write(tmp_path / "current.parquet", seed=1)
     task, sensor = Task(), make_sensor(tmp_path, current, deferrable=deferrable, **{option: True})
     if not deferrable:

@@ -1,6 +1,6 @@
-"""The loop from drift to promotion closes: each change starts training once, and then to silence until the next.
+"""From drift to promotion and back: each change starts training once, and the new champion ends the drift.
 
-A DAG run a day is simulated: the sensor, its data and the registry are real, Airflow's task instance is a fake.
+The tests simulate one DAG run per day. The sensor, its data and the registry are real; the task instance is a fake.
 """
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ def test_large_window_is_read_as_a_random_sample_in_order(
         pd.testing.assert_frame_equal(again.frame, window.frame)
 
 
-# The file's bytes are Python objects, its columns are in Arrow's memory, whose peak counts from the process's start.
+# Python's memory contains the file's bytes, Arrow's memory its columns. Arrow's peak counts from the process's start.
 READ_AND_PRINT_PEAK = """
 import sys, tracemalloc
 import pyarrow as pa

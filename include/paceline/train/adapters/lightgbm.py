@@ -96,7 +96,9 @@ class PacelineCallback:
             raise bad_value("num_machines", "several machines", "1: distributed training cannot be resumed")
         for penalty in ("cegb_penalty_feature_coupled", "cegb_penalty_feature_lazy"):
             if params.get(penalty):
-                raise bad_value(penalty, params[penalty], "none: LightGBM forgets which features the trees have used")
+                raise bad_value(
+                    penalty, params[penalty], "none: LightGBM does not save which features the trees have used"
+                )
         for data in (training["train_set"], *training["reduced_valid_sets"]):
             if data.init_score is not None and numpy.any(data.init_score):
                 raise bad_value("init_score", "initial scores", "none: LightGBM cannot continue from them")

@@ -37,7 +37,7 @@ def results(train_killed):
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_training_ends_with_the_expected_codes(results, name):
+def test_training_ends_with_the_expected_exit_codes(results, name):
     assert results[name].codes == expected_codes(SCENARIOS[name]), results[name].logs
 
 

@@ -37,7 +37,7 @@ def results(train_killed):
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_training_ends_with_the_expected_codes(results, name):
+def test_training_ends_with_the_expected_exit_codes(results, name):
     assert results[name].codes == expected_codes(SCENARIOS[name]), results[name].logs
 
 
@@ -99,7 +99,7 @@ def test_changed_number_of_rounds_is_rejected(tmp_path, restart_process, rounds,
         train(PacelineCallback(path=tmp_path), rounds)
 
 
-def test_best_rounds_of_early_stopping_stay_the_model(tmp_path, restart_process):
+def test_early_stopping_with_save_best_returns_the_best_rounds(tmp_path, restart_process):
     def script():
         restart_process()
         data = xgboost.DMatrix(*DATA)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from paceline.airflow.api import AirflowApi
     from paceline.arbiter import DeviceRequest, Grant
 
-_MAX_GRANTS = 5000  # in a request; the next step sends the others
+_MAX_GRANTS = 5000  # maximum grants in a request; the next step sends the others
 _CONFLICTS = (409, 412)  # another arbiter has the pool, or the grants have changed since they were read
 
 

@@ -205,7 +205,7 @@ def _drift_facet(summary: Mapping[str, Any]) -> PacelineDriftRunFacet:
                 missingReference=one["missing_reference"],
                 missingCurrent=one["missing_current"],
             )
-            for name, one in summary["statistics"].items()  # of at most 20 features
+            for name, one in summary["statistics"].items()  # at most 20 features
         ],
         referenceRows=summary["reference_rows"],
         currentRows=summary["current_rows"],

@@ -89,7 +89,7 @@ class WorkerTrainingOperator(DeadlineTrainingOperator):
         training: str = "training",
         **kwargs: Any,
     ) -> None:
-        kwargs.setdefault("retries", 3)  # as many as the server allows failures; the last retry then skips the task
+        kwargs.setdefault("retries", 3)  # the server allows as many failures; the last retry then skips the task
         machine = fleet.machine(worker)
         kwargs.setdefault("max_devices", machine.cores)
         kwargs.setdefault("gpus", machine.gpus)

@@ -47,7 +47,7 @@ class RowSample(Generic[Table]):
     def __init__(self, max_rows: int, concat: Callable[[list[Table]], Table]) -> None:
         import numpy as np
 
-        self.rows = 0  # of the whole table
+        self.rows = 0  # rows of the whole table
         self._max_rows = max_rows
         self._concat = concat
         self._random = np.random.default_rng(0)

@@ -191,7 +191,7 @@ class DriftSensor(BaseSensorOperator):
             deferrable = conf.getboolean("operators", "default_deferrable", fallback=False)
         self.deferrable = deferrable
         self.report_link = ""
-        self._hold: Hold | None = None  # of the last check
+        self._hold: Hold | None = None  # why the last check starts no training
         self._summary: dict[str, Any] | None = None  # the result
         # Reject invalid settings when Airflow parses the DAG, not when the task runs.
         self._check(rendered=False)

@@ -34,7 +34,7 @@ POLICIES: dict[str, Callable[[], Policy]] = BASELINES | {
     "least_cost": lambda: LeastCost(move_s=SNAPSHOT_S / 2),
     "least_cost, local search": lambda: LeastCost(move_s=SNAPSHOT_S / 2, local_search=True),
 }
-PRICES_EUR_PER_H = (0.03, 0.108, 0.3, 1.0, 3600.0)  # of tardiness, at the weight 1
+PRICES_EUR_PER_H = (0.03, 0.108, 0.3, 1.0, 3600.0)  # prices of tardiness at the weight 1
 LOADS = (0.6, 0.8, 1.0)
 
 

@@ -29,7 +29,7 @@ from benchmarks.engine import connect
 from paceline.airflow.demo.signals import end_on_sigterm
 
 _PARTS = ("real", "interruption", "deadline", "alone", "shared")
-_ALONE_SEEDS = 3  # of the noise in measurements
+_ALONE_SEEDS = 3  # number of seeds of the measurement noise
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -76,7 +76,7 @@ def simulate_growing(jobs: Sequence[JobRequest], curves: Mapping[str, Curve], cl
     policy = GrowingFromFifteen()
     pending = list(jobs)
     running: list[_RunningJob] = []
-    done: list[tuple[_RunningJob, float]] = []  # with the time of the end
+    done: list[tuple[_RunningJob, float]] = []  # ended jobs with their end times
     now_s, next_decision_s, used_core_s = 0.0, 0.0, 0.0
     while pending or running:
         changed = False

@@ -11,7 +11,7 @@ from paceline.testing.plant import Plant, amdahl
 EPOCHS = 5
 DEADLINE_FACTOR = 1.5  # deadline, relative to the shortest time
 _SERIAL = 0.2  # serial fraction of a simulated step
-_SAVE_S = 0.1  # of the tail: the final checkpoint
+_SAVE_S = 0.1  # duration of the final checkpoint, which is part of the tail
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from fastapi import Depends
 can_read_tasks = Depends(requires_access_dag("GET", DagAccessEntity.TASK_INSTANCE))
 can_read_results = Depends(requires_access_dag("GET", DagAccessEntity.XCOM))
 can_edit_tasks = Depends(requires_access_dag("PUT", DagAccessEntity.TASK_INSTANCE))
-can_edit_pool = Depends(requires_access_pool("PUT"))  # of the path's `pool_name`
+can_edit_pool = Depends(requires_access_pool("PUT"))  # the pool is the path's `pool_name`
 
 
 def _readable_dags(user: GetUserDep) -> set[str]:

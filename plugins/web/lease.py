@@ -32,7 +32,7 @@ class PoolLease(BaseModel):
 
     arbiter: UUID | None = None
     task: str = ""
-    version: int = Field(default_factory=time.time_ns)  # also after a user has deleted the lease, a newer one
+    version: int = Field(default_factory=time.time_ns)  # newer, even if a user has deleted the lease
 
 
 def read_lease(session: Session, pool: str) -> PoolLease:

@@ -39,7 +39,7 @@ def gate():
 RESUMES = """
 import os, pathlib, signal
 saved = pathlib.Path(os.environ["PACELINE_CHECKPOINT"], "step")
-print("resumed at", saved.read_text() if saved.exists() else "nothing", flush=True)
+print("resumed at", saved.read_text() if saved.exists() else "0", flush=True)
 if saved.exists(): raise SystemExit(0)
 saved.write_text("41")
 print("saved", flush=True)

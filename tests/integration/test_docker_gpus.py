@@ -99,12 +99,12 @@ def test_stopped_container_resumes_once_no_other_container_uses_its_gpus(engine:
     stopped = engine.idle("stopped", "0,1", started=True)
     engine.client.kill(stopped)
     engine.client.wait(stopped)
-    rival = engine.idle("rival", "1", started=True)
+    other = engine.idle("other", "1", started=True)
     job = engine.runtime_with(2).reattach(stopped)
-    with pytest.raises(RuntimeUnavailableError, match=f"gpus: container {stopped[:12]} .*GPU 1 by .*{rival[:12]}"):
+    with pytest.raises(RuntimeUnavailableError, match=f"gpus: container {stopped[:12]} .*GPU 1 by .*{other[:12]}"):
         job.restart()
     assert job.status().state == "exited"
-    engine.client.remove_container(rival, force=True)
+    engine.client.remove_container(other, force=True)
     job.restart()
     assert job.status().state == "running"
 
@@ -116,11 +116,11 @@ def test_restart_is_undone_if_its_gpu_has_just_been_assigned(engine: Engine, mon
     job = engine.runtime_with(1).reattach(stopped)
     start = engine.client.start
 
-    def start_after_rival(container: str) -> None:
-        engine.idle("rival", "0", started=False)
+    def start_after_another_assignment(container: str) -> None:
+        engine.idle("other", "0", started=False)
         start(container)
 
-    monkeypatch.setattr(engine.client, "start", start_after_rival)
+    monkeypatch.setattr(engine.client, "start", start_after_another_assignment)
     with pytest.raises(RuntimeUnavailableError, match=r"GPU 0 by container .* \(created\)"):
         job.restart()
     assert job.status().state == "exited"

@@ -200,7 +200,7 @@ def test_restarted_job_has_its_checkpoint_and_continues_its_output(harness: Harn
     assert (job.status().exit_code, job.status().reason) == (137, "killed (SIGKILL)")
     job.restart()
     lines += read_to_end(job)
-    assert lines == ["resumed at nothing", "saved", "resumed at 41"]
+    assert lines == ["resumed at 0", "saved", "resumed at 41"]
     assert job.status().exit_code == 0
     job.remove()
 

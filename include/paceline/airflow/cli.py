@@ -72,7 +72,7 @@ def _parser() -> argparse.ArgumentParser:
         action.add_argument("task", metavar="TASK")
         action.add_argument("--map-index", type=int, default=-1, help="index of a mapped task")
         action.set_defaults(run=run)
-    change.add_argument("value", metavar="DEADLINE", help='as "15m", "PT15M", seconds, or "2030-01-31T18:00:00Z"')
+    change.add_argument("value", metavar="DEADLINE", help='"15m", "PT15M", seconds, or "2030-01-31T18:00:00Z"')
     clean.add_command(commands, [login], _connect)
     fleet.add_command(commands)
     simulate.add_command(commands)

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
-MAX_PROBLEMS = 50  # of a report
-_NAMES = 5  # of columns or categories, in a sentence
+MAX_PROBLEMS = 50  # maximum number of problems in a report
+_NAMES = 5  # maximum number of columns or categories that a sentence names
 
 
 @dataclass(frozen=True)

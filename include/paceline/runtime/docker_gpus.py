@@ -39,7 +39,7 @@ def assign(
     """Create a container with ``count`` GPUs that no other container uses, and return its id.
 
     Another process may assign the same GPUs at the same time. Each process first creates its container and then looks
-    for a rival, so at least one of the two sees the other, removes its own container and chooses again.
+    for a conflict, so at least one of two processes finds it, removes its own container and chooses again.
 
     Raises
     ------
@@ -50,10 +50,10 @@ def assign(
     """
     found = ""
     for attempt in range(_ATTEMPTS):
-        time.sleep(attempt * random.random() / 2)  # noqa: S311 - the rivals must not choose again at the same time
+        time.sleep(attempt * random.random() / 2)  # noqa: S311 - two processes must not choose again in step
         container = create(_choose(client, ids, count))
         try:
-            found = rivals(client, container)
+            found = describe_conflicts(client, container)
         except BaseException:
             remove(container)
             raise
@@ -63,7 +63,7 @@ def assign(
     raise RuntimeUnavailableError(f"gpus: got {count}, expected GPUs that no other container uses: {found}")
 
 
-def rivals(client: APIClient, container: str) -> str:
+def describe_conflicts(client: APIClient, container: str) -> str:
     """Describe the other containers that use one of this container's GPUs; return an empty text if there are none."""
     listed = _with_gpus(client)
     own = {gpu for one in listed if one["Id"] == container for gpu in _gpus_of(one)}

@@ -176,10 +176,10 @@ class DockerJob:
         self._follower.close()
 
     def _check_gpus(self) -> None:
-        rivals = docker_gpus.rivals(self._client, self._container)
-        if rivals:
+        conflicts = docker_gpus.describe_conflicts(self._client, self._container)
+        if conflicts:
             raise RuntimeUnavailableError(
-                f"gpus: container {self._container[:12]} waits for its GPUs, in use: {rivals}"
+                f"gpus: container {self._container[:12]} waits for its GPUs, in use: {conflicts}"
             )
 
     def _inspect(self) -> Mapping[str, Any] | None:

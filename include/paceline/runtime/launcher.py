@@ -74,7 +74,7 @@ class _Launch:
         self._kill_at: float | None = None
         self._out_of_memory = False
         self._claim_gpus()
-        for earlier in (scratch.end, scratch.stop, scratch.usage):  # of the launch before a restart
+        for earlier in (scratch.end, scratch.stop, scratch.usage):  # files of the launch before a restart
             earlier.unlink(missing_ok=True)
         self._group = self._make_group()
 

@@ -12,7 +12,7 @@ from paceline.elastic import TeamConfiguration, TeamSample
 from paceline.elastic.reassign import PERIOD_S
 from paceline.elastic.window import link_busy_share
 
-_MAX_ITERATIONS, _TOLERANCE = 200, 1e-9  # of the fixed-point iteration
+_MAX_ITERATIONS, _TOLERANCE = 200, 1e-9  # limits of the fixed-point iteration
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ class Loop(Generic[T]):
         self.epoch = 0
         self.done = 0
         self.loader = loader
-        self.number = 0  # of this loop, counted since checkpoint()
+        self.number = 0  # number of this loop, counted since checkpoint()
         self._length = data.epoch_length(loader)
         self._given_total = None if total is None else whole_number("total", total)
         if not hasattr(loader, "__iter__") and not hasattr(loader, "__getitem__"):

@@ -49,7 +49,7 @@ class Session:
         self.terminating = False
         self._values: dict[str, Callable[[], float]] = {}
         self._report_counts: Counter[str] = Counter()
-        self._resamples: dict[str, Resamples] = {}  # of metrics that no line contains yet
+        self._resamples: dict[str, Resamples] = {}  # resamples of metrics that no line contains yet
         self._display: Display | None = None
         self._next_report_s = float("-inf")
         self._report_pending = False
@@ -164,7 +164,7 @@ class Session:
             atexit.register(ranks.announce_end)
             self.terminating = True
             self.loop.check_now()
-            if self.worker is not None and self.worker.waiting:  # for a batch, or for the return of its server
+            if self.worker is not None and self.worker.waiting:  # the worker waits for a batch, or for a lost server
                 raise SystemExit(EXIT_TERMINATED)
         elif self.loop is None and _in_loop(frame):
             self.resend_sigterm()

@@ -89,7 +89,7 @@ class Job:
         """Store a sample; the first one is the job's request for devices."""
         if now_s < self.arrives_s:
             return
-        known = self.state != "waiting" or self.name != "endless"  # of one job, the speed is unknown at first
+        known = self.state != "waiting" or self.name != "endless"  # the speed of one job is unknown at first
         self.store.samples[self.name] = {
             "state": self.state, "t_s": now_s, "updated_at": (_START + timedelta(seconds=now_s)).isoformat(),
             "progress_pct": 1.0, "setpoint_pct": 1.0, "devices": self.held, "min_devices": float(self.min_devices),
@@ -136,7 +136,7 @@ class Cluster:
         ]
         alone = Job(_ALONE, 0.0, 150, 500, 1, 2, self.store, shared=False, state="training", held=2.0)
         self.jobs.append(alone)
-        self._ids = list(range(_ARBITERS))  # of the task instances of the arbiters
+        self._ids = list(range(_ARBITERS))  # ids of the arbiters' task instances
         self._arbiters = [Arbiter(DEVICES, quantum=1, every_s=30.0) for _ in self._ids]
         self._seen: list[tuple[int, dict[str, tuple[Any, Any]]]] = [(-1, {}) for _ in self._ids]
         self._late: list[tuple[int, int, dict[str, tuple[Any, Any]]]] = []

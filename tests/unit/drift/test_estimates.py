@@ -374,7 +374,7 @@ def test_window_without_predictions_is_bad_data_and_has_no_estimate(make: Any, m
         [problem] = report.quality
         assert (problem.kind, problem.column, problem.severe) == ("no values", name, True)
     rare = reference.assign(**{name: reference[name].where(reference.index < 1)})
-    report = compare_windows(rare, current.assign(**{name: missing}))  # by chance
+    report = compare_windows(rare, current.assign(**{name: missing}))  # values are missing by chance
     assert (report.verdict, report.quality) == ("no drift", ())
 
 
@@ -417,7 +417,7 @@ def test_report_with_an_estimate_round_trips_through_json(report: DriftReport) -
     assert len(report.estimate.periods) == 12
     assert DriftReport.from_dict(report.to_dict()) == report
     data = report.to_dict()
-    del data["estimate"]  # of an earlier version
+    del data["estimate"]  # a report of an earlier version
     assert DriftReport.from_dict(data).estimate is None
 
 

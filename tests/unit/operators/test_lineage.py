@@ -94,7 +94,7 @@ def test_drift_sensor_reports_its_windows_and_the_drifted_features(windows: Path
     assert (facet.referenceRows, facet.currentRows) == (500, 500)
     (usage,) = facet.driftedFeatures
     assert (usage.name, usage.test) == ("usage", "Kolmogorov-Smirnov")
-    assert usage.effect == pytest.approx(0.38, abs=0.06)  # of two normal distributions one standard deviation apart
+    assert usage.effect == pytest.approx(0.38, abs=0.06)  # effect of a shift by one standard deviation
     assert usage.adjustedPValue < 1e-9 < 0.1 < usage.psi
 
 

@@ -19,7 +19,7 @@ from paceline.run.settings import Settings
 
 from .conftest import SimulatedClock, SimulatedJob
 
-KEPT_KEYS = {"pace", "history", "result"}  # after the end of the job
+KEPT_KEYS = {"pace", "history", "result"}  # keys that remain after the end of the job
 
 
 class EngineJob(SimulatedJob):

@@ -89,7 +89,7 @@ class Follower(BatchSource):
         """End the process if the training code has left the loop, because the code after the loop must not run here."""
         if self._must_stay:
             error = sys.exc_info()[1]
-            if error is not None and not isinstance(error, GeneratorExit):  # in the loader or in its data set
+            if error is not None and not isinstance(error, GeneratorExit):  # an error in the loader or in its data set
                 traceback.print_exc()
             log(f"a data-parallel process left the loop at {_training_line()} (error or break): the process ends")
             os._exit(1)

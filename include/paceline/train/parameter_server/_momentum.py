@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-_BATCHES = 10  # of this worker, over which the number of other batches is averaged
+_BATCHES = 10  # number of this worker's batches over which the other workers' batches are averaged
 
 
 class FollowingMomentum:

@@ -53,8 +53,8 @@ class FollowingScheduler:
         self._state: dict[str, Any] = {
             "batchwise": False,
             "first": None,  # after the batch with the first step: the steps, and this worker's batches
-            "batches": 0,  # of this worker since then
-            "steps": 0,  # of the training code since then
+            "batches": 0,  # this worker's batches since then
+            "steps": 0,  # steps of the training code since then
             "epoch": 0,  # the newest
             "previous": None,  # epoch of the previous batch
             "ended": False,  # whether this worker has seen the end of this epoch

@@ -26,7 +26,7 @@ _POLL_S = 0.05
 _MAX_SAVE_FRACTION, _MIN_SAVE_INTERVAL_S = 0.02, 1.0
 # After training has ended, lost workers have this many seconds to reconnect and to learn that training is over.
 _END_NOTICE_S = 30.0
-_MAX_SAMPLES = 1 << 28  # of an epoch: its order takes 2 GiB
+_MAX_SAMPLES = 1 << 28  # maximum samples of an epoch; their order takes 2 GiB
 
 
 def allocate_order(length: int) -> torch.Tensor:

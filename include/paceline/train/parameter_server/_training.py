@@ -60,7 +60,7 @@ class SharedTraining:
         self._batch_s: dict[str, float] = {}
         self._reported: dict[str, float] = {}
         self._monitor: Monitor | None = None  # only if the script uses ``until``
-        self._max_epochs = 0  # as in the script
+        self._max_epochs = 0  # number of epochs in the script
         self._reports: dict[str, int] = {}  # by worker: number of reports of the monitored metric
         self._order_request: tuple[str, float] | None = None  # worker and time of the request
         # Workers that joined this or an earlier server, have not left, and do not know that training is over.

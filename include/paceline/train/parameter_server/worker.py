@@ -100,7 +100,7 @@ class TrainingWorker(BatchSource):
         self._next_keep_s = float("-inf")
         self._state: Any = None  # the state at the start of the current batch
         self._loader: Any = None
-        self._batch_size = 1  # of the script's loader
+        self._batch_size = 1  # batch size of the script's loader
         self._until: Converged | None = None
         self._epochs = epochs
         self._began_s = self._update_s = self._idle_s = 0.0

@@ -37,7 +37,7 @@ def test_summary_has_the_documented_keys() -> None:
     }
 
 
-def test_summary_of_a_failed_run_without_results() -> None:
+def test_summary_of_a_failed_run_has_no_results() -> None:
     summary = summarise({task: {} for task in ("drift", "prepare", "train", "evaluate", "promote")}, "failed")
     assert (summary["drift_detected"], summary["drifted_features"], summary["promoted"]) == (False, 0, False)
     assert (summary["runtime"], summary["finished_s"], summary["dag_run_state"]) == (None, None, "failed")

@@ -31,15 +31,15 @@ class TriggerState:
     """The state that an event trigger keeps between its checks.
 
     ``check`` is the digest of the check. ``parts`` are all ``drifted_parts`` since the last check without drift.
-    ``window`` identifies the newest window, ``looks`` counts its checks, and ``rows`` is its number of rows at the last
-    check. ``fired`` identifies the newest windows that have fired. ``fired_at`` is the time of the last event (ISO
-    8601), or "".
+    ``window`` identifies the newest window, ``check_count`` is the number of its checks, and ``rows`` its number of
+    rows at the last one. ``fired`` identifies the newest windows that have fired. ``fired_at`` is the time of the last
+    event (ISO 8601), or "".
     """
 
     check: str = ""
     parts: tuple[str, ...] = ()
     window: str = ""
-    looks: int = 0
+    check_count: int = 0
     rows: int = 0
     fired: tuple[str, ...] = ()
     fired_at: str = ""
@@ -59,7 +59,7 @@ class TriggerState:
         try:
             state: dict[str, Any] = dict(stored)  # type: ignore[call-overload]
             parts, fired = (tuple(map(str, state.get(key) or ())) for key in ("parts", "fired"))
-            numbers = {key: int(state.get(key) or 0) for key in ("looks", "rows")}
+            numbers = {key: int(state.get(key) or 0) for key in ("check_count", "rows")}
             texts = {key: str(state.get(key) or "") for key in ("check", "window", "fired_at")}
             if texts["fired_at"]:
                 parse_time(texts["fired_at"])
@@ -115,7 +115,7 @@ def decide_new_window(
     """Check the current window, unless it has fired or has hardly grown since its last check; fire if it has drifted.
 
     The checks of one window share the significance, so that a window that grows causes no more false alarms than a
-    complete one; see ``look_significance``.
+    complete one; see ``significance_of_check``.
     """
     settings = check.settings
     digest = check.fingerprint()
@@ -131,26 +131,28 @@ def decide_new_window(
         or is_cooling_down(known.fired_at, now, cooldown_s)
     ):
         return EventDecision(False, known, None)
-    looks = known.looks + 1
-    spent = dataclasses.replace(settings, significance=look_significance(settings.significance, looks))
+    number = known.check_count + 1
+    spent = dataclasses.replace(settings, significance=significance_of_check(settings.significance, number))
     report = dataclasses.replace(check, settings=spent).compare(window, now)
     if report.verdict == "bad data":
         return EventDecision(False, known, report)  # check the window again until its data is repaired
-    state = dataclasses.replace(known, looks=looks, rows=window.rows)
+    state = dataclasses.replace(known, check_count=number, rows=window.rows)
     if not report.needs_training:
         return EventDecision(False, state, report)
     fired = (*known.fired, window.identity)[-_REMEMBERED:]
     return EventDecision(True, dataclasses.replace(state, fired=fired, fired_at=now.isoformat()), report)
 
 
-def look_significance(significance: float, look: int) -> float:
-    """Return the share of ``significance`` for check number ``look`` of a growing window; the shares add up to it.
+def significance_of_check(significance: float, number: int) -> float:
+    """Return the share of ``significance`` for check ``number`` of a growing window; the shares add up to it.
 
     The first check, the only one of a window that arrives complete, gets 61 %. This is an alpha-spending sequence
     (K. K. G. Lan and D. L. DeMets, "Discrete sequential boundaries for clinical trials", Biometrika 70, 1983) that
-    falls with the square of ``look``.
+    falls with the square of ``number``.
 
-    >>> round(look_significance(0.01, 1), 5), round(sum(look_significance(0.01, k) for k in range(1, 10_000)), 4)
-    (0.00608, 0.01)
+    >>> round(significance_of_check(0.01, 1), 5)
+    0.00608
+    >>> round(sum(significance_of_check(0.01, number) for number in range(1, 10_000)), 4)
+    0.01
     """
-    return significance * 6.0 / (math.pi * look) ** 2
+    return significance * 6.0 / (math.pi * number) ** 2

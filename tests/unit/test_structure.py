@@ -132,7 +132,7 @@ def test_packages_import_only_from_lower_layers() -> None:
 def test_private_modules_have_a_leading_underscore() -> None:
     """A module whose name begins with an underscore is imported only in its package, any other module also elsewhere.
 
-    Unit tests may test the inside of a package.
+    Unit tests may import the private modules of a package.
     """
     importers = [
         (path, name if path.name == "__init__.py" else name.rpartition(".")[0]) for name, path in modules().items()

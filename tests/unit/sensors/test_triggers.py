@@ -20,7 +20,7 @@ from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 from paceline.drift import DriftReport, FeatureDrift
 from paceline.errors import InvalidInputError
 from paceline.sensors import DriftEventTrigger, DriftTrigger, triggers
-from paceline.sensors._decision import TriggerState, decide_new_drift, decide_new_window, look_significance
+from paceline.sensors._decision import TriggerState, decide_new_drift, decide_new_window, significance_of_check
 from paceline.sensors.check import DriftCheck
 from paceline.sensors.windows import DataWindow
 
@@ -139,15 +139,15 @@ def test_each_window_with_drift_fires_once_although_it_grows(tmp_path: Path) -> 
 def test_growing_window_is_checked_at_each_quarter_with_less_significance(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looks: list[tuple[int, float]] = []
+    checks: list[tuple[int, float]] = []
 
     def compare(self: DriftCheck, window: DataWindow, now: datetime) -> DriftReport:
-        looks.append((window.rows, self.settings.significance))
+        checks.append((window.rows, self.settings.significance))
         return make_report()
 
     monkeypatch.setattr(DriftCheck, "compare", compare)
     windows_fired(tmp_path, [make_batch(1, rows, 0.0) for rows in (99, 100, 124, 125, 125, 150, 157)])
-    assert looks == [(rows, look_significance(0.01, look)) for look, rows in enumerate((100, 125, 157), 1)]
+    assert checks == [(rows, significance_of_check(0.01, number)) for number, rows in enumerate((100, 125, 157), 1)]
 
 
 # --- serialization ---------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from .machines import LIMIT_S
 EPOCHS, SAMPLES = 3, 12
 
 
-class Fives(Sampler):
+class BatchesOfFive(Sampler):
     """A batch sampler without the attribute ``batch_size``."""
 
     def __init__(self, indices):
@@ -30,12 +30,12 @@ class Fives(Sampler):
         return -(-len(self.indices) // 5)
 
 
-class Names(Fives):
+class BatchesOfNames(BatchesOfFive):
     def __iter__(self):
         yield ["first", "second"]
 
 
-class Nothing(Fives):
+class EmptyBatches(BatchesOfFive):
     def __iter__(self):
         yield []
 
@@ -71,7 +71,7 @@ def dataset(samples=SAMPLES):
 
 
 def test_batch_sampler_without_a_batch_size_keeps_the_size_of_its_batches(train_as_worker):
-    batches = train_as_worker(DataLoader(dataset(), batch_sampler=Fives(range(SAMPLES))), epochs=1)
+    batches = train_as_worker(DataLoader(dataset(), batch_sampler=BatchesOfFive(range(SAMPLES))), epochs=1)
     assert [len(batch) for batch in batches] == [5, 5, 2]
 
 
@@ -86,8 +86,8 @@ def test_numpy_and_torch_indices_are_sent_as_integers(train_as_worker):
 @pytest.mark.parametrize(
     ("sampler", "reason"),
     [
-        (Names, "sampler: got 'first', expected whole numbers as indices, for training on several machines"),
-        (Nothing, "batch_sampler: got 'no samples in the first batch', expected batches with at least one sample"),
+        (BatchesOfNames, "sampler: got 'first', expected whole numbers as indices, for training on several machines"),
+        (EmptyBatches, "batch_sampler: got 'no samples in the first batch', expected batches with at least one sample"),
     ],
 )
 def test_unsuitable_batch_sampler_is_rejected(train_as_worker, sampler, reason):

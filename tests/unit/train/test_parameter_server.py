@@ -351,7 +351,7 @@ def test_connections_that_send_no_message_are_closed_after_the_handshake_timeout
                 connection.sendall(struct.pack("!i", 1000) if sent else b"")
         stop = threading.Event()
         closing.callback(stop.set)
-        threading.Thread(target=drip, args=(silent, sent, stop), daemon=True).start()
+        threading.Thread(target=send_repeatedly, args=(silent, sent, stop), daemon=True).start()
         answer = None
         while answer is None:
             try:
@@ -367,7 +367,7 @@ def test_connections_that_send_no_message_are_closed_after_the_handshake_timeout
     assert answer == {"kind": "welcome"}
 
 
-def drip(connections, sent, stop):
+def send_repeatedly(connections, sent, stop):
     """Send ``sent`` on each connection every 0.05 s."""
     while not stop.wait(0.05):
         for connection in connections:

@@ -118,7 +118,7 @@ class FollowingScheduler:
             self._restore(self._before)
             least = most
         try:
-            with warnings.catch_warnings():  # a worker that joins late makes steps before the first of its optimizer
+            with warnings.catch_warnings():  # a late worker steps the scheduler before its optimizer
                 warnings.simplefilter("ignore")
                 while scheduler.last_epoch < least:
                     scheduler.step()

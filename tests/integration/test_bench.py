@@ -60,7 +60,7 @@ class GatedRuntime(DockerRuntime):
     [(1, False), (3, False), (3, True)],
     ids=["at-its-first-container", "at-its-last-container", "after-all-have-started"],
 )
-def test_bench_closed_by_another_thread_leaves_nothing(
+def test_bench_closed_by_another_thread_leaves_no_container(
     docker_client: docker.APIClient, trainer_image: str, nth: int, is_training: bool
 ) -> None:
     machines = [Machine(name=name, kind="part", cores=0.3, memory_gib=1) for name in ("a", "b")]
@@ -85,7 +85,7 @@ def test_bench_closed_by_another_thread_leaves_nothing(
     assert runtime.reached.wait(60)
     if is_training:
         runtime.gate.set()
-    bench.close()  # the bench does not know the container yet whose ``start`` call is blocked
+    bench.close()  # the bench does not yet know the container whose ``start`` call is blocked
     runtime.gate.set()
     thread.join(60)
     assert not thread.is_alive()

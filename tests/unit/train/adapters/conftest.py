@@ -1,4 +1,4 @@
-"""Fixtures: trainings by a boosting library that signals end, and a session without environment variables of a job."""
+"""Fixtures: trainings by a boosting library, ended by signals, and a session without environment variables of a job."""
 
 import json
 import os

@@ -20,7 +20,7 @@ from paceline.train import output_dir, stop_early
 from paceline.train.adapters.huggingface import PacelineCallback
 
 
-class Ends(TrainerCallback):
+class EndingCallback(TrainerCallback):
     """Ends the process or training at the end of a step."""
 
     def __init__(self, options, restarts):
@@ -46,7 +46,7 @@ def train(options, restarts):
     model = GPT2LMHeadModel(GPT2Config(vocab_size=40, n_positions=4, n_embd=8, n_layer=1, n_head=1))
     data = [{"input_ids": (row := [k, (k * 7) % 40, (k * 3) % 40]), "labels": row} for k in range(30)]
     arguments = {"num_train_epochs": 3, "save_strategy": "no", "logging_steps": 2, "eval_strategy": "epoch"}
-    callbacks = [PacelineCallback(every_s=0), Ends(options, restarts)]
+    callbacks = [PacelineCallback(every_s=0), EndingCallback(options, restarts)]
     if options.get("early_stopping"):
         callbacks.append(EarlyStoppingCallback(1, 10.0))
     args = TrainingArguments(

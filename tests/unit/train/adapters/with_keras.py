@@ -19,7 +19,7 @@ from paceline.train.adapters.keras import PacelineCallback
 keras.config.disable_interactive_logging()
 
 
-class Ends(keras.callbacks.Callback):
+class EndingCallback(keras.callbacks.Callback):
     """Ends the process or training at the start of a batch."""
 
     def __init__(self, options, restarts):
@@ -46,7 +46,7 @@ def train(options, restarts):
     layers = [keras.layers.Dense(8, "relu"), keras.layers.Dropout(0.2), keras.layers.Dense(1)]
     model = keras.Sequential([keras.Input((4,)), *layers])
     model.compile(keras.optimizers.Adam(0.02), "mse", metrics=["mae"], **options.get("compile", {}))
-    callbacks = [PacelineCallback(every_s=0), Ends(options, restarts)]
+    callbacks = [PacelineCallback(every_s=0), EndingCallback(options, restarts)]
     if options.get("early_stopping"):
         callbacks.append(keras.callbacks.EarlyStopping(min_delta=100.0, patience=1))
     arguments = {"epochs": 3, "batch_size": 4, "validation_split": 0.0, "verbose": 0} | options.get("fit", {})

@@ -43,7 +43,7 @@ class Regression(lightning.LightningModule):
         return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.7)]
 
 
-class Ends(Callback):
+class EndingCallback(Callback):
     """Ends the process or training at the start of a batch."""
 
     def __init__(self, options, restarts):
@@ -60,7 +60,7 @@ def train(options, restarts):
     lightning.seed_everything(0, verbose=False)
     x = torch.randn(30, 4, generator=torch.Generator().manual_seed(1))
     data = TensorDataset(torch.arange(30), x, x.square().sum(1))
-    callbacks = [PacelineCallback(every_s=0), Ends(options, restarts)]
+    callbacks = [PacelineCallback(every_s=0), EndingCallback(options, restarts)]
     if options.get("early_stopping"):
         callbacks.append(EarlyStopping("val_loss", patience=0, min_delta=100.0))
     if options.get("epoch_hook"):

@@ -63,7 +63,7 @@ class CountingPolicy(TimedPolicy):
         return allocation
 
 
-# Constructors from the pause of a change, which every policy with such a parameter plans for.
+# Constructors of the policies. The argument is the pause of a change, for policies that plan for it.
 POLICIES: Mapping[str, Callable[[float], Policy]] = {
     "edf, as requested": lambda pause_s: edf(sizes.requested),
     "edf, fastest": lambda pause_s: edf(sizes.fastest),

@@ -68,6 +68,6 @@ def _differences(machine: Machine, info: dict[str, Any]) -> Iterator[str]:
         yield f"has {info['MemTotal'] / 2**30:.1f} GiB of memory, expected {machine.memory_gib:g}"
     reported = reported_by(info)
     if reported and len(reported) < machine.gpus:
-        yield f"its engine reports {len(reported)} GPUs, expected {machine.gpus}"
+        yield f"its engine reports {len(reported)} of {machine.gpus} GPUs"
     if machine.gpus and not reported and not any("nvidia" in name for name in info.get("Runtimes", {})):
         yield f"its engine has no GPU runtime, expected {machine.gpus} GPUs"

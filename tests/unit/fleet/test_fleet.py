@@ -144,7 +144,7 @@ def test_check_compares_the_gpus_that_an_engine_reports(write_fleet):
         engine.info()["DiscoveredDevices"] = [{"ID": f"nvidia.com/gpu={index}"} for index in range(gpus)]
         return [problem for one in check(load(write_fleet(FLEET)), lambda worker: engine) for problem in one.problems]
 
-    assert problems_with(1) == ["its engine reports 1 GPUs, expected 2"]
+    assert problems_with(1) == ["its engine reports 1 of 2 GPUs"]
     assert problems_with(2) == []
 
 

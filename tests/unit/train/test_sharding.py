@@ -124,7 +124,7 @@ def test_held_shard_applies_an_update_once_when_it_is_committed():
     assert holder.commit("a", 7, staleness=3)
     assert not holder.commit("a", 7, staleness=0)
     assert not holder.commit("b", 8, staleness=0)
-    assert holder.read(1).tolist() == [1.0, 0.5], "the first number is added to, the second is averaged"
+    assert holder.read(1).tolist() == [1.0, 0.5], "changes of number 1 add up, those of number 2 are averaged"
     assert holder.read(2) is None
     with pytest.raises(ValueError, match="not finite"):
         holder.store("a", 1, 9, torch.tensor([1.0, float("nan")]))

@@ -291,7 +291,7 @@ class TrainingWorker(BatchSource):
         self._idle_s += now_s - began_s
 
     def _restore_kept(self) -> None:
-        """Continue from the state that the server has kept of this worker's previous process, or of another worker."""
+        """Continue from the state that the server keeps for this worker's previous process, or for another worker."""
         if not self._kept:
             return
         self._received = None

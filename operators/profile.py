@@ -69,8 +69,9 @@ class ProfileOperator(JobOperator):
     Returns
     -------
     dict
-        ``profiled`` and ``kept`` map each kind of device to the reason. ``report`` has one row per function of the new
-        profiles, with the function's error in percent, as in the paper's Table I.
+        ``profiled`` maps each kind of device with a new profile to the reason for profiling it, and ``kept`` each other
+        kind to the reason for keeping its profile. ``report`` has one row per function of the new profiles, with the
+        function's error in percent, as in the paper's Table I.
 
     Examples
     --------

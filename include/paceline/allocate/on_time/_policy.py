@@ -15,8 +15,8 @@ from paceline.allocate.on_time.promises import plan_with_promises
 from paceline.errors import InvalidInputError
 
 _MAX_SWAP_JOBS = 1000  # with more jobs, replacing larger jobs by smaller jobs takes too long
-# Fractions of the pool that chosen jobs may fill. Some devices stay idle because no job can use that number of devices.
-_FILL_FRACTIONS = (0.8, 0.6)
+# Fraction of the pool that chosen small jobs may fill. Some devices stay idle because no job can use that number.
+_FILL_FRACTION = 0.6
 
 
 class OnTime:
@@ -118,9 +118,9 @@ class OnTime:
         return [due[index] for index in sorted(plan)], [case for case in cases if case.planned is None]
 
     def _better_plan(self, planner: Planner, plan: Plan, feasible: Sequence[int]) -> Plan:
-        """Return the best of ``plan``, the last plan, and plans that prefer small jobs."""
+        """Return the best of ``plan``, the last plan, and a plan that prefers small jobs."""
         due = planner.due
-        most, *small = planner.small_jobs(feasible, (1.0, *_FILL_FRACTIONS))
+        most, small = planner.small_jobs(feasible, (1.0, _FILL_FRACTION))
         if len({due[index].job.weight for index in feasible}) == 1 and len(plan) >= len(most):
             return plan  # as many jobs as the upper bound
         # The last plan is still feasible, so the new plan must not be worse. Each job keeps its number of devices,
@@ -130,13 +130,8 @@ class OnTime:
         fewest = {name: last.max_devices for name, last in self._last.items() if last is not None}
         repeated = planner.reserve_in_order(order, min_devices=fewest, better_than=planner.weight(plan))
         best = plan if planner.weight(plan) >= planner.weight(repeated) else repeated
-        for chosen in small:
-            most_weight = planner.weight(best)
-            if planner.weight(chosen) > most_weight:
-                other = planner.reserve_in_order(sorted(chosen), better_than=most_weight)
-                if planner.weight(other) > most_weight:
-                    best = other
-        return best
+        other = planner.reserve_in_order(sorted(small), better_than=planner.weight(best))
+        return other if planner.weight(other) > planner.weight(best) else best
 
     def _reason(self, case: JobCase, count: int, now_s: float) -> str:
         if case.planned is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from math import inf
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ from paceline.allocate.on_time.curve import ROUNDING, Ints, SpeedUpCurve
 _LEAST_WORK = 1e-300  # so that a job without work ends in a span in which it has devices
 
 _Run = tuple[float, float, int]  # begin, end, and number of devices between them
+_devices_of = itemgetter(2)
 
 
 class Reservation(NamedTuple):
@@ -137,7 +139,7 @@ class Capacity:
         planned = _follow(runs, curve, count, work, held, change_s, wait_s)
         if planned is None:
             # More devices than are free in any span make no difference.
-            counts = curve.counts[first + 1 : bisect_left(curve.counts, max(number for *_, number in runs)) + 1]
+            counts = curve.counts[first + 1 : bisect_left(curve.counts, max(map(_devices_of, runs))) + 1]
             enough = bisect_left(counts, True, key=lambda count: _most_work(runs, curve, count) >= work)
             for count in counts[enough:]:
                 planned = _follow(runs, curve, count, work, held, change_s, wait_s)
@@ -190,14 +192,10 @@ class Capacity:
     def _runs(self, curve: SpeedUpCurve, spans: int) -> list[_Run]:
         """Return the largest useful numbers of free devices in the first spans, without repetition."""
         devices = curve.largest_up_to.take(self._free_devices()[:spans], mode="clip")
-        ends_s, runs, begin_s = self._spans.ends_list_s, [], self._spans.now_s
         last = (devices[1:] != devices[:-1]).nonzero()[0]
-        for index, number in zip(
-            [*last.tolist(), spans - 1], [*devices.take(last).tolist(), int(devices[-1])], strict=True
-        ):
-            runs.append((begin_s, ends_s[index], number))
-            begin_s = ends_s[index]
-        return runs
+        ends_s = [self._spans.ends_list_s[index] for index in [*last.tolist(), spans - 1]]
+        numbers = [*devices.take(last).tolist(), int(devices[-1])]
+        return list(zip([self._spans.now_s, *ends_s], ends_s, numbers, strict=False))
 
     def ends_s(self, curve: SpeedUpCurve, work: float, change_s: float = 0.0) -> dict[int, float]:
         """Return the end time of a job for each maximum number of devices; after the last deadline, all are free."""
@@ -255,7 +253,7 @@ def _follow(
 ) -> Reservation | None:
     """Return the reservation of at most ``count`` devices that completes the work; ``None`` if it ends too late."""
     taken: list[tuple[float, int]] = []
-    done = device_s = 0.0
+    done, device_s, speed_of = 0.0, 0.0, curve.speed_of
     now, moves_s = held, wait_s + runs[0][0]  # the current number of devices, and the end of the pause after its change
     for begin_s, end_s, free in runs:
         number = free if free < count else count
@@ -263,7 +261,7 @@ def _follow(
             taken.pop()
         elif number != now:
             now, moves_s = number, begin_s + change_s
-        speed, from_s = curve.speed_of[number], max(begin_s, moves_s)
+        speed, from_s = speed_of[number], moves_s if moves_s > begin_s else begin_s
         if speed and end_s > from_s:
             added = speed * (end_s - from_s)
             if done + added >= work:

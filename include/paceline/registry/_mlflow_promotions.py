@@ -64,8 +64,8 @@ class PromotionLog:
 
     def aliases(self) -> dict[str, int]:
         """Return the aliases of the model and their versions."""
-        found = self._server.call_if_found("GET", "/registered-models/get", name=self._name)
-        aliases = found["registered_model"].get("aliases", []) if found else []
+        found = self._server.registered_model(self._name)
+        aliases = found.get("aliases", []) if found else []
         return {alias["alias"]: int(alias["version"]) for alias in aliases}
 
     def champion(self) -> int | None:
@@ -183,7 +183,12 @@ def tags_of(version: Mapping[str, Any]) -> dict[str, str]:
 
 
 def create_model(server: MlflowServer, name: str, description: str) -> None:
-    """Create a registered model unless it exists."""
+    """Create a registered model unless it exists.
+
+    A rejected creation makes the server load all versions of the model, so search for it first.
+    """
+    if server.registered_model(name) is not None:
+        return
     try:
         server.call("POST", "/registered-models/create", {"name": name, "description": description})
     except MlflowError as error:

@@ -145,6 +145,14 @@ class MlflowServer:
             if newest or not token:
                 return sorted(found, key=lambda version: int(version["version"]))
 
+    def registered_model(self, name: str) -> dict[str, Any] | None:
+        """Return a registered model, with its aliases, or ``None``.
+
+        ``GET /registered-models/get`` makes the server load all versions of the model; the search does not.
+        """
+        found = self.call("GET", "/registered-models/search", filter=f"name = '{name}'", max_results=1)
+        return next(iter(found.get("registered_models", [])), None)
+
     def write(self, folder: str, path: str, source: UPath) -> tuple[int, str]:
         """Copy a file to ``path`` below the artifact folder ``folder``. Return its size in bytes and SHA-256."""
         served = _served_path(folder)

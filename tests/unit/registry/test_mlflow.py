@@ -206,12 +206,23 @@ def test_promotion_that_came_second_is_removed_even_if_a_response_is_lost(
     seen = late.latest()
     registry.promote(name, 2, reason="better")
     mlflow_server.clear()
-    mlflow_server.lost.add(2)
+    mlflow_server.lost.add(1)
     assert late.append(2, 1, "better", seen=seen) is None
-    assert mlflow_server.changes[2].endswith("model-versions/delete")
+    assert mlflow_server.changes[1].endswith("model-versions/delete")
     assert [one.version for one in registry.history(name)] == [1, 2]
     found = mlflow_server.get("/model-versions/search", filter=f"name = '{name}.promotions'")["model_versions"]
     assert len(found) == 2
+
+
+def test_existing_models_are_not_created_again(
+    mlflow_server: MlflowServer, registry: MlflowRegistry, name: str, tmp_path: Path
+) -> None:
+    registry.register(make_model(tmp_path, "first"), name=name)
+    registry.promote(name, 1, reason="the first")
+    mlflow_server.clear()
+    registry.register(make_model(tmp_path, "second"), name=name)
+    registry.promote(name, 2, reason="better")
+    assert not [change for change in mlflow_server.changes if change.endswith("registered-models/create")]
 
 
 def test_next_promotion_completes_one_whose_writer_has_died(

@@ -120,11 +120,11 @@ class Capacity:
         """
         now_s, end_s = self._spans.now_s, self._spans.last_end_s(deadline_s)
         work = max(work * (1 - ROUNDING), _LEAST_WORK)
-        lowest = bisect_left(curve.counts, min_devices)
+        lowest = bisect_left(curve.counts, min_devices) if min_devices else 0
         # Fewest devices that meet the deadline if as many are always free: after a change, or those that the job has.
         moving_s, staying_s = end_s - now_s - change_s, end_s - now_s - wait_s
         first = max(bisect_left(curve.per_s, work / moving_s), lowest) if moving_s > 0 else len(curve.counts)
-        if curve.speed_of.get(held, 0.0) * staying_s >= work:
+        if held and curve.speed_of.get(held, 0.0) * staying_s >= work:
             index = bisect_left(curve.counts, held)
             if lowest <= index < first and curve.counts[index] == held:
                 first = index
@@ -228,7 +228,8 @@ class Capacity:
         for end_s, number in reservation.runs:
             end = bisect_left(self._spans.ends_list_s, end_s) + 1
             if number:
-                free[begin:end] += sign * number
+                span = free[begin:end]
+                span += sign * number
             begin = end
 
     def _free_devices(self) -> Ints:

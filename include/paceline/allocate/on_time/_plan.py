@@ -10,7 +10,7 @@ from paceline.allocate.on_time._bound import moore_hodgson
 from paceline.allocate.on_time._job import JobCase
 from paceline.allocate.on_time.capacity import Capacity, Reservation
 
-_SWAP_TRIES = 4  # number of the largest planned jobs that are candidates for replacement
+_SWAP_TRIES = 2  # number of the largest planned jobs that are candidates for replacement
 
 Plan = dict[int, Reservation]  # by index of the job, in planning order
 

@@ -123,13 +123,15 @@ class OnTime:
         most, small = planner.small_jobs(feasible, (1.0, _FILL_FRACTION))
         if len({due[index].job.weight for index in feasible}) == 1 and len(plan) >= len(most):
             return plan  # as many jobs as the upper bound
+        best = plan
         # The last plan is still feasible, so the new plan must not be worse. Each job keeps its number of devices,
         # because the plan reserves these devices for other jobs when the job ends.
-        rank = {name: number for number, name in enumerate(self._last)}
-        order = sorted(feasible, key=lambda index: rank.get(due[index].job.name, len(rank)))
-        fewest = {name: last.max_devices for name, last in self._last.items() if last is not None}
-        repeated = planner.reserve_in_order(order, min_devices=fewest, better_than=planner.weight(plan))
-        best = plan if planner.weight(plan) >= planner.weight(repeated) else repeated
+        if any(index not in plan and due[index].job.name in self._last for index in feasible):
+            rank = {name: number for number, name in enumerate(self._last)}
+            order = sorted(feasible, key=lambda index: rank.get(due[index].job.name, len(rank)))
+            fewest = {name: last.max_devices for name, last in self._last.items() if last is not None}
+            repeated = planner.reserve_in_order(order, min_devices=fewest, better_than=planner.weight(plan))
+            best = max(plan, repeated, key=planner.weight)
         other = planner.reserve_in_order(sorted(small), better_than=planner.weight(best))
         return other if planner.weight(other) > planner.weight(best) else best
 

@@ -38,15 +38,11 @@ class Spans:
         exact = {end_s for end_s in exact_s if now_s < end_s < inf}
         self._deadlines = sorted(exact.union(deadlines)) if exact else deadlines
         self._many = len(self._deadlines) > 2 * _EXACT_DEADLINES
-        self._last_end_s: dict[float, float] = {}  # by deadline, because plans ask for the same deadlines repeatedly
 
     def last_end_s(self, deadline_s: float) -> float:
         """Return the last of the deadlines that end a span, up to ``deadline_s``; now if there is none."""
-        end_s = self._last_end_s.get(deadline_s)
-        if end_s is None:
-            index = bisect_right(self._deadlines, deadline_s + ROUNDING * (deadline_s - self.now_s))
-            end_s = self._last_end_s[deadline_s] = self._deadlines[index - 1] if index else self.now_s
-        return end_s
+        index = bisect_right(self._deadlines, deadline_s + ROUNDING * (deadline_s - self.now_s))
+        return self._deadlines[index - 1] if index else self.now_s
 
     @cached_property
     def ends_s(self) -> Floats:

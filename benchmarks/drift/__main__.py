@@ -16,7 +16,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from benchmarks.drift import compared, cost, environments, performance
+from benchmarks.drift import compared, cost, environments, joint, performance
 from benchmarks.drift.embeddings import embedding_rates, print_embeddings
 from benchmarks.drift.frames import ten_features
 from benchmarks.drift.growing import growing_rates, print_growing
@@ -26,7 +26,7 @@ from benchmarks.options import between, writable
 
 ALONE = ("rates", "concept")
 LONG = ("embeddings",)
-WITH_PEERS = ("growing", "tools", "detectors", "performance", "cost")
+WITH_PEERS = ("growing", "tools", "multivariate", "detectors", "performance", "cost")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sections = options.only or (WITH_PEERS if options.peers else ALONE)
     started = time.monotonic()
     result: dict[str, Any] = {"windows": options.windows}
-    if {"tools", "detectors", "cost"} & set(sections):
+    if {"tools", "multivariate", "detectors", "cost"} & set(sections):
         for name in environments.REQUIREMENTS:
             environments.install(name)
     if "rates" in sections:
@@ -71,6 +71,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"False alarms and detected changes of one of ten features in {options.windows} windows, by tool")
         result["tools"] = compared.compare_tools(options.windows)
         compared.print_tools(result["tools"])
+    if "multivariate" in sections:
+        print(f"False alarms and detected changes of a dependence of features in {options.windows} windows, by tool")
+        result["multivariate"] = joint.compare_joint_tests(options.windows)
+        joint.print_joint_tests(result["multivariate"])
     if "detectors" in sections:
         print(f"Alarms in {options.windows} streams after 1,500 rows with a model error of 15 %, by error of 500 rows")
         result["river"] = compared.compare_detectors(options.windows)

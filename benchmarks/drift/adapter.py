@@ -16,33 +16,38 @@ MIB = 2**20
 
 
 def test_windows(folder: Path, tool_name: str) -> dict[str, list[list[str]]]:
-    """Return the columns in which the tool finds drift, for each change and each window of ``folder``."""
+    """Return what the tool reports (see ``Tool``), for each change and each window of ``folder``."""
     import pandas as pd
 
-    from benchmarks.drift.frames import CHANGES, NO_CHANGE, WINDOWS_PER_REFERENCE
+    from benchmarks.drift.frames import CHANGES, REFERENCE, WINDOWS_PER_REFERENCE
+    from benchmarks.drift.joint_tools import JOINT_TOOLS
     from benchmarks.drift.tools import TOOLS, count_in_evidently_report
 
-    tool = TOOLS[tool_name]
-    references = dict(iter(pd.read_parquet(folder / "reference.parquet").groupby("window")))
+    tool = (TOOLS | JOINT_TOOLS)[tool_name]
+    references = dict(iter(pd.read_parquet(folder / f"{REFERENCE}.parquet").groupby("window")))
+    tests: dict[tuple[int, str | None], Any] = {}
     found: dict[str, list[list[str]]] = {}
-    for change in (NO_CHANGE, *CHANGES):
-        columns = [CHANGES[change][0]] if tool.by_column and change in CHANGES else None
-        windows = pd.read_parquet(folder / f"{change}.parquet").groupby("window")
+    for path in sorted(folder.glob("*.parquet")):
+        change = path.stem
+        if change == REFERENCE:
+            continue
+        column = CHANGES[change][0] if tool.by_column and change in CHANGES else None
         found[change] = []
-        for number, (_, window) in enumerate(windows):
-            if number % WINDOWS_PER_REFERENCE == 0:
-                reference = _features(references[number // WINDOWS_PER_REFERENCE], columns)
-                test = tool.prepare(reference, len(window))
-            found[change].append(test(_features(window, columns)))
+        for number, (_, window) in enumerate(pd.read_parquet(path).groupby("window")):
+            key = (number // WINDOWS_PER_REFERENCE, column)
+            reference = _features(references[key[0]], column)
+            if key not in tests:
+                tests[key] = tool.prepare(reference, len(window))
+            found[change].append(tests[key](_features(window, column)))
             if tool_name == "evidently" and number == 0:
-                reported = count_in_evidently_report(reference, _features(window, columns))
+                reported = count_in_evidently_report(reference, _features(window, column))
                 assert reported == len(found[change][0]), f"the report finds {reported} columns"
     return found
 
 
-def _features(window: Any, columns: list[str] | None) -> Any:
+def _features(window: Any, column: str | None = None) -> Any:
     frame = window.drop(columns="window").reset_index(drop=True)
-    return frame if columns is None else frame[columns]
+    return frame if column is None else frame[[column]]
 
 
 def find_changes(path: Path) -> dict[str, list[list[int]]]:
@@ -128,7 +133,7 @@ def count_alarms(folder: Path, tool: str, kind: str) -> dict[str, float]:
     from benchmarks.drift.performance import SCENARIOS
 
     def read(name: str) -> list[Any]:
-        return [_features(frame, None) for _, frame in pd.read_parquet(folder / f"{name}.parquet").groupby("window")]
+        return [_features(frame) for _, frame in pd.read_parquet(folder / f"{name}.parquet").groupby("window")]
 
     references, windows = read("reference"), {name: read(name) for name in SCENARIOS}
     rows = len(references[0]) // REFERENCE_WINDOWS

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.drift.environments import read_result, run_adapter
-from benchmarks.drift.frames import CHANGES, NO_CHANGE, write_windows
+from benchmarks.drift.frames import CHANGES, NO_CHANGE, ten_features, write_windows
 from benchmarks.drift.rates import ERROR_BEFORE, ROWS, detector_rates, make_errors
 from benchmarks.drift.tools import TOOLS
 
@@ -28,8 +28,9 @@ def compare_tools(windows: int, processes: int = 2) -> list[dict[str, Any]]:
     """
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(processes) as pool:
         counts = {n: max(1, windows // 2) if n == max(SIZES) else windows for n in SIZES}
+        changes = {name: change for name, (_, change) in CHANGES.items()}
         for n, count in counts.items():
-            write_windows(Path(folder) / str(n), n, count)
+            write_windows(Path(folder) / str(n), n, count, ten_features, changes)
 
         def measure(cell: tuple[int, str]) -> dict[str, Any]:
             n, tool = cell

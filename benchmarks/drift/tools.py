@@ -25,13 +25,15 @@ class Tool:
     """A tool with one set of settings.
 
     ``environment`` is its environment. If ``by_column``, the result of a column does not depend on other columns, so
-    only the changed column has to be tested.
+    only the changed column has to be tested. A multivariate test has ``settings`` that share most of the work, and
+    returns the names of those that give an alarm instead of columns.
     """
 
     label: str
     environment: str
     prepare: Prepare
     by_column: bool = False
+    settings: tuple[str, ...] = ()
 
 
 def _categorical(frame: pd.DataFrame) -> list[str]:

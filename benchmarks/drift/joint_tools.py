@@ -20,14 +20,9 @@ KERNEL_ROWS = 2000
 
 
 def _paceline(reference: pd.DataFrame, rows: int) -> Test:
-    from paceline.drift import DriftSettings, compare
+    from paceline.drift import compare
 
-    settings = {"defaults": DriftSettings(), "joint_threshold=0.5": DriftSettings(joint_threshold=0.5)}
-
-    def test(current: pd.DataFrame) -> list[str]:
-        return [name for name, value in settings.items() if compare(reference, current, settings=value).drifted]
-
-    return test
+    return lambda current: ["defaults"] if compare(reference, current).drifted else []
 
 
 def _encode(reference: pd.DataFrame, frame: pd.DataFrame) -> pd.DataFrame:
@@ -122,7 +117,7 @@ _P_VALUES = ("p < 0.05", f"p < {SIGNIFICANCE}")
 JOINT_TOOLS = {
     name: Tool(label, environment, prepare, settings=settings)
     for name, label, environment, prepare, settings in (
-        ("joint-paceline", "Paceline", "paceline", _paceline, ("defaults", "joint_threshold=0.5")),
+        ("joint-paceline", "Paceline", "paceline", _paceline, ("defaults",)),
         ("joint-nannyml", "NannyML, classifier", "nannyml", _nannyml_classifier, ("defaults", "3 deviations")),
         ("joint-alibi-folds", "alibi-detect, five folds", "alibi-detect", partial(_alibi, {"n_folds": 5}), _P_VALUES),
         ("joint-alibi", "alibi-detect, one split", "alibi-detect", partial(_alibi, {}), _P_VALUES),

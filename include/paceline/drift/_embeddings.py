@@ -28,8 +28,8 @@ def compare_vectors(reference: pd.Series[Any], current: pd.Series[Any], settings
     At most 5,000 vectors and 64 MiB of each window are compared.
 
     The statistic is the classifier's area under the ROC curve (AUC) on rows from which it has not learned, and the
-    effect is 2 AUC - 1. The principal components do not depend on which window a vector comes from, so the test stays
-    exact.
+    effect is 2 AUC - 1. The principal components do not depend on which window a vector comes from, so they do not bias
+    the test.
 
     >>> import numpy as np, pandas as pd
     >>> rng = np.random.default_rng(0)
@@ -48,5 +48,5 @@ def compare_vectors(reference: pd.Series[Any], current: pd.Series[Any], settings
     vectors: NDArray[np.float64] = np.concatenate([np.stack(series.to_list()).astype(float) for series in chosen])
     labels = np.repeat([0, 1], [len(series) for series in chosen])
     components = PCA(min(COMPONENTS, *vectors.shape), random_state=0).fit_transform(vectors)
-    auc, p_value = distinguish(components, labels, rng)
+    auc, p_value = distinguish(components, labels)
     return TestResult(auc, p_value, max(0.0, 2.0 * auc - 1.0))

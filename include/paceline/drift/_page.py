@@ -146,7 +146,7 @@ def _flatten(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _joint_card(joint: JointDrift) -> str:
-    facts = f"p {_format_p_value(joint.p_value)} (Mann-Whitney, on half of {joint.rows:,} rows)"
+    facts = f"p {_format_p_value(joint.p_value)} (Mann-Whitney, {joint.rows:,} rows)"
     return (
         f'<h2>All features together</h2><article class="card"><header><h3>Domain classifier</h3>{_badge(joint.verdict)}'
         f'</header><p>{escape(joint.reason)}</p><p class="soft num">{escape(facts)}</p></article>'

@@ -28,8 +28,9 @@ class DriftSettings:
         stable data) or its KS statistic or, for categories, its total variation distance reaches ``effect_threshold``
         (0.1: the shares of rows differ by ten percentage points).
     joint_threshold:
-        Smallest relevant area under the ROC curve of a classifier that distinguishes the windows: by all features if no
-        single one has drifted, or by the vectors of an embedding (0.6; 0.5 means that it cannot).
+        Smallest relevant area under the ROC curve (AUC) of a classifier that distinguishes the windows: by all
+        if no single one has drifted, or by the vectors of an embedding. 0.5 means that it cannot; at 0.55, 2 AUC - 1 is
+        the ``effect_threshold``.
     missing_threshold:
         Smallest relevant change of the share of missing values (0.05: five percentage points).
     minimum_samples:
@@ -70,7 +71,7 @@ class DriftSettings:
     significance: float = 0.01
     psi_threshold: float = 0.1
     effect_threshold: float = 0.1
-    joint_threshold: float = 0.6
+    joint_threshold: float = 0.55
     missing_threshold: float = 0.05
     minimum_samples: int = 100
     max_rows: int = 200_000

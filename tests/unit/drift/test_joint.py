@@ -7,8 +7,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from benchmarks.drift.joint import DEPENDENCES, dependent_features
+from scipy.stats import norm
 
 from paceline.drift import DriftReport, DriftSettings, compare, to_html
+from paceline.drift._joint import distinguish
 
 Frame = pd.DataFrame
 
@@ -52,6 +55,21 @@ def test_change_of_a_dependence_is_joint_drift(change: dict[str, float], reason:
     assert reason in report.reason
     assert "All features together" in to_html(report)
     assert DriftReport.from_dict(report.to_dict()) == report
+
+
+@pytest.mark.parametrize("change", DEPENDENCES.values(), ids=DEPENDENCES)
+def test_change_of_a_dependence_is_found_in_few_rows(change: Any) -> None:
+    rng = np.random.default_rng(0)
+    reference, current = dependent_features(rng, 5000), dependent_features(rng, 1000)
+    assert compare(reference, change(current, rng)).drifted_parts == ["(joint)"]
+
+
+def test_p_values_allow_for_classifiers_that_learn_from_rows_in_common() -> None:
+    rng = np.random.default_rng(0)
+    labels = np.repeat([0, 1], 500)
+    equal = [dependent_features(rng, 1000).drop(columns="carrier").to_numpy() for _ in range(60)]
+    deviation = np.std([norm.isf(distinguish(rows, labels)[1]) for rows in equal])
+    assert 0.6 < deviation < 1.1  # 1.2 without the correction
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--data", type=Path, help="CSV of daily weather records with a 0/1 column `target`")
     parser.add_argument("--json", type=writable, help="also write the figures as JSON")
     parser.add_argument("--windows", type=between(1, 10_000), default=100, help="windows for each figure (100)")
-    parser.add_argument("--peers", action="store_true", help="compare with other tools (about 45 minutes)")
+    parser.add_argument("--peers", action="store_true", help="compare with other tools (about an hour)")
     parser.add_argument("--only", choices=(*ALONE, *LONG, *WITH_PEERS), nargs="+", help="measure only these sections")
     parser.add_argument(
         "--rows",

@@ -107,9 +107,11 @@ class PromotionLog:
         created = self._server.create("/model-versions/create", body, find=lambda: self._find(attempt))
         number = int(created["model_version"]["version"])
         # The promotion may already be followed by others, because another writer has published it.
-        for valid in (self._recent, self.entries):
-            if found := [entry for entry in valid() if entry.number == number]:
-                return found[0]
+        valid = self._recent()
+        if not valid or valid[0].number > number:
+            valid = self.entries()
+        if found := [entry for entry in valid if entry.number == number]:
+            return found[0]
         self._server.call_if_found("DELETE", "/model-versions/delete", {"name": self._log, "version": str(number)})
         return None
 
@@ -149,12 +151,15 @@ class PromotionLog:
         return {"model_version": found[0]} if found else None
 
     def _recent(self) -> list[LoggedPromotion]:
-        """Return the valid promotions, starting with the last published one."""
+        """Return the valid promotions among the newest versions, or all if none of these versions is published."""
         versions = self._server.search_versions(f"name = '{self._log}'", newest=_RECENT)
-        published = [index for index, version in enumerate(versions) if _PUBLISHED in tags_of(version)]
-        if not published and len(versions) == _RECENT:
-            return self.entries()
-        return self._replay(versions[published[-1] if published else 0 :])
+        if len(versions) == _RECENT:  # there may be older versions, so start with a promotion that is known to be valid
+            published = (index for index, version in enumerate(versions) if _PUBLISHED in tags_of(version))
+            first = next(published, None)
+            if first is None:
+                return self.entries()
+            versions = versions[first:]
+        return self._replay(versions)
 
     def _replay(self, versions: Sequence[Mapping[str, Any]]) -> list[LoggedPromotion]:
         """Return the valid promotions. The first must be valid; every published promotion is."""

@@ -28,7 +28,7 @@ class DriftSettings:
         stable data) or its KS statistic or, for categories, its total variation distance reaches ``effect_threshold``
         (0.1: the shares of rows differ by ten percentage points).
     joint_threshold:
-        Smallest relevant area under the ROC curve (AUC) of a classifier that distinguishes the windows: by all
+        Smallest relevant area under the ROC curve (AUC) of a classifier that distinguishes the windows: by all features
         if no single one has drifted, or by the vectors of an embedding. 0.5 means that it cannot; at 0.55, 2 AUC - 1 is
         the ``effect_threshold``.
     missing_threshold:

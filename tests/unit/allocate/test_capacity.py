@@ -176,6 +176,15 @@ def test_devices_that_are_free_later_count_from_then_on():
     assert Capacity(later, 0.0, deadlines_s).fit(curve, 161.0, 100.0) is None
 
 
+def test_kept_reservation_uses_the_devices_of_its_last_run_and_not_its_maximum():
+    curve, capacity = SpeedUpCurve(Speeds.linear(4)), Capacity(Node("pool", 4), 10.0, [20.0])
+    for last in (Reservation(((10.0, 3), (20.0, 1)), 40.0, 3), Reservation(((20.0, 3),), 60.0, 3)):
+        kept = capacity.keep(last, curve, 10.0 * last.runs[-1][1], 20.0)
+        assert kept is not None
+        capacity.reserve(kept)
+    assert not capacity.is_overbooked
+
+
 def test_job_with_infinite_deadline_is_like_a_job_without_one():
     jobs = [ClusterJob(f"j{n}", 0.0, 30.0, TWO, deadline_s=20.0) for n in range(2)]
     endless = ClusterJob("endless", 0.0, 30.0, TWO, deadline_s=float("inf"))

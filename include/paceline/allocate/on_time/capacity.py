@@ -236,7 +236,7 @@ class Capacity:
         if self._free is None:
             ends_s = self._spans.ends_s
             last = ends_s.searchsorted([one.ends_s for one in self._reserved])
-            ending = np.bincount(last, [one.max_devices for one in self._reserved], len(ends_s)).astype(np.int64)
+            ending = np.bincount(last, [one.devices_now for one in self._reserved], len(ends_s)).astype(np.int64)
             self._free = self._devices - ending[::-1].cumsum()[::-1]
         return self._free
 

@@ -238,7 +238,10 @@ class Arbiter:
         for request in sorted(known, key=lambda request: request.arrived_s)[:_ADMISSIONS_PER_STEP]:
             if request.key in jobs and request.user_deadline_s is not None:
                 job = jobs[request.key]
-                admission = check_admission(job, [*promised, *assumed], self._node, now_s)
+                # Assumed work must not displace promised jobs from the check, so the deadline has to fit without it too.
+                loads = ([*promised, *assumed], promised) if assumed else (promised,)
+                checks = [check_admission(job, load, self._node, now_s) for load in loads]
+                admission = max(checks, key=lambda check: check.earliest_s)
                 if not admission.fits and warming_up and check_admission(job, promised, at_best, now_s).fits:
                     continue
                 ends_s = admission.earliest_s + time_after_s(request, self._known[request.key])

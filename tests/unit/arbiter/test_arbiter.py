@@ -307,6 +307,21 @@ def test_devices_of_jobs_in_warm_up_are_planned_from_the_end_of_the_warm_up(work
     assert grants["waits"].fits is fits
 
 
+def test_assumed_work_of_a_job_in_warm_up_does_not_displace_a_promise_from_the_admission() -> None:
+    new = DeviceRequest("new", "starting", 0, 500, 0, 0, 1, 2, 1, 2.0, 1, Ceiling(2.0, 1), None)
+    promised = DeviceRequest(
+        "promised", "paused", 0, 560, 0, 0, 2, 2, 1, 0.0, 1, Ceiling(0.0, 1, deadline_s=560.0, fits=True),
+        RemainingWork(960.0, 1.0, 0.0), user_deadline_s=560, startup_s=0.0,
+    )  # fmt: skip
+    waits = DeviceRequest(
+        "waits", "waiting", 0, 300, 0, 0, 2, 2, 1, 0.0, 0, None, RemainingWork(200.0, 1.0, 0.0), user_deadline_s=300,
+        startup_s=0.0,
+    )  # fmt: skip
+    grants = {grant.key: grant.ceiling for grant in Arbiter(2, quantum=1).step([new, promised, waits], 0.0)}
+    assert grants["waits"].fits is False, "60 s of warm-up, 480 s of the promised job and 100 s are too long"
+    assert 640.0 <= grants["waits"].earliest_s < 650.0
+
+
 def test_pool_reserved_for_lost_jobs_admits_no_job() -> None:
     lost = DeviceRequest.of_lost_job("lost", Ceiling(1.0, 3))
     waits = DeviceRequest(

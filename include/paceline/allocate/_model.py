@@ -174,8 +174,8 @@ class ClusterJob:
         Current work per second; lower than in ``speeds`` while the job is starting or being resized.
     started_s:
         Time of the first allocation.
-    promised:
-        Whether an earlier arbiter has promised the deadline.
+    promise:
+        Number of an earlier arbiter's promise to meet the deadline, larger for later promises; ``None`` without one.
     change_s:
         Seconds without progress when the allocation of the job changes; ``None`` if not measured.
     """
@@ -191,8 +191,13 @@ class ClusterJob:
     since_s: float = 0.0
     speed: float = 0.0
     started_s: float | None = None
-    promised: bool = False
+    promise: int | None = None
     change_s: float | None = None
+
+    @property
+    def promised(self) -> bool:
+        """Whether an earlier arbiter has promised the deadline."""
+        return self.promise is not None
 
     def work_left(self, now_s: float) -> float:
         """Return the estimated remaining work, 0 or more."""

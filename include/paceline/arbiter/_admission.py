@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from paceline.allocate import ClusterJob, Node
-from paceline.allocate.on_time.capacity import Capacity
+from paceline.allocate.on_time.capacity import Capacity, Reservation
 from paceline.allocate.on_time.curve import SpeedUpCurve
 from paceline.allocate.on_time.promises import STRETCH
 from paceline.errors import InvalidInputError
@@ -37,7 +37,15 @@ class Admission:
     devices: int | None
 
 
-def check_admission(job: ClusterJob, promised: Sequence[ClusterJob], node: Node, now_s: float) -> Admission:
+def check_admission(
+    job: ClusterJob,
+    promised: Sequence[ClusterJob],
+    node: Node,
+    now_s: float,
+    *,
+    assumed: Sequence[ClusterJob] = (),
+    reserved: Mapping[str, Reservation] | None = None,
+) -> Admission:
     """Return whether a new job's deadline fits alongside all promised deadlines, and the earliest that fits.
 
     As in ElasticFlow's admission, promised deadlines stay feasible. The check plans all jobs by deadline, each on the
@@ -48,12 +56,17 @@ def check_admission(job: ClusterJob, promised: Sequence[ClusterJob], node: Node,
     job:
         The new job.
     promised:
-        Jobs with promised deadlines. If some are infeasible, all promised jobs may be slightly late, as in
-        :class:`~paceline.allocate.OnTime`. The check ignores jobs that are infeasible even then.
+        Jobs with promised deadlines.
     node:
         The pool.
     now_s:
         The time in seconds.
+    assumed:
+        Jobs without a promise whose work is only assumed; the check ignores those that do not fit beside the promised.
+    reserved:
+        Reservations of the promised jobs in the last plan, by name. If the promised jobs do not all fit by deadline,
+        the new job gets only devices beside these reservations. Without ``reserved``, all promised jobs may then be
+        slightly late, as in :class:`~paceline.allocate.OnTime`, and the check ignores jobs that do not fit even then.
 
     Examples
     --------
@@ -71,22 +84,28 @@ def check_admission(job: ClusterJob, promised: Sequence[ClusterJob], node: Node,
             f"{job.name}.speeds", sorted(job.speeds), f"speeds for {node.kind} on at most {node.all_devices} devices"
         )
     curve, work, change_s = SpeedUpCurve(speeds), job.work_left(now_s), job.change_s or 0.0
-    earlier = [
-        _PlannedJob.from_job(one, one.deadline_s, node, now_s)
-        for one in promised
-        if one.deadline_s and one.name != job.name
-    ]
-    feasible, capacity, _ = _plan_promised_jobs(earlier, node, now_s)
+    last = {name: reservation for name, reservation in (reserved or {}).items() if name != job.name}
+    earlier = [one for one in promised if one.name != job.name]
+    feasible, capacity, stretch = _plan_promised_jobs(_planned_jobs(earlier, node, now_s), node, now_s)
+    by_deadline = not reserved or (not stretch and len(feasible) == len(earlier))
+    if by_deadline:
+        for one in _planned_jobs(assumed, node, now_s):
+            fitted, room = _plan_by_deadline([*feasible, one], node, now_s)
+            if len(fitted) > len(feasible):
+                feasible, capacity = fitted, room
+    else:
+        others = [*(one for one in earlier if one.name not in last), *assumed]
+        capacity = _capacity_beside(last.values(), _planned_jobs(others, node, now_s), node, now_s)
     ends_s = capacity.ends_s(curve, work, change_s)
     last_s = min(ends_s.values())  # within the capacity that promised jobs leave free, so this end is always feasible
     alone_s = min(Capacity(Node(node.name, node.all_devices), now_s, []).ends_s(curve, work, change_s).values())
     new = _PlannedJob.from_job(job, alone_s, node, now_s)
 
     def fits(deadline_s: float) -> bool:
-        """Return whether all jobs fit if the new job has this deadline."""
-        all_jobs = sorted([*feasible, replace(new, deadline_s=deadline_s)], key=lambda one: one.deadline_s)
-        room = Capacity(node, now_s, (one.deadline_s for one in all_jobs))
-        return len(_reserve_in_order(all_jobs, room)) == len(all_jobs)
+        """Return whether all jobs fit by deadline if the new job has this deadline."""
+        if not by_deadline:
+            return last_s <= deadline_s
+        return len(_plan_by_deadline([*feasible, replace(new, deadline_s=deadline_s)], node, now_s)[0]) > len(feasible)
 
     earliest_s = _earliest_feasible_s(fits, alone_s, last_s)
     deadline_s = earliest_s if job.deadline_s is None else job.deadline_s
@@ -108,7 +127,7 @@ def promises_fit_as_well(promised: Sequence[ClusterJob], node: Node, other: Node
 
     def lateness(pool: Node) -> tuple[int, float]:
         """Return the number of jobs that do not fit, and the deadline extension of the others."""
-        planned = [_PlannedJob.from_job(job, job.deadline_s, pool, now_s) for job in promised if job.deadline_s]
+        planned = _planned_jobs(promised, pool, now_s)
         feasible, _, stretch = _plan_promised_jobs(planned, pool, now_s)
         return len(planned) - len(feasible), stretch
 
@@ -123,14 +142,22 @@ class _PlannedJob:
     deadline_s: float
     held: int
     change_s: float
+    wait_s: float  # left of the pause after the last change, as in OnTime
 
     @classmethod
     def from_job(cls, job: ClusterJob, deadline_s: float, node: Node, now_s: float) -> _PlannedJob:
         curve, held = SpeedUpCurve(job.speeds[node.kind]), job.held.devices if job.held else 0
-        return cls(curve, job.work_left(now_s), job.arrived_s, deadline_s, held, job.change_s or 0.0)
+        change_s = job.change_s or 0.0
+        wait_s = max(job.since_s + change_s - now_s, 0.0) if held and not job.speed else 0.0
+        return cls(curve, job.work_left(now_s), job.arrived_s, deadline_s, held, change_s, wait_s)
 
     def with_stretch(self, stretch: float) -> _PlannedJob:
         return replace(self, deadline_s=self.deadline_s + stretch * (self.deadline_s - self.arrived_s))
+
+
+def _planned_jobs(jobs: Iterable[ClusterJob], node: Node, now_s: float) -> list[_PlannedJob]:
+    """Return the jobs that have deadlines, in the form that planning needs."""
+    return [_PlannedJob.from_job(one, one.deadline_s, node, now_s) for one in jobs if one.deadline_s]
 
 
 def _plan_promised_jobs(
@@ -140,21 +167,39 @@ def _plan_promised_jobs(
 
     Return the feasible jobs, the remaining capacity, and the extension as a fraction.
     """
-    promised = sorted(promised, key=lambda one: one.deadline_s)
     for stretch in (0.0, STRETCH):
-        stretched = [one.with_stretch(stretch) for one in promised]
-        capacity = Capacity(node, now_s, (one.deadline_s for one in stretched))
-        if len(_reserve_in_order(stretched, capacity)) == len(promised):
-            return stretched, capacity, stretch
-    capacity = Capacity(node, now_s, (one.deadline_s for one in promised))
-    return _reserve_in_order(promised, capacity), capacity, 0.0
+        fitted, capacity = _plan_by_deadline([one.with_stretch(stretch) for one in promised], node, now_s)
+        if len(fitted) == len(promised):
+            return fitted, capacity, stretch
+    return *_plan_by_deadline(promised, node, now_s), 0.0
+
+
+def _plan_by_deadline(jobs: Iterable[_PlannedJob], node: Node, now_s: float) -> tuple[list[_PlannedJob], Capacity]:
+    """Reserve capacity for the jobs by deadline; return the jobs that fit, and the remaining capacity."""
+    jobs = sorted(jobs, key=lambda one: one.deadline_s)
+    capacity = Capacity(node, now_s, (one.deadline_s for one in jobs))
+    return _reserve_in_order(jobs, capacity), capacity
+
+
+def _capacity_beside(
+    reservations: Iterable[Reservation], others: Sequence[_PlannedJob], node: Node, now_s: float
+) -> Capacity:
+    """Return the capacity that reservations of the last plan leave free, and then those of the other jobs that fit."""
+    left = [one._replace(runs=tuple(run for run in one.runs if run[0] > now_s)) for one in reservations]
+    ends_s = (end_s for one in left for end_s, _ in one.runs)
+    capacity = Capacity(node, now_s, (one.deadline_s for one in others), ends_s)
+    for one in left:
+        if one.runs:
+            capacity.reserve(one)
+    _reserve_in_order(others, capacity)
+    return capacity
 
 
 def _reserve_in_order(jobs: Sequence[_PlannedJob], capacity: Capacity) -> list[_PlannedJob]:
     """Reserve capacity for the jobs in the given order; return the jobs that fit."""
     fitted = []
     for one in jobs:
-        planned = capacity.fit(one.curve, one.work, one.deadline_s, one.held, one.change_s)
+        planned = capacity.fit(one.curve, one.work, one.deadline_s, one.held, one.change_s, wait_s=one.wait_s)
         if planned is not None:
             capacity.reserve(planned)
             fitted.append(one)

@@ -75,6 +75,7 @@ class Arbiter:
         self._decided_inputs: Mapping[str, object] = {}  # inputs of the last decision; a change triggers a decision
         self._deadlines_s: Mapping[str, float] = {}
         self._known: dict[str, RemainingWork] = {}
+        self._started_s: dict[str, float] = {}  # since when each job has devices without progress so far
         self._warm_up = WarmUp()
         self._warming_up: Mapping[str, tuple[float, float]] = {}  # devices that jobs in warm-up keep, and until when
         self._targets: dict[str, DesiredCeiling] = {}
@@ -96,6 +97,14 @@ class Arbiter:
             if request.remaining is not None:
                 self._known[request.key] = request.remaining
         active = [request for request in requests if not request.ended and not request.lost]
+        self._started_s = {
+            # Before the first decision, an earlier arbiter has granted the devices.
+            one.key: self._started_s.get(
+                one.key, one.began_s if one.state == "starting" and not self.decisions else now_s
+            )
+            for one in active
+            if one.granted > 0 and one.state != "training"
+        }
         lost = sum(request.committed for request in requests if request.lost)
         self._warming_up = self._warm_up.update(active, self._known, now_s)
         self._node = self._free_pool(lost)
@@ -210,6 +219,7 @@ class Arbiter:
         for request in requests:
             job = cluster_job(request, self._known.get(request.key), share, devices, self._unit, now_s)
             if job is not None:
+                job.since_s = self._started_s.get(job.name, job.since_s)
                 yield job
 
     def _after_warm_up(self, job: ClusterJob, now_s: float) -> ClusterJob:
@@ -233,24 +243,25 @@ class Arbiter:
         warming_up = [request for request in requests if request.key in self._warming_up]
         assumed = [self._after_warm_up(job, now_s) for job in self._as_cluster_jobs(warming_up, len(requests), now_s)]
         at_best = Node(POOL, self._node.all_devices)  # if all warm-ups end now
-        planned = self._on_time if isinstance(self._policy, OnTime) else ()
+        reserved = self._policy.reservations if isinstance(self._policy, OnTime) else {}
+        newest = max((request.ceiling.promise for request in requests if request.ceiling), default=0)
         admissions = {}
         for request in sorted(known, key=lambda request: request.arrived_s)[:_ADMISSIONS_PER_STEP]:
             if request.key in jobs and request.user_deadline_s is not None:
                 job = jobs[request.key]
-                # Assumed work must not displace promised jobs from the check, so the deadline has to fit without it too.
-                loads = ([*promised, *assumed], promised) if assumed else (promised,)
-                checks = [check_admission(job, load, self._node, now_s) for load in loads]
-                admission = max(checks, key=lambda check: check.earliest_s)
-                if not admission.fits and warming_up and check_admission(job, promised, at_best, now_s).fits:
+                planned = request.key in reserved
+                admission = check_admission(job, promised, self._node, now_s, assumed=assumed, reserved=reserved)
+                best = check_admission(job, promised, at_best, now_s, reserved=reserved) if warming_up else admission
+                if best.fits and not admission.fits:
                     continue
                 ends_s = admission.earliest_s + time_after_s(request, self._known[request.key])
                 earliest_s = request.began_s + (ends_s - request.began_s) / request.alpha - request.origin_s
-                fits = admission.fits or request.key in planned
+                fits = admission.fits or planned
                 if fits and job not in promised:
                     promised.append(job)
                 earliest_s = min(earliest_s, request.user_deadline_s) if fits else earliest_s
-                admissions[request.key] = _AdmissionResult(request.user_deadline_s, fits, earliest_s)
+                promise = newest + (1 if planned else 2) if fits else 0  # those of the plan come first
+                admissions[request.key] = _AdmissionResult(request.user_deadline_s, fits, earliest_s, promise)
         return admissions
 
 
@@ -261,6 +272,7 @@ class _AdmissionResult:
     deadline_s: float
     fits: bool
     earliest_s: float
+    promise: int
 
 
 def _awaits_admission(request: DeviceRequest) -> bool:
@@ -276,7 +288,7 @@ def _with_admission(ceiling: Ceiling, admission: _AdmissionResult | None) -> Cei
     if admission is None:
         return ceiling
     times = {name: min(max(round(getattr(admission, name), 3), 0.0), 1e12) for name in ("deadline_s", "earliest_s")}
-    return replace(ceiling, fits=admission.fits, **times)
+    return replace(ceiling, fits=admission.fits, promise=min(admission.promise, 10**12), **times)
 
 
 def _has_stale_reason(request: DeviceRequest, reason: str) -> bool:

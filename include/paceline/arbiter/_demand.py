@@ -53,7 +53,7 @@ def cluster_job(
         held=_held_placement(request, counts, unit),
         since_s=request.updated_s if trains else now_s,
         speed=_speed(known, request.held) if trains and request.held > 0 else 0.0,
-        promised=request.promised,
+        promise=request.ceiling.promise if request.promised and request.ceiling else None,
         started_s=None if request.state == "waiting" else request.began_s,
         change_s=_change_s(request),
     )

@@ -86,8 +86,8 @@ def _grant(request: DeviceRequest, devices: float, reason: str) -> Grant:
     if before is None:
         return Grant(request.key, grant, None)
     # Keep the result of the admission, from which the next arbiter reads that the deadline was promised.
-    admitted = replace(grant, deadline_s=before.deadline_s, fits=before.fits, earliest_s=before.earliest_s)
-    return Grant(request.key, admitted, before.devices)
+    admission = {name: getattr(before, name) for name in ("deadline_s", "fits", "earliest_s", "promise")}
+    return Grant(request.key, replace(grant, **admission), before.devices)
 
 
 def _round_down(devices: float, quantum: float) -> float:

@@ -34,11 +34,14 @@ class Ceiling:
     deadline_s, fits, earliest_s:
         Result of the admission of a waiting job: the checked deadline, whether it fits alongside the deadlines of other
         jobs, and the earliest deadline that fits. Times are in seconds after the job's origin, ``None`` if unknown.
+    promise:
+        If the deadline fits, the number of this promise. It orders the promises of a pool: a later one has a larger
+        number. 0 without a promise, or if the number is unknown.
 
     Examples
     --------
     >>> Ceiling.read(1.5)
-    Ceiling(devices=1.5, grant=0, max_devices=1.5, reason='', deadline_s=None, fits=None, earliest_s=None)
+    Ceiling(devices=1.5, grant=0, max_devices=1.5, reason='', deadline_s=None, fits=None, earliest_s=None, promise=0)
     >>> Ceiling.read(Ceiling(0.5, grant=3, max_devices=2.0, reason="other jobs wait").to_json()).max_devices
     2.0
     >>> Ceiling.read("much")
@@ -53,6 +56,7 @@ class Ceiling:
     deadline_s: float | None = None
     fits: bool | None = None
     earliest_s: float | None = None
+    promise: int = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "max_devices", max(self.max_devices, self.devices))
@@ -71,6 +75,7 @@ class Ceiling:
             deadline_s,
             None if fits is None else bool(fits),
             earliest_s,
+            int(_number(raw, fields.get("promise", 0))),
         )
 
     def has_result_for(self, deadline_s: float) -> bool:
@@ -84,7 +89,7 @@ class Ceiling:
     def to_json(self) -> dict[str, Any]:
         """Return the stored form, which ``read`` accepts."""
         grant = {"devices": self.devices, "grant": self.grant, "max_devices": self.max_devices, "reason": self.reason}
-        admission = {"deadline_s": self.deadline_s, "fits": self.fits, "earliest_s": self.earliest_s}
+        admission = {name: getattr(self, name) for name in ("deadline_s", "fits", "earliest_s", "promise")}
         return grant if self.fits is None else {**grant, **admission}
 
 

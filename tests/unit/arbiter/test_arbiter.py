@@ -150,7 +150,7 @@ def test_new_job_gets_admission_decision_and_earliest_deadline() -> None:
     answers = arbiter.step([promised.request(1.0), new.request(1.0)], 1.0)
     answer = next(grant.ceiling for grant in answers if grant.key == "new")
     assert answer.fits is False
-    assert answer.earliest_s == pytest.approx(140, abs=4)
+    assert answer.earliest_s == pytest.approx(144, abs=2), "92 s, a change of 2 s, and 50 s on both devices"
     new.ceiling = answer
     later = arbiter.step([promised.request(2.0), new.request(2.0)], 2.0)
     assert "new" not in [grant.key for grant in later if grant.ceiling.devices == answer.devices], "sent only once"
@@ -427,3 +427,62 @@ def test_grants_keep_the_result_of_the_admission():
     grants = {each.key: each.ceiling for each in Arbiter(2, quantum=1).step([one, two], 9.0)}
     assert grants["a"].devices < 2.0
     assert (grants["a"].fits, grants["a"].deadline_s) == (True, 100.0)
+
+
+def a_waiting_job(name, deadline_s, low, high, work, startup_s=0.0):
+    return DeviceRequest(
+        name, "waiting", 0, deadline_s, 0, 0, low, high, 1, 0.0, 0, None, RemainingWork(work, 1.0, 0.0),
+        user_deadline_s=deadline_s, startup_s=startup_s,
+    )  # fmt: skip
+
+
+def answered(arbiter, requests, now_s=0.0):
+    """Return the requests with the ceilings that an arbiter sends."""
+    ceilings = {grant.key: Ceiling.read(grant.ceiling.to_json()) for grant in arbiter.step(requests, now_s)}
+    return [replace(request, ceiling=ceilings.get(request.key, request.ceiling)) for request in requests]
+
+
+@pytest.mark.parametrize("started", [False, True])
+def test_next_arbiter_plans_a_promise_in_the_gaps_of_an_earlier_one_with_a_later_deadline(started: bool) -> None:
+    arbiter = Arbiter(2, quantum=1)
+    (first,) = answered(arbiter, [a_waiting_job("first", 500, 2, 2, 400.0)])
+    if started:
+        first = replace(first, state="training", held=2.0, applied_grant=first.ceiling.grant)
+    # By deadline, the second job would run first, on one device until 400 s, and the first would end at 600 s.
+    both = answered(arbiter, [first, a_waiting_job("second", 450, 1, 2, 400.0)])
+    assert [one.promised for one in both] == [True, True]
+    assert both[0].ceiling.promise < both[1].ceiling.promise
+    restarted = Arbiter(2, quantum=1)
+    restarted.step(both, 0.0)
+    assert set(restarted._on_time) == {"first", "second"}
+
+
+def test_next_arbiter_keeps_the_devices_of_a_job_whose_end_a_later_promise_awaits() -> None:
+    arbiter = Arbiter(4, quantum=1)
+    (first,) = answered(arbiter, [a_waiting_job("first", 180, 1, 4, 640.0)])
+    first = replace(first, state="training", held=4.0, applied_grant=first.ceiling.grant)
+    first, second = answered(arbiter, [first, a_waiting_job("second", 200, 3, 3, 100.0)])
+    assert (first.ceiling.devices, second.promised) == (4.0, True), "the first job ends at 160 s, the second at 194 s"
+    # Now, three devices would suffice for the first job, but the second could not start in time beside it.
+    first = replace(first, remaining=RemainingWork(240.0, 1.0, 0.0), updated_s=100.0)
+    restarted = Arbiter(4, quantum=1)
+    restarted.step([first, second], 100.0)
+    assert set(restarted._on_time) == {"first", "second"}
+
+
+def test_admission_promises_only_devices_beside_the_reservations_that_do_not_fit_by_deadline() -> None:
+    arbiter, requests = Arbiter(2, quantum=1), []
+    for new in (a_waiting_job("first", 500, 2, 2, 400.0), a_waiting_job("second", 450, 1, 2, 400.0)):
+        requests = answered(arbiter, [*requests, new])
+    *_, third = answered(arbiter, [*requests, a_waiting_job("third", 300, 1, 2, 100.0)])
+    assert third.ceiling.fits is False, "both devices are reserved until 400 s"
+    assert third.ceiling.earliest_s == pytest.approx(450.0, abs=2.0)
+
+
+def test_start_up_of_a_job_counts_once_however_often_the_arbiter_decides() -> None:
+    arbiter = Arbiter(1, quantum=1)
+    (job,) = answered(arbiter, [a_waiting_job("a", 95, 1, 1, 60.0, startup_s=30.0)])
+    job = replace(job, state="starting", held=1.0, applied_grant=job.ceiling.grant)
+    arbiter.step([job], 0.0)
+    arbiter.step([job, a_waiting_job("b", 900, 1, 1, 60.0)], 20.0)
+    assert "a" in arbiter._on_time, "30 s of start-up and 60 s of work end at 90 s"

@@ -65,3 +65,15 @@ def test_new_jobs_do_not_make_planned_jobs_late(earlier, newcomers, starting, re
         new.append(request)
     without = on_time(deepcopy(arbiter), requests, 0.0) & promised
     assert without <= on_time(arbiter, requests + new, 0.0)
+
+
+@settings(max_examples=300)
+@given(_jobs, _jobs)
+def test_restart_after_an_admission_keeps_every_promise_that_the_plan_keeps(earlier, newcomers) -> None:
+    arbiter, requests = Arbiter(DEVICES, quantum=1), []
+    for number, numbers in enumerate([*earlier, *newcomers]):
+        requests.append(replace(a_request(f"{number}", numbers, 0.0), ceiling=None, applied_grant=0))
+        ceilings = {grant.key: grant.ceiling for grant in arbiter.step(requests, 0.0)}
+        requests = [replace(one, ceiling=ceilings.get(one.key, one.ceiling)) for one in requests]
+    promised = {request.key for request in requests if request.promised}
+    assert promised & set(arbiter._on_time) <= on_time(Arbiter(DEVICES, quantum=1), requests, 0.0)

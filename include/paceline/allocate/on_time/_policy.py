@@ -63,6 +63,11 @@ class OnTime:
         self._seen: set[str] = set()  # all jobs of the last plan
         self._curves: dict[int, tuple[object, SpeedUpCurve]] = {}
 
+    @property
+    def reservations(self) -> dict[str, Reservation]:
+        """The reservations of all jobs that the last plan has on time, by name."""
+        return {name: reservation for name, reservation in self._last.items() if reservation is not None}
+
     def allocate(self, jobs: Sequence[ClusterJob], nodes: Sequence[Node], now_s: float, *, rescale: bool) -> Allocation:
         """See ``Policy``; ``nodes`` has to be a single pool."""
         if len(nodes) != 1:

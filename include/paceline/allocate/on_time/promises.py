@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Collection, Mapping, Sequence
 
 from paceline.allocate.on_time._plan import Plan, Planner
 from paceline.allocate.on_time.capacity import Reservation
@@ -28,7 +29,8 @@ def plan_with_promises(planner: Planner, feasible: Sequence[int], last: Mapping[
     feasible:
         Indices of the jobs that are on time if they have the whole pool, by deadline.
     last:
-        Last reservation of each promised job, by name; ``None`` if another arbiter has promised the deadline.
+        Last reservation of each promised job, by name; ``None`` if another arbiter has promised the deadline. If these
+        promises do not all fit by deadline, they are planned in the order in which they were made.
     """
     plan = planner.reserve_in_order(feasible)
     if len(plan) == len(feasible) and _promised(planner, last) <= plan.keys():
@@ -44,16 +46,39 @@ def plan_with_promises(planner: Planner, feasible: Sequence[int], last: Mapping[
         ends_s = [end_s for reservation in reservations for end_s, _ in reservation.runs[:-1]]
         exact = planner.with_ends(ends_s)
         kept = exact.keep(promised, last)
-        return (
-            exact.add_margins(exact.fill_gaps(kept, new))
-            if kept is not None
-            else _stretched(planner, promised, new, plan)
-        )
+        if kept is not None:
+            return exact.add_margins(exact.fill_gaps(kept, new))
+        if None in last.values():
+            plan = max(_plan_in_order_of_promises(planner, set(feasible).intersection(promised)), plan, key=len)
+    if len(plan) < len(promised):
+        return _stretched(planner, promised, new, plan)
+    return planner.add_margins(_add_one_by_one(planner, plan, new))
+
+
+def _plan_in_order_of_promises(planner: Planner, promised: Collection[int]) -> Plan:
+    """Return a plan for the jobs that is near to the last plan of the arbiter that made the promises.
+
+    Each job was planned by deadline with all earlier ones, or in the gaps that they left. Jobs keep at least the
+    devices that they have, because others were planned for the time when these jobs end.
+    """
+    fewest = {planner.due[index].job.name: planner.due[index].held for index in promised}
+    order = sorted(promised, key=lambda index: (planner.due[index].job.promise or 0, planner.size(index)))
+    counts = range(1, len(order) + 1)
+
+    def by_deadline(count: int) -> Plan:
+        return planner.reserve_in_order(sorted(order[:count]), min_devices=fewest)
+
+    fitting = bisect_left(counts, True, key=lambda count: len(by_deadline(count)) < count)
+    return _add_one_by_one(planner, by_deadline(fitting), order[fitting:], fewest)
+
+
+def _add_one_by_one(planner: Planner, plan: Plan, new: Sequence[int], fewest: Mapping[str, int] | None = None) -> Plan:
+    """Return a plan with the jobs of ``plan`` and those of the jobs ``new`` that fit beside all jobs before them."""
     tried = min(_TRIED_JOBS, _MAX_RESERVATIONS // (len(plan) + 1) + 1)
     for index in new[:tried]:
-        other = planner.reserve_in_order(sorted([*plan, index]), better_than=planner.weight(plan))
+        other = planner.reserve_in_order(sorted([*plan, index]), better_than=planner.weight(plan), min_devices=fewest)
         plan = other if len(other) > len(plan) else planner.fill_gaps(plan, [index])
-    return planner.add_margins(planner.fill_gaps(plan, new[tried:]))
+    return planner.fill_gaps(plan, new[tried:])
 
 
 def _promised(planner: Planner, last: Mapping[str, Reservation | None]) -> set[int]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from math import inf
 from typing import NamedTuple
 
+from paceline.allocate._curves import CurveCache
 from paceline.allocate._model import Allocation, ClusterJob, Node, Placement
 from paceline.allocate.elasticflow._filling import Demand, Pool, ScalingCurve, Share
 from paceline.allocate.modelarts.greedy import single_pool
@@ -92,18 +93,19 @@ class ElasticFlow:
         self._rejected: set[str] = set()
         self._changed_s: dict[str, float] = {}  # time of the last change of each job's devices
         self._decided_s = self._replan_s = -inf
-        self._curves: dict[int, tuple[object, ScalingCurve]] = {}
+        self._curves = CurveCache(ScalingCurve)
 
     def allocate(self, jobs: Sequence[ClusterJob], nodes: Sequence[Node], now_s: float, *, rescale: bool) -> Allocation:
         """See ``Policy``; ``nodes`` has to be a single pool."""
         node = single_pool(nodes)
-        known, self._curves = self._curves, {}
         names = {job.name for job in jobs}
         self._admitted &= names
         self._rejected &= names
         if now_s < min(self._decided_s + self._slot_s, self._replan_s):
             return self._unchanged(jobs)
-        cases = [self._case(job, node, now_s, known) for job in jobs if job.name not in self._rejected]
+        remaining = [job for job in jobs if job.name not in self._rejected]
+        curves = self._curves.curves(remaining, node.kind)
+        cases = [self._case(job, curve, now_s) for job, curve in zip(remaining, curves, strict=True)]
         pool = self._guarantee(cases, node, now_s)
         self._distribute(cases, pool)
         return self._decision(cases, node, now_s)
@@ -117,20 +119,11 @@ class ElasticFlow:
             replan_s=min(self._decided_s + self._slot_s, self._replan_s),
         )
 
-    def _case(
-        self, job: ClusterJob, node: Node, now_s: float, known: Mapping[int, tuple[object, ScalingCurve]]
-    ) -> _Case:
-        speeds = job.speeds.get(node.kind)
-        if speeds is None:
-            raise InvalidInputError(f"{job.name}.speeds", sorted(job.speeds), f"the pool's device kind, {node.kind}")
-        found = known.get(id(speeds)) or self._curves.get(id(speeds))
-        if found is None or found[0] is not speeds:
-            found = (speeds, ScalingCurve(speeds))
-        self._curves[id(speeds)] = found
+    def _case(self, job: ClusterJob, curve: ScalingCurve, now_s: float) -> _Case:
         held = job.held.devices if job.held else 0
         pause_left_s = max(0.0, self._changed_s.get(job.name, -inf) + self._change_s - now_s) if held else 0.0
         deadline_s = inf if job.deadline_s is None else job.deadline_s
-        return _Case(job, Demand(found[1], job.work_left(now_s), deadline_s, held, pause_left_s))
+        return _Case(job, Demand(curve, job.work_left(now_s), deadline_s, held, pause_left_s))
 
     def _guarantee(self, cases: Sequence[_Case], node: Node, now_s: float) -> Pool:
         """Fill the shares of all admitted jobs, admit or reject the new jobs, and return the pool with the shares."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import inf
 
+from paceline.allocate._curves import CurveCache
 from paceline.allocate._model import Allocation, ClusterJob, Node, Placement
 from paceline.allocate.on_time._job import JobCase
 from paceline.allocate.on_time._plan import Plan, Planner
@@ -61,7 +62,7 @@ class OnTime:
         self._keep_promises = keep_promises
         self._last: dict[str, Reservation | None] = {}  # of each on-time job of the last plan, in planning order
         self._seen: set[str] = set()  # all jobs of the last plan
-        self._curves: dict[int, tuple[object, SpeedUpCurve]] = {}
+        self._curves = CurveCache(SpeedUpCurve)
 
     @property
     def reservations(self) -> dict[str, Reservation]:
@@ -73,8 +74,8 @@ class OnTime:
         if len(nodes) != 1:
             raise InvalidInputError("nodes", [node.name for node in nodes], "one pool of identical devices")
         node = nodes[0]
-        known, self._curves = self._curves, {}
-        cases = [self._job_case(job, node, now_s, known) for job in jobs]
+        curves = self._curves.curves(jobs, node.kind)
+        cases = [JobCase(job, curve, now_s, self._change_s) for job, curve in zip(jobs, curves, strict=True)]
         planned, late = self._plan(cases, node, now_s)
         devices_of = distribute(planned, late, node.devices, now_s)
         return Allocation(
@@ -89,18 +90,6 @@ class OnTime:
             if self._keep_promises
             else inf,
         )
-
-    def _job_case(
-        self, job: ClusterJob, node: Node, now_s: float, curves: Mapping[int, tuple[object, SpeedUpCurve]]
-    ) -> JobCase:
-        speeds = job.speeds.get(node.kind)
-        if speeds is None:
-            raise InvalidInputError(f"{job.name}.speeds", sorted(job.speeds), f"the pool's device kind, {node.kind}")
-        known = curves.get(id(speeds)) or self._curves.get(id(speeds))
-        if known is None or known[0] is not speeds:
-            known = (speeds, SpeedUpCurve(speeds))
-        self._curves[id(speeds)] = known
-        return JobCase(job, known[1], now_s, self._change_s)
 
     def _plan(self, cases: Sequence[JobCase], node: Node, now_s: float) -> tuple[list[JobCase], list[JobCase]]:
         """Return the jobs that are on time, and all other jobs."""

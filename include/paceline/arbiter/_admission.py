@@ -45,6 +45,7 @@ def check_admission(
     *,
     assumed: Sequence[ClusterJob] = (),
     reserved: Mapping[str, Reservation] | None = None,
+    deadlines_s: Sequence[float] = (),
 ) -> Admission:
     """Return whether a new job's deadline fits alongside all promised deadlines, and the earliest that fits.
 
@@ -67,6 +68,9 @@ def check_admission(
         Reservations of the promised jobs in the last plan, by name. If the promised jobs do not all fit by deadline,
         the new job gets only devices beside these reservations. Without ``reserved``, all promised jobs may then be
         slightly late, as in :class:`~paceline.allocate.OnTime`, and the check ignores jobs that do not fit even then.
+    deadlines_s:
+        Deadlines of all jobs that the next plan contains. Devices change at these times, so the check must not assume
+        finer changes than the plan.
 
     Examples
     --------
@@ -86,16 +90,17 @@ def check_admission(
     curve, work, change_s = SpeedUpCurve(speeds), job.work_left(now_s), job.change_s or 0.0
     last = {name: reservation for name, reservation in (reserved or {}).items() if name != job.name}
     earlier = [one for one in promised if one.name != job.name]
-    feasible, capacity, stretch = _plan_promised_jobs(_planned_jobs(earlier, node, now_s), node, now_s)
+    feasible, capacity, stretch = _plan_promised_jobs(_planned_jobs(earlier, node, now_s), node, now_s, deadlines_s)
     by_deadline = not reserved or (not stretch and len(feasible) == len(earlier))
     if by_deadline:
         for one in _planned_jobs(assumed, node, now_s):
-            fitted, room = _plan_by_deadline([*feasible, one], node, now_s)
+            fitted, room = _plan_by_deadline([*feasible, one], node, now_s, deadlines_s)
             if len(fitted) > len(feasible):
                 feasible, capacity = fitted, room
     else:
-        others = [*(one for one in earlier if one.name not in last), *assumed]
-        capacity = _capacity_beside(last.values(), _planned_jobs(others, node, now_s), node, now_s)
+        others = _planned_jobs([*(one for one in earlier if one.name not in last), *assumed], node, now_s)
+        all_s = [*deadlines_s, *(one.deadline_s for one in (*earlier, *assumed, job) if one.deadline_s)]
+        capacity = _capacity_beside(last.values(), others, node, now_s, all_s)
     ends_s = capacity.ends_s(curve, work, change_s)
     last_s = min(ends_s.values())  # within the capacity that promised jobs leave free, so this end is always feasible
     alone_s = min(Capacity(Node(node.name, node.all_devices), now_s, []).ends_s(curve, work, change_s).values())
@@ -105,7 +110,8 @@ def check_admission(
         """Return whether all jobs fit by deadline if the new job has this deadline."""
         if not by_deadline:
             return last_s <= deadline_s
-        return len(_plan_by_deadline([*feasible, replace(new, deadline_s=deadline_s)], node, now_s)[0]) > len(feasible)
+        jobs = [*feasible, replace(new, deadline_s=deadline_s)]
+        return len(_plan_by_deadline(jobs, node, now_s, deadlines_s)[0]) > len(feasible)
 
     earliest_s = _earliest_feasible_s(fits, alone_s, last_s)
     deadline_s = earliest_s if job.deadline_s is None else job.deadline_s
@@ -161,33 +167,39 @@ def _planned_jobs(jobs: Iterable[ClusterJob], node: Node, now_s: float) -> list[
 
 
 def _plan_promised_jobs(
-    promised: Sequence[_PlannedJob], node: Node, now_s: float
+    promised: Sequence[_PlannedJob], node: Node, now_s: float, deadlines_s: Sequence[float] = ()
 ) -> tuple[list[_PlannedJob], Capacity, float]:
     """Plan promised jobs by deadline, with the smallest deadline extension.
 
     Return the feasible jobs, the remaining capacity, and the extension as a fraction.
     """
     for stretch in (0.0, STRETCH):
-        fitted, capacity = _plan_by_deadline([one.with_stretch(stretch) for one in promised], node, now_s)
+        fitted, capacity = _plan_by_deadline([one.with_stretch(stretch) for one in promised], node, now_s, deadlines_s)
         if len(fitted) == len(promised):
             return fitted, capacity, stretch
-    return *_plan_by_deadline(promised, node, now_s), 0.0
+    return *_plan_by_deadline(promised, node, now_s, deadlines_s), 0.0
 
 
-def _plan_by_deadline(jobs: Iterable[_PlannedJob], node: Node, now_s: float) -> tuple[list[_PlannedJob], Capacity]:
+def _plan_by_deadline(
+    jobs: Iterable[_PlannedJob], node: Node, now_s: float, deadlines_s: Sequence[float]
+) -> tuple[list[_PlannedJob], Capacity]:
     """Reserve capacity for the jobs by deadline; return the jobs that fit, and the remaining capacity."""
     jobs = sorted(jobs, key=lambda one: one.deadline_s)
-    capacity = Capacity(node, now_s, (one.deadline_s for one in jobs))
+    capacity = Capacity(node, now_s, [*deadlines_s, *(one.deadline_s for one in jobs)])
     return _reserve_in_order(jobs, capacity), capacity
 
 
 def _capacity_beside(
-    reservations: Iterable[Reservation], others: Sequence[_PlannedJob], node: Node, now_s: float
+    reservations: Iterable[Reservation],
+    others: Sequence[_PlannedJob],
+    node: Node,
+    now_s: float,
+    deadlines_s: Sequence[float],
 ) -> Capacity:
     """Return the capacity that reservations of the last plan leave free, and then those of the other jobs that fit."""
     left = [one._replace(runs=tuple(run for run in one.runs if run[0] > now_s)) for one in reservations]
-    ends_s = (end_s for one in left for end_s, _ in one.runs)
-    capacity = Capacity(node, now_s, (one.deadline_s for one in others), ends_s)
+    ends_s = [end_s for one in left for end_s, _ in one.runs[:-1]]  # as in a plan that keeps the reservations
+    capacity = Capacity(node, now_s, deadlines_s, [*ends_s, *deadlines_s])
     for one in left:
         if one.runs:
             capacity.reserve(one)

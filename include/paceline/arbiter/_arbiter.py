@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from paceline.allocate import DEVICE, Allocation, ClusterJob, Node, OnTime, Policy, check
 from paceline.arbiter._admission import check_admission, promises_fit_as_well
@@ -239,28 +240,35 @@ class Arbiter:
         if not known or self._node is None:
             return {}
         jobs = self._cluster_jobs(requests, now_s)
-        promised = [jobs[key] for key in self._on_time if key in jobs]
+        # The last plan may not contain jobs that were admitted since.
+        planned = set(self._on_time)
+        promised = [job for key, job in jobs.items() if key in planned or job.promised]
+        deadlines_s = [job.deadline_s for job in jobs.values() if job.deadline_s]
         warming_up = [request for request in requests if request.key in self._warming_up]
         assumed = [self._after_warm_up(job, now_s) for job in self._as_cluster_jobs(warming_up, len(requests), now_s)]
         at_best = Node(POOL, self._node.all_devices)  # if all warm-ups end now
         reserved = self._policy.reservations if isinstance(self._policy, OnTime) else {}
         newest = max((request.ceiling.promise for request in requests if request.ceiling), default=0)
+        later = newest + 1
         admissions = {}
         for request in sorted(known, key=lambda request: request.arrived_s)[:_ADMISSIONS_PER_STEP]:
             if request.key in jobs and request.user_deadline_s is not None:
                 job = jobs[request.key]
-                planned = request.key in reserved
-                admission = check_admission(job, promised, self._node, now_s, assumed=assumed, reserved=reserved)
-                best = check_admission(job, promised, at_best, now_s, reserved=reserved) if warming_up else admission
-                if best.fits and not admission.fits:
+                admit = partial(check_admission, job, promised, now_s=now_s, reserved=reserved, deadlines_s=deadlines_s)
+                admission = admit(self._node, assumed=assumed)
+                if not admission.fits and warming_up and admit(at_best).fits:
                     continue
                 ends_s = admission.earliest_s + time_after_s(request, self._known[request.key])
                 earliest_s = request.began_s + (ends_s - request.began_s) / request.alpha - request.origin_s
-                fits = admission.fits or planned
+                fits = admission.fits or request.key in reserved
                 if fits and job not in promised:
                     promised.append(job)
                 earliest_s = min(earliest_s, request.user_deadline_s) if fits else earliest_s
-                promise = newest + (1 if planned else 2) if fits else 0  # those of the plan come first
+                promise = 0
+                if fits and request.key in reserved:
+                    promise = newest + 1  # the jobs of the plan come first
+                elif fits:
+                    promise = later = later + 1
                 admissions[request.key] = _AdmissionResult(request.user_deadline_s, fits, earliest_s, promise)
         return admissions
 

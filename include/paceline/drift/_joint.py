@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 MAX_ROWS = 5_000
 # Rows from which the classifiers of all parts learn, about. Large windows need fewer parts: half of their rows suffice.
 LEARNED_ROWS = 25_000
+# Difference of the windows' shares of repeated rows from which each row counts once, if at least so many are left.
+_REPEATED_SHARE, _FEWEST_DISTINCT = 0.05, 100
 # Minimum number of rows, in multiples of ``minimum_samples``. Fewer cannot separate a relevant difference from noise.
 FEWEST = 5
 
@@ -74,7 +76,8 @@ def distinguish(rows: NDArray[np.float64], labels: NDArray[np.int64]) -> tuple[f
     into two to five parts, and a classifier that learns from the other parts scores each part. The fewer the rows, the
     more parts, because a classifier that learns from few rows understates how different the windows are.
 
-    The variance of the Mann-Whitney statistic is corrected, because the classifiers learn from rows in common.
+    The variance of the Mann-Whitney statistic is corrected, because the classifiers learn from rows in common. If one
+    window repeats more of its rows than the other, each row counts once, because a classifier recognises repeated rows.
 
     Notes
     -----
@@ -86,6 +89,7 @@ def distinguish(rows: NDArray[np.float64], labels: NDArray[np.int64]) -> tuple[f
     from sklearn.model_selection import StratifiedKFold, cross_val_predict
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
+    rows, labels = _without_repeated_rows(rows, labels)
     total, current = len(labels), int(labels.sum())
     parts = min(5, max(2, LEARNED_ROWS // total))
     folds = StratifiedKFold(parts, shuffle=True, random_state=0)
@@ -96,6 +100,26 @@ def distinguish(rows: NDArray[np.float64], labels: NDArray[np.int64]) -> tuple[f
     auc = float(roc_auc_score(labels, scores))
     variance = (total + 1) / (12 * current * (total - current)) * (1 + parts / (parts - 1))
     return auc, float(norm.sf((auc - 0.5) / variance**0.5))
+
+
+def _without_repeated_rows(
+    rows: NDArray[np.float64], labels: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Return distinct rows of equally large samples of the windows, if the windows repeat different shares of them.
+
+    Rows of few discrete values repeat by chance, so few distinct rows are no reason to drop the others.
+    """
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    size = int(np.bincount(labels).min())
+    samples = [rng.permutation(np.flatnonzero(labels == label))[:size] for label in (0, 1)]
+    distinct = [sample[np.unique(rows[sample], axis=0, return_index=True)[1]] for sample in samples]
+    fewer, more = sorted(map(len, distinct))
+    if more - fewer < _REPEATED_SHARE * size or fewer < _FEWEST_DISTINCT:
+        return rows, labels
+    kept = np.concatenate(distinct)
+    return rows[kept], labels[kept]
 
 
 def encode_column(column: Column, *frames: pd.DataFrame) -> NDArray[np.float64]:

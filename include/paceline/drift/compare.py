@@ -130,22 +130,16 @@ def compare(
     else:
         measured = [run_tests(column, reference, current, settings) for column in chosen]
         features = judge_features(measured, settings)
-        implausible = find_implausible_values(chosen, features, reference, current, settings, (prediction, actual))
         if not any(feature.verdict == "drift" for feature in features):
             tested = {f.name for f in features if f.verdict == "no drift" and f.kind != "embedding"}
-            # The classifier would recognise repeated rows, which are a data quality problem and not drift.
-            repeated = any(problem.kind == "duplicated rows" for problem in implausible)
             joint = compare_jointly(
-                [column for column in chosen if column.name in tested],
-                reference,
-                current.drop_duplicates(sorted(tested)) if repeated else current,
-                settings,
+                [column for column in chosen if column.name in tested], reference, current, settings
             )
         if prediction is not None and actual is not None:
             concept, estimate = _compare_errors(chosen, reference, current, prediction, actual, time, settings)
         verdict, reason = _overall_verdict(features, (joint, concept, estimate), measured)
         problems += find_missing_predictions(prediction, reference, current, settings)
-        problems += implausible
+        problems += find_implausible_values(chosen, features, reference, current, settings, (prediction, actual))
     if any(problem.severe for problem in problems):
         verdict, reason = "bad data", describe_severe(problems)
     quality, more = limit_problems(problems)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 
@@ -476,7 +477,40 @@ def test_admission_promises_only_devices_beside_the_reservations_that_do_not_fit
         requests = answered(arbiter, [*requests, new])
     *_, third = answered(arbiter, [*requests, a_waiting_job("third", 300, 1, 2, 100.0)])
     assert third.ceiling.fits is False, "both devices are reserved until 400 s"
-    assert third.ceiling.earliest_s == pytest.approx(450.0, abs=2.0)
+    # Each of the two reservations takes its last span of time entirely.
+    assert third.ceiling.earliest_s == pytest.approx(450.0, abs=10.0)
+
+
+@pytest.mark.parametrize("seed", [1, 3, 5])
+def test_every_job_that_is_admitted_before_the_next_decision_is_then_planned(seed: int) -> None:
+    draw, arbiter, requests = random.Random(seed), Arbiter(4, quantum=1), []
+    for number in range(60):  # admitted in three steps
+        low = draw.choice([1, 1, 2, 3])
+        high = max(low, draw.choice([1, 2, 4]))
+        deadline_s = draw.choice([100, 200, 300, 400, 500, 600, 800]) * draw.uniform(0.9, 1.1)
+        work = draw.uniform(0.02, 0.3) * deadline_s
+        requests.append(a_waiting_job(f"job{number}", deadline_s, low, high, work))
+    for _ in range(3):
+        requests = answered(arbiter, requests)
+    restarted = Arbiter(4, quantum=1)
+    restarted._policy = arbiter._policy  # decides now, with the reservations of the last decision
+    restarted.step(requests, 0.0)
+    promised = {one.key for one in requests if one.promised}
+    assert len(promised) > 40
+    assert promised <= set(restarted._on_time)
+
+
+def test_admission_knows_a_promise_for_which_a_lost_job_left_no_room() -> None:
+    promised = replace(
+        a_waiting_job("promised", 100, 2, 2, 180.0),
+        ceiling=Ceiling(0.0, 1, deadline_s=100.0, fits=True, earliest_s=90.0),
+    )
+    new, lost = a_waiting_job("new", 110, 2, 2, 180.0), DeviceRequest.of_lost_job("lost", Ceiling(2.0, 3))
+    arbiter = Arbiter(2, quantum=1)
+    arbiter.step([promised, new, lost], 0.0)
+    grants = {grant.key: grant.ceiling for grant in arbiter.step([promised, new], 1.0)}
+    assert grants["new"].fits is False
+    assert grants["new"].earliest_s == pytest.approx(181.0, abs=5.0)
 
 
 def test_start_up_of_a_job_counts_once_however_often_the_arbiter_decides() -> None:

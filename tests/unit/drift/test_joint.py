@@ -64,6 +64,37 @@ def test_change_of_a_dependence_is_found_in_few_rows(change: Any) -> None:
     assert compare(reference, change(current, rng)).drifted_parts == ["(joint)"]
 
 
+def resting(rng: np.random.Generator, rows: int) -> Frame:
+    """Return measurements that are often zero, so many rows are equal by chance."""
+    rests = rng.random(rows) < 0.6
+    frame = pd.DataFrame({name: np.where(rests, 0.0, rng.normal(size=rows).round(2)) for name in "ab"})
+    return frame.assign(label=rng.choice(["x", "y"], rows))
+
+
+@pytest.mark.parametrize(
+    "make", [resting, lambda rng, rows: pd.DataFrame(rng.normal(size=(rows, 4)), columns=[*"abcd"])]
+)
+@pytest.mark.parametrize("repeated", ["reference", "current"])
+def test_repeated_rows_are_no_joint_drift(repeated: str, make: Any) -> None:
+    rng = np.random.default_rng(0)
+    windows = {"reference": make(rng, 4000), "current": make(rng, 3000)}
+    windows[repeated] = pd.concat([windows[repeated], windows[repeated][:1500]], ignore_index=True)
+    report = compare(**windows)
+    assert report.joint is not None
+    assert report.joint.verdict == "no drift"
+    assert report.joint.auc < 0.53
+
+
+def test_dependence_of_two_categories_is_found_although_it_makes_rows_repeat() -> None:
+    rng = np.random.default_rng(0)
+
+    def window(rows: int, equal: float) -> Frame:
+        one, two = rng.choice(["x", "y", "z"], (2, rows))
+        return pd.DataFrame({"one": one, "two": np.where(rng.random(rows) < equal, one, two)})
+
+    assert compare(window(2000, 0.0), window(1000, 0.3)).drifted_parts == ["(joint)"]
+
+
 def test_p_values_allow_for_classifiers_that_learn_from_rows_in_common() -> None:
     rng = np.random.default_rng(0)
     labels = np.repeat([0, 1], 500)

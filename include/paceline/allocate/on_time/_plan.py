@@ -71,8 +71,6 @@ class Planner:
         """
         order = list(dict.fromkeys(chosen))
         possible = self.weight(order)
-        if possible <= better_than:
-            return {}
         capacity = self._pool.empty()
         fewest = min_devices or {}
         plan: Plan = {}

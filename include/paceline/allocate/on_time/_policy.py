@@ -126,8 +126,10 @@ class OnTime:
             fewest = {name: last.max_devices for name, last in self._last.items() if last is not None}
             repeated = planner.reserve_in_order(order, min_devices=fewest, better_than=planner.weight(plan))
             best = max(plan, repeated, key=planner.weight)
-        other = planner.reserve_in_order(sorted(small), better_than=planner.weight(best))
-        return other if planner.weight(other) > planner.weight(best) else best
+        if planner.weight(small) > planner.weight(best):
+            other = planner.reserve_in_order(sorted(small), better_than=planner.weight(best))
+            best = max(best, other, key=planner.weight)
+        return best
 
     def _reason(self, case: JobCase, count: int, now_s: float) -> str:
         if case.planned is not None:

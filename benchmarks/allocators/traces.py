@@ -45,7 +45,7 @@ PERIOD_S = 300.0  # time between two regular decisions, as in ``paceline simulat
 DRAWN = "drawn deadlines"  # setting of the Pollux traces
 PAUSE_S = 30.0  # cost of each start and each resize
 SEEDS = range(3)
-DEADLINE_SEEDS = range(30)  # more, because the policies differ by less than two workloads with drawn deadlines do
+DEADLINE_SEEDS = range(30)  # many, because the draws differ more than the policies
 WORK_ERROR = 0.3
 TIGHTNESS = (0.5, 1.5)  # range of drawn deadlines, relative to the duration on the requested GPUs (ElasticFlow)
 

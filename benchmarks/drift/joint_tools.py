@@ -94,7 +94,7 @@ def _nannyml_classifier(reference: pd.DataFrame, rows: int) -> Test:
 
 
 def _alibi(options: dict[str, Any], reference: pd.DataFrame, rows: int) -> Test:
-    """Let a classifier tell the windows apart: gradient-boosted trees, like Paceline and NannyML."""
+    """Let a classifier distinguish the windows: gradient-boosted trees, like Paceline and NannyML."""
     from alibi_detect.cd import ClassifierDrift
     from sklearn.ensemble import HistGradientBoostingClassifier
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]

@@ -148,7 +148,7 @@ class _PlannedJob:
     deadline_s: float
     held: int
     change_s: float
-    wait_s: float  # left of the pause after the last change, as in OnTime
+    wait_s: float  # seconds left of the pause after the last change, as in OnTime
 
     @classmethod
     def from_job(cls, job: ClusterJob, deadline_s: float, node: Node, now_s: float) -> _PlannedJob:

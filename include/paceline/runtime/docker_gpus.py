@@ -50,7 +50,7 @@ def assign(
     """
     found = ""
     for attempt in range(_ATTEMPTS):
-        time.sleep(attempt * random.random() / 2)  # noqa: S311 - two processes must not choose again in step
+        time.sleep(attempt * random.random() / 2)  # noqa: S311 - processes in conflict must not retry together
         container = create(_choose(client, ids, count))
         try:
             found = describe_conflicts(client, container)

@@ -101,7 +101,7 @@ def engines(monkeypatch, tmp_path):
         monkeypatch.setenv("AIRFLOW_CONN_GATE", json.dumps({"conn_type": "generic", "host": gate.url}))
         monkeypatch.setenv("AIRFLOW_CONN_HUB", json.dumps(registry))
         monkeypatch.setenv("DOCKER_HOST", worker.url)
-        monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))  # without the logins of the user who runs the tests
+        monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))  # no logins of the local user
         yield gate, worker
         gate.shutdown()
         worker.shutdown()

@@ -77,3 +77,23 @@ def test_restart_after_an_admission_keeps_every_promise_that_the_plan_keeps(earl
         requests = [replace(one, ceiling=ceilings.get(one.key, one.ceiling)) for one in requests]
     promised = {request.key for request in requests if request.promised}
     assert promised & set(arbiter._on_time) <= on_time(Arbiter(DEVICES, quantum=1), requests, 0.0)
+
+
+def test_admission_assumes_no_finer_spans_than_the_plan_which_contains_late_jobs() -> None:
+    arbiter, requests = Arbiter(DEVICES, quantum=1), []
+    jobs = [
+        (2, 6, 0, 1769, 590, 1.0),
+        (2, 7, 0, 711, 700, 0.7),
+        (1, 4, 0, 1840, 417, 0.7),
+        (1, 6, 0, 1682, 683, 0.7),
+        (2, 8, 0, 893, 1000, 1.0),
+        (1, 7, 0, 1892, 647, 1.0),
+        (2, 4, 0, 690, 415, 0.7),
+    ]
+    for number, numbers in enumerate(jobs):
+        requests.append(replace(a_request(f"{number}", numbers, 0.0), ceiling=None, applied_grant=0))
+        ceilings = {grant.key: grant.ceiling for grant in arbiter.step(requests, 0.0)}
+        requests = [replace(one, ceiling=ceilings.get(one.key, one.ceiling)) for one in requests]
+    promised = {one.key for one in requests if one.promised}
+    assert promised
+    assert promised <= set(arbiter._on_time)

@@ -1,10 +1,12 @@
-"""A new job, waiting or already starting, never makes an arbiter drop a deadline that it has promised."""
+"""An arbiter, or the next one, never drops a deadline that was promised, whatever new jobs need."""
 
 from __future__ import annotations
 
+import random
 from copy import deepcopy
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -97,3 +99,117 @@ def test_admission_assumes_no_finer_spans_than_the_plan_which_contains_late_jobs
     promised = {one.key for one in requests if one.promised}
     assert promised
     assert promised <= set(arbiter._on_time)
+
+
+def test_next_arbiter_keeps_an_earlier_promise_despite_a_new_job():
+    work = RemainingWork(150.0, 1.0, 0.0)
+    waiting = DeviceRequest("promised", "waiting", 0, 100, 0, 0, 1, 2, 1, 0.0, 0, None, work, user_deadline_s=100)
+    (grant,) = Arbiter(2, quantum=1).step([waiting], 0.0)
+    assert grant.ceiling.fits
+    trains = replace(waiting, state="training", held=2.0, applied_grant=grant.ceiling.grant, ceiling=grant.ceiling)
+    urgent = DeviceRequest("urgent", "waiting", 5, 60, 0, 5, 1, 2, 1, 0.0, 0, None, work, user_deadline_s=60)
+    grants = {one.key: one.ceiling for one in Arbiter(2, quantum=1).step([trains, urgent], 5.0)}
+    assert "promised" not in grants, "it keeps both devices"
+    assert grants["urgent"].fits is False
+
+
+def test_grants_keep_the_result_of_the_admission():
+    has = Ceiling(2.0, 3, deadline_s=100.0, fits=True, earliest_s=80.0)
+    work = RemainingWork(50.0, 1.0, 0.0)
+    one = DeviceRequest("a", "training", 0, 100, 0, 9, 1, 2, 1, 2.0, 3, has, work, user_deadline_s=100, began_s=1)
+    two = DeviceRequest("b", "waiting", 5, 60, 0, 9, 1, 2, 1, 0.0, 0, None, work, user_deadline_s=60)
+    grants = {each.key: each.ceiling for each in Arbiter(2, quantum=1).step([one, two], 9.0)}
+    assert grants["a"].devices < 2.0
+    assert (grants["a"].fits, grants["a"].deadline_s) == (True, 100.0)
+
+
+def a_waiting_job(name, deadline_s, low, high, work, startup_s=0.0):
+    return DeviceRequest(
+        name, "waiting", 0, deadline_s, 0, 0, low, high, 1, 0.0, 0, None, RemainingWork(work, 1.0, 0.0),
+        user_deadline_s=deadline_s, startup_s=startup_s,
+    )  # fmt: skip
+
+
+def answered(arbiter, requests, now_s=0.0):
+    """Return the requests with the ceilings that an arbiter sends."""
+    ceilings = {grant.key: Ceiling.read(grant.ceiling.to_json()) for grant in arbiter.step(requests, now_s)}
+    return [replace(request, ceiling=ceilings.get(request.key, request.ceiling)) for request in requests]
+
+
+@pytest.mark.parametrize("started", [False, True])
+def test_next_arbiter_plans_a_promise_in_the_gaps_of_an_earlier_one_with_a_later_deadline(started: bool) -> None:
+    arbiter = Arbiter(2, quantum=1)
+    (first,) = answered(arbiter, [a_waiting_job("first", 500, 2, 2, 400.0)])
+    if started:
+        first = replace(first, state="training", held=2.0, applied_grant=first.ceiling.grant)
+    # By deadline, the second job would run first, on one device until 400 s, and the first would end at 600 s.
+    both = answered(arbiter, [first, a_waiting_job("second", 450, 1, 2, 400.0)])
+    assert [one.promised for one in both] == [True, True]
+    assert both[0].ceiling.promise < both[1].ceiling.promise
+    restarted = Arbiter(2, quantum=1)
+    restarted.step(both, 0.0)
+    assert set(restarted._on_time) == {"first", "second"}
+
+
+def test_next_arbiter_keeps_the_devices_of_a_job_whose_end_a_later_promise_awaits() -> None:
+    arbiter = Arbiter(4, quantum=1)
+    (first,) = answered(arbiter, [a_waiting_job("first", 180, 1, 4, 640.0)])
+    first = replace(first, state="training", held=4.0, applied_grant=first.ceiling.grant)
+    first, second = answered(arbiter, [first, a_waiting_job("second", 200, 3, 3, 100.0)])
+    assert (first.ceiling.devices, second.promised) == (4.0, True), "the first job ends at 160 s, the second at 194 s"
+    # Now, three devices would suffice for the first job, but the second could not start in time beside it.
+    first = replace(first, remaining=RemainingWork(240.0, 1.0, 0.0), updated_s=100.0)
+    restarted = Arbiter(4, quantum=1)
+    restarted.step([first, second], 100.0)
+    assert set(restarted._on_time) == {"first", "second"}
+
+
+def test_admission_promises_only_devices_beside_the_reservations_that_do_not_fit_by_deadline() -> None:
+    arbiter, requests = Arbiter(2, quantum=1), []
+    for new in (a_waiting_job("first", 500, 2, 2, 400.0), a_waiting_job("second", 450, 1, 2, 400.0)):
+        requests = answered(arbiter, [*requests, new])
+    *_, third = answered(arbiter, [*requests, a_waiting_job("third", 300, 1, 2, 100.0)])
+    assert third.ceiling.fits is False, "both devices are reserved until 400 s"
+    # Each of the two reservations takes its last span of time entirely.
+    assert third.ceiling.earliest_s == pytest.approx(450.0, abs=10.0)
+
+
+@pytest.mark.parametrize("seed", [1, 3, 5])
+def test_every_job_that_is_admitted_before_the_next_decision_is_then_planned(seed: int) -> None:
+    draw, arbiter, requests = random.Random(seed), Arbiter(4, quantum=1), []
+    for number in range(60):  # admitted in three steps
+        low = draw.choice([1, 1, 2, 3])
+        high = max(low, draw.choice([1, 2, 4]))
+        deadline_s = draw.choice([100, 200, 300, 400, 500, 600, 800]) * draw.uniform(0.9, 1.1)
+        work = draw.uniform(0.02, 0.3) * deadline_s
+        requests.append(a_waiting_job(f"job{number}", deadline_s, low, high, work))
+    for _ in range(3):
+        requests = answered(arbiter, requests)
+    restarted = Arbiter(4, quantum=1)
+    restarted._policy = arbiter._policy  # decides now, with the reservations of the last decision
+    restarted.step(requests, 0.0)
+    promised = {one.key for one in requests if one.promised}
+    assert len(promised) > 40
+    assert promised <= set(restarted._on_time)
+
+
+def test_admission_knows_a_promise_for_which_a_lost_job_left_no_room() -> None:
+    promised = replace(
+        a_waiting_job("promised", 100, 2, 2, 180.0),
+        ceiling=Ceiling(0.0, 1, deadline_s=100.0, fits=True, earliest_s=90.0),
+    )
+    new, lost = a_waiting_job("new", 110, 2, 2, 180.0), DeviceRequest.of_lost_job("lost", Ceiling(2.0, 3))
+    arbiter = Arbiter(2, quantum=1)
+    arbiter.step([promised, new, lost], 0.0)
+    grants = {grant.key: grant.ceiling for grant in arbiter.step([promised, new], 1.0)}
+    assert grants["new"].fits is False
+    assert grants["new"].earliest_s == pytest.approx(181.0, abs=5.0)
+
+
+def test_start_up_of_a_job_counts_once_however_often_the_arbiter_decides() -> None:
+    arbiter = Arbiter(1, quantum=1)
+    (job,) = answered(arbiter, [a_waiting_job("a", 95, 1, 1, 60.0, startup_s=30.0)])
+    job = replace(job, state="starting", held=1.0, applied_grant=job.ceiling.grant)
+    arbiter.step([job], 0.0)
+    arbiter.step([job, a_waiting_job("b", 900, 1, 1, 60.0)], 20.0)
+    assert "a" in arbiter._on_time, "30 s of start-up and 60 s of work end at 90 s"

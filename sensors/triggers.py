@@ -115,9 +115,9 @@ class DriftEventTrigger(BaseEventTrigger):
     poll_interval_s:
         Seconds between checks.
     fire_on:
-        ``"new_drift"`` (default): fire when a feature or the model's error starts to drift, and again only after a
-        check without drift. ``"new_window"``: fire at most once for each window, for data that arrives in batches. In
-        both cases, the trigger fires once if the model has no champion.
+        ``"new_drift"`` (default): fire when a feature or the model's error starts to drift; the same drift fires again
+        only after a check without drift, or after the cooldown. ``"new_window"``: fire at most once for each window,
+        for data that arrives in batches. In both cases, the trigger fires once if the model has no champion.
     window_column:
         For ``"new_window"``: column of the current window whose greatest value identifies the window, for example the
         day or the number of the batch. A window that grows is checked again each time that it has grown by a quarter.

@@ -68,7 +68,7 @@ class ArbiterOperator(BaseOperator):
         ``schedule="@continuous"``.
     conn_id:
         Airflow connection to Airflow's own API: host, port, login and password of a user with permission to read and
-        edit the task instances of these jobs. (templated)
+        edit the pool and the task instances of these jobs, and to create the pool if it is missing. (templated)
 
     Returns
     -------

@@ -30,9 +30,10 @@ class FleetResultOperator(BaseOperator):
     Returns
     -------
     dict
-        The same keys as :class:`~paceline.operators.DeadlineTrainingOperator` returns, with the values of the worker
-        that ended last. All workers end with the same model. ``met`` is true if every worker met its deadline.
-        ``device_seconds`` and ``mean_devices`` are sums over the workers. ``workers`` contains each worker's values.
+        ``model``, ``finished_s``, ``deadline_s``, ``error_pct``, ``runtime``, ``loss`` and ``metrics`` of the worker
+        that ended last, as :class:`~paceline.operators.DeadlineTrainingOperator` returns them. All workers end with the
+        same model. ``met`` is true if every worker met its deadline. ``device_seconds`` and ``mean_devices`` are sums
+        over the workers. ``workers`` contains each worker's values.
 
     Examples
     --------

@@ -174,6 +174,16 @@ def test_admission_promises_only_devices_beside_the_reservations_that_do_not_fit
     assert third.ceiling.earliest_s == pytest.approx(450.0, abs=10.0)
 
 
+def test_admission_waits_for_the_end_of_a_promised_job_that_is_slightly_late() -> None:
+    promise = Ceiling(0.0, 1, deadline_s=100.0, fits=True, earliest_s=90.0)
+    late = replace(a_waiting_job("late", 100, 2, 2, 201.0), ceiling=promise)  # its work takes 100.5 s
+    arbiter = Arbiter(2, quantum=1)
+    (grant,) = [one for one in arbiter.step([late, a_waiting_job("new", 50, 2, 2, 80.0)], 0.0) if one.key == "new"]
+    assert arbiter._on_time == ["late"]
+    assert grant.ceiling.fits is False
+    assert grant.ceiling.earliest_s == pytest.approx(100.5 + 40.0)
+
+
 @pytest.mark.parametrize("seed", [1, 3, 5])
 def test_every_job_that_is_admitted_before_the_next_decision_is_then_planned(seed: int) -> None:
     draw, arbiter, requests = random.Random(seed), Arbiter(4, quantum=1), []

@@ -128,8 +128,9 @@ class Queue:
                 deadline_s = StoredDeadline.read(stored).parse().seconds_after(self._origin)
             except InvalidInputError:
                 return  # the control loop logs the error later
-            if deadline_s > 0 and abs(deadline_s - self._controller.deadline_s) > 1e-3:
-                self._controller.move_deadline(self._now_s(), deadline_s)
+            now_s = self._now_s()
+            if deadline_s > now_s and abs(deadline_s - self._controller.deadline_s) > 1e-3:
+                self._controller.move_deadline(now_s, deadline_s)
 
     def _handle_admission(self) -> None:
         """Apply the arbiter's admission result once for each deadline."""

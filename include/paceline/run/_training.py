@@ -198,7 +198,7 @@ class Training:
         assert self._handle.runtime is not None  # set by _train
         settings = self._settings
         limits = settings.limits(self.call_engine(self._handle.runtime.capacity), self._log)
-        deadline_s = settings.deadline_in_force(self._store, self._log).seconds_after(origin)
+        deadline_s = settings.deadline_in_force_s(self._store, origin, self._seconds_after(origin), self._log)
         stored = ControllerState.read(self._store.get(CONTROLLER)) if resumes else None
         controller = settings.make_controller(limits, deadline_s, past)
         if stored is not None and stored.kind != type(controller).__name__:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
-from paceline.contract import DEADLINE, Deadline, StoredDeadline
+from paceline.contract import DEADLINE, PACE, Deadline, PaceSample, StoredDeadline
 from paceline.control import CPU_QUANTUM, BudgetController, Controller, Gains, Limits, PastRun, make_controller
 from paceline.errors import InvalidInputError
 from paceline.run._live import LiveState
 
+_DEADLINE_TOLERANCE_S = 0.05  # samples round deadlines to milliseconds
 _MIN_DEADLINE_S = 1e-3  # the controller needs a positive deadline, even if the deadline passed before the start
 
 
@@ -80,13 +82,25 @@ class Settings:
             gains=self.gains,
         )
 
-    def deadline_in_force(self, store: LiveState, log: Any) -> Deadline:
-        """Return the user's deadline from ``store``; if it is not valid, store and return the DAG's deadline."""
-        stored = StoredDeadline.read(store.get(DEADLINE))
+    def deadline_in_force_s(self, store: LiveState, origin: datetime, now_s: float, log: Any) -> float:
+        """Return the user's deadline from ``store``, or else the DAG's, in seconds after ``origin``.
+
+        If the stored deadline is invalid, or was already in the past when a user wrote it, replace it by the deadline
+        of the last sample. ``now_s`` is the current time in seconds after ``origin``.
+        """
+        stored, sample = StoredDeadline.read(store.get(DEADLINE)), PaceSample.read(store.get(PACE))
+        before_s = None if sample is None else sample.deadline_s
         if stored.value is not None:
             try:
-                return stored.parse()
+                deadline_s = stored.parse().seconds_after(origin)
+                is_new = before_s is not None and abs(deadline_s - before_s) > _DEADLINE_TOLERANCE_S
+                if is_new and deadline_s <= now_s:
+                    raise InvalidInputError(DEADLINE, stored.value, f"a time in the future ({now_s:.0f} s have passed)")
+                return deadline_s
             except InvalidInputError as error:
                 log.warning("The deadline in the task state store was rejected. %s", error)
+                if before_s is not None:
+                    store.set(DEADLINE, before_s)
+                    return before_s
         store.set(DEADLINE, StoredDeadline(self.written).to_json())
-        return self.deadline
+        return self.deadline.seconds_after(origin)

@@ -83,6 +83,13 @@ def test_changed_deadline_is_published_and_old_admission_decision_is_ignored(mak
     assert [sample["deadline_s"] for sample in waiting.samples] == [60.0, 200.0]
 
 
+def test_deadline_in_the_past_does_not_change_the_request(make_queue):
+    past = {"deadline": "5s", "ceiling": Ceiling(0.0, 1, deadline_s=5.0, fits=False, earliest_s=93.0).to_json()}
+    waiting = make_queue([past, {"ceiling": Ceiling(0.5, 2).to_json()}], on_infeasible="fail", waited_s=30.0)
+    assert waiting.wait().devices == 0.5
+    assert {sample["deadline_s"] for sample in waiting.samples} == {60.0}
+
+
 def test_queue_survives_a_store_outage(make_queue, caplog):
     waiting = make_queue([{"deadline": 61}, {"ceiling": Ceiling(1.0, 1).to_json()}])
     get, failures = waiting.store.get, [OSError("away")] * 3

@@ -27,7 +27,7 @@ _TRUSTED = [
 
 
 def checkpoint(estimator: E, *, path: str | os.PathLike[str] | None = None, every_s: float | None = None) -> E:
-    """Save an estimator while a ``track`` loop trains it, and resume from it. Call it once, right before the loop.
+    """Save an estimator while a ``track`` loop trains it, and resume from it. Call it right before the loop.
 
     The loop restores the position in the data and the global random number generators. The files are skops files, which
     load without running code from them; joblib and pickle files are not read.
@@ -38,7 +38,7 @@ def checkpoint(estimator: E, *, path: str | os.PathLike[str] | None = None, ever
         The estimator to train. The training code changes this object, or the returned one, by ``partial_fit`` or by
         ``fit`` with ``warm_start=True``.
     path, every_s:
-        As for ``paceline.train.checkpoint``.
+        As for ``paceline.train.checkpoint``. The estimator of each loop has a subfolder.
 
     Returns
     -------
@@ -70,6 +70,7 @@ def checkpoint(estimator: E, *, path: str | os.PathLike[str] | None = None, ever
         raise RuntimeError("checkpoint() is too late to restore: call it before the `for ... in track(...)` loop")
     if folder is None:
         return estimator
+    folder /= f"training-{_session.current.loops_started}"
 
     def write(temporary: Path) -> None:
         content = skops.io.dumps(trained)

@@ -95,3 +95,13 @@ def test_worker_of_a_parameter_server_is_rejected(monkeypatch):
     monkeypatch.setenv("PACELINE_SERVER", "127.0.0.1:1")
     with pytest.raises(RuntimeError, match="a parameter server cannot train"):
         checkpoint(SGDRegressor())
+
+
+def test_second_estimator_of_a_process_has_its_own_checkpoint(tmp_path, restart_process):
+    expected = [train("sgd"), train("forest")]
+    for killed in (1, 3):
+        restart_process()
+        assert train("sgd", tmp_path) == expected[0]
+        assert train("forest", tmp_path, killed_in=killed) is None
+    restart_process()
+    assert [train("sgd", tmp_path), train("forest", tmp_path)] == expected

@@ -279,7 +279,7 @@ def checkpoint(*, path: str | os.PathLike[str] | None = None, every_s: float | N
         If an object cannot be saved or restored or differs from the checkpoint, or if the folder is not writable.
     RuntimeError
         If there is a checkpoint to restore but the loop has already started, or if a job calls this function again for
-        another loop but the same folder.
+        another loop but the same folder, or for other objects of the same loop.
     """
     checked = check_parts(parts)
     interval_s = check_every_s(every_s)
@@ -314,7 +314,17 @@ def checkpoint(*, path: str | os.PathLike[str] | None = None, every_s: float | N
 
 
 def register(saver: Saver) -> None:
-    """Let the next loop save with ``saver`` and resume from the point that ``saver`` has restored."""
+    """Let the next loop save with ``saver`` and resume from the point that ``saver`` has restored.
+
+    Raises ``RuntimeError`` if a job has registered other objects for this loop, which would not be saved.
+    """
+    before, is_unused = current.checkpoint, current.loops_started == current.first_loop
+    repeats = before is not None and isinstance(saver, Checkpoint) and _same_parts(before, saver.parts)
+    if before is not None and is_unused and not repeats and run_by_paceline():
+        raise RuntimeError(
+            "checkpoint() was called twice before the loop, which saves only the objects of the last call: "
+            "call it once, with all objects"
+        )
     current.checkpoint = saver
     current.first_loop = current.loops_started
     if saver.resume is not None:

@@ -295,6 +295,17 @@ def test_second_call_for_the_same_folder_is_rejected_in_a_job(tmp_path, monkeypa
     assert len(list(track(range(3)))) == 3
 
 
+@pytest.mark.parametrize("folder", ["first", "second"])
+def test_second_call_with_other_objects_is_rejected_in_a_job(tmp_path, monkeypatch, folder):
+    monkeypatch.setenv("PACELINE_OUTPUT", str(tmp_path))
+    counter = Counter()
+    checkpoint(counter=counter, path=tmp_path / "first")
+    with pytest.raises(RuntimeError, match="saves only the objects of the last call"):
+        checkpoint(other=Counter(), path=tmp_path / folder)
+    checkpoint(counter=counter, path=tmp_path / folder)
+    assert len(list(track(range(3)))) == 3
+
+
 def test_two_newest_files_are_kept(tmp_path):
     (tmp_path / ".checkpoint-77.tmp").write_bytes(b"of a killed process")
     (tmp_path / "notes.txt").write_text("not ours")

@@ -50,7 +50,7 @@ def checkpoint(estimator: E, *, path: str | os.PathLike[str] | None = None, ever
     ValueError
         If the folder is not writable; when saving, if skops could not restore one of the estimator's types safely.
     RuntimeError
-        Within a ``track`` loop, or in a worker of a parameter server.
+        Within a ``track`` loop, in a worker of a parameter server, or for a second estimator of a job's loop.
 
     Examples
     --------

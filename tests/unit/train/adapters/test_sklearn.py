@@ -105,3 +105,10 @@ def test_second_estimator_of_a_process_has_its_own_checkpoint(tmp_path, restart_
         assert train("forest", tmp_path, killed_in=killed) is None
     restart_process()
     assert [train("sgd", tmp_path), train("forest", tmp_path)] == expected
+
+
+def test_second_estimator_of_a_loop_is_rejected_in_a_job(tmp_path, monkeypatch):
+    monkeypatch.setenv("PACELINE_OUTPUT", str(tmp_path))
+    checkpoint(SGDRegressor(), path=tmp_path)
+    with pytest.raises(RuntimeError, match="called twice before the loop"):
+        checkpoint(SGDRegressor(), path=tmp_path)

@@ -13,7 +13,7 @@ from paceline.run.feasibility import ON_INFEASIBLE
 from paceline.run.settings import Settings
 from paceline.runtime.checks import check_devices
 
-from .values import is_template, number, one_of, optional_number, optional_path_or_url
+from .values import NOTHING, is_template, number, one_of, optional_number, optional_path_or_url
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -74,6 +74,11 @@ def check(task: Arguments, *, rendered: bool = False) -> None:
     if budget is not None and task.objective == "deadline":
         accepted = "None, unless the objective is 'throughput'; max_devices limits the allocation"
         raise InvalidInputError("budget", task.budget, accepted)
+    if task.objective == "throughput" and task.max_devices not in NOTHING and not is_unrendered("max_devices"):
+        accepted = "None, unless the objective is 'deadline'; budget limits the allocation"
+        raise InvalidInputError("max_devices", task.max_devices, accepted)
+    if task.scaling is not None and task.objective == "deadline":
+        raise InvalidInputError("scaling", task.scaling, "None, unless the objective is 'throughput'")
     if budget is not None and budget <= 0:
         raise InvalidInputError("budget", budget, "a number greater than 0")
     if not is_unrendered("deadline") and not (task.deadline is None and task.objective == "throughput"):

@@ -50,7 +50,8 @@ class DeadlineTrainingOperator(JobOperator):
         Safety factor in (0, 1]. The target end is start + ``alpha`` * (deadline - start). The start is the start
         of training; with ``controller="paper"``, it is the time that ``deadline_from`` names. (templated)
     min_devices, max_devices:
-        Smallest and largest allocation in cores; fractions are allowed. The default maximum is all cores. (templated)
+        Smallest and largest allocation in cores; fractions are allowed. The default maximum is all cores. With
+        ``objective="throughput"``, ``budget`` is the maximum instead. (templated)
     quantum:
         Smallest change of the allocation, in cores. Use 1 for a job with ``data_parallel``, which needs whole cores.
     cores_per_device:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from paceline.control import Gains
+from paceline.elastic import Options
 from paceline.errors import InvalidInputError
 from paceline.operators import DeadlineTrainingOperator, _arguments
 
@@ -48,6 +49,8 @@ VALID = {"task_id": "train", "command": "python -m app.train", "deadline": "20m"
         ({"deadline": None}, "deadline: got None, expected a duration"),
         ({"objective": "cheap"}, "objective: got 'cheap', expected one of deadline, throughput"),
         ({"budget": 2.0}, "budget: got 2.0, expected None, unless the objective is 'throughput'"),
+        ({"scaling": Options()}, r"scaling: got Options\(.*, expected None, unless the objective is 'throughput'"),
+        ({"objective": "throughput", "max_devices": 4}, "max_devices: got 4, expected None, .* budget limits"),
         ({"objective": "throughput", "budget": "all"}, "budget: got 'all', expected a number"),
         ({"objective": "throughput", "budget": 0}, "budget: got 0.0, expected a number greater than 0"),
         ({"controller": "fuzzy"}, "controller: got 'fuzzy', expected one of default, paper"),

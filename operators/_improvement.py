@@ -18,6 +18,15 @@ _STEPS = 200  # the summary has the quantiles 0, 0.5, ..., 100 %
 _FIVE_PERCENT = _STEPS // 20
 
 
+def scores_in(progress: Progress) -> dict[str, float]:
+    """Return the scores in a progress line, in which ``loss`` has a field of its own.
+
+    >>> scores_in(Progress(1, 1, event="report", loss=0.4, metrics={"auc": 0.8}))
+    {'auc': 0.8, 'loss': 0.4}
+    """
+    return progress.metrics if progress.loss is None else {**progress.metrics, "loss": progress.loss}
+
+
 class ResampleCollector:
     """Collects the resamples of one metric from the progress lines of one run of the script.
 
@@ -38,7 +47,7 @@ class ResampleCollector:
         """Add the values in a progress line, if any. A later report replaces an earlier one."""
         part = progress.resamples.get(self._metric)
         if part is None:
-            score = progress.metrics.get(self._metric)
+            score = scores_in(progress).get(self._metric)
             if score is not None and self._score is None:
                 self._score = score
             elif score is not None and score != self._score:  # reported later, without resamples

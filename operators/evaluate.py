@@ -18,7 +18,7 @@ from paceline.registry.manifest import check_name
 from paceline.run.outcome import describe_failure
 from paceline.run.reading import ProgressReader
 
-from ._improvement import ResampleCollector, describe_interval, summarise
+from ._improvement import ResampleCollector, describe_interval, scores_in, summarise
 from ._job import JobOperator
 from .links import ModelLink
 from .values import Reader, mapping, number, open_registry, path_or_url, read_fields, storage_path
@@ -280,7 +280,7 @@ the first a letter or digit
         while not ended:
             ended = job.wait(0.5)
             for progress in reader.feed(job.read_lines(), now_s=0.0):
-                scores.update(progress.metrics)
+                scores.update(scores_in(progress))
                 resamples.add(progress)
         failure = describe_failure(job.status(), lines)
         if failure:

@@ -158,6 +158,18 @@ def test_direction_of_the_metric_decides_which_model_is_better(
     assert (result["improvement"] > 0) is better
 
 
+def test_score_with_the_name_loss_is_compared(evaluate: Task, registry: FileRegistry, tmp_path: Path) -> None:
+    script = tmp_path / "loss.py"
+    script.write_text(RESAMPLED.replace("report(auc=", "report(loss=").replace("ROWS", "300"))
+    arguments = {"script": str(script), "metric": "loss", "greater_is_better": False}
+    first = evaluate(0.7, **arguments)
+    registry.promote("flights", 1, "first")
+    result = evaluate(0.6, run_id="tuesday", **arguments)
+    assert result["challenger_metrics"] == {"loss": result["challenger"]} != first["challenger_metrics"]
+    assert result["better"]
+    assert result["improvements"]["rows"] == 300
+
+
 def test_retry_returns_the_same_version_for_the_same_model(evaluate_directly: Task) -> None:
     first = evaluate_directly(0.7)
     assert evaluate_directly(0.7) == first

@@ -42,7 +42,8 @@ def train_on_fleet(
     server:
         Additional arguments for the :class:`ParameterServerOperator`, for example ``{"cores": 2}``.
     **kwargs:
-        Arguments of :class:`DeadlineTrainingOperator` for all training tasks: ``deadline``, ``script``, ...
+        Arguments of :class:`DeadlineTrainingOperator` for all training tasks: ``deadline``, ``script``, ... The
+        parameter server gets those for the deadline, image, user and labels, too.
 
     Returns
     -------
@@ -93,4 +94,13 @@ def train_on_fleet(
 
 
 # The parameter server and the workers receive these arguments. Only the workers receive all other arguments.
-_SHARED_ARGUMENTS = ("deadline", "deadline_from", "image", "labels", "user")
+_SHARED_ARGUMENTS = (
+    "deadline",
+    "deadline_from",
+    "image",
+    "force_pull",
+    "docker_conn_id",
+    "labels",
+    "user",
+    "allow_root",
+)

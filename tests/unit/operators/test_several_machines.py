@@ -65,6 +65,15 @@ def test_tasks_use_the_queue_executor_and_engine_of_their_machine():
         assert (task.queue, task.executor, task.engine_conn_id) == ("site", "EdgeExecutor", "site_docker")
 
 
+def test_parameter_server_gets_the_image_and_the_user_of_the_workers():
+    arguments = {"image": "hub.example/trainer:3", "force_pull": True, "docker_conn_id": "hub"}
+    arguments |= {"user": "0:0", "allow_root": True}
+    with DAG("edge", schedule=None):
+        group = train_on_fleet(fleet=FLEET, plan=PLAN, script="train.py", deadline="1m", **arguments)
+    for task in (one for one in group if not isinstance(one, FleetResultOperator)):
+        assert {name: getattr(task, name) for name in arguments} == arguments
+
+
 @pytest.mark.parametrize(("extra", "gpus"), [("{}", 3), ('{"gpus": 8}', 8)])
 def test_runtime_gets_the_gpus_of_the_connection_else_of_the_fleet(monkeypatch, extra, gpus):
     monkeypatch.setenv("AIRFLOW_CONN_HALL_DOCKER", f'{{"conn_type": "generic", "host": "hall", "extra": {extra}}}')

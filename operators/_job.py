@@ -276,7 +276,7 @@ class JobOperator(BaseOperator):
         scratch: Path,
         devices: float,
         *,
-        inputs: Mapping[str, str] | None = None,
+        inputs: Mapping[str, Path] | None = None,
         suffix: str = "",
     ) -> JobSpec:
         """Return the specification of the job. Raises InvalidInputError if a script, file or input does not exist.
@@ -288,7 +288,7 @@ class JobOperator(BaseOperator):
         devices:
             Allocation at the start, in cores.
         inputs:
-            Additional inputs, in the form of the argument ``inputs``.
+            Additional inputs: a mapping of names to local paths.
         suffix:
             Suffix of the job's name, if the task has several jobs.
         """
@@ -299,7 +299,7 @@ class JobOperator(BaseOperator):
             devices=devices,
             image=self.image,
             files=files,
-            inputs=local_copies("inputs", {**self.inputs, **(inputs or {})}, scratch),
+            inputs={**local_copies("inputs", self.inputs, scratch), **(inputs or {})},
             environment={
                 **{name: str(value) for name, value in self.environment.items()},
                 **self._private_environment,

@@ -21,7 +21,7 @@ from paceline.run.reading import ProgressReader
 from ._improvement import ResampleCollector, describe_interval, scores_in, summarise
 from ._job import JobOperator
 from .links import ModelLink
-from .values import Reader, mapping, number, open_registry, path_or_url, read_fields, storage_path
+from .values import Reader, local_copies, mapping, number, open_registry, path_or_url, read_fields, storage_path
 
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
@@ -247,8 +247,13 @@ the first a letter or digit
         """Run the script on one model and return its scores and the resamples of the metric."""
         if self._killed.is_set():
             raise TrainingFailedError("the task was stopped")
-        inputs = {"model": model, **{f"data/{name}": path for name, path in self.data.items()}}
-        spec = self.job_spec(context, scratch / role, self.devices, inputs=inputs, suffix=f"-{role}")
+        folder = scratch / role
+        data = local_copies("data", self.data, folder / "data")
+        inputs = {
+            **local_copies(role, {"model": model}, folder),
+            **{f"data/{name}": path for name, path in data.items()},
+        }
+        spec = self.job_spec(context, folder, self.devices, inputs=inputs, suffix=f"-{role}")
         runtime.check(spec)
         self.log.info("Scoring the %s", role)
         resamples = ResampleCollector(self.metric)

@@ -10,7 +10,7 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
 from paceline.contract import SCHEDULE_XCOM
-from paceline.errors import PacelineError, RuntimeUnavailableError
+from paceline.errors import InvalidInputError, PacelineError, RuntimeUnavailableError
 from paceline.extras import require
 from paceline.fleet import Fleet, Machine
 
@@ -24,11 +24,20 @@ if TYPE_CHECKING:
     from paceline.schedule import Plan, State
 
 SCHEDULERS = ("default", "deep_edge", "fair")
+
+
+def _at_least_zero(field: str, value: object, accepted: str) -> float:
+    amount = number(field, value, accepted)
+    if amount < 0:
+        raise InvalidInputError(field, value, accepted)
+    return amount
+
+
 _READERS: Mapping[str, Reader] = {
     "profiles": path_or_url,
     "samples": positive_integer,
     "epochs": positive_integer,
-    "sample_bytes": lambda field, value: number(field, value, "a number of bytes"),
+    "sample_bytes": lambda field, value: _at_least_zero(field, value, "a number of bytes, at least 0"),
     "data": optional_text,
     "scheduler": one_of(SCHEDULERS),
 }
@@ -107,6 +116,8 @@ class ScheduleOperator(BaseOperator):
         self.measure_s = measure_s
         check_reachable(fleet)
         check_distinguishable(fleet)
+        for name in ("initialize_s", "measure_s"):
+            _at_least_zero(name, getattr(self, name), "a number of seconds, at least 0")
         read_fields(self, _READERS, rendered=False)
 
     def execute(self, context: Context) -> dict[str, Any]:

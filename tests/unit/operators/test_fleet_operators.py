@@ -121,6 +121,9 @@ def test_invalid_arguments_are_rejected_by_name(profiles):
         profile_task(profiles, "train.py", runtime="process")
     with pytest.raises(InvalidInputError, match="scheduler: got 'best', expected one of default, deep_edge, fair"):
         schedule_task(profiles, scheduler="best")
+    for name in ("sample_bytes", "initialize_s", "measure_s"):
+        with pytest.raises(InvalidInputError, match=f"{name}: got -1, expected a number of .*, at least 0"):
+            schedule_task(profiles, **{name: -1})
 
 
 def test_error_names_missing_and_damaged_profiles(profiles):

@@ -65,6 +65,7 @@ class ProfileOperator(JobOperator):
     **kwargs:
         Arguments of the training job, as for :class:`~paceline.operators.DeadlineTrainingOperator`: ``script``,
         ``arguments``, ``files``, ``inputs``, ``image``, ``environment``, ``user``, and the connection to the engine.
+        The fleet determines memory, GPUs and network.
 
     Returns
     -------
@@ -176,6 +177,7 @@ class ProfileOperator(JobOperator):
             environment={name: str(value) for name, value in self.environment.items()} | self._private_environment,
             inputs=local_copies("inputs", self.inputs, scratch),
             user=self.user,
+            allow_root=self.allow_root,
         )
 
     def _fingerprint(self, training: TrainingSpec, kind: str) -> str:

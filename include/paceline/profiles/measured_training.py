@@ -42,6 +42,7 @@ class TrainingSpec:
     environment: Mapping[str, str] = field(default_factory=dict)
     inputs: Mapping[str, Path] = field(default_factory=dict)
     user: str = "65532:65532"
+    allow_root: bool = False
 
 
 class MeasuredTraining:
@@ -150,6 +151,7 @@ class MeasuredTraining:
             devices=machine.cores,
             image=self._training.image,
             user=self._training.user,
+            allow_root=self._training.allow_root,
             memory_bytes=int(machine.memory_gib * 2**30),
             labels=self._labels,
             **options,

@@ -18,7 +18,9 @@ from paceline.errors import InvalidInputError, RuntimeUnavailableError
 from paceline.fleet import BackgroundApp, Fleet, Machine
 from paceline.operators import ProfileOperator, ScheduleOperator
 from paceline.profiles import FUNCTIONS, DeviceProfile, Learned, Origin
+from paceline.profiles.measured_training import MeasuredTraining
 from paceline.profiles.store import ProfileStore
+from paceline.runtime.checks import check_spec
 from paceline.schedule import Assignment, Plan, State
 
 GATE = Machine(name="gate", kind="nano", cores=1, memory_gib=1, cgroup_parent="/gate")
@@ -124,6 +126,11 @@ def test_invalid_arguments_are_rejected_by_name(profiles):
     for name in ("sample_bytes", "initialize_s", "measure_s"):
         with pytest.raises(InvalidInputError, match=f"{name}: got -1, expected a number of .*, at least 0"):
             schedule_task(profiles, **{name: -1})
+
+
+def test_training_may_run_as_root_while_it_is_measured(profiles, script, tmp_path):
+    training = profile_task(profiles, script, user="0:0", allow_root=True)._training_spec(tmp_path)
+    check_spec(MeasuredTraining("m", {"gate": GATE}, SERVER, training, {})._job_spec(GATE, ["python"]))
 
 
 def test_error_names_missing_and_damaged_profiles(profiles):

@@ -104,7 +104,7 @@ export function DeadlineForm({ jobs, paces, pace, mayChange }: Props) {
             <Text fontSize="sm" color="fg.muted">
               {text.trim()
                 ? "Enter a duration from the start (90s, 20m, 1h30m) or a time of day (18:30)."
-                : `A duration from the start of the run, or a time of day (${timeZone()}).`}
+                : `A duration from the start, or a time of day (${timeZone()}).`}
             </Text>
           )}
         </Box>

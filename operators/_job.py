@@ -17,6 +17,7 @@ from airflow.sdk import BaseOperator
 from paceline.airflow.engine_connection import engine_hook
 from paceline.errors import InvalidInputError, RuntimeUnavailableError
 from paceline.runtime import JobSpec, Runtime
+from paceline.runtime.checks import check_max_processes, check_user
 
 from ._engine import connect, gpus_of_engine
 from ._identity import job_labels, task_labels, unique_name
@@ -70,7 +71,8 @@ class JobOperator(BaseOperator):
     """A task that runs a script or a command as a sandboxed job, in a container or as a local process.
 
     Template fields accept templates, XComArgs, DAG parameters and functions, also inside lists and dicts. Their values
-    are checked when the task runs. All other values are checked when Airflow parses the DAG.
+    are checked when the task runs. All other values are checked when Airflow parses the DAG, except that the job's
+    runtime checks the names of files, inputs and environment variables.
 
     Parameters
     ----------
@@ -182,7 +184,7 @@ class JobOperator(BaseOperator):
         self.docker_conn_id = docker_conn_id
         self.force_pull = force_pull
         self.environment: Any = environment
-        self._private_environment = dict(private_environment or {})
+        self._private_environment = {name: str(value) for name, value in (private_environment or {}).items()}
         self.gpus = gpus
         self.mem_limit = mem_limit
         self.network_mode = network_mode
@@ -195,6 +197,8 @@ class JobOperator(BaseOperator):
         memory_bytes("mem_limit", mem_limit)
         if not isinstance(gpus, int) or isinstance(gpus, bool) or gpus < 0:
             raise InvalidInputError("gpus", gpus, "a whole number of GPUs, 0 for none")
+        check_user(user, allow_root)
+        check_max_processes(max_processes)
 
     def read_templates(self) -> None:
         """Check and convert the rendered template fields; ``execute`` calls this method first.

@@ -17,6 +17,7 @@ from paceline.registry import ModelVersion, Registry
 from paceline.registry.manifest import check_name
 from paceline.run.outcome import describe_failure
 from paceline.run.reading import ProgressReader
+from paceline.runtime.checks import check_devices
 
 from ._improvement import ResampleCollector, describe_interval, scores_in, summarise
 from ._job import JobOperator
@@ -37,6 +38,12 @@ def _nonempty_mapping(field: str, value: object) -> dict[str, Any]:
     if not entries:
         raise InvalidInputError(field, value, "at least one file or folder with hold-out data")
     return entries
+
+
+def _number_of_cores(field: str, value: object) -> float:
+    cores = number(field, value, "a number of cores greater than 0")
+    check_devices(cores, field)
+    return cores
 
 
 class EvaluateOperator(JobOperator):
@@ -127,7 +134,7 @@ the first a letter or digit
         "data": _nonempty_mapping,
         "data_window": mapping,
         "lineage": mapping,
-        "devices": number,
+        "devices": _number_of_cores,
     }
     operator_extra_links = (ModelLink(),)
     ui_color = "#fff3d6"

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.definitions._internal.mixins import ResolveMixin
 
 from paceline.errors import InvalidInputError
+from paceline.runtime.checks import MEMORY_MIN
 
 if TYPE_CHECKING:
     from airflow.sdk import ObjectStoragePath
@@ -149,17 +150,17 @@ def positive_integer(field: str, value: object) -> int:
 def memory_bytes(field: str, value: object) -> int | None:
     """Read a memory limit in the Docker provider's form: bytes, or text such as ``"512m"`` or ``"2g"``.
 
-    >>> memory_bytes("mem_limit", "512m"), memory_bytes("mem_limit", 1024), memory_bytes("mem_limit", None)
-    (536870912, 1024, None)
+    >>> memory_bytes("mem_limit", "512m"), memory_bytes("mem_limit", 2**30), memory_bytes("mem_limit", None)
+    (536870912, 1073741824, None)
     """
     if value in NOTHING:
         return None
-    accepted = 'a number of bytes, or text such as "512m" or "2g"'
+    accepted = 'a number of bytes, or text such as "512m" or "2g", at least 16 MiB'
     units = {"b": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
     text = str(value).strip().lower()
     unit = units.get(text[-1:])
     amount = number(field, text[:-1] if unit else value, accepted) * (unit or 1)
-    if amount < 1:
+    if amount < MEMORY_MIN:
         raise InvalidInputError(field, value, accepted)
     return int(amount)
 

@@ -19,7 +19,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,199}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _USER = re.compile(r"([0-9]{1,10})(?::([0-9]{1,10}))?")
 _ID_MAX = 2**31 - 1  # the limit of Docker engines
-_MEMORY_MIN = 16 * 1024**2  # Python does not start with less memory; engines reject less than 6 MiB
+MEMORY_MIN = 16 * 1024**2  # Python does not start with less memory; engines reject less than 6 MiB
 
 
 def check_spec(spec: JobSpec) -> None:
@@ -38,11 +38,10 @@ def check_spec(spec: JobSpec) -> None:
         raise InvalidInputError("command", command, "a list of non-empty strings: a program and its arguments")
     check_devices(spec.devices)
     check_devices(spec.cores_per_device, "cores_per_device")
-    if spec.memory_bytes is not None and not _is_integer(spec.memory_bytes, _MEMORY_MIN):
-        raise InvalidInputError("memory_bytes", spec.memory_bytes, f"None or at least {_MEMORY_MIN} (16 MiB)")
-    if not _is_integer(spec.max_processes, 1):
-        raise InvalidInputError("max_processes", spec.max_processes, "a whole number of at least 1")
-    _check_user(spec.user, spec.allow_root)
+    if spec.memory_bytes is not None and not _is_integer(spec.memory_bytes, MEMORY_MIN):
+        raise InvalidInputError("memory_bytes", spec.memory_bytes, f"None or at least {MEMORY_MIN} (16 MiB)")
+    check_max_processes(spec.max_processes)
+    check_user(spec.user, spec.allow_root)
     for variable in spec.environment:
         if not _VARIABLE.fullmatch(variable):
             raise InvalidInputError("environment", variable, "letters, digits and '_', not starting with a digit")
@@ -127,7 +126,14 @@ def spec_digest(spec: JobSpec) -> str:
     return digest.hexdigest()
 
 
-def _check_user(user: str, allow_root: bool) -> None:
+def check_max_processes(number: object) -> None:
+    """Raise unless ``number`` is a whole number of at least 1."""
+    if not _is_integer(number, 1):
+        raise InvalidInputError("max_processes", number, "a whole number of at least 1")
+
+
+def check_user(user: object, allow_root: object) -> None:
+    """Raise unless ``user`` is a numeric user, optionally with a group, and not root unless ``allow_root``."""
     match = _USER.fullmatch(user) if isinstance(user, str) else None
     numbers = [int(number) for number in match.groups() if number is not None] if match else []
     if not numbers or max(numbers) > _ID_MAX:

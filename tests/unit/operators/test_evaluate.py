@@ -287,6 +287,7 @@ def test_missing_input_is_rejected_by_name_before_a_job_starts(
         ({"model": "../flights"}, "model: got '../flights'"),
         ({"data": {}}, "data: got {}, expected at least one"),
         ({"devices": "many"}, "devices: got 'many'"),
+        ({"devices": 0}, "devices: got 0.0, expected a number of cores greater than 0"),
         ({"lineage": "drift"}, "lineage: got 'drift', expected a mapping"),
         ({"runtime": "podman"}, "runtime: got 'podman'"),
     ],

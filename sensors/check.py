@@ -79,6 +79,9 @@ class DriftCheck:
             object.__setattr__(self, "settings", DriftSettings(**self.settings))
         elif not isinstance(self.settings, DriftSettings):
             raise InvalidInputError("settings", self.settings, "DriftSettings(...)")
+        for field in ("features", "categorical"):
+            if isinstance(getattr(self, field), str):
+                raise InvalidInputError(field, getattr(self, field), "a list of column names")
         check_column_pair(self.prediction, self.actual)
         check_age_column(self.time, self.settings.quality)
         check_champion(self.reference, self.model, self.registry, self.settings)

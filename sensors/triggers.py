@@ -158,6 +158,8 @@ class DriftEventTrigger(BaseEventTrigger):
         super().__init__()  # type: ignore[no-untyped-call]
         if fire_on not in ("new_drift", "new_window"):
             raise InvalidInputError("fire_on", fire_on, "'new_drift' or 'new_window'")
+        if not isinstance(poll_interval_s, (int, float)) or not poll_interval_s > 0:
+            raise InvalidInputError("poll_interval_s", poll_interval_s, "a number of seconds greater than 0")
         for field in ("reference", "current"):
             if not check.get(field):
                 raise InvalidInputError(field, check.get(field), "a SQL query, or the path of a Parquet or CSV file")

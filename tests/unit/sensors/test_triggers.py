@@ -185,6 +185,12 @@ def test_trigger_round_trips_through_serialization(trigger: Any) -> None:
             {"reference": "champion", "current": "b.csv", "model": "churn", "registry": "models"},
             "report_dir: got None, expected a folder that keeps the compared rows",
         ),
+        (
+            {"current": "b.csv", "poll_interval_s": 0},
+            "poll_interval_s: got 0, expected a number of seconds greater than 0",
+        ),
+        ({"current": "b.csv", "poll_interval_s": "60"}, "poll_interval_s: got '60', expected a number of seconds"),
+        ({"current": "b.csv", "features": "temp"}, "features: got 'temp', expected a list of column names"),
         ({"current": "b.csv", "fire_on": "always"}, "fire_on: got 'always', expected 'new_drift'"),
         ({"current": "b.csv", "settings": {"minimum_samples": 1}}, "minimum_samples: got 1, expected"),
     ],

@@ -165,21 +165,26 @@ class DriftCheck:
         if self.champion and self.prediction is not None:
             # The predictions in its training data are those of the champion's predecessor.
             before = before.drop(columns=[self.prediction], errors="ignore")
-        return compare(
-            before,
-            current.frame.drop(columns=left_out, errors="ignore"),
-            columns=self.features,
-            categorical=self.categorical,
-            prediction=self.prediction,
-            actual=self.actual,
-            time=self.time,
-            settings=self.settings,
-            reference_name=f"training data of {self.champion}: {name}" if self.champion else name,
-            current_name=describe(self.current, self.current_parameters),
-            reference_rows=reference.rows,
-            current_rows=current.rows,
-            now=now,
-        )
+        try:
+            return compare(
+                before,
+                current.frame.drop(columns=left_out, errors="ignore"),
+                columns=self.features,
+                categorical=self.categorical,
+                prediction=self.prediction,
+                actual=self.actual,
+                time=self.time,
+                settings=self.settings,
+                reference_name=f"training data of {self.champion}: {name}" if self.champion else name,
+                current_name=describe(self.current, self.current_parameters),
+                reference_rows=reference.rows,
+                current_rows=current.rows,
+                now=now,
+            )
+        except InvalidInputError as error:
+            if error.field != "columns":
+                raise
+            raise InvalidInputError("features", error.value, error.accepted) from None
 
     def _read_reference(self) -> DataWindow:
         """Read the reference; the same file or the data of the same champion is read once."""

@@ -33,6 +33,13 @@ def test_invalid_settings_are_rejected_when_the_dag_is_parsed(options: dict[str,
         DriftSensor(task_id="drift", reference="a.csv", current="b.csv", **options)
 
 
+def test_error_about_a_missing_column_names_the_parameter_features(tmp_path: Path) -> None:
+    path = tmp_path / "window.csv"
+    path.write_text("temp\n1.5\n")
+    with pytest.raises(InvalidInputError, match=r"^features: got 'tmep', expected a column of the reference window"):
+        DriftCheck(str(path), str(path), features=["tmep"]).run()
+
+
 def test_windows_and_report_dir_are_templated() -> None:
     with DAG("dag"):
         sensor = DriftSensor(

@@ -92,7 +92,8 @@ class DriftSensor(BaseSensorOperator):
     Returns
     -------
     The summary (XCom ``return_value``): ``verdict``, ``reason``, ``retrain`` (whether training is to start),
-    ``drifted_features``, ``concept_drift``, ``estimated_drift``, ``statistics`` of the drifted features, row counts,
+    ``drifted_features``, ``concept_drift``, ``joint_drift``, ``estimated_drift``, ``estimated_error``, ``statistics``
+    of at most 20 drifted features, at most 20 ``quality`` problems, the number of ``features``, row counts,
     ``window``, and with ``report_dir`` also ``report_json`` and ``report_html``. XCom ``window`` is the source of the
     current window, for ``EvaluateOperator(data_window=drift.output["window"])``.
     XCom ``report`` contains the whole report for Airflow's pages; if it exceeds 48 kB, the least severe features are

@@ -50,6 +50,8 @@ def data_parallel(model: nn.Module, *, max_processes: int | None = None, find_un
     ------
     RuntimeError
         If called inside a ``track`` loop, twice, or in a process that torchrun has started.
+    ValueError
+        If ``model`` is no module with parameters to train, or ``max_processes`` no whole number of at least 1.
 
     Examples
     --------

@@ -199,7 +199,7 @@ the first a letter or digit
         self.read_templates()
         registry = open_registry(self.registry)
         trained = storage_path(self.challenger)
-        if not trained.exists():
+        if not trained.is_dir():
             raise InvalidInputError("challenger", self.challenger, "an existing folder with a model")
         runtime = self.make_runtime()
         key = self._registration_key(context, trained)

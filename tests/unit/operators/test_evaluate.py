@@ -270,6 +270,7 @@ def test_script_without_valid_score_fails_and_registers_nothing(
     ("arguments", "message"),
     [
         ({"challenger": "/nowhere/model"}, "challenger: got '/nowhere/model', expected an existing folder"),
+        ({"challenger": __file__}, "challenger: got '.*', expected an existing folder"),
         ({"data": {"holdout.csv": "/nowhere/x.csv"}}, r"^data\['holdout\.csv'\]: got '/nowhere/x\.csv'"),
         ({"script": "/nowhere/evaluate.py"}, "script: got '/nowhere/evaluate.py'"),
     ],

@@ -16,7 +16,8 @@ def load(path: str | Path) -> Fleet:
     """Read a fleet from a YAML file.
 
     ``machines`` is a list of mappings with the fields of :class:`Machine`. ``parameter_server`` is the name of one of
-    these machines, or the mapping of another machine. ``defaults`` contains default values of fields for all machines.
+    these machines (by default, the first), or the mapping of another machine. ``defaults`` contains default values of
+    fields for all machines.
 
     Parameters
     ----------

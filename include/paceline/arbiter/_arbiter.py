@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from paceline.allocate import DEVICE, Allocation, ClusterJob, Node, OnTime, Policy, check
+from paceline.allocate.on_time.capacity import Reservation
 from paceline.arbiter._admission import check_admission, promises_fit_as_well
 from paceline.arbiter._demand import POOL, cluster_job, time_after_s
 from paceline.arbiter._grants import DesiredCeiling, Grant, next_grants
@@ -136,6 +137,11 @@ class Arbiter:
             _reason_grant(*one) for one in reasons if one[2] or one[0].ceiling is None or _has_stale_reason(*one[:2])
         ]
 
+    @property
+    def _reservations(self) -> Mapping[str, Reservation]:
+        """The reservations of the last plan, by job."""
+        return self._policy.reservations if isinstance(self._policy, OnTime) else {}
+
     def _has_devices(self, request: DeviceRequest) -> bool:
         target = self._targets.get(request.key)
         return target is None or target.devices > 0
@@ -168,7 +174,7 @@ class Arbiter:
         promised = [job for key, job in jobs.items() if (key in self._on_time if self.decisions else job.promised)]
         while self._warming_up and promised and self._node is not None:
             whole = Node(POOL, self._node.all_devices)
-            if promises_fit_as_well(promised, self._node, whole, now_s):
+            if promises_fit_as_well(promised, self._node, whole, now_s, self._reservations):
                 return
             latest = max(self._warming_up, key=lambda key: self._warming_up[key][1])
             self._warm_up.end(latest)
@@ -247,7 +253,7 @@ class Arbiter:
         warming_up = [request for request in requests if request.key in self._warming_up]
         assumed = [self._after_warm_up(job, now_s) for job in self._as_cluster_jobs(warming_up, len(requests), now_s)]
         at_best = Node(POOL, self._node.all_devices)  # if all warm-ups end now
-        reserved = self._policy.reservations if isinstance(self._policy, OnTime) else {}
+        reserved = self._reservations
         newest = max((request.ceiling.promise for request in requests if request.ceiling), default=0)
         later = newest + 1
         admissions = {}

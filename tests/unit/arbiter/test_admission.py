@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.allocate import ClusterJob, Node, Placement, Speeds
-from paceline.arbiter._admission import check_admission
+from paceline.allocate.on_time.capacity import Reservation
+from paceline.arbiter._admission import check_admission, promises_fit_as_well
 from paceline.errors import InvalidInputError
 
 POOL = Node("pool", 8)
@@ -57,3 +58,17 @@ def test_returned_earliest_deadline_is_admitted_and_earlier_deadlines_are_not(se
 def test_job_that_cannot_run_on_pool_is_rejected():
     with pytest.raises(InvalidInputError, match=r"a\.speeds"):
         check_admission(ClusterJob("a", 0.0, 1.0, {"gpu": Speeds.linear(1)}), [], POOL, 0.0)
+
+
+def test_warm_up_during_the_reservations_of_promised_jobs_harms_them():
+    first = ClusterJob("first", 0.0, 400.0, {"device": Speeds((2,), (2.0,))}, deadline_s=500.0)
+    second = ClusterJob("second", 0.0, 400.0, {"device": Speeds.linear(2)}, deadline_s=450.0)
+    # By deadline, the second job would run first, on one device, and the first job would be late.
+    reserved = {
+        "first": Reservation(((200.0, 2),), 400.0, 2),
+        "second": Reservation(((200.0, 0), (400.0, 2)), 400.0, 2),
+    }
+    whole, during, after = Node("pool", 2), Node("pool", 1, later=((60.0, 1),)), Node("pool", 2, later=((60.0, 1),))
+    assert not promises_fit_as_well([first, second], during, whole, 0.0, reserved)
+    assert promises_fit_as_well([first, second], after, whole, 0.0, reserved), "the pool has a third device"
+    assert promises_fit_as_well([first, second], during, whole, 0.0, {}), "one job is late in any case"

@@ -208,14 +208,14 @@ def _capacity_beside(
     deadlines_s: Sequence[float],
 ) -> Capacity:
     """Return the capacity that reservations of the last plan leave free, and then those of the other jobs that fit."""
-    left = [one._replace(runs=tuple(run for run in one.runs if run[0] > now_s)) for one in reservations]
+    trimmed = (one._replace(runs=tuple(run for run in one.runs if run[0] > now_s)) for one in reservations)
+    left = [one for one in trimmed if one.runs]
     ends_s = [end_s for one in left for end_s, _ in one.runs[:-1]]  # as in a plan that keeps the reservations
     last_s = max(deadlines_s, default=now_s)
     ends_s += [one.ends_s for one in left if one.ends_s > last_s]  # of jobs that may be slightly late
     capacity = Capacity(node, now_s, deadlines_s, [*ends_s, *deadlines_s])
     for one in left:
-        if one.runs:
-            capacity.reserve(one)
+        capacity.reserve(one)
     _reserve_in_order(others, capacity)
     return capacity
 

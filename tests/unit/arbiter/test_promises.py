@@ -184,6 +184,18 @@ def test_admission_waits_for_the_end_of_a_promised_job_that_is_slightly_late() -
     assert grant.ceiling.earliest_s == pytest.approx(100.5 + 40.0)
 
 
+def test_admission_ignores_the_reservation_of_a_promised_job_that_should_have_ended() -> None:
+    has = Ceiling(2.0, 1, deadline_s=7.0, fits=True, earliest_s=5.0)
+    late = replace(a_waiting_job("late", 7, 2, 2, 10.0), state="training", held=2.0, applied_grant=1, ceiling=has)
+    new = a_waiting_job("new", 11, 2, 2, 20.0)
+    arbiter = Arbiter(2, quantum=1)
+    arbiter.step([late, new], 0.0)  # the result of the admission does not reach the store
+    late = replace(late, updated_s=8.0)  # its work takes longer than estimated
+    (grant,) = [one for one in arbiter.step([late, new], 8.0) if one.key == "new"]
+    assert (arbiter.decisions, grant.ceiling.fits) == (1, False)
+    assert grant.ceiling.earliest_s == pytest.approx(18.0)
+
+
 @pytest.mark.parametrize("seed", [1, 3, 5])
 def test_every_job_that_is_admitted_before_the_next_decision_is_then_planned(seed: int) -> None:
     draw, arbiter, requests = random.Random(seed), Arbiter(4, quantum=1), []

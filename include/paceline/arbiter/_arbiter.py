@@ -9,7 +9,7 @@ from functools import partial
 from paceline.allocate import DEVICE, Allocation, ClusterJob, Node, OnTime, Policy, check
 from paceline.allocate.on_time.capacity import Reservation
 from paceline.arbiter._admission import check_admission, promises_fit_as_well
-from paceline.arbiter._demand import POOL, cluster_job, time_after_s
+from paceline.arbiter._demand import POOL, cluster_job, time_after_s, within_pool
 from paceline.arbiter._grants import DesiredCeiling, Grant, next_grants
 from paceline.arbiter._request import DeviceRequest
 from paceline.arbiter._warm_up import WarmUp
@@ -209,8 +209,11 @@ class Arbiter:
         """Return the policy's decision; only ``OnTime`` can plan for a pool that has devices later, but none now."""
         if self._node is None or (not self._node.devices and not isinstance(self._policy, OnTime)):
             return Allocation({}, dict.fromkeys(jobs, "all devices are in use by jobs that have just started"))
-        allocation = self._policy.allocate(list(jobs.values()), [self._node], now_s, rescale=True)
-        check(allocation, list(jobs.values()), [self._node])
+        known = list(jobs.values())
+        if not isinstance(self._policy, OnTime):  # other policies may keep all placements
+            known = within_pool(known, self._node)
+        allocation = self._policy.allocate(known, [self._node], now_s, rescale=True)
+        check(allocation, known, [self._node])
         return allocation
 
     def _cluster_jobs(self, requests: Sequence[DeviceRequest], now_s: float) -> dict[str, ClusterJob]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from paceline.allocate import DEVICE, ClusterJob, Placement, Speeds
+from paceline.allocate import DEVICE, ClusterJob, Node, Placement, Speeds
 from paceline.arbiter._request import DeviceRequest
 from paceline.control import RemainingWork
 
@@ -57,6 +58,23 @@ def cluster_job(
         started_s=None if request.state == "waiting" else request.began_s,
         change_s=_change_s(request),
     )
+
+
+def within_pool(jobs: Sequence[ClusterJob], node: Node) -> list[ClusterJob]:
+    """Return the jobs with as much of their placements as fits into the pool, for policies that keep placements.
+
+    The placements exceed the pool if it has shrunk, or if jobs that do not wait for grants fill it. Then every job
+    first keeps its smallest number of devices, in order of arrival; jobs for which none are left wait.
+    """
+    free, kept = node.devices, dict.fromkeys((job.name for job in jobs), 0)
+    for smallest in (True, False):
+        for job in jobs:
+            if job.held is not None:
+                speeds, before = job.speeds[node.kind], kept[job.name]
+                wanted = speeds.counts[0] if smallest else job.held.devices
+                kept[job.name] = max(speeds.largest_count(min(wanted, before + free)), before)
+                free -= kept[job.name] - before
+    return [replace(job, held=Placement(node.name, kept[job.name]) if kept[job.name] else None) for job in jobs]
 
 
 def time_after_s(request: DeviceRequest, remaining: RemainingWork) -> float:

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from paceline.allocate import Greedy, OnTime, RollingHorizon, edf, fifo, priority
+from paceline.allocate import Greedy, Growing, OnTime, RollingHorizon, edf, fifo, priority
 from paceline.arbiter import Arbiter, DeviceRequest
 from paceline.contract import Ceiling
 from paceline.control import DeadlineController, Limits, Observation, RemainingWork
@@ -179,6 +179,23 @@ def test_all_jobs_finish_under_every_policy_for_one_pool(policy) -> None:
     jobs = [SimulatedJob(name, core_s=60, deadline_s=100 + 10 * n) for n, name in enumerate("abc")]
     run_on_pool(jobs, Arbiter(POOL, policy=policy), seconds=600)
     assert [one.name for one in jobs if one.ended_s is None] == []
+
+
+@pytest.mark.parametrize("policy", [OnTime, RollingHorizon, Greedy, Growing, edf, fifo, priority])
+@pytest.mark.parametrize("shared", [True, False])
+def test_jobs_that_hold_more_devices_than_the_pool_has_shrink_under_every_policy(policy, shared) -> None:
+    ceiling = Ceiling(3.0, 1) if shared else None  # of an arbiter with a larger pool; other jobs start without one
+    first = DeviceRequest(
+        "first", "training", 0, 900, 0, 9, 1, 3, 1, held=3.0, applied_grant=1 if shared else 0, ceiling=ceiling,
+        remaining=RemainingWork(600.0, 1.0, 0.0), shared=shared,
+    )  # fmt: skip
+    second = replace(first, key="second", arrived_s=5)
+    grants = {
+        grant.key: grant.ceiling.devices for grant in Arbiter(4, quantum=1, policy=policy()).step([first, second], 9.0)
+    }
+    ceilings = [grants.get(one.key, one.granted) for one in (first, second)]
+    assert sum(ceilings) <= 4
+    assert min(ceilings) >= 1
 
 
 def published_sample(t_s: float, **changed) -> dict:

@@ -110,7 +110,7 @@ class DeviceRequest:
         origin_s = pace.origin.timestamp()
         ended = pace.state in _ENDED
         # A paused job has released the whole devices that its last sample reports.
-        in_force = 0.0 if pace.state == "paused" else float(pace.devices_in_force or 0)
+        in_force = 0 if pace.state == "paused" else pace.devices_in_force or 0
         held = max(pace.devices, in_force)
         if pace.shared and (granted is None or granted.grant == 0):
             # The ceiling was deleted or set by a user: the last grant of the arbiter remains in effect.

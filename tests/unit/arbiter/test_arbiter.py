@@ -223,7 +223,7 @@ def test_policy_decides_once_per_period_and_not_at_every_sample() -> None:
     [
         {"updated_at": "soon"}, {"alpha": "x"}, {"t_s": 1e308}, {"quantum": 0}, {"min_devices": 1e308},
         {"max_devices": 10**400}, {"deadline_s": 10**400}, {"grant": "seven"}, {"ceiling": "much"}, {"devices": -1},
-        {"alpha": 7}, {"min_devices": 3.0},
+        {"alpha": 7}, {"min_devices": 3.0}, {"devices_in_force": 10**400},
     ],
     ids=str,
 )  # fmt: skip

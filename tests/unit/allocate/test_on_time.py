@@ -134,6 +134,22 @@ def test_promises_are_kept_if_work_is_slightly_underestimated(factor, kept):
     )
 
 
+def test_job_planned_after_a_slightly_late_one_does_not_end_other_promises():
+    one_device, pool = {"device": Speeds.linear(1)}, Node("pool", 2)
+    policy = OnTime(change_s=0.0, keep_promises=True)
+    late, tight = (
+        ClusterJob(name, 0.0, work, one_device, deadline_s=work + 0.1, held=Placement("pool", 1), speed=1.0)
+        for name, work in (("late", 100.0), ("tight", 200.0))
+    )
+    assert not policy.allocate([late, tight], [pool], 0.0, rescale=True).late
+    late.work = 100.5
+    new = ClusterJob("new", 10.0, 80.0, one_device, deadline_s=190.0)
+    for now_s in (10.0, 11.0):
+        allocation = policy.allocate([late, tight, new], [pool], now_s, rescale=True)
+        assert not allocation.late, now_s
+        assert set(allocation.placements) == {"late", "tight"}, "the new job starts after the late one"
+
+
 def test_distant_deadline_does_not_make_near_ones_late():
     """Three jobs take turns on four devices, which needs spans that are short beside their common deadline."""
     four = {"device": Speeds.linear(4)}

@@ -19,8 +19,8 @@ def plan_with_promises(planner: Planner, feasible: Sequence[int], last: Mapping[
 
     The promised jobs are planned anew by deadline. If they do not all fit then, because other numbers of devices divide
     the pool less well, each keeps its last reservation. If that does not suffice either, because jobs take longer than
-    estimated, the deadlines of all promised jobs are extended by a hundredth of the time since their arrival. If even
-    that is not enough, some promised jobs are late.
+    estimated, the deadlines of all promised jobs are extended by a hundredth of the time since their arrival, and the
+    jobs are planned again in these two ways. If even that is not enough, some promised jobs are late.
 
     Parameters
     ----------
@@ -42,16 +42,14 @@ def plan_with_promises(planner: Planner, feasible: Sequence[int], last: Mapping[
     )
     plan = planner.reserve_in_order(promised)
     if len(plan) < len(promised):
-        reservations = (reservation for reservation in last.values() if reservation is not None)
-        ends_s = [end_s for reservation in reservations for end_s, _ in reservation.runs[:-1]]
-        exact = planner.with_ends(ends_s)
+        exact = planner.with_ends(_changes_s(last))
         kept = exact.keep(promised, last)
         if kept is not None:
             return exact.add_margins(exact.fill_gaps(kept, new))
         if None in last.values():
             plan = max(_plan_in_order_of_promises(planner, set(feasible).intersection(promised)), plan, key=len)
     if len(plan) < len(promised):
-        return _stretched(planner, promised, new, plan)
+        return _stretched(planner, promised, new, plan, last)
     return planner.add_margins(_add_one_by_one(planner, plan, new))
 
 
@@ -85,12 +83,26 @@ def _promised(planner: Planner, last: Mapping[str, Reservation | None]) -> set[i
     return {index for index, case in enumerate(planner.due) if case.job.name in last}
 
 
-def _stretched(planner: Planner, promised: Sequence[int], new: Sequence[int], possible: Plan) -> Plan:
+def _changes_s(last: Mapping[str, Reservation | None]) -> list[float]:
+    """Return the times at which the reservations change, except their ends."""
+    return [end_s for reservation in last.values() if reservation is not None for end_s, _ in reservation.runs[:-1]]
+
+
+def _stretched(
+    planner: Planner,
+    promised: Sequence[int],
+    new: Sequence[int],
+    possible: Plan,
+    last: Mapping[str, Reservation | None],
+) -> Plan:
     """Return a plan with extended deadlines for all promised jobs, if that suffices, or else ``possible``."""
     for index in promised:
         planner.due[index].stretch_deadline(STRETCH)
     later = planner.with_ends()
     plan = later.reserve_in_order(promised)
+    if len(plan) < len(promised):
+        later = planner.with_ends(_changes_s(last))  # the last plan may have filled gaps with jobs promised since
+        plan = later.keep(promised, last) or {}
     if len(plan) == len(promised):
         return later.add_margins(later.fill_gaps(plan, new))
     for index in promised:

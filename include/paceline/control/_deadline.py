@@ -14,6 +14,7 @@ from paceline.control._past import PastRun
 from paceline.control._remaining import RemainingWork
 from paceline.control._setpoint import Ramp
 from paceline.control._speed import SpeedModel
+from paceline.control._stored import stored_number
 
 # Deadband: keep the allocation while the predicted error is below this fraction of the remaining time.
 _DEADBAND = 0.003
@@ -342,16 +343,21 @@ class DeadlineController:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from the result of ``state``."""
-        self.deadline_s = state["deadline_s"] or math.inf
-        self.began_s = state.get("began_s", 0.0)
+        self.deadline_s = _from_finite(state["deadline_s"])
+        self.began_s = stored_number(state.get("began_s", 0.0))
         if state["ramp"]:
             start_s, start_pct, end_s = state["ramp"]
-            self._ramp = Ramp(end_s=end_s or math.inf, start_s=start_s, start_pct=start_pct)
-        self._total = state["total"]
+            self._ramp = Ramp(_from_finite(end_s), stored_number(start_s), stored_number(start_pct))
+        self._total = int(stored_number(state["total"], low=0))
         self._speed.restore(state["speed"])
-        self._usable = state.get("usable") or math.inf
+        self._usable = _from_finite(state.get("usable"), 0.0)
 
 
 def _finite(value: float) -> float | None:
     """Return ``None`` for infinity, which JSON lacks."""
     return value if math.isfinite(value) else None
+
+
+def _from_finite(value: object, *bounds: float) -> float:
+    """Return a stored number within bounds; infinity for ``None``, as ``_finite`` stores it, and for 0."""
+    return math.inf if value is None else stored_number(value, *bounds) or math.inf

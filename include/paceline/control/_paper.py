@@ -12,6 +12,7 @@ from paceline.control._controller import Decision, Observation, check_target
 from paceline.control._limits import Limits
 from paceline.control._pi import Gains, PIController
 from paceline.control._setpoint import Ramp
+from paceline.control._stored import stored_number
 
 # The best gains of a grid search on simulated jobs: `python -m benchmarks.gains`.
 PAPER_GAINS = Gains(gain=0.1, integral_weight=0.05)
@@ -100,5 +101,5 @@ class PaperController:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from the result of ``state``."""
-        self.deadline_s = state["deadline_s"]
+        self.deadline_s = stored_number(state["deadline_s"])
         self._pi.restore(state["pi"])

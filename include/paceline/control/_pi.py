@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from paceline.control._limits import Limits
+from paceline.control._stored import stored_number
 from paceline.errors import InvalidInputError
 
 
@@ -132,6 +133,6 @@ class PIController:
 
     def restore(self, state: dict[str, float]) -> None:
         """Continue from the result of ``state``."""
-        self.gains = Gains(state["gain"], state["integral_weight"])
-        self.integral = state["integral"]
-        self._last_error_pct = state["last_error_pct"]
+        self.gains = Gains(stored_number(state["gain"]), stored_number(state["integral_weight"]))
+        self.integral = stored_number(state["integral"])
+        self._last_error_pct = stored_number(state["last_error_pct"])

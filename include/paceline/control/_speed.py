@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from paceline.control._stored import stored_number
+
 # Prior of the exponent: slightly sublinear speed-up. The speed-up of one job in three is far lower.
 _EXPONENT, _EXPONENT_SD = 0.85, 0.2
 _MIN_EXPONENT, _MAX_EXPONENT = 0.2, 1.2
@@ -18,6 +20,7 @@ _INITIAL_NOISE = 0.03
 # The first batches fill caches and choose kernels, and may be several times slower. Their additional standard deviation
 # halves with each observation.
 _WARM_UP_SD, _WARM_UP_OBSERVATIONS = 1.0, 4
+_MAX_LOG_SPEED = 100.0
 
 
 class SpeedModel:
@@ -169,9 +172,10 @@ class SpeedModel:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from the result of ``state``."""
-        self.known = state["known"]
-        self._log_speed, self._exponent = state["log_speed"], state["exponent"]
-        self._var, self._cov, self._exponent_var = state["covariance"]
-        self._noise_var = state["noise_var"]
-        self._observations = state.get("observed", _WARM_UP_OBSERVATIONS)
+        self.known = state["known"] is True
+        self._log_speed = stored_number(state["log_speed"], -_MAX_LOG_SPEED, _MAX_LOG_SPEED)
+        self._exponent = stored_number(state["exponent"], _MIN_EXPONENT, _MAX_EXPONENT)
+        self._var, self._cov, self._exponent_var = map(stored_number, state["covariance"])
+        self._noise_var = stored_number(state["noise_var"], low=0)
+        self._observations = int(stored_number(state.get("observed", _WARM_UP_OBSERVATIONS), low=0))
         self._start = None

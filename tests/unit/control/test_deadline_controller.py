@@ -345,3 +345,22 @@ def test_control_period_of_a_late_job_is_not_shortened():
         devices, steps[second] = decision.devices, decision.next_s
     assert (devices, steps[30], steps[70], steps[99]) == (2.0, 1.0, 1.0, 1.0)
     assert steps[56] < 1.0  # the control period is shorter shortly before the end
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        {"deadline_s": "60"}, {"deadline_s": 10**400}, {"began_s": []}, {"ramp": [0, "0", 60]}, {"total": None},
+        {"usable": "all"}, {"usable": -1}, {"speed": {"log_speed": {}}}, {"speed": {"exponent": 0}},
+        {"speed": {"covariance": [0.1, None, 0.1]}}, {"speed": {"observed": "many"}},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_damaged_state_is_not_restored(damaged):
+    before = DeadlineController(LIMITS, 60.0)
+    for second in range(10):
+        before.step(Observation(second, 2 * second, 100, 1.0, done_s=second))
+    state = before.state()
+    damaged = {name: {**state[name], **value} if name == "speed" else value for name, value in damaged.items()}
+    with pytest.raises((TypeError, ValueError)):
+        DeadlineController(LIMITS, 60.0).restore({**state, **damaged})

@@ -95,3 +95,11 @@ def test_paper_controller_jumps_to_the_setpoint_of_a_new_deadline():
     decision = controller.step(Observation(11.0, 8, 100, allocated_devices=2.0))
     assert decision.setpoint_pct == pytest.approx(22.0)  # 11 s of 50 s
     assert decision.devices == pytest.approx(0.5 * (0.1 * 4 + 14), abs=0.05)
+
+
+@pytest.mark.parametrize("name", ["integral", "last_error_pct", "gain", "integral_weight"])
+@pytest.mark.parametrize("value", ["0.1", None, [], 10**400])
+def test_damaged_state_is_not_restored(name, value):
+    controller = PIController(Limits(0.1, 2.0), Gains(1.0, 0.3))
+    with pytest.raises(ValueError, match="expected a number"):
+        controller.restore({**controller.state(), name: value})

@@ -133,22 +133,22 @@ def promises_fit_as_well(
 ) -> bool:
     """Return whether promised deadlines fit into ``node`` as well as into ``other``, which has more free devices.
 
-    Promised jobs fit by deadline, or with their reservations of the last plan, as in a plan.
+    ``reserved`` are the jobs' reservations in the last plan, which the next plan keeps if they do not fit by deadline.
     """
-    last = [reserved[one.name] for one in promised if one.name in reserved]
+    reservations = [reserved[one.name] for one in promised if one.name in reserved]
     deadlines_s = [one.deadline_s for one in promised if one.deadline_s]
 
     def lateness(pool: Node) -> tuple[int, float]:
         """Return the number of jobs that do not fit, and the deadline extension of the others."""
         planned = _planned_jobs(promised, pool, now_s)
         feasible, _, stretch = _plan_promised_jobs(planned, pool, now_s)
-        late = len(planned) - len(feasible)
-        if (late or stretch) and len(last) == len(promised):
-            kept = _capacity_beside(last, [], pool, now_s, deadlines_s)
-            return (late, stretch) if kept.is_overbooked else (0, 0.0)
-        return late, stretch
+        return len(planned) - len(feasible), stretch
 
-    return lateness(node) <= lateness(other)
+    def is_overbooked(pool: Node) -> bool:
+        return _capacity_beside(reservations, (), pool, now_s, deadlines_s).is_overbooked
+
+    late = lateness(node)
+    return late == (0, 0.0) or (late <= lateness(other) and is_overbooked(node) <= is_overbooked(other))
 
 
 @dataclass(frozen=True)

@@ -139,7 +139,7 @@ class Arbiter:
 
     @property
     def _reservations(self) -> Mapping[str, Reservation]:
-        """The reservations of the last plan, by job."""
+        """Reservations of the jobs that the last plan has on time, by name."""
         return self._policy.reservations if isinstance(self._policy, OnTime) else {}
 
     def _has_devices(self, request: DeviceRequest) -> bool:

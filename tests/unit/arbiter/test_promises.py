@@ -7,7 +7,7 @@ from copy import deepcopy
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from paceline.arbiter import Arbiter, DeviceRequest
@@ -45,6 +45,18 @@ def on_time(arbiter: Arbiter, requests: list[DeviceRequest], now_s: float) -> se
 
 @settings(max_examples=300)
 @given(_jobs, _jobs, st.booleans(), st.booleans())
+@example(  # the last reservations need the device on which the new job starts
+    [
+        (1, 3, 0, 87, 50, 0.7),
+        (1, 3, 2, 159, 170, 0.7),
+        (1, 4, 0, 671, 265, 0.7),
+        (2, 3, 0, 111, 127, 0.7),
+        (2, 6, 0, 1317, 530, 0.7),
+    ],
+    [(1, 3, 1, 20, 50, 0.7)],
+    True,
+    False,
+)
 def test_new_jobs_do_not_make_planned_jobs_late(earlier, newcomers, starting, restarted) -> None:
     requests, left = [], float(DEVICES)
     for number, numbers in enumerate(earlier):

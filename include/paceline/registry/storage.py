@@ -91,14 +91,15 @@ def read(path: UPath) -> bytes | None:
 
 
 def numbered(folder: UPath, suffix: str = "") -> list[int]:
-    """Return the sorted numbers of the entries in ``folder`` that are named by a number and ``suffix``."""
+    """Return the sorted numbers of the entries in ``folder`` that are named by a six-digit number and ``suffix``."""
     forget_listings(folder)
     try:
         names = [entry.name for entry in folder.iterdir()]
     except (FileNotFoundError, NotADirectoryError):
         return []
     stems = (name[: len(name) - len(suffix)] for name in names if name.endswith(suffix))
-    return sorted(int(stem) for stem in stems if stem.isascii() and stem.isdigit() and int(stem) > 0)
+    numbers = (int(stem) for stem in stems if stem.isascii() and stem.isdigit() and stem == f"{int(stem):06}")
+    return sorted(number for number in numbers if number > 0)
 
 
 def files_below(folder: UPath, field: str) -> Iterator[tuple[str, UPath]]:

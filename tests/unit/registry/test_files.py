@@ -49,6 +49,15 @@ def test_incomplete_version_is_hidden_until_a_retry_with_the_same_key_completes_
     assert sorted(entry.name for entry in home.iterdir()) == sorted(["reserved", "manifest.json", again.folder])
 
 
+def test_promotion_copied_to_another_file_name_is_ignored(registry: FileRegistry, model_dir: Path) -> None:
+    registry.register(model_dir, name="flights")
+    promotion = registry.promote("flights", 1, "the first")
+    folder = registry.root / "flights" / "promotions"
+    (folder / "2.json").write_bytes((folder / "000001.json").read_bytes())
+    assert registry.history("flights") == [promotion]
+    assert registry.champion("flights").version == 1
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -141,6 +141,7 @@ docs: $(STAMP) build/mermaid/$(MERMAID) ## Build the site into build/docs; a bro
 	@echo "==> building the site (build/docs/index.html)"
 	@$(PIP) install --no-compile -c constraints.txt --group docs $(QUIETLY)
 	@PATH=$(abspath $(BIN)):$$PATH $(BIN)/sphinx-build --quiet --fail-on-warning --keep-going docs build/docs
+	@echo "==> to read it with its diagrams: $(BIN)/python -m http.server --bind 127.0.0.1 --directory build/docs 8000"
 
 build/mermaid/$(MERMAID): | $(UI_PACKAGES)
 	@rm -rf build/mermaid && mkdir -p build/mermaid/part

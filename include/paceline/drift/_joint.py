@@ -138,6 +138,8 @@ def encode_column(column: Column, *frames: pd.DataFrame) -> NDArray[np.float64]:
 def _describe(
     columns: Sequence[Column], encoded: NDArray[np.float64], labels: NDArray[np.int64], auc: float, drifted: bool
 ) -> str:
+    if auc < 0.5:  # far below 0.5 if rows of one window are repeated in the other
+        return "A classifier distinguishes the windows no better than chance."
     if not drifted:
         return f"A classifier can hardly distinguish the windows (AUC {auc:.2f})."
     text = f"No single feature has drifted, but a classifier distinguishes the windows (AUC {auc:.2f})"

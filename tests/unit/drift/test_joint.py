@@ -103,6 +103,15 @@ def test_p_values_allow_for_classifiers_that_learn_from_rows_in_common() -> None
     assert 0.6 < deviation < 1.1  # 1.2 without the correction
 
 
+def test_same_rows_in_both_windows_are_described_as_chance() -> None:
+    """The classifier has learned each row with the other label, so its AUC is far below 0.5."""
+    frame = pd.DataFrame(np.random.default_rng(1).normal(size=(600, 4)), columns=[*"abcd"])
+    joint = compare(frame, frame).joint
+    assert joint is not None
+    assert joint.auc < 0.4
+    assert joint.reason == "A classifier distinguishes the windows no better than chance."
+
+
 @pytest.mark.parametrize(
     ("columns", "rows", "settings"),
     [

@@ -146,7 +146,7 @@ function JobDetails({ job, history }: { job: Job; history: JobHistory | undefine
       <EventList events={events} pace={pace} />
       <Text fontSize="sm">
         <Link to={logPath(job)} style={{ textDecoration: "underline" }}>
-          Log of the task and its container
+          Log of the task and its job
         </Link>
       </Text>
     </Stack>

@@ -31,7 +31,9 @@ export function RunPage({
         <JobCard key={name} jobs={group} histories={histories} mayChange={run.data?.may_change ?? false} />
       ))}
       {!jobs.length && !run.isError ? (
-        <Notice>{taskId ? "This task has no training job yet." : "This run has no training job yet."}</Notice>
+        <Notice>
+          {`This ${taskId ? "task" : "run"} has no training job${hasEnded(run.data?.state) ? "" : " yet"}.`}
+        </Notice>
       ) : null}
       <Box>
         <DriftReports

@@ -264,5 +264,7 @@ def collect_output(destination: Path, add_entries: Callable[[OutputCollector], N
             child, target = Path(folder) / name, destination / name
             if target.is_dir() and not target.is_symlink():
                 shutil.rmtree(target)
+            elif child.is_dir():
+                target.unlink(missing_ok=True)  # os.replace does not replace a file or a link with a folder
             os.replace(child, target)
     return names

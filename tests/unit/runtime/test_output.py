@@ -138,6 +138,21 @@ def test_entries_that_cannot_be_collected_are_skipped_with_one_warning(
     assert f"and {number - 5} more" in caplog.text or f"and {number - 4} more" in caplog.text
 
 
+@pytest.mark.parametrize("earlier", ["file", "link"])
+def test_folder_replaces_an_earlier_file_or_link(collect: Collect, output: Path, tmp_path: Path, earlier: str) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    if earlier == "file":
+        (tmp_path / "out" / "model").write_text("earlier")
+    else:
+        (tmp_path / "out" / "model").symlink_to(tmp_path / "elsewhere")
+    write_files(output, model__weights="new")
+    collect()
+    assert (tmp_path / "out" / "model" / "weights").read_text() == "new"
+    assert not (tmp_path / "out" / "model").is_symlink()
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
 def test_entry_names_cannot_forge_log_lines(collect: Collect, output: Path, caplog: pytest.LogCaptureFixture) -> None:
     (output / "x\nERROR: \udce4").symlink_to("nothing")
     collect()

@@ -241,9 +241,9 @@ class TeamJob:
         status = self._first_server.status()
         if status.state != "exited" or status.exit_code != EXIT_STATE_LOST or self._state_losses >= _RESTARTS:
             return False
-        self._state_losses += 1
-        self._lines.append(f"{FIRST_SERVER} has lost a shard of the state: resuming from its checkpoint")
         self._first_server.restart()
+        self._state_losses += 1  # only now: an engine that is still starting may fail several attempts
+        self._lines.append(f"{FIRST_SERVER} has lost a shard of the state: resuming from its checkpoint")
         return True
 
     def _reconcile(self, usages: Mapping[str, Usage]) -> None:
@@ -358,9 +358,9 @@ class TeamJob:
                 if node.restarts >= _RESTARTS or status.exit_code in _PERMANENT_EXITS:
                     self._revert_failing_node(name, status)
                     return
-                node.restarts += 1
-                self._lines.append(f"{name} has died ({status.reason or status.exit_code}): restarting it")
                 node.job.restart()
+                node.restarts += 1  # only now: an engine that is still starting may fail several attempts
+                self._lines.append(f"{name} has died ({status.reason or status.exit_code}): restarting it")
 
     def _revert_failing_node(self, name: str, status: JobStatus) -> None:
         """Revert the step that added a node that keeps failing; if an older node keeps failing, the job fails."""

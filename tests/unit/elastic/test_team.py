@@ -24,6 +24,7 @@ class StubJob:
     def __init__(self, cores: float) -> None:
         self.cores, self.exit_code, self.gone, self.removed, self.starts = cores, None, False, False, 1
         self.error: Exception | None = None
+        self.restart_error: Exception | None = None
         self.answers = True
         self.failed_stops = 0
         self.lines: list[str] = []
@@ -44,6 +45,8 @@ class StubJob:
         return JobStatus("running") if self.exit_code is None else JobStatus("exited", self.exit_code)
 
     def restart(self) -> None:
+        if self.restart_error:
+            raise self.restart_error
         self.exit_code, self.starts = None, self.starts + 1
 
     def stop(self, grace_s: float = 5.0) -> None:
@@ -254,6 +257,19 @@ def test_server_that_lost_a_shard_is_restarted_a_few_times(team: StubTeam) -> No
         team.jobs[worker].exit_code = 6
     assert team.job.wait(0.0)
     assert team.job.status().exit_code == EXIT_STATE_LOST
+
+
+@pytest.mark.parametrize(("name", "code"), [("ps-0", EXIT_STATE_LOST), ("worker-0", 1)])
+def test_engine_that_cannot_start_nodes_yet_uses_up_no_restarts(team: StubTeam, name: str, code: int) -> None:
+    node, control = team.jobs[name], team.job.usage if name == "worker-0" else lambda: team.job.wait(0.0)
+    node.exit_code, node.restart_error = code, UNREACHABLE
+    for _ in range(5):
+        with pytest.raises(RuntimeUnavailableError):
+            control()
+    node.restart_error = None
+    control()
+    assert (node.starts, node.exit_code) == (2, None)
+    assert sum(name in line for line in team.job.read_lines()) == 1, "the restart is logged once"
 
 
 def test_resumed_team_has_all_nodes_within_the_current_budget(team: StubTeam) -> None:

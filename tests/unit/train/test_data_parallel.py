@@ -136,6 +136,22 @@ def test_new_process_waits_for_a_device_whose_process_is_still_ending(model, mon
     assert [process.device for process in lead._starting] == [1]
 
 
+def test_training_continues_without_a_process_that_cannot_be_started(model, monkeypatch, capfd):
+    def refuse(device, folder):
+        attempts.append(device)
+        raise BlockingIOError(11, "Resource temporarily unavailable")  # fork, at the job's limit on processes
+
+    attempts = []
+    monkeypatch.setattr(lead_module, "_gpu_count", lambda: 0)
+    monkeypatch.setattr(lead_module, "FollowerProcess", refuse)
+    lead = Lead(Replica(model), None)
+    assert not lead.adjust_processes(3)
+    assert not lead.adjust_processes(3)
+    assert len(attempts) == 2, "each missing process is started once for each allocation"
+    assert "cannot be started ([Errno 11]" in capfd.readouterr().err
+    lead.close()
+
+
 def test_worker_of_a_fleet_trains_in_one_process(model, monkeypatch, session, capsys):
     monkeypatch.setenv("PACELINE_SERVER", "127.0.0.1:1")
     replica = data_parallel(model)

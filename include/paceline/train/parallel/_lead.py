@@ -98,7 +98,11 @@ class Lead(BatchSource):
             self._starting.remove(surplus)
             surplus.end()
         for _ in range(target - self._failed - self.devices - len(self._starting)):
-            self._start_process()
+            try:
+                self._start_process()
+            except OSError as error:  # too many processes, too little memory, or a full disk
+                self._failed += 1
+                log(f"a data-parallel process cannot be started ({error}): training continues without it")
         ready = [process for process in self._starting if process.ready]
         if not ready:
             self._ready_since_s = None

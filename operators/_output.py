@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterable
+from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,9 +45,11 @@ def collect_output(job: Job, destination: str, previous: Iterable[str] = ()) -> 
         with tempfile.TemporaryDirectory(prefix="paceline-") as scratch:
             output = Path(scratch) / "output"
             names = job.collect(output)
-            for name in names:
+            for number, name in enumerate(names):
                 _remove(place / name)
-                storage_path(str(output / name)).copy(place / name, recursive=True)
+                # A copy would read "[", "*" and "?" in the name of its source as a pattern.
+                source = (output / name).rename(Path(scratch) / str(number))
+                storage_path(str(source)).copy(place / name, recursive=True)
     for name in previous:
         # Users can edit the stored names, so skip names that lead outside the destination.
         if name not in names and name not in ("", ".", "..") and "/" not in name:
@@ -56,7 +59,9 @@ def collect_output(job: Job, destination: str, previous: Iterable[str] = ()) -> 
 
 def _remove(target: ObjectStoragePath) -> None:
     # Copying a folder onto an existing folder would nest the folders, so callers remove the target first.
+    # Object storages, unlike the local file system, would read "[", "*" and "?" in the path as a pattern.
+    path = target.path if is_local(target) else escape(target.path)
     if target.is_dir():
-        target.rmdir(recursive=True)
+        target.fs.rm(path, recursive=True)
     elif target.exists():
-        target.unlink()
+        target.fs.rm(path)

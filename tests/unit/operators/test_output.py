@@ -45,6 +45,21 @@ def test_remote_output_is_replaced_in_place(existing: bool, tmp_path: Path) -> N
     assert texts_by_path == {"model": "new", "weights/first": "new"}
 
 
+@pytest.mark.parametrize("name", ["model[1].pt", "best?", "all*"])
+@pytest.mark.parametrize("remote", [False, True])
+def test_names_of_output_are_no_patterns(name: str, remote: bool, tmp_path: Path) -> None:
+    place = f"memory://models/{tmp_path.name}" if remote else str(tmp_path / "out")
+    others = {"model1.pt": "other", "best1": "other", "all1": "other"}
+    collect_output(job_with_output(**others), place)
+    for text in ("old", "new"):
+        names = collect_output(job_with_output(**{name: text, f"{name}-folder__{name}": text}), place, [name])
+        files = [path for path in storage_path(place).rglob("*") if path.is_file()]
+        found = {path.path.partition(f"{storage_path(place).path}/")[2]: path.read_text() for path in files}
+        assert found == {**others, name: text, f"{name}-folder/{name}": text}
+    collect_output(job_with_output(**others), place, names)
+    assert {path.name for path in storage_path(place).iterdir()} == set(others)
+
+
 def test_other_files_at_the_destination_are_kept(tmp_path: Path) -> None:
     place = f"memory://models/{tmp_path.name}"
     collect_output(job_with_output(model="of another run"), f"{place}/before")

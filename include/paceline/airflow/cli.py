@@ -22,7 +22,7 @@ from paceline.simulate import command as simulate
 if TYPE_CHECKING:
     from paceline.airflow.api import AirflowApi
 
-_PAGE_SIZE = 100  # Airflow's default maximum page size
+_PAGE_SIZE = 100  # Airflow's default maximum page size; an installation may return smaller pages
 _HEADINGS = ("DAG", "RUN", "TASK", "STATE", "PROGRESS", "SETPOINT", "CORES", "DEADLINE", "FORECAST", "SLACK")
 
 
@@ -101,8 +101,11 @@ def _running_tasks(api: AirflowApi, dag: str) -> Iterator[dict[str, Any]]:
     offset, total = 0, 1
     while offset < total:
         page = api.api("GET", f"/dags/{dag}/dagRuns/~/taskInstances", state="running", limit=_PAGE_SIZE, offset=offset)
-        yield from page["task_instances"]
-        offset, total = offset + _PAGE_SIZE, page["total_entries"]
+        tasks, total = page["task_instances"], page["total_entries"]
+        if not tasks:  # jobs have ended between two pages
+            return
+        yield from tasks
+        offset += len(tasks)
 
 
 def _table_cells(pace: PaceSample) -> tuple[str, ...]:

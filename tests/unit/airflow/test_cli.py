@@ -13,22 +13,24 @@ from paceline.airflow import cli
 class FakeAirflow:
     """A fake of the REST API that returns many running tasks, page by page."""
 
-    def __init__(self, tasks: int) -> None:
+    def __init__(self, tasks: int, page: int = 100) -> None:
+        self._page = page
         self._tasks = [
             {"dag_id": "dag", "dag_run_id": f"run-{number}", "task_id": "train", "map_index": -1}
             for number in range(tasks)
         ]
 
     def api(self, method, path, *, state, limit, offset):
+        limit = min(limit, self._page)  # Airflow's [api] maximum_page_limit
         return {"task_instances": self._tasks[offset : offset + limit], "total_entries": len(self._tasks)}
 
     def task_state(self, dag, run, task, key, map_index):
         return a_sample().to_json()
 
 
-@pytest.mark.parametrize("tasks", [1, 100, 101, 250])
-def test_status_lists_running_jobs_of_all_pages(monkeypatch, capsys, tasks):
-    monkeypatch.setattr(cli, "_connect", lambda options: FakeAirflow(tasks))
+@pytest.mark.parametrize(("tasks", "page"), [(1, 100), (100, 100), (101, 100), (250, 100), (120, 50)])
+def test_status_lists_running_jobs_of_all_pages(monkeypatch, capsys, tasks, page):
+    monkeypatch.setattr(cli, "_connect", lambda options: FakeAirflow(tasks, page))
     assert cli._status(argparse.Namespace(dag="~")) == 0
     shown = capsys.readouterr().out.splitlines()[1:]
     assert [line.split()[1] for line in shown] == [f"run-{number}" for number in range(tasks)]

@@ -20,6 +20,7 @@ from paceline.contract import DEADLINE, PACE, Deadline, PaceSample, StoredDeadli
 from paceline.errors import InvalidInputError
 
 from .access import can_edit_tasks
+from .jobs import parse
 
 router = APIRouter(tags=["Deadline"])
 
@@ -57,7 +58,7 @@ def change_deadline(dag_id: str, run_id: str, change: DeadlineChange, session: S
     value = json.dumps(StoredDeadline(change.deadline, user.get_name()).to_json())
     for target in change.jobs:
         rows = _stored_rows(session, dag_id, run_id, target)
-        pace = PaceSample.read(json.loads(rows[PACE].value)) if PACE in rows else None
+        pace = PaceSample.read(parse(rows[PACE].value)) if PACE in rows else None
         if DEADLINE not in rows or pace is None:
             raise HTTPException(409, f"{target.task_id} is not training")
         _check_is_future(deadline, change.deadline, pace)
@@ -95,6 +96,6 @@ def _replace_deadline(session: Session, row: Stored, target: TargetTask, value: 
     )
     if written.rowcount:  # type: ignore[attr-defined]
         return
-    newest = StoredDeadline.read(json.loads(row.value))
+    newest = StoredDeadline.read(parse(row.value))
     author = f" by {newest.by}" if newest.by else ""
     raise HTTPException(409, f"The deadline of {target.task_id} has since been changed to {newest.value}{author}")

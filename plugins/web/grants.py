@@ -21,9 +21,8 @@ from paceline.contract import CEILING, PACE, Ceiling
 from paceline.errors import InvalidInputError
 
 from .access import can_change, can_edit_pool
-from .jobs import same_task
+from .jobs import parse, same_task
 from .lease import next_version, take_lease
-from .pool import parse
 
 router = APIRouter(tags=["Arbiter"])
 

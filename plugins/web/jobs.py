@@ -138,14 +138,14 @@ def _to_jobs(rows: Iterable[Row[Any]]) -> list[JobRow]:
     for row in rows:
         tasks.setdefault((row.dag_id, row.run_id, row.task_id, row.map_index), {})[row.key] = row
     started = [keys for keys in tasks.values() if PACE in keys]
-    stored = ((keys[PACE], PaceSample.read(json.loads(keys[PACE].value)), keys.get(DEADLINE)) for keys in started)
+    stored = ((keys[PACE], PaceSample.read(parse(keys[PACE].value)), keys.get(DEADLINE)) for keys in started)
     return [_job_row(row, pace, deadline) for row, pace, deadline in stored if pace is not None]
 
 
 def _job_row(row: Row[Any], pace: PaceSample, deadline: Row[Any] | None) -> JobRow:
     current = None
     if deadline is not None:
-        stored = StoredDeadline.read(json.loads(deadline.value))
+        stored = StoredDeadline.read(parse(deadline.value))
         current = CurrentDeadline(value=stored.value, by=stored.by, updated_at=deadline.updated_at)
     return JobRow(
         dag_id=row.dag_id,
@@ -160,3 +160,13 @@ def _job_row(row: Row[Any], pace: PaceSample, deadline: Row[Any] | None) -> JobR
         deadline=current,
         pace=pace,
     )
+
+
+def parse(value: str) -> Any:
+    """Return a stored value, which any user may have written; ``None`` if no response can contain it."""
+    try:
+        parsed = json.loads(value)
+        json.dumps(parsed, ensure_ascii=False).encode()  # fails for a lone surrogate
+    except (ValueError, RecursionError):
+        return None
+    return parsed

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import datetime
 from typing import Any
 
@@ -17,7 +16,7 @@ from sqlalchemy.orm import aliased
 from paceline.contract import CEILING, CONTAINER, PACE
 
 from .access import ReadableDags, can_read_tasks
-from .jobs import FINAL_STATES, same_task
+from .jobs import FINAL_STATES, parse, same_task
 from .lease import read_lease
 
 router = APIRouter(tags=["Arbiter"])
@@ -80,13 +79,3 @@ def pool_jobs(pool: str, session: SessionDep, readable: ReadableDags) -> PoolJob
     by_name = sorted(jobs.values(), key=lambda job: (job.dag_id, job.run_id, job.task_id, job.map_index))
     by_start = sorted(by_name, key=lambda job: job.started_at.timestamp() if job.started_at else float("inf"))
     return PoolJobs(version=version, jobs=by_start)
-
-
-def parse(value: str) -> Any:
-    """Return a stored value, which any user may have written; ``None`` if no response can contain it."""
-    try:
-        parsed = json.loads(value)
-        json.dumps(parsed, ensure_ascii=False).encode()  # fails for a lone surrogate
-    except (ValueError, RecursionError):
-        return None
-    return parsed

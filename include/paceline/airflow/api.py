@@ -259,12 +259,16 @@ class AirflowApi:
 
 
 def _parsed_response(response: httpx.Response) -> Any:
+    request = response.request
     if response.status_code >= 400:
-        request = response.request
         raise AirflowApiError(
             response.status_code, f"{request.method} {request.url.path}: {response.status_code} {response.text}"
         )
-    return response.json() if response.content else None
+    try:
+        return response.json() if response.content else None
+    except ValueError:  # the URL leads to a page, for example to Airflow's own or to the login of a proxy
+        message = f"{request.method} {request.url}: expected JSON, the URL does not lead to Airflow's API"
+        raise AirflowApiError(response.status_code, message) from None
 
 
 def _format_event(event: object) -> str:

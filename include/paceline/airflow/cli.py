@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     try:
         return int(options.run(options))
-    except httpx.TransportError as error:
+    except (httpx.TransportError, httpx.InvalidURL) as error:
         print(f"paceline: --url: got {options.url!r}, expected a reachable Airflow ({error})", file=sys.stderr)
         return 1
     except PacelineError as error:

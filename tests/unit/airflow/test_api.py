@@ -26,7 +26,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.requests += 1
         self.send_response(status)
         self.end_headers()
-        self.wfile.write(json.dumps(body).encode())
+        self.wfile.write(body if isinstance(body, bytes) else json.dumps(body).encode())
 
     def log_message(self, *_: object) -> None:
         """Do not log requests."""
@@ -68,3 +68,11 @@ def test_errors_other_than_a_locked_database_are_raised_immediately(api, server,
     with pytest.raises(AirflowApiError, match=str(status)):
         api.api("PATCH", "/dags/some", {})
     assert server.requests == 1
+
+
+def test_page_of_another_server_is_an_error(api, server):
+    server.responses = [(200, b"<!doctype html>")]
+    with pytest.raises(
+        AirflowApiError, match="/api/v2/dags/some: expected JSON, the URL does not lead to Airflow's API"
+    ):
+        api.api("PATCH", "/dags/some", {})

@@ -34,3 +34,9 @@ def test_status_lists_running_jobs_of_all_pages(monkeypatch, capsys, tasks, page
     assert cli._status(argparse.Namespace(dag="~")) == 0
     shown = capsys.readouterr().out.splitlines()[1:]
     assert [line.split()[1] for line in shown] == [f"run-{number}" for number in range(tasks)]
+
+
+def test_invalid_url_is_an_error_that_names_it(monkeypatch, capsys):
+    monkeypatch.setenv("PACELINE_AIRFLOW_TOKEN", "a token")
+    assert cli.main(["status", "--url", "http://localhost:port"]) == 1
+    assert "--url: got 'http://localhost:port', expected a reachable Airflow" in capsys.readouterr().err

@@ -25,7 +25,7 @@ from paceline.runtime import _guardian as guardian
 from paceline.runtime import cgroups, gpus
 from paceline.runtime._enforcers import CgroupEnforcer, Enforcer, ProcessTree, SignalEnforcer
 from paceline.runtime.processes import descendants, identify, proportional_bytes, send
-from paceline.runtime.scratch import USAGE_BYTES, Scratch, read_json, write_json
+from paceline.runtime.scratch import USAGE_BYTES, Scratch, read_json, write_end, write_json
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -113,7 +113,7 @@ class _Launch:
             "out_of_memory": self._out_of_memory,
             "reason": self._exit_reason(code),
         }
-        write_json(self._scratch.end, end)
+        write_end(self._scratch, end)
         guard.dismiss()
 
     def _supervise(self, enforcer: Enforcer, wakeup: int) -> int:
@@ -130,7 +130,8 @@ class _Launch:
                 memory = enforcer.memory_bytes()
                 used_s = round(enforcer.used_s(), 4)
                 usage = json.dumps({"cpu_s": used_s, "memory_bytes": memory, "measured_s": round(now, 4)})
-                os.pwrite(usage_file, usage.encode().ljust(USAGE_BYTES), 0)
+                with contextlib.suppress(OSError):  # a full disk must not end the job
+                    os.pwrite(usage_file, usage.encode().ljust(USAGE_BYTES), 0)
                 if check_memory:
                     self._check_memory(enforcer, memory)
                 self._reap_orphans()

@@ -137,7 +137,10 @@ class ProcessJob:
         check_devices(devices)
         if not self._scratch.path.exists():
             raise JobLostError(f"there is no job in {self._scratch.path}")
-        write_json(self._scratch.control, {"devices": devices})
+        try:
+            write_json(self._scratch.control, {"devices": devices})
+        except OSError as error:  # for example, the disk is full
+            raise RuntimeUnavailableError(f"could not change the job's allocation: {error}") from error
 
     def status(self) -> JobStatus:
         """Return the job's state, from the scratch folder, the launcher process and the guardian process."""
@@ -190,7 +193,8 @@ class ProcessJob:
         """Send SIGTERM to the job's first process, and SIGKILL to all its processes after ``grace_s``."""
         launcher = self._helper_identity("launcher")
         if launcher is not None and launcher.is_alive() and self._scratch.path.exists():
-            write_json(self._scratch.stop, {"grace_s": grace_s})
+            with contextlib.suppress(OSError):  # on a full disk, the launcher's own grace period applies
+                write_json(self._scratch.stop, {"grace_s": grace_s})
             send(launcher.pid, signal.SIGTERM)
             self.wait(grace_s + 5.0)
 

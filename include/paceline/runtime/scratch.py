@@ -79,6 +79,16 @@ def write_json(path: Path, value: dict[str, Any]) -> None:
     os.replace(fresh, path)
 
 
+def write_end(scratch: Scratch, value: dict[str, Any]) -> None:
+    """Record how the job ended. On a full disk, reuse the space of the usage file, which is no longer needed."""
+    try:
+        write_json(scratch.end, value)
+    except OSError:
+        with scratch.usage.open("r+b") as stream:
+            stream.write(json.dumps(value).encode().ljust(USAGE_BYTES))
+        os.replace(scratch.usage, scratch.end)
+
+
 def read_json(path: Path) -> dict[str, Any] | None:
     """Return the JSON object in ``path``; ``None`` if the file is missing or contains anything else."""
     try:

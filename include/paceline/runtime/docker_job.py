@@ -64,7 +64,7 @@ class DockerJob:
         self._own_network: str | None = None  # stored for ``remove``, which may find the container already removed
         self._stats = StatsFollower(client, container)
         self._follower = LogFollower(client, container, self._has_ended, tail)
-        self._follower.start()
+        self._follow()
 
     @property
     def id(self) -> str:
@@ -118,7 +118,12 @@ class DockerJob:
     def status(self) -> JobStatus:
         """Return the container's state, read from the engine."""
         details = self._inspect()
-        return JobStatus(state="gone", reason="the container was removed") if details is None else _status_of(details)
+        if details is None:
+            return JobStatus(state="gone", reason="the container was removed")
+        status = _status_of(details)
+        if self._restarting and status.state == "running":
+            self._follow()
+        return status
 
     def usage(self) -> Usage:
         """Return the resource usage, at most about a second old, or the last measurement of an ended container."""
@@ -130,6 +135,7 @@ class DockerJob:
         Raises RuntimeUnavailableError while another container uses one of these GPUs.
         """
         self._check_gpus()
+        self._restarting = True  # the engine may restart the container without answering; ``status`` shows this
         with engine_call("restart the container"):
             self._client.start(self._container)
         try:
@@ -137,7 +143,7 @@ class DockerJob:
         except RuntimeUnavailableError:
             self.stop(0)
             raise
-        self._follower.start()
+        self._follow()
 
     def collect(self, destination: Path) -> list[str]:
         """Copy the output folder out of the container, running or not."""
@@ -174,6 +180,11 @@ class DockerJob:
         """End the threads that read output and usage; the container continues."""
         self._stats.close()
         self._follower.close()
+
+    def _follow(self) -> None:
+        """Read the output of a container that has been started or restarted."""
+        self._restarting = False
+        self._follower.start()
 
     def _check_gpus(self) -> None:
         conflicts = docker_gpus.describe_conflicts(self._client, self._container)

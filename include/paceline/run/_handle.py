@@ -144,7 +144,7 @@ class JobHandle:
             if self.job is None:
                 self.find()
             if self.job is not None:
-                self.job.remove()
+                self.call_engine(self.job.remove)
             for key in _RUN_KEYS:
                 self.store.delete(key)
         except Exception as error:

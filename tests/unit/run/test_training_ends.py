@@ -11,6 +11,7 @@ from paceline.contract import CONTAINER, RESULT, JobRecord
 from paceline.errors import (
     DetachedError,
     PacelineError,
+    RuntimeUnavailableError,
     TaskStoppedError,
     TrainingFailedError,
 )
@@ -65,6 +66,13 @@ def test_stored_result_is_returned_while_the_job_cannot_be_removed(task):
     assert task.engine.jobs == {}
     assert set(task.store) == KEPT_KEYS
     assert task.engine.collected == ["job-1"]
+
+
+def test_finished_job_is_removed_after_an_engine_outage(task, monkeypatch):
+    monkeypatch.setattr(handle_module, "_RETRY_EVERY_S", 0.01)
+    task.engine.broken["remove"] = RuntimeUnavailableError("the engine is restarting")
+    assert task.run().model == "/models/1"
+    assert (task.engine.jobs, set(task.store)) == ({}, KEPT_KEYS)
 
 
 @pytest.mark.parametrize("error", [PermissionError("no access to s3://models"), TrainingFailedError("output: ...")])

@@ -172,6 +172,9 @@ class DockerJob:
                 self._client.remove_container(self._container, force=True, v=True)
         except JobLostError:
             pass
+        except PacelineError as error:
+            if "already in progress" not in str(error):  # by another process, or by a call without an answer
+                raise
         if self._own_network is not None:
             docker_network.remove_if_empty(self._client, self._own_network)
         self.close()

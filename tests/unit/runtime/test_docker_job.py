@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import docker.errors
 import pytest
 import requests
 
@@ -30,6 +31,12 @@ class SilentEngine:
         times = {"StartedAt": "2030-01-01T12:00:00Z", "FinishedAt": "2030-01-01T12:00:01Z"}
         state = {"Status": "exited" if self.may_end.is_set() else "running", "ExitCode": 137, **times}
         return {"State": state, "Config": {"Labels": {}}, "HostConfig": {}}
+
+    def remove_container(self, container: str, **_: object) -> None:
+        response = requests.Response()
+        response.status_code = 409
+        explanation = f"removal of container {container} is already in progress"
+        raise docker.errors.APIError("conflict", response, explanation)
 
     def containers(self, **_: object) -> list[dict[str, Any]]:
         return []
@@ -65,3 +72,8 @@ def test_output_is_read_after_a_restart_that_the_engine_does_not_confirm() -> No
     assert job.wait(LIMIT_S)
     assert job.read_lines() == ["run 2"]
     job.close()
+
+
+def test_repeated_removal_is_no_error() -> None:
+    job = DockerJob(SilentEngine(), "c", max_output_bytes=1, tail=None)  # type: ignore[arg-type]
+    job.remove()

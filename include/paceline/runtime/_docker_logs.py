@@ -8,11 +8,13 @@ from __future__ import annotations
 import calendar
 import contextlib
 import logging
+import re
 import socket
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from paceline.errors import JobLostError, PacelineError, RuntimeUnavailableError
@@ -102,8 +104,11 @@ class ReadPosition:
         return str(_epoch_seconds(self._last) - _OVERLAP_S) if self._last else None
 
     def is_after(self, stamp: str) -> bool:
-        """Return whether the newest entry is later than ``stamp`` by more than the overlap."""
-        return bool(self._last and stamp) and _epoch_seconds(self._last) - _OVERLAP_S > _epoch_seconds(stamp)
+        """Return whether the newest entry is later than ``stamp``, in any time zone, by more than the overlap."""
+        if not self._last or not stamp:
+            return False
+        moment = datetime.fromisoformat(re.sub(r"\.\d+", "", stamp).replace("Z", "+00:00"))
+        return _epoch_seconds(self._last) - _OVERLAP_S > moment.timestamp()
 
 
 class LogFollower:

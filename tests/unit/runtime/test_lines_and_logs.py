@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from datetime import datetime, timezone
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -87,3 +88,12 @@ def test_clock_set_back_loses_no_entry() -> None:
     assert [position.is_new(1, timestamp(1400 + i)) for i in range(7)] == 5 * [False] + 2 * [True]
     assert position.is_new(2, timestamp(1405)), "the other stream's newest entry is from before the change"
     assert all(position.is_new(1, timestamp(100 + i)) for i in range(3)), "the same again after a reconnect"
+
+
+@pytest.mark.parametrize("zone", ["Z", "-05:00", "+05:30"])
+def test_engine_in_another_time_zone_has_no_changed_clock(zone: str) -> None:
+    position = ReadPosition()
+    assert position.is_new(1, timestamp(36_000))
+    minutes = {"Z": 0, "-05:00": -300, "+05:30": 330}[zone]
+    local = [timestamp(36_000 + seconds + 60 * minutes).replace("Z", zone) for seconds in (1, -60)]
+    assert [position.is_after(engine_time) for engine_time in local] == [False, True]

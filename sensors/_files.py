@@ -92,6 +92,7 @@ def _read_parquet(
     from pyarrow import parquet
 
     sample = RowSample[pa.Table](max_rows, lambda parts: pa.concat_tables(parts, promote_options="permissive"))
+    named = {*(columns or ()), newest.column}
     for part in _parquet_files(path):
         with part.open("rb") as stream:
             file = parquet.ParquetFile(stream, pre_buffer=False)  # a buffer would hold the whole file
@@ -111,15 +112,33 @@ def _read_parquet(
                 rows = pa.Table.from_batches([batch])
                 sample.add(rows)
                 if newest.column is not None:
-                    newest.add((rows.select([newest.column]) if newest.column in known else rows).to_pandas())
-    return sample.table().to_pandas(), sample.rows
+                    newest.add(_to_frame(rows.select([newest.column]) if newest.column in known else rows, named))
+    return _to_frame(sample.table(), named), sample.rows
+
+
+def _to_frame(table: Any, named: Collection[str | None]) -> pd.DataFrame:
+    """Return a table as a data frame with the names of the file's columns.
+
+    pandas stores in the file which columns were its index and which names were numbers, and ``to_pandas`` restores both.
+    An index becomes a column again if it is ``named`` or has times. Other indexes only number the rows.
+    """
+    frame: pd.DataFrame = table.to_pandas()
+    levels = [
+        name
+        for number, name in enumerate(frame.index.names)
+        if name is not None and (name in named or frame.index.get_level_values(number).dtype.kind == "M")
+    ]
+    if levels:
+        frame = frame.reset_index(level=levels)
+    return frame.set_axis(frame.columns.map(str), axis=1)
 
 
 def _count_array_numbers(file: Any, columns: Sequence[str]) -> int:
     """Return the total number of array elements in ``columns``, according to the file's metadata."""
     import pyarrow as pa
 
-    prefixes = tuple(f"{name}." for name in columns if pa.types.is_nested(file.schema_arrow.field(name).type))
+    nested = {field.name for field in file.schema_arrow if pa.types.is_nested(field.type)}
+    prefixes = tuple(f"{name}." for name in columns if name in nested)
     if not prefixes:
         return 0
     groups = [file.metadata.row_group(index) for index in range(file.metadata.num_row_groups)]

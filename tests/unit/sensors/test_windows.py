@@ -10,12 +10,15 @@ import subprocess
 import sys
 import uuid
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from airflow.providers.sqlite.hooks.sqlite import SqliteHook
+from pyarrow import parquet as pq
 from tests.s3_server import serve
 
 from paceline.drift import DriftReport, DriftSettings
@@ -310,3 +313,36 @@ def test_file_without_a_header_line_is_rejected(tmp_path: Path) -> None:
 def test_window_is_described_on_one_line() -> None:
     assert describe("SELECT *\n  FROM flights", {"month": 2}) == "SELECT * FROM flights with {'month': 2}"
     assert len(describe("SELECT " + "x, " * 1000, None)) <= 300
+
+
+# --- files of pandas -------------------------------------------------------------------------------------------
+
+
+def test_parquet_columns_with_numbers_as_names_are_compared(tmp_path: Path) -> None:
+    numbers = pd.DataFrame({0: range(500), 1: [0.0, 1.0] * 250})
+    numbers.to_parquet(tmp_path / "a.parquet")
+    (numbers + 1000).to_parquet(tmp_path / "b.parquet")
+    check = DriftCheck(str(tmp_path / "a.parquet"), str(tmp_path / "b.parquet"))
+    assert sorted(check.run().drifted_features) == ["0", "1"]
+    assert replace(check, features=["1"]).run().drifted_features == ["1"]
+
+
+@pytest.mark.parametrize("columns", [None, ["row"], ["row", "day", "batch"]])
+def test_index_of_pandas_with_times_or_that_is_named_is_a_column(tmp_path: Path, columns: list[str] | None) -> None:
+    days = pd.date_range("2030-01-01", periods=4)
+    index = pd.MultiIndex.from_arrays([days, [1, 2, 3, 4]], names=["day", "batch"])
+    pd.DataFrame({"row": [1.0, 2.0, 3.0, 4.0]}, index).to_parquet(tmp_path / "a.parquet")
+    window = read_window("current", str(tmp_path / "a.parquet"), columns=columns)
+    expected = {"row", "day", "batch"} if columns and "batch" in columns else {"row"} if columns else {"row", "day"}
+    assert set(window.frame.columns) == expected
+    newest = [
+        read_window("current", str(tmp_path / "a.parquet"), window_column=name).identity for name in ("day", "batch")
+    ]
+    assert newest == ["2030-01-04 00:00:00", "4"]
+
+
+def test_parquet_file_with_a_repeated_column_name_is_rejected(tmp_path: Path) -> None:
+    values = pa.array(range(500))
+    pq.write_table(pa.Table.from_arrays([values, values], names=["temp", "temp"]), tmp_path / "a.parquet")
+    with pytest.raises(InvalidInputError, match=r"current: got '.*a\.parquet', .*duplicate field names"):
+        read_window("current", str(tmp_path / "a.parquet"))

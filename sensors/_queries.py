@@ -75,15 +75,13 @@ def _without_end(sql: str) -> str:
     >>> _without_end("SELECT '--' FROM t; -- newest rows")
     "SELECT '--' FROM t"
     """
-    import sqlparse
+    from sqlparse.lexer import tokenize
     from sqlparse.tokens import Comment, Punctuation, Whitespace
 
-    tokens = [token for statement in sqlparse.parse(sql) for token in statement.flatten()]  # type: ignore[no-untyped-call]
-    while tokens and (
-        tokens[-1].ttype in Comment or tokens[-1].ttype in Whitespace or tokens[-1].match(Punctuation, ";")
-    ):
+    tokens = list(tokenize(sql))  # type: ignore[no-untyped-call]  # sqlparse.parse rejects queries with long lists
+    while tokens and (tokens[-1][0] in Comment or tokens[-1][0] in Whitespace or tokens[-1] == (Punctuation, ";")):
         tokens.pop()
-    return "".join(token.value for token in tokens)
+    return "".join(text for _, text in tokens)
 
 
 def find_hook(field: str, conn_id: str | None) -> DbApiHook:

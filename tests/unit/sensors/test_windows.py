@@ -66,6 +66,12 @@ def test_query_runs_on_its_connection_with_bound_parameters(store: str) -> None:
     assert (len(rows), list(rows.columns)) == (0, ["temp", "carrier"])
 
 
+def test_query_may_contain_a_list_of_any_length(store: str) -> None:
+    numbers = ", ".join(map(str, range(20_000)))
+    rows = read_window("current", f"SELECT * FROM flights WHERE rowid IN ({numbers}); -- all", conn_id=store).frame
+    assert len(rows) == 3
+
+
 @pytest.mark.parametrize("name", ["batch.csv", "batch.csv.gz", "batch.parquet"])
 @pytest.mark.parametrize("scheme", ["", "file://"])
 def test_files_are_read_by_path_and_by_url(tmp_path: Path, name: str, scheme: str) -> None:

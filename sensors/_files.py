@@ -119,7 +119,7 @@ def _read_parquet(
 def _to_frame(table: Any, named: Collection[str | None]) -> pd.DataFrame:
     """Return a table as a data frame with the names of the file's columns.
 
-    pandas stores in the file which columns were its index and which names were numbers, and ``to_pandas`` restores both.
+    pandas stores in the file which columns were its index and which names were numbers; ``to_pandas`` restores both.
     An index becomes a column again if it is ``named`` or has times. Other indexes only number the rows.
     """
     frame: pd.DataFrame = table.to_pandas()
@@ -130,7 +130,8 @@ def _to_frame(table: Any, named: Collection[str | None]) -> pd.DataFrame:
     ]
     if levels:
         frame = frame.reset_index(level=levels)
-    return frame.set_axis(frame.columns.map(str), axis=1)
+    frame.columns = frame.columns.map(str)
+    return frame
 
 
 def _count_array_numbers(file: Any, columns: Sequence[str]) -> int:
@@ -176,7 +177,12 @@ def _read_csv(
         numbers, others = set[str](), set[str]()
         with path.open("rb") as stream:
             for part in pd.read_csv(
-                stream, compression=compression, usecols=wanted, chunksize=_PART_ROWS, dtype=dict.fromkeys(text, "str")
+                stream,
+                compression=compression,
+                usecols=wanted,
+                chunksize=_PART_ROWS,
+                dtype=dict.fromkeys(text, "str"),
+                low_memory=False,  # otherwise, pandas infers several types within a part with many columns
             ):
                 sample.add(part)
                 filled = part.columns[part.notna().any()]

@@ -321,6 +321,16 @@ def test_window_is_described_on_one_line() -> None:
     assert len(describe("SELECT " + "x, " * 1000, None)) <= 300
 
 
+def test_csv_column_has_one_type_even_if_many_columns_accompany_it(tmp_path: Path) -> None:
+    # pandas reads 100,000 rows of 31 columns in several blocks.
+    codes = ["007"] * 99_999 + ["A7"]
+    rest = ",1" * 30
+    names = ",".join(["code", *(f"x{number}" for number in range(30))])
+    (tmp_path / "a.csv").write_text("\n".join([names, *(code + rest for code in codes), ""]))
+    column = read_window("current", str(tmp_path / "a.csv")).frame["code"]
+    assert column.value_counts().to_dict() == {"007": 99_999, "A7": 1}
+
+
 # --- files of pandas -------------------------------------------------------------------------------------------
 
 

@@ -1,5 +1,5 @@
 import { afterEach, expect, test, vi } from "vitest";
-import { ApiError, getAllJobs } from "./api";
+import { ApiError, getAllJobs, getXComs } from "./api";
 
 const databaseError = { detail: { reason: "Database error", message: "Serious error when handling your request." } };
 const response = (status: number, body: unknown) => new Response(JSON.stringify(body), { status });
@@ -30,4 +30,11 @@ test("other errors are reported without a retry", async () => {
   const fetch = mockFetch(response(500, { detail: "out of order" }));
   await expect(getAllJobs()).rejects.toEqual(new ApiError(500, "out of order"));
   expect(fetch).toHaveBeenCalledTimes(1);
+});
+
+test("the report of one mapped task instance is found among any number", async () => {
+  const entry = { key: "report", task_id: "drift", map_index: 60 };
+  const fetch = mockFetch(response(200, { xcom_entries: [entry] }), response(200, { ...entry, value: 1 }));
+  expect(await getXComs("retrain", "run", "report", "drift", 60)).toEqual([{ ...entry, value: 1 }]);
+  expect(new URL(String(fetch.mock.calls[0]?.[0])).searchParams.get("map_index")).toBe("60");
 });

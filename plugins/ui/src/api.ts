@@ -151,11 +151,21 @@ export function putDeadline(jobs: Job[], deadline: string, seen: SeenDeadlines):
   });
 }
 
-/** Return the XComs that the tasks of a run have stored under a key, for example drift reports. */
-export async function getXComs(dagId: string, runId: string, key: string, taskId = "~"): Promise<XComEntry[]> {
+/**
+ * Return the XComs that the tasks of a run have stored under a key, for example drift reports; at most 50. With
+ * `mapIndex`, return only those of the task instances with this index (-1 if they are not mapped).
+ */
+export async function getXComs(
+  dagId: string,
+  runId: string,
+  key: string,
+  taskId = "~",
+  mapIndex?: number,
+): Promise<XComEntry[]> {
   const tasks = `api/v2/${runUrl(dagId, runId)}/taskInstances`;
+  const mapped = mapIndex === undefined ? "" : `&map_index=${mapIndex}`;
   const list = await request<{ xcom_entries: XComEntry[] }>(
-    `${tasks}/${taskId === "~" ? "~" : encode(taskId)}/xcomEntries?xcom_key=${encode(key)}&limit=50`,
+    `${tasks}/${taskId === "~" ? "~" : encode(taskId)}/xcomEntries?xcom_key=${encode(key)}${mapped}&limit=50`,
   );
   return Promise.all(
     list.xcom_entries.map((entry) =>

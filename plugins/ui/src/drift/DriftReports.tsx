@@ -30,14 +30,13 @@ export function DriftReports({
   mapIndex?: string | undefined;
   live: boolean;
 }) {
+  const only = taskId ? Number(mapIndex ?? -1) : undefined;
   const reports = useQuery({
-    queryKey: ["drift", dagId, runId, taskId, live],
-    queryFn: () => getXComs(dagId, runId, "report", taskId),
+    queryKey: ["drift", dagId, runId, taskId, only, live],
+    queryFn: () => getXComs(dagId, runId, "report", taskId, only),
     refetchInterval: live ? REFRESH_MS : false,
   });
-  const shown = (reports.data ?? []).filter(
-    (entry) => isReport(entry.value) && (!taskId || entry.map_index === Number(mapIndex ?? -1)),
-  );
+  const shown = (reports.data ?? []).filter((entry) => isReport(entry.value));
   return (
     <Stack gap={6}>
       {reports.isError ? <Notice kind="error">Drift reports: {reports.error.message}</Notice> : null}

@@ -198,6 +198,7 @@ def _column_kind(series: pd.Series[Any], window: str) -> str | None:
 
 
 _FIRST_VALUES = 20
+_MAX_NUMBER = 1e300
 _KIND_TEXT = {
     "numeric": "numbers",
     "boolean": "true/false",
@@ -230,17 +231,20 @@ def _value_kind(value: object) -> str:
 
 
 def to_numbers(series: pd.Series[Any], window: str) -> NDArray[np.float64]:
-    """Return all values except missing ones as floats; raise InvalidInputError for infinite values."""
+    """Return all values except missing ones as floats; raise InvalidInputError for infinite values.
+
+    Numbers beyond 1e300 count as infinite, because their sums are. Some tools write the largest number for "no value".
+    """
     import numpy as np
 
     values = series.dropna().to_numpy(dtype=float)
-    infinite = np.isinf(values)
+    infinite = np.abs(values) > _MAX_NUMBER
     if infinite.any():
         raise InvalidInputError(
             str(series.name),
             float(values[infinite][0]),
             f"finite numbers or missing values ({int(infinite.sum())} of {len(series)} rows of the {window} "
-            "window are infinite)",
+            f"window are infinite{'' if np.isinf(values).any() else ' or beyond 1e300'})",
         )
     return values
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -217,6 +218,13 @@ def test_infinite_values_are_rejected_with_column_window_and_count() -> None:
     assert str(caught.value) == (
         "temp: got inf, expected finite numbers or missing values (2 of 500 rows of the current window are infinite)"
     )
+
+
+def test_largest_number_as_a_missing_value_is_rejected_because_means_would_overflow() -> None:
+    current = window(1)
+    current.loc[[3, 7], "temp"] = -sys.float_info.max
+    with pytest.raises(InvalidInputError, match=r"^temp: got -1\.79.*e\+308, .*\(2 of 500 rows of the current window"):
+        compare(window(0), current)
 
 
 @pytest.mark.parametrize(("before", "after"), [(3.0, 4.0), ("same", "y"), (True, False)])

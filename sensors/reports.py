@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from dataclasses import replace
@@ -133,10 +134,13 @@ def _folder(report_dir: str, *parts: str) -> ObjectStoragePath:
 def _file_name(part: str) -> str:
     """Return ``part`` without the characters that some file systems and object stores reject.
 
-    >>> _file_name("manual__2026-01-01T00:00:00+00:00")
-    'manual__2026-01-01T00_00_00_00_00'
+    A digest distinguishes names with letters other than ASCII, of which little else may remain.
+
+    >>> _file_name("manual__2026-01-01T00:00:00+00:00"), _file_name("prüfung")
+    ('manual__2026-01-01T00_00_00_00_00', 'pr_fung-39d8b3b1')
     """
-    return re.sub(r"[^A-Za-z0-9._-]+", "_", part).lstrip(".") or "_"
+    name = re.sub(r"[^A-Za-z0-9._-]+", "_", part).lstrip(".") or "_"
+    return name if part.isascii() else f"{name}-{hashlib.sha256(part.encode()).hexdigest()[:8]}"
 
 
 class DriftReportLink(BaseOperatorLink):

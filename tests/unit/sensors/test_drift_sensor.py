@@ -16,7 +16,15 @@ from paceline.drift import DriftReport, FeatureDrift, Histogram, compare
 from paceline.errors import InvalidInputError
 from paceline.sensors import DriftSensor
 from paceline.sensors.check import DriftCheck
-from paceline.sensors.reports import XCOM_LIMIT_BYTES, fit_to_xcom, run_folder, summarise, write_report
+from paceline.sensors.reports import (
+    XCOM_LIMIT_BYTES,
+    _folder,
+    fit_to_xcom,
+    run_folder,
+    summarise,
+    write_report,
+    write_window,
+)
 from paceline.sensors.windows import DataWindow
 
 
@@ -65,6 +73,11 @@ def test_report_folder_is_equal_for_retries_and_distinct_for_mapped_tasks(tmp_pa
     assert files[0].parent == tmp_path / "retrain" / "manual__2026-01-01T00_00_00_00_00" / "drift"
     mapped = SimpleNamespace(dag_id="retrain", run_id="r", task_id="drift", map_index=3)
     assert run_folder(mapped) == ["retrain", "r", "drift", "3"]
+
+
+def test_report_folders_of_dags_with_names_in_another_script_are_distinct(tmp_path: Path) -> None:
+    folders = {str(_folder(str(tmp_path), name, "run", "drift")) for name in ("流失模型", "价格模型", "___")}
+    assert len(folders) == 3
 
 
 @pytest.mark.parametrize(("drifted", "complete"), [(3, 3), (100, 100), (800, 150)])

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperatorLink
 
+from paceline.drift.kept_rows import to_storable
+
 from .check import CHAMPION
 
 if TYPE_CHECKING:
@@ -65,7 +67,7 @@ def write_window(window: DataWindow, report_dir: str, *parts: str) -> str:
     """Write the rows of a window to ``report_dir/parts…/window.parquet``, and return the path."""
     path = _folder(report_dir, *parts) / "window.parquet"
     with path.open("wb") as stream:  # type: ignore[no-untyped-call]
-        window.frame.to_parquet(stream, index=False)
+        to_storable(window.frame).to_parquet(stream, index=False)
     return str(path)
 
 

@@ -179,7 +179,7 @@ def _column_kind(series: pd.Series[Any], window: str) -> str | None:
     if types.is_numeric_dtype(series.dtype):
         return "numeric"
     values = series.dropna()
-    kinds = values.map(_value_kind)
+    kinds = values.map(value_kind)
     odd = values[kinds == "other"]
     if len(odd):
         accepted = f"numbers, text, true/false or arrays of numbers in the {window} window"
@@ -215,7 +215,12 @@ _NOT_COMPARED = {
 }
 
 
-def _value_kind(value: object) -> str:
+def value_kind(value: object) -> str:
+    """Return a key of ``_KIND_TEXT``, or "other" for a value that cannot be compared.
+
+    >>> value_kind("AA"), value_kind(2.5), value_kind({"temp": 2.5})
+    ('categorical', 'numeric', 'other')
+    """
     import datetime
     from decimal import Decimal
 

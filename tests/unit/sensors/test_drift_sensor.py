@@ -137,3 +137,17 @@ def test_summary_and_report_of_many_features_fit_into_an_event() -> None:
     result = summarise(DriftCheck("a.csv", "b.csv"), report, DataWindow(pd.DataFrame(), 500), None)
     assert len(json.dumps(result["report"])) <= XCOM_LIMIT_BYTES
     assert len(result["summary"]["drifted_features"]) == 800
+
+
+def test_kept_rows_may_have_columns_with_values_of_several_types(tmp_path: Path) -> None:
+    rows = {
+        "temp": np.random.default_rng(0).normal(size=500),
+        "kind": ["A", 1] * 250,
+        "payload": [{"a": 1}, {"a": "x"}] * 250,
+        "empty": [{}, None] * 250,
+    }
+    frame = pd.DataFrame({name: pd.Series(values, dtype=object) for name, values in rows.items()})
+    source = write_window(DataWindow(frame, 500), str(tmp_path))
+    kept = pd.read_parquet(source)
+    assert kept["temp"].tolist() == list(rows["temp"])
+    assert compare(frame, kept, columns=["temp", "kind"], categorical=["kind"]).verdict == "no drift"

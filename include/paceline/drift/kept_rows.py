@@ -1,0 +1,37 @@
+"""Makes the rows of a window storable, so that a later check can compare with them.
+
+Called by ``paceline.sensors.reports``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from paceline.drift._columns import to_label, value_kind
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def to_storable(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a window as a data frame that Parquet can store.
+
+    Columns whose values have several types, or a type that is not compared (JSON, bytes), become text: a Parquet file
+    cannot store all of them, and the text of a value is the label with which it is compared.
+
+    >>> import pandas as pd
+    >>> to_storable(pd.DataFrame({"kind": pd.Series(["A", 1, None], dtype=object)}))["kind"].dropna().tolist()
+    ['A', '1']
+    """
+    storable: pd.DataFrame = frame.copy(deep=False)
+    for name, series in frame.items():
+        if _has_odd_values(series):
+            storable[name] = series.map(to_label, na_action="ignore")
+    return storable
+
+
+def _has_odd_values(series: pd.Series[Any]) -> bool:
+    if series.dtype != object:
+        return False
+    kinds = set(series.dropna().map(value_kind))
+    return len(kinds) > 1 or "other" in kinds

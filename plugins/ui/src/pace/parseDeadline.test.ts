@@ -28,6 +28,14 @@ test("a time of day is in the time zone selected in Airflow", () => {
   });
 });
 
+test.each([
+  ["2026-03-28T22:00:00Z", "06:00", "2026-03-29T04:00:00.000Z"], // summer time begins
+  ["2026-10-24T21:00:00Z", "06:00", "2026-10-25T05:00:00.000Z"], // summer time ends
+  ["2026-03-29T00:45:00Z", "02:30", "2026-03-29T01:30:00.000Z"], // the clocks skip this time
+])("a time of day is correct in a night in which the clocks are changed: %s, %s", (at, text, expected) => {
+  expect(parseDeadline(text, origin, new Date(at), "Europe/Berlin")?.value).toBe(expected);
+});
+
 test.each(["", "soon", "-5m", "0", "25:00", "12:61", "5 parsecs"])("%s is invalid", (text) => {
   expect(parseDeadline(text, origin, now)).toBeNull();
 });

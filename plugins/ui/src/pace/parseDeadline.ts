@@ -22,12 +22,22 @@ export function parseDeadline(
   if (timeOfDay) {
     const [hours, minutes, seconds] = timeOfDay.slice(1).map((part) => Number(part ?? 0)) as [number, number, number];
     if (hours > 23 || minutes > 59 || seconds > 59) return null;
-    const ahead = 3600 * hours + 60 * minutes + seconds - secondsOfDay(now, zone);
-    const at = new Date(Math.floor(now.getTime() / 1000 + (ahead > 0 ? ahead : ahead + DAY_S)) * 1000);
+    const wanted = 3600 * hours + 60 * minutes + seconds;
+    const ahead = wanted - secondsOfDay(now, zone);
+    const next = Math.floor(now.getTime() / 1000 + (ahead > 0 ? ahead : ahead + DAY_S));
+    const at = correctForShift(new Date(next * 1000), wanted, zone);
     return { value: at.toISOString(), seconds: (at.getTime() - origin.getTime()) / 1000 };
   }
   const seconds = parseDuration(typed);
   return seconds !== null && seconds > 0 ? { value: `${seconds}s`, seconds } : null;
+}
+
+/** Correct a time by the shift of the clocks, if they are changed before this time, for example to summer time. */
+function correctForShift(at: Date, wanted: number, zone: string): Date {
+  const off = wanted - secondsOfDay(at, zone);
+  const shift = off > DAY_S / 2 ? off - DAY_S : off < -DAY_S / 2 ? off + DAY_S : off;
+  const corrected = new Date(at.getTime() + 1000 * shift);
+  return secondsOfDay(corrected, zone) === wanted ? corrected : at; // skipped times do not exist
 }
 
 function parseDuration(text: string): number | null {

@@ -274,3 +274,18 @@ def to_label(value: object) -> str:
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     return str(value)
+
+
+def with_order(series: pd.Series[Any]) -> pd.Series[Any]:
+    """Return a column of categories as its values, whose order is that of times, numbers or text.
+
+    >>> import pandas as pd
+    >>> with_order(pd.Series(["2030-01-02", "2030-01-01"], dtype="category")).max()
+    '2030-01-02'
+    """
+    import pandas as pd
+
+    if not isinstance(series.dtype, pd.CategoricalDtype):
+        return series
+    values: pd.Series[Any] = pd.Series(series.to_numpy(), series.index, name=series.name)
+    return values

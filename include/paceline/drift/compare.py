@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from paceline.drift._columns import Column, check_column, check_window, choose_columns, shorten
+from paceline.drift._columns import Column, check_column, check_window, choose_columns, shorten, with_order
 from paceline.drift._estimates import estimate_performance
 from paceline.drift._features import TestedFeature, judge_features, run_tests
 from paceline.drift._joint import compare_jointly
@@ -116,6 +116,12 @@ def compare(
         check_column("actual", actual, reference, "reference or current")
         notes.append(f"The current window has no column {actual}, so its rows have no labels.")
         current = current.assign(**{actual: None})
+
+    if time is not None:
+        reference, current = (
+            frame.assign(**{time: with_order(frame[time])}) if time in frame.columns else frame
+            for frame in (reference, current)
+        )
 
     for window, frame, rows in (("reference", reference, reference_rows), ("current", current, current_rows)):
         if rows is not None and rows > len(frame):

@@ -357,6 +357,16 @@ def test_index_of_pandas_with_times_or_that_is_named_is_a_column(tmp_path: Path,
     assert newest == ["2030-01-04 00:00:00", "4"]
 
 
+def test_time_column_may_be_a_category(tmp_path: Path) -> None:
+    days = [f"2030-01-{day:02}" for day in range(20, 0, -1)]
+    frame = pd.DataFrame({"day": pd.Categorical(days * 50, categories=days), "late": [0, 1] * 500, "score": 0.5})
+    frame.to_parquet(path := tmp_path / "a.parquet")
+    check = DriftCheck(str(path), str(path), prediction="score", actual="late", time="day", window_column="day")
+    report = replace(check, window_column=None).run()
+    assert report.current == f"{path}, 2030-01-01 to 2030-01-20"
+    assert check.read_current().identity == "2030-01-20"
+
+
 def test_parquet_file_with_a_repeated_column_name_is_rejected(tmp_path: Path) -> None:
     values = pa.array(range(500))
     pq.write_table(pa.Table.from_arrays([values, values], names=["temp", "temp"]), tmp_path / "a.parquet")

@@ -203,6 +203,7 @@ def _compare_errors(
         minimum_samples=settings.minimum_samples,
         error_threshold=settings.error_threshold,
         labels=None if time is None else current[time].to_numpy()[errors.rows],
+        rows=errors.rows,
         no_skill=errors.no_skill,
         ceiling=errors.ceiling,
         classes=errors.classes,

@@ -30,6 +30,7 @@ def detect_concept_drift(
     minimum_samples: int = 100,
     error_threshold: float = 0.02,
     labels: NDArray[Any] | None = None,
+    rows: NDArray[np.int64] | None = None,
     no_skill: float = 1.0,
     ceiling: float = 1.0,
     classes: NDArray[np.float64] | None = None,
@@ -50,7 +51,9 @@ def detect_concept_drift(
     error_threshold:
         Smallest relevant rise of the measure, relative to ``no_skill``.
     labels:
-        Label of each current row, used for ``Change.at``.
+        Label of each current error, used for ``Change.at``.
+    rows:
+        Number of the row of each current error in the current window; by default, each row has an error.
     no_skill:
         Measure of predictions without skill: 1 if they are right or wrong, the measure of always predicting the base
         rate if they are probabilities, and 0.5 for the ranking error. For absolute errors, the 99th percentile of the
@@ -92,6 +95,9 @@ def detect_concept_drift(
     start = len(reference)
     weighed = classes if measure == RANKING else None
 
+    def row_of(position: int) -> int:
+        return position if rows is None or position < 0 else int(rows[position])
+
     def mean(begin: int, end: int | None) -> float:
         return _mean(stream[begin:end], None if weighed is None else weighed[begin:end])
 
@@ -115,17 +121,17 @@ def detect_concept_drift(
     if classes is not None:
         followed += [np.flatnonzero(classes == label) for label in (0, 1)]
     changes = []
-    for rows in followed:
+    for part in followed:
         # By default ADWIN checks every 32nd value. A rare class may have few more.
-        found = _find_changes(scaled[rows], detector, adwin_clock=32 if len(rows) == len(stream) else 1)
-        bounds = [0, *(int(rows[position]) for position, _ in found), len(stream)]
+        found = _find_changes(scaled[part], detector, adwin_clock=32 if len(part) == len(stream) else 1)
+        bounds = [0, *(int(part[position]) for position, _ in found), len(stream)]
         for number, (_, detected) in enumerate(found, start=1):
-            if rows[detected] < start:
+            if part[detected] < start:
                 continue  # a change in the reference window
             row = max(0, bounds[number] - start)
             before, after = mean(bounds[number - 1], bounds[number]), mean(bounds[number], bounds[number + 1])
             at = None if labels is None else shorten(str(labels[row]))
-            changes.append(Change(row, int(rows[detected]) - start, before, after, at))
+            changes.append(Change(row_of(row), row_of(int(part[detected]) - start), before, after, at))
     smallest = error_threshold * no_skill
     if classes is not None:
         changes = _merge_changes(changes, smallest)
@@ -143,7 +149,7 @@ def detect_concept_drift(
         verdict="drift" if rises else "no drift",
         reason=reason,
         changes=tuple(changes),
-        curve=_running_error(stream, weighed, start),
+        curve=tuple((row_of(position), error) for position, error in _running_error(stream, weighed, start)),
         **known,  # type: ignore[arg-type]
     )
 

@@ -102,6 +102,19 @@ def test_missing_labels_are_not_enough_data() -> None:
     assert "60 current rows" in concept.reason
 
 
+def test_position_of_a_change_counts_rows_without_labels() -> None:
+    late = np.resize([1.0, 0.0, np.nan, np.nan], 4000)  # half of the labels are unknown
+    wrong = (np.random.default_rng(0).random(4000) < np.repeat([0.05, 0.5], 2000)) & ~np.isnan(late)
+    current = pd.DataFrame({"predicted": np.where(wrong, 1 - late, np.nan_to_num(late)), "late": late})
+    current["row"] = np.arange(4000)
+    concept = compare(current[:2000], current, columns=["row"], prediction="predicted", actual="late").concept
+    assert concept is not None
+    assert concept.changes[0].row == pytest.approx(2000, abs=50)
+    assert f"at row {concept.changes[0].row} of the current window" in concept.reason
+    assert 2000 <= concept.changes[0].detected_row < 2500
+    assert concept.curve[-1][0] == pytest.approx(3997, abs=50)
+
+
 def test_reference_without_predictions_is_not_used() -> None:
     _, concept = compare_predictions(
         make_predictions(0, 500, wrong_share=0.1)[["temp"]],

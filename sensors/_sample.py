@@ -107,15 +107,15 @@ class Newest:
 
     def add(self, part: pd.DataFrame) -> None:
         """Add the next rows. Raise InvalidInputError if they lack the column."""
-        import pandas as pd
-
         if self.column is None:
             return
         if self.column not in part.columns:
             names = ", ".join(map(str, part.columns[:20]))
             accepted = f"a column of the {self._field} window (the columns are {names})"
             raise InvalidInputError("window_column", self.column, accepted)
-        values = pd.Series(part[self.column].dropna().to_numpy())  # a column of categories has no order
+        values = part[self.column].dropna()
+        if values.dtype == "category":  # categories have no order
+            values = values.astype(values.cat.categories.dtype)
         if len(values) and (self._value is None or values.max() > self._value):
             self._value = values.max()
 

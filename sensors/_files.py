@@ -120,7 +120,7 @@ def _to_frame(table: Any, named: Collection[str | None]) -> pd.DataFrame:
     """Return a table as a data frame with the names of the file's columns.
 
     pandas stores in the file which columns were its index and which names were numbers; ``to_pandas`` restores both.
-    An index becomes a column again if it is ``named`` or has times. Other indexes only number the rows.
+    An index becomes a column again if it is ``named`` or contains times. Other indexes only number the rows.
     """
     frame: pd.DataFrame = table.to_pandas()
     levels = [
@@ -193,6 +193,7 @@ def _read_csv(
         mixed = numbers & others - text
         if not mixed:
             return sample.table(), sample.rows
-        # pandas infers the types of each part. A column with text in one part becomes text in all, as "007" and "A7".
+        # pandas infers the types of each part. If a column has text in one part, all its parts are read
+        # as text, so that "007" stays "007" if another part contains "A7".
         text |= mixed
         newest.reset()

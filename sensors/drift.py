@@ -345,7 +345,7 @@ class DriftSensor(BaseSensorOperator):
         return hold
 
     def _now(self, context: Context) -> datetime:
-        """Return the time from which the cooldown and the age of rows count.
+        """Return the time from which the cooldown and the age of rows are measured.
 
         For a scheduled sensor, it is the time of the run, so that a backfill gives equal results. For a
         waiting sensor, it is the current time.

@@ -49,7 +49,7 @@ class DriftTrigger(BaseTrigger):
     first_check_s:
         Seconds before the first check; by default ``poll_interval_s``.
     timeout_at:
-        Time at which the sensor times out (ISO 8601); the event returns it to the sensor.
+        Time at which the sensor times out (ISO 8601); passed back to the sensor in the event.
     fail_on_bad_data:
         Whether bad data resumes the task, which then fails, instead of continuing to check.
     """
@@ -115,16 +115,16 @@ class DriftEventTrigger(BaseEventTrigger):
     poll_interval_s:
         Seconds between checks.
     fire_on:
-        ``"new_drift"`` (default): fire when a feature or the model's error starts to drift; the same drift fires again
-        only after a check without drift, or after the cooldown. ``"new_window"``: fire at most once for each window,
-        for data that arrives in batches. In both cases, the trigger fires once if the model has no champion.
+        ``"new_drift"`` (default): fire when a feature or the model's error starts to drift; fire again for the same
+        drift only after a check without drift, or after the cooldown. ``"new_window"``: fire at most once for each
+        window, for data that arrives in batches. In both cases, the trigger fires once if the model has no champion.
     window_column:
         For ``"new_window"``: column of the current window whose greatest value identifies the window, for example the
         day or the number of the batch. A window that grows is checked again each time that it has grown by a quarter.
         Without this parameter, ``current`` must be a file, and each change of the file is a new window.
     cooldown:
-        Time after an event during which the trigger fires no other (``"1d"``, ``"PT12H"``, seconds). Drift that
-        persists fires again after the cooldown. A new champion does not end the cooldown.
+        Time after an event during which the trigger fires no other (``"1d"``, ``"PT12H"``, seconds). If the
+        drift persists, the trigger fires again after the cooldown. A new champion does not end the cooldown.
     report_dir:
         Folder, as a path or URL, for ``report.json`` and ``report.html`` of each event. ``reference="champion"`` needs
         it: the folder also keeps the compared rows, because ``current`` may have different rows at the next check.

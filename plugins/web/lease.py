@@ -57,7 +57,7 @@ def take_lease(session: Session, pool: str, arbiter: UUID) -> None:
         try:
             session.flush()
         except IntegrityError:
-            raise HTTPException(409, f"Another arbiter is taking the pool {pool}") from None
+            raise HTTPException(409, f"Another arbiter is taking the lease of the pool {pool}") from None
     lease = _parse(stored.get_val())  # type: ignore[no-untyped-call]
     if lease.arbiter == arbiter:
         return

@@ -222,7 +222,7 @@ def test_drift_scheduled_dag_runs_once_per_drift_across_triggerer_restart(
     until(lambda: airflow.health()["triggerer"] == "healthy")
 
 
-def test_example_dag_is_triggered_by_drift_of_real_flights(
+def test_example_dag_is_triggered_by_drift_in_real_flight_data(
     airflow: AirflowProcess, project: Path, tmp_path: Path
 ) -> None:
     # Compare July with February, as in the example's query. This database has no predictions.

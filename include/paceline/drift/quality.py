@@ -145,7 +145,7 @@ def find_implausible_values(
         arrays = {column.name for column in columns if column.kind == "embedding"}
         suspicions.append(_find_duplicates({*arrays, *model_columns}, reference, current, quality))
     known = [one for one in suspicions if one is not None]
-    # A column without such values also counts as a test, with the p-value 1.
+    # Each column without such values adds a test with the p-value 1.
     plain = sum(not column.skipped and column.kind != "embedding" for column in columns) + 1 - len(known)
     adjusted = false_discovery_control([one.p_value for one in known] + [1.0] * plain).tolist()
     found += [

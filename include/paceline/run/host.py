@@ -1,4 +1,4 @@
-"""The interface between a training run and its environment: ``TaskHost`` in Airflow, an object in tests."""
+"""The interface between a training run and its environment: ``TaskHost`` in Airflow, a stub in tests."""
 
 from __future__ import annotations
 

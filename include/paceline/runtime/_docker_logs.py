@@ -104,7 +104,7 @@ class ReadPosition:
         return str(_epoch_seconds(self._last) - _OVERLAP_S) if self._last else None
 
     def is_after(self, stamp: str) -> bool:
-        """Return whether the newest entry is later than ``stamp``, in any time zone, by more than the overlap."""
+        """Return whether the newest entry is later than ``stamp`` by more than the overlap. Time zones may differ."""
         if not self._last or not stamp:
             return False
         moment = datetime.fromisoformat(re.sub(r"\.\d+", "", stamp).replace("Z", "+00:00"))

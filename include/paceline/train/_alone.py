@@ -10,7 +10,7 @@ from .saving import data
 from .saving.checkpoint import Resume
 
 
-class Alone(BatchSource):
+class SingleProcess(BatchSource):
     """The batches of the loader itself."""
 
     def passes(self, resume: Resume | None) -> Iterator[Iterator[Any]]:

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from ._alone import Alone
+from ._alone import SingleProcess
 from ._display import Display, choose_display
 from ._resampled import Resampled
 from ._source import BatchSource, LoopState
@@ -126,7 +126,7 @@ class Session:
 
             self.worker = worker = TrainingWorker.from_environment()
             return worker
-        return Alone()
+        return SingleProcess()
 
     def skip_exit_gc(self) -> None:
         """Skip garbage collection when a job exits: with torch loaded, it takes almost a second."""

@@ -103,7 +103,7 @@ def test_failed_job_is_kept_until_the_last_try(task):
     assert task.store["pace"]["state"] == "failed"
 
 
-def test_ended_task_removes_its_job(task):
+def test_job_of_an_ended_task_is_removed(task):
     task.status = "over"
     task.engine.actions = [(8.0, task.request_stop)]
     with pytest.raises(TaskStoppedError, match="its job is removed"):

@@ -41,7 +41,7 @@ def test_scheduler_stepped_per_batch_counts_the_batches_of_all_workers(stride, e
 
 
 @pytest.mark.parametrize("at_ends", [False, True])
-def test_scheduler_of_a_single_worker_makes_exactly_the_steps_of_the_code(at_ends):
+def test_scheduler_of_a_single_worker_takes_exactly_the_steps_of_the_training_code(at_ends):
     scheduler = make_scheduler()
     steps = train(FollowingScheduler(scheduler), scheduler, range(EPOCHS * BATCHES), at_ends=at_ends)
     assert steps == [done // BATCHES if at_ends else done for done in range(EPOCHS * BATCHES)]

@@ -53,7 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _run(demo: Demo, screen: Screen) -> int:
     screen.title(
         "Paceline: retrain a drifted model by a deadline",
-        "A real Airflow, real flights from 2013, one run of the DAG retrain_on_drift.",
+        "Real Airflow, real flights from 2013, one run of the DAG retrain_on_drift.",
     )
     summary = run(demo, screen)
     _print_files(demo, screen, summary, "`make up` opens this run in Airflow; trigger it with another deadline")
@@ -65,7 +65,7 @@ def _run_on_fleet(demo: Demo, screen: Screen) -> int:
 
     screen.title(
         "Paceline: retrain a model on edge machines, alongside their normal workload",
-        f"A real Airflow, real containers on emulated machines, one run of the DAG {edge.DAG}.",
+        f"Real Airflow, real containers on emulated machines, one run of the DAG {edge.DAG}.",
     )
     demo = replace(demo, dag=edge.DAG, tasks=EDGE_TASKS, training=edge.TRAINING)
     summary = edge.run_edge(demo, screen)

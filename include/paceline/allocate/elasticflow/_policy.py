@@ -254,7 +254,7 @@ class ElasticFlow:
 
 
 def _fill(cases: Sequence[_Case], pool: Pool) -> Pool | None:
-    """Fill the shares of the jobs by deadline; return the pool, or ``None`` (and keep the shares) if a job fails."""
+    """Fill the jobs' shares in deadline order; return the pool, or ``None`` (and keep the shares) if a job fails."""
     shares = []
     for case in sorted(cases, key=_by_deadline):
         share = pool.fill(case.demand)
@@ -268,7 +268,7 @@ def _fill(cases: Sequence[_Case], pool: Pool) -> Pool | None:
 
 
 def _fill_possible(cases: Sequence[_Case], pool: Pool) -> Pool:
-    """Fill the shares of the jobs by deadline, and skip jobs that cannot meet their deadlines."""
+    """Fill the jobs' shares in deadline order, and skip jobs that cannot meet their deadlines."""
     for case in sorted(cases, key=_by_deadline):
         case.share = pool.fill(case.demand)
         if case.share is not None:

@@ -141,8 +141,8 @@ class Steps:
     def advance(self) -> bool:
         """End the current step and begin the next; return whether there is a next step.
 
-        Between the steps, the loop saves if due. Raises ``SystemExit`` after a SIGTERM. There is no next step when all
-        steps are done or after ``stop_early``, even if it was called before a restart.
+        Between the steps, the loop saves a checkpoint if one is due. Raises ``SystemExit`` after a SIGTERM. There is no
+        next step when all steps are done or after ``stop_early``, even if it was called before a restart.
         """
         if self._steps is None:
             return False

@@ -70,7 +70,7 @@ class Threads:
 
 
 def thread_count() -> int:
-    """Return the number of threads of the library that trains; 1 if it is unknown."""
+    """Return the number of threads that the training library uses; 1 if it is unknown."""
     pool = _pool()
     return pool.count if pool is not None else 1
 

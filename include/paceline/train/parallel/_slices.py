@@ -26,8 +26,8 @@ class SlicedBatches:
     """A batch sampler that yields one process's slice of each batch of another batch sampler.
 
     All processes run the same sampler from the same random states, so together they train each sample once. A batch
-    keeps its size. If it has too few samples for all processes, a surplus process reads its first samples and its
-    gradients get the weight 0.
+    keeps its size. If it has too few samples for all processes, a surplus process reads the batch's first samples,
+    and the gradients of this process get the weight 0.
 
     Parameters
     ----------

@@ -77,7 +77,7 @@ class Saver(ABC):
         Seconds between two checkpoints. ``None`` chooses 5 to 60 s, so that saving takes at most 2 % of the time if
         possible.
     clock:
-        Function that returns monotonic seconds.
+        Function that returns the time of a monotonic clock in seconds.
     """
 
     def __init__(self, folder: Path, every_s: float | None, clock: Callable[[], float] = time.monotonic) -> None:
@@ -183,7 +183,7 @@ class Checkpoint(Saver):
         return True
 
     def _can_be_restored(self, states: dict[str, Any]) -> bool:
-        """Return whether the states can be restored. A state may change its types at any time, so check each save."""
+        """Return whether the states can be restored. The types in a state may change, so check each save."""
         try:
             for name, state in states.items():
                 check_loadable(name, state)

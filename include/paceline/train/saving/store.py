@@ -116,7 +116,7 @@ def check_complete(name: str, part: Any, state: Any) -> None:
     modules = part.modules() if callable(getattr(part, "modules", None)) else ()
     kinds = {type(item).__name__ for item in (*modules, *_leaves(state))}
     if sharded := kinds & {"FullyShardedDataParallel", "DTensor", "ShardedTensor"}:
-        raise bad_value(name, f"a sharded state ({min(sharded)})", "a state that is complete in rank 0, as with DDP")
+        raise bad_value(name, f"a sharded state ({min(sharded)})", "a state that is complete on rank 0, as with DDP")
 
 
 def _leaves(value: Any) -> Iterator[Any]:

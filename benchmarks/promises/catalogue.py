@@ -225,7 +225,7 @@ _ALL = (
         "With loaded profiles, a fleet of 1,000 machines is scheduled in 120 ms.",
         at_most(120, "ms"),
         _BENCHMARKS,
-        "A fleet of 1,000 is scheduled in 60 to 120 ms",
+        "A fleet of 1,000 machines is scheduled in 60 to 120 ms",
     ),
     Promise(
         "on-time",

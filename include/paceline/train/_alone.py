@@ -1,4 +1,4 @@
-"""Training in one process: reads the loader epoch by epoch. Used by ``_session`` unless another way is chosen."""
+"""Training in one process: reads the loader epoch by epoch. The default source of batches in ``_session``."""
 
 from __future__ import annotations
 

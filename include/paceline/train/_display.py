@@ -51,8 +51,8 @@ class Display(Protocol):
 def choose_display() -> Display:
     """Return ``Lines`` on standard output if Paceline started this process or ``$PACELINE_PROGRESS`` is ``lines``.
 
-    Otherwise, return a display on standard error, like tqdm: a ``Bar`` on a terminal, else ``Text``. Of several ranks,
-    only rank 0 has an output, and followers of data-parallel training have none.
+    Otherwise, return a display on standard error, like tqdm: a ``Bar`` on a terminal, else ``Text``. With several
+    ranks, only rank 0 has an output; followers of data-parallel training have none.
     """
     if is_follower() or rank():
         return Silent()

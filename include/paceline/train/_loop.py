@@ -136,11 +136,11 @@ class Loop(Generic[T]):
 
     @property
     def own_progress(self) -> tuple[int, int]:
-        """Batches done and expected in this process. In a worker of a fleet, they exclude those of other workers."""
+        """Batches done and expected in this process. In a fleet, they exclude those of the other workers."""
         if self._source is None or self._source.progress is None:
             return self.done, max(self.total, self.done)
         done, total = self._source.progress
-        done += self.done - self._server_done  # the batch that the server does not know yet
+        done += self.done - self._server_done  # the batch that the server does not know about yet
         return done, max(total, done)
 
     def set_server_progress(self, epoch: int, epochs: int, done: int, total: int, *, last: bool) -> None:
@@ -372,7 +372,7 @@ class Loop(Generic[T]):
     def _validation_s(self, now_s: float) -> float | None:
         """Return the seconds that a validation should take at the speed so far; ``None`` if unknown.
 
-        If the epochs are too short for reports of their ends, the measured speed includes the validations.
+        If the epochs are too short for their ends to be reported, the measured speed includes the validations.
         """
         if self.epoch and not self._reports_epoch_ends:
             return None

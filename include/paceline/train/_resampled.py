@@ -22,7 +22,7 @@ _DIGITS = 9  # significant digits in a progress line
 
 
 class Resampled(float):
-    """A metric's value on all rows, which also has the metric's values on resamples of the rows."""
+    """A metric's value on all rows, together with its values on resamples of the rows."""
 
     resamples: Resamples
 
@@ -33,7 +33,7 @@ def resampled(metric: Callable[[NDArray[np.int64]], Any], rows: int, resamples: 
     A resample draws as many rows as there are, with replacement. The drawn rows depend only on the number of rows, so
     the resamples of the champion and of the challenger contain the same rows, and the difference of the two models
     on each resample is free of the variation that both share: the paired bootstrap (Efron and Tibshirani, An
-    Introduction to the Bootstrap, 1993). Both runs must read the same rows in the same order.
+    Introduction to the Bootstrap, 1993). Both evaluations must read the same rows in the same order.
 
     The function calls ``metric`` once more than there are resamples. A resample on which ``metric`` is not finite or
     raises ``ValueError``, for example because all its rows have the same label, has no value. Call ``report`` outside a
@@ -42,7 +42,7 @@ def resampled(metric: Callable[[NDArray[np.int64]], Any], rows: int, resamples: 
     Parameters
     ----------
     metric:
-        Function from an array of row numbers, from 0 and with repetitions, to one number.
+        Function from an array of row numbers, counted from 0 and with repetitions, to one number.
     rows:
         Number of rows of the hold-out data.
     resamples:
@@ -57,7 +57,7 @@ def resampled(metric: Callable[[NDArray[np.int64]], Any], rows: int, resamples: 
     Raises
     ------
     ValueError
-        If ``rows`` or ``resamples`` is out of range. Errors of ``metric`` on all rows are also passed on.
+        If ``rows`` or ``resamples`` is out of range. Errors that ``metric`` raises on all rows are also passed on.
     ImportError
         If numpy is not installed.
 

@@ -279,7 +279,7 @@ def checkpoint(*, path: str | os.PathLike[str] | None = None, every_s: float | N
         If an object cannot be saved or restored or differs from the checkpoint, or if the folder is not writable.
     RuntimeError
         If there is a checkpoint to restore but the loop has already started, or if a job calls this function again for
-        another loop but the same folder, or for other objects of the same loop.
+        another loop with the same folder, or for other objects of the same loop.
     """
     checked = check_parts(parts)
     interval_s = check_every_s(every_s)

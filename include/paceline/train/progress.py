@@ -1,7 +1,7 @@
 """The progress line, with which a training job reports its progress.
 
 ``track`` writes it inside the job: one JSON object per line on standard output, after ``MARKER``. The control loop
-outside parses it. Standard library only: this module is copied into training containers.
+outside the job parses it. Standard library only: this module is copied into training containers.
 """
 
 from __future__ import annotations
@@ -33,14 +33,15 @@ class Progress:
     """The progress of a training job.
 
     ``done`` and ``total`` count batches of all epochs (equation (2) of DECOR-NN gives ``total``); ``total`` may change
-    while the job runs, for example by an early stop. ``epoch`` counts from 0. ``loss`` and ``metrics`` are the newest
-    reported values. ``spent`` describes the work of a parameter server's worker since its start: the ``samples`` and
-    ``batches`` done, the seconds ``compute_s`` to train them, and the seconds ``update_s`` to send changes and receive
-    the newest state. It is empty for other jobs. ``devices`` is the number of whole devices that a ``data_parallel``
-    job uses now, else ``None``. ``save_s`` is the duration of the last checkpoint, and ``validation_s`` the forecast
-    duration of the validation after an epoch; both are ``None`` while unknown. ``monotonic_s`` and ``wall_s`` are times
-    on the job's clocks. ``source`` identifies the process that wrote the line, and ``number`` counts the lines of this
-    process, so that a reader recognises repeated lines; it is 0 in a process that does not count its lines.
+    while the job runs, for example after an early stop. ``epoch`` counts from 0. ``loss`` and ``metrics`` are the
+    newest reported values. ``spent`` describes the work of a parameter server's worker since its start: the ``samples``
+    and ``batches`` done, the seconds ``compute_s`` to train them, and the seconds ``update_s`` to send changes and
+    receive the newest state. It is empty for other jobs. ``devices`` is the number of whole devices that a
+    ``data_parallel`` job uses now, else ``None``. ``save_s`` is the duration of the last checkpoint, and
+    ``validation_s`` the forecast duration of the validation after an epoch; both are ``None`` while unknown.
+    ``monotonic_s`` and ``wall_s`` are times on the job's clocks. ``source`` identifies the process that wrote the line,
+    and ``number`` counts the lines of this process, so that a reader recognises repeated lines; ``number`` is 0 in a
+    process that does not count its lines.
 
     ``event`` is one of
 
@@ -53,7 +54,7 @@ class Progress:
     - ``"finish"``: the loop is over and its final state is safe on disk; ``done`` equals ``total``,
     - ``"report"``: metrics from outside a loop, for example from an evaluation script. ``done`` and ``total`` repeat
       those of the previous loop, or are 1 without a loop. Controllers ignore these lines. Earlier lines of
-      the same event may contain ``resamples`` of the metrics, and neither loss nor metrics.
+      the same event may contain ``resamples`` of the metrics, but neither loss nor metrics.
     """
 
     done: int
@@ -87,8 +88,8 @@ class Progress:
     def to_line(self) -> str:
         """Return one line for standard output, without the line end.
 
-        JSON has no NaN or infinity: a loss with this value becomes ``null``, and a metric with this value is omitted.
-        The line has the key ``resamples`` only if there are any.
+        JSON has no NaN or infinity: a loss with such a value becomes ``null``, and a metric with such a value is
+        omitted. The line has the key ``resamples`` only if there are any.
 
         >>> Progress(done=1, total=2, loss=float("nan"), metrics={"mae": float("inf")}).to_line()[:66]
         '@paceline {"done":1,"total":2,"epoch":0,"epochs":1,"event":"progre'

@@ -183,7 +183,7 @@ def test_any_number_of_processes_can_resume_the_checkpoint_saved_at_sigterm(run_
 
 def test_death_of_a_process_ends_the_job_with_an_error(run_plan):
     broken = run_plan(wanted={"2": 2}, killed="follower", killed_at=9, ends_with=1)
-    assert "data_parallel: the process of device 1" in broken.errors or "peer" in broken.errors
+    assert "data_parallel: the process on device 1" in broken.errors or "peer" in broken.errors
 
 
 @pytest.mark.parametrize(

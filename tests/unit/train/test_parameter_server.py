@@ -111,7 +111,7 @@ def test_worker_whose_code_raises_in_three_processes_is_excluded(start_training)
         assert worker.wait_for_end() == 1
         assert "MemoryError: out of memory" in worker.log
         training.server.wait_until_logged(f"failure {failure}")
-    assert "b is lost (its training code has left the loop in a batch)" in training.server.log
+    assert "b is lost (its training code has left the loop during a batch)" in training.server.log
     assert training.start_worker("b", {"fail_after": 2}).wait_for_end() == 5
     training.finish_and_check([other])
 

@@ -24,7 +24,7 @@ from ._frames import running_calls
 
 
 class Steps:
-    """The steps of one training run by a library: progress, checkpoints, SIGTERM and ``stop_early``.
+    """The steps of one call of a library's training function: progress, checkpoints, SIGTERM and ``stop_early``.
 
     Create it before the library restores its state. Then call ``start`` once, ``advance`` right before each step, and
     ``end`` after training. A step may be a boosting round, a batch or an epoch.
@@ -36,7 +36,7 @@ class Steps:
     write:
         Function that writes the library's state into an empty folder, between two steps.
     path:
-        Folder for checkpoints. Default: the job's folder. Each training of a process has a subfolder.
+        Folder for checkpoints. Default: the job's folder. Each such call in a process has its own subfolder.
     every_s:
         Seconds between two checkpoints; ``None`` as for ``checkpoint``.
 
@@ -115,9 +115,9 @@ class Steps:
         threads: int | None = None,
         pool: _threads.ThreadPool | None = None,
     ) -> None:
-        """Start the loop of ``steps`` steps in each epoch.
+        """Start the loop, with ``steps`` steps in each epoch.
 
-        With ``total``, training ends after this number of steps, also in the middle of an epoch. An epoch is then the
+        With ``total``, training ends after this number of steps, even in the middle of an epoch. An epoch is then the
         period between two validations, which the library reports with ``pause``.
 
         ``pool`` contains the threads of a library that does not use torch's. The other arguments are those of
@@ -183,7 +183,7 @@ class Steps:
             steps.close()  # type: ignore[attr-defined]
 
     def _is_abandoned(self, within: Callable[..., Any] | None) -> bool:
-        """Return whether an error has ended the library's call, before another call of ``within``."""
+        """Return whether an error had ended the library's call before this call of ``within``."""
         if self._within is None or self._thread != threading.get_ident():
             return False
         return running_calls(self._within) == (self._within is within)
@@ -201,7 +201,7 @@ class Steps:
 
 
 class _Periods:
-    """The steps of each period of ``steps`` steps; the last period ends with the step ``total``."""
+    """The steps of each period of ``steps`` steps; the last period ends with step ``total``."""
 
     def __init__(self, steps: int, total: int) -> None:
         self._steps, self._total = steps, total

@@ -23,7 +23,7 @@ class PacelineCallback(TrainerCallback):
 
     Pass it to the constructor, ``Trainer(..., callbacks=[PacelineCallback()])``: it then passes the checkpoint to
     ``train``. A step is an optimizer step. Metrics are the numbers that the Trainer logs. ``save_strategy`` and
-    ``output_dir`` concern only the Trainer's further checkpoints.
+    ``output_dir`` affect only the Trainer's additional checkpoints.
 
     Parameters
     ----------

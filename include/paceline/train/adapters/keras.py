@@ -27,9 +27,9 @@ _WEIGHTS, _POSITION = "model.weights.h5", "position.json"
 class PacelineCallback(keras.callbacks.Callback):  # type: ignore[misc]
     """Reports the progress of ``Model.fit``, saves the model and its optimizer when due, and resumes from them.
 
-    A step is a batch. A resumed epoch skips the batches that are done. Metrics are those of ``compile``. Keras saves
-    neither the sums of its training metrics nor the states of other callbacks, such as ``EarlyStopping``: after a
-    restart, they start afresh.
+    A step is a batch. A resumed epoch skips the batches that are done. Metrics are those passed to ``compile``.
+    Keras saves neither the sums of its training metrics nor the states of other callbacks, such as ``EarlyStopping``:
+    after a restart, they start afresh.
 
     Parameters
     ----------
@@ -131,7 +131,7 @@ class PacelineCallback(keras.callbacks.Callback):  # type: ignore[misc]
             steps.advance()
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Report the pause of a validation."""
+        """Report the pause for a validation."""
         if self._steps is not None:
             self._steps.pause()
 

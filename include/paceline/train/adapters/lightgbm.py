@@ -154,7 +154,7 @@ class PacelineCallback:
         booster.model_from_string = end_and_convert
 
     def end_round(self, env: Any) -> None:
-        """After a round and all other callbacks: end the round and begin the next; end training if it is over."""
+        """After a round and other callbacks: end the round and begin the next; end training after ``stop_early``."""
         assert self._steps is not None
         index = env.iteration - env.begin_iteration
         if index < self._replayed - 1:

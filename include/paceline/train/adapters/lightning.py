@@ -32,7 +32,7 @@ class PacelineCallback(Callback):
     """Reports the progress of ``Trainer.fit``, saves Lightning's own checkpoint when due, and resumes from it.
 
     A step is an optimizer step, or a batch with manual optimization. The total follows from ``max_epochs`` or
-    ``max_steps``. A resumed epoch skips the batches that are done. Metrics are those of ``self.log``.
+    ``max_steps``. A resumed epoch skips the batches that are done. Metrics are those passed to ``self.log``.
 
     Parameters
     ----------
@@ -74,9 +74,9 @@ class PacelineCallback(Callback):
         self._loaded = None
         self._steps = Steps(lambda folder: self._save(trainer, folder), path=self._path, every_s=self._every_s)
         if self._steps.restored is not None:
-            # Lightning restores the file that its connector has loaded, also without fit(ckpt_path=...).
+            # Lightning restores the file that its connector has loaded, even without fit(ckpt_path=...).
             trainer._checkpoint_connector.resume_start(self._steps.restored / _FILE, weights_only=True)
-        # Run after the other callbacks, so that a checkpoint contains what they do at the end of a step.
+        # Run after the other callbacks, so that a checkpoint contains their changes at the end of a step.
         trainer.callbacks = [*(one for one in trainer.callbacks if one is not self), self]
 
     def _save(self, trainer: Any, folder: Path) -> None:
@@ -136,7 +136,7 @@ class PacelineCallback(Callback):
     def _call_epoch_start_hooks(self, trainer: Any, pl_module: Any) -> None:
         """Call the hooks that Lightning omits in a resumed epoch, because this process lacks the values that they set.
 
-        Callbacks that save a state restore it themselves, and the hook could change it twice.
+        Callbacks that save a state restore it themselves, and calling their hook could change it twice.
         """
         for callback in trainer.callbacks:
             if callback is not self and not callback.state_dict():
@@ -222,7 +222,7 @@ class PacelineCallback(Callback):
             self._steps.end()
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
-        """Report the end if training had ended before a restart: Lightning then trains nothing."""
+        """Report the end if training had ended before a restart: Lightning then does no training."""
         if self._steps is not None and not self._started and self._steps.resume is not None:
             total = self._steps.resume.position.total
             self._steps.start(total, total=total)
@@ -235,7 +235,7 @@ class PacelineCallback(Callback):
 
 
 def _begin_epoch(progress: dict[str, Any]) -> None:
-    """Change the stored progress so that it describes the time before the first hook of the epoch.
+    """Change the stored progress so that it describes the moment before the first hook of the epoch.
 
     Lightning resumes exactly from the hooks in which its own checkpoints are written, and this is not one of them.
     """
@@ -268,7 +268,7 @@ def _total_steps(trainer: Any, counts_batches: bool) -> int:
 
 
 def _by_step(trainer: Any) -> bool:
-    """Return whether the trainer validates each time after a number of batches, across epochs."""
+    """Return whether the trainer validates after every fixed number of batches, across epochs."""
     return trainer.check_val_every_n_epoch is None
 
 

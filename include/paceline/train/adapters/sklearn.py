@@ -38,7 +38,7 @@ def checkpoint(estimator: E, *, path: str | os.PathLike[str] | None = None, ever
         The estimator to train. The training code changes this object, or the returned one, by ``partial_fit`` or by
         ``fit`` with ``warm_start=True``.
     path, every_s:
-        As for ``paceline.train.checkpoint``. The estimator of each loop has a subfolder.
+        As for ``paceline.train.checkpoint``. Each loop's estimator has its own subfolder.
 
     Returns
     -------
@@ -50,7 +50,7 @@ def checkpoint(estimator: E, *, path: str | os.PathLike[str] | None = None, ever
     ValueError
         If the folder is not writable; when saving, if skops could not restore one of the estimator's types safely.
     RuntimeError
-        Within a ``track`` loop, in a worker of a parameter server, or for a second estimator of a job's loop.
+        Within a ``track`` loop, in a worker of a parameter server, or for a second estimator in a job's loop.
 
     Examples
     --------

@@ -125,7 +125,7 @@ class PacelineCallback(TrainingCallback):
         """Let the library's loop run through the rounds that are done, and load the booster in the last of them."""
         file, evaluations = bytearray((folder / _MODEL).read_bytes()), json.loads((folder / _EVALUATIONS).read_text())
         last = self._replayed - 1
-        changes: list[tuple[Any, ...]] = []  # changes of the parameters by other callbacks
+        changes: list[tuple[Any, ...]] = []  # changes to the parameters by other callbacks
 
         def update(dtrain: Any, iteration: int, fobj: Any = None) -> None:
             if iteration != last:

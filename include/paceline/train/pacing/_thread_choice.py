@@ -1,4 +1,4 @@
-"""Finds the fastest thread count for a share of the processor by trials. Called by ``threads``."""
+"""Finds by trials the fastest thread count for a share of the processor. Called by ``threads``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from .share import whole_cores
 
-# Minimum duration and batches of a measurement. The slow first batch after a change of the thread count is excluded.
+# Minimum duration of a measurement, and its minimum number of batches. The slow first batch after a change of the
+# thread count is excluded.
 _MEASURE_S = 1.0
 _MEASURE_BATCHES = 4
 # Trials may take at most this fraction of the training time.
@@ -43,8 +44,8 @@ class ThreadChoice:
     each count near the best known count is tried for one second.
 
     With ``t`` threads on a share ``q``, a job trains ``e(t) * min(q, u(t))`` batches per second, where ``e(t)`` is the
-    batches per CPU second and ``u(t)`` the cores that ``t`` threads keep busy. Measurements of ``e`` and ``u`` on one
-    share also predict the speed on other shares.
+    number of batches per CPU second and ``u(t)`` the number of cores that ``t`` threads keep busy. Measurements of
+    ``e`` and ``u`` on one share also predict the speed on other shares.
 
     Parameters
     ----------
@@ -102,7 +103,7 @@ class ThreadChoice:
         return self._trial is not None and batches >= 2 and batches_per_s < _ABORT_BELOW * best
 
     def _change_share_cores(self, share_cores: int, share: float, done: int, now_s: float) -> None:
-        """Set the number of whole cores in the share. Change a thread count that is far from it at once."""
+        """Set the number of whole cores in the share; if the thread count is far from it, change it at once."""
         if not self._share_cores:
             self._began_s = now_s
         self._share_cores = share_cores

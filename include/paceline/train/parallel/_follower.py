@@ -72,7 +72,7 @@ class Follower(BatchSource):
             self._end_process()
 
     def passes(self, resume: Resume | None) -> Iterator[Iterator[Any]]:
-        """Yield this process's slices of the batches, until the lead dismisses it or has completed this loop."""
+        """Yield this process's slices of the batches, until the lead dismisses the process or completes the loop."""
         yield self._batches()
 
     def adapt(self, now_s: float) -> bool:
@@ -155,7 +155,7 @@ class Follower(BatchSource):
 
 
 def _training_line() -> str:
-    """Return the running line of the training code. Python does not show an error to the generator that it closes."""
+    """Return the current line of the training code. A generator that Python closes does not see the error."""
     package = str(Path(__file__).parents[1])
     for frame in reversed(traceback.extract_stack()):
         if not frame.filename.startswith(package):

@@ -55,9 +55,9 @@ class FollowerProcess:
             yield self.wire
         except OSError:
             raise RuntimeError(
-                f"data_parallel: the process of device {self.device} has left the loop (exit code {self.end()}). "
+                f"data_parallel: the process on device {self.device} has left the loop (exit code {self.end()}). "
                 "All processes must leave the loop or call stop_early() at the same batch: "
-                "base the decision on a value that is equal in all processes"
+                "base the decision on a value that is the same in all processes"
             ) from None
 
     def dismiss(self) -> None:

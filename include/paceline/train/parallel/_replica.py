@@ -89,7 +89,7 @@ class Replica(nn.Module):
         self._distribute()
 
     def share_gradients(self) -> None:
-        """Average the gradients that are accumulated so far. All processes call this before the group changes.
+        """Average the gradients accumulated so far. All processes call this before the group changes.
 
         Without ``no_sync``, they are already equal in all processes, and stay as they are.
         """
@@ -122,7 +122,7 @@ class Replica(nn.Module):
             yield
 
     def _current_ddp(self) -> DistributedDataParallel:
-        """Return the wrapper of the model; create another if the training code has frozen or unfrozen parameters."""
+        """Return the model's wrapper; create a new one if the training code has frozen or unfrozen parameters."""
         if self._trained != [parameter.requires_grad for parameter in self.module.parameters()]:
             self._remove_ddp()
             self._distribute()

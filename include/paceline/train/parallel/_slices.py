@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class BatchSlice:
-    """A process's slice of the batch ``number`` of an epoch.
+    """A process's slice of batch ``number`` of an epoch.
 
     ``weight`` is the weight of its gradients in the mean over the processes: its fraction of the batch times the
     number of processes. ``checksum`` identifies the samples of the whole batch.
@@ -27,7 +27,7 @@ class SlicedBatches:
 
     All processes run the same sampler from the same random states, so together they train each sample once. A batch
     keeps its size. If it has too few samples for all processes, a surplus process reads the batch's first samples,
-    and the gradients of this process get the weight 0.
+    and the gradients of this process get weight 0.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ class SlicedBatches:
     rank, world_size:
         The process, and the number of processes.
     min_samples:
-        Smallest slice of a batch that has this many samples.
+        Minimum number of samples in a slice, if the batch has this many.
 
     Examples
     --------

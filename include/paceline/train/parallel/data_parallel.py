@@ -23,12 +23,12 @@ def data_parallel(model: nn.Module, *, max_processes: int | None = None, find_un
     each process trains on its slice and the gradients are averaged, so the result does not depend on the number of
     devices. The process of an added device runs this script up to the loop while the other processes train. It then
     loads the state of the objects passed to ``checkpoint`` and joins between two batches. The process of a removed
-    device leaves between two batches. Only the first process prints and runs the code after the loop.
+    device leaves between two batches. Only the first process prints output and runs the code after the loop.
 
     A worker of a fleet trains in one process, so this call has no effect there.
 
-    The devices are GPUs if there are any, else CPU cores with one thread each. Outside a Paceline job, the devices are
-    all GPUs.
+    The devices are GPUs if there are any, else CPU cores with one thread each. Outside a Paceline job, they are all of
+    the machine's GPUs.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ def data_parallel(model: nn.Module, *, max_processes: int | None = None, find_un
     RuntimeError
         If called inside a ``track`` loop, twice, or in a process that torchrun has started.
     ValueError
-        If ``model`` is no module with parameters to train, or ``max_processes`` no whole number of at least 1.
+        If ``model`` is not a module with parameters to train, or ``max_processes`` is not a whole number of at least 1.
 
     Examples
     --------

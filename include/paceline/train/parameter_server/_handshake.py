@@ -62,7 +62,7 @@ class Handshake:
         try:
             try:
                 peer = Peer(connection)
-                # A timeout of the socket would begin again with each byte.
+                # A socket timeout would start again with each byte.
                 timer = threading.Timer(_HANDSHAKE_TIMEOUT_S, peer.interrupt)
                 timer.start()
                 try:

@@ -24,7 +24,7 @@ _MAX_BYTES_PER_NUMBER, _MAX_EXTRA_BYTES = 64, 1 << 24
 
 
 def max_packed_bytes(numbers: int) -> int:
-    """Return the largest size of a packed state beside a trained state of ``numbers`` numbers."""
+    """Return the largest allowed size of a packed state for a trained state of ``numbers`` numbers."""
     return _MAX_BYTES_PER_NUMBER * numbers + _MAX_EXTRA_BYTES
 
 
@@ -44,7 +44,7 @@ class KeptParts:
     parts:
         All objects passed to ``checkpoint``.
     schedulers:
-        The followers of the schedulers among them.
+        A ``FollowingScheduler`` for each scheduler among them.
 
     Examples
     --------
@@ -99,7 +99,7 @@ class KeptParts:
             restore_parts(self._parts, content["parts"], "the parameter server")
             for name, scheduler in self._schedulers.items():
                 scheduler.load_state_dict(content["schedulers"][name])
-        except Exception as error:  # torch raises many types for bytes that are no archive
+        except Exception as error:  # torch raises many error types for bytes that are not an archive
             log(f"the state kept by the parameter server does not fit and is ignored: {error}")
             for name, part in self._parts.items():
                 part.load_state_dict(before[name])

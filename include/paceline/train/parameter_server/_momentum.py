@@ -1,4 +1,4 @@
-"""Optimizers of a worker whose momentum spans as many batches as on one machine. Used by ``worker``."""
+"""A worker's optimizers, with momentum that spans as many batches as on one machine. Used by ``worker``."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class FollowingMomentum:
     The optimizer decays its average of the gradients by beta_1 in each of its steps. A worker makes one step while all
     workers train n batches, so its average would span n times as many batches, and old gradients would act on a state
     that many updates have changed since. Delayed updates already act like additional momentum (Mitliagkas et al.,
-    "Asynchrony begets momentum", 2016). During a batch, beta_1 is therefore beta_1 ^ n: the decay of n steps on one
-    machine. The weights of an average add up to 1, so the step size does not change, except in the first batches of a
-    worker, in which n becomes known. With a single worker, n is 1.
+    "Asynchrony begets momentum", 2016). During a batch, beta_1 is therefore set to beta_1 ^ n: the decay of n steps on
+    one machine. The weights of an average add up to 1, so the step size does not change, except in the first batches of
+    a worker, in which n becomes known. With a single worker, n is 1.
 
-    The momentum of SGD stays as it is: it is a sum, so that another decay would change the step size.
+    The momentum of SGD stays as it is: it is a sum, so a different decay would change the step size.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ class FollowingMomentum:
     def __init__(self, parts: Mapping[str, Any]) -> None:
         self._optimizers = list({id(part): part for part in parts.values() if isinstance(part, Optimizer)}.values())
         self._done: deque[int] = deque(maxlen=_BATCHES + 1)
-        self._changed: list[tuple[dict[str, Any], Any, Any]] = []  # groups with their betas before and in the batch
+        self._changed: list[tuple[dict[str, Any], Any, Any]] = []  # groups with their betas before and during the batch
 
     def begin_batch(self, done: int) -> None:
         """Adapt beta_1, before a batch of this worker when all workers have done ``done`` batches."""
@@ -62,7 +62,7 @@ class FollowingMomentum:
             self._changed.append((group, before, group["betas"]))
 
     def end_batch(self) -> None:
-        """Restore beta_1, unless the training code or a scheduler has set it in the batch."""
+        """Restore beta_1, unless the training code or a scheduler has set it during the batch."""
         for group, before, adapted in reversed(self._changed):
             if group["betas"] is adapted:
                 group["betas"] = before

@@ -27,7 +27,7 @@ class FollowingScheduler:
     Parameters
     ----------
     scheduler:
-        A scheduler of torch, right before the loop.
+        A torch scheduler, in its state right before the loop.
 
     Examples
     --------
@@ -63,7 +63,7 @@ class FollowingScheduler:
         }
 
     def begin_batch(self, epoch: int, done: int) -> None:
-        """Add the steps of the other workers, before a batch of ``epoch`` when all workers have done ``done``."""
+        """Add the other workers' steps, before a batch of ``epoch`` when all workers have done ``done`` batches."""
         state = self._state
         if state["batchwise"] and state["batches"]:
             first_steps, first_batches = state["first"]
@@ -101,7 +101,7 @@ class FollowingScheduler:
         state["previous"] = epoch
 
     def state_dict(self) -> dict[str, Any]:
-        """Return how far the scheduler has followed, for another process that continues from the scheduler's state."""
+        """Return how far the scheduler has followed the other workers, for a process that continues from its state."""
         return dict(self._state)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -175,7 +175,7 @@ class Server:
             peer.send({"kind": "begin"})
             peer.receive(initial)
             training.set_initial_state(initial, summed)
-            # Another worker may have sent its initial state first, with another size.
+            # Another worker may have sent its initial state first, with a different size.
             reason = training.rejection_reason(worker, epochs, size, summed, dtype)
         if reason is not None:
             peer.send({"kind": "excluded" if training.has_excluded(worker) else "rejected", "why": reason})
@@ -189,14 +189,14 @@ class Server:
         return True
 
     def _handle_message(self, peer: Peer, worker: str, connection_id: int, sent: list[torch.Tensor]) -> bool:
-        """Handle one message of a worker; return whether more messages may follow.
+        """Handle one message from a worker; return whether more messages may follow.
 
         ``sent`` is a buffer for the vector after the message. Messages reuse it, because allocation takes time.
         """
         training = self._training
 
         received = False
-        own: list[torch.Tensor] = []  # memory of this message only
+        own: list[torch.Tensor] = []  # memory for this message only
 
         def allocate(message: dict[str, Any], length: int) -> torch.Tensor:
             nonlocal received
@@ -234,7 +234,7 @@ class Server:
         elif kind == "not finite":
             raise ValueError(NOT_FINITE)
         elif kind == "fail":
-            raise ValueError("its training code has left the loop in a batch")
+            raise ValueError("its training code has left the loop during a batch")
         elif kind == "check":
             training.check_holders()
             peer.send({"kind": "ok"})

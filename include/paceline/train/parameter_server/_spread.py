@@ -1,6 +1,6 @@
-"""The trained state as ranges of one vector: the server has the first range, ``state_shard`` processes the others.
+"""The trained state as ranges of one vector: the server has the first range, and other processes have the rest.
 
-Used by ``_training``, which serialises access.
+These processes run ``state_shard``. Used by ``_training``, which serialises access.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Holder:
     def set_range(self, version: int, vector: torch.Tensor, total_size: int, summed: int) -> None:
         """Send the process its range ``vector`` of a whole vector of ``total_size`` numbers.
 
-        Changes of the first ``summed`` numbers of the range add up.
+        Changes to the first ``summed`` numbers of the range add up.
         """
         fields = {"dtype": str(vector.dtype).removeprefix("torch."), "whole": total_size, "summed": summed}
         self._request({"kind": "hold", "version": version, **fields}, vector)
@@ -78,8 +78,8 @@ class Holder:
 class Spread:
     """A vector of numbers, divided into one equal range per process.
 
-    Workers connect to each process, so changes and states use several network links in parallel. The server has the
-    first range. To read the whole vector, the server fetches the other ranges.
+    Workers connect to each process, so updates and states travel over several network links in parallel. The server has
+    the first range. To read the whole vector, the server fetches the other ranges.
     """
 
     def __init__(self) -> None:

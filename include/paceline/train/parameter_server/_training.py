@@ -114,7 +114,7 @@ class SharedTraining:
     def set_initial_state(self, state: torch.Tensor, summed: int) -> None:
         """Use a worker's state as the initial state, unless another worker's state arrived first.
 
-        Changes of its first ``summed`` numbers add up.
+        Changes to its first ``summed`` numbers add up.
         """
         with self._lock:
             if not self._spread.has_state:
@@ -361,7 +361,7 @@ class SharedTraining:
                 return
             duration_s, processes = time.monotonic() - began_s, self._spread.processes
         if event:
-            log(f"{event}, which {processes} processes share now ({1000 * duration_s:.0f} ms)")
+            log(f"{event}, which {processes} processes now share ({1000 * duration_s:.0f} ms)")
 
     def progress_of(self, worker: str) -> dict[str, int]:
         """Return a worker's batches done, its forecast total, the number of epochs, and the samples that are done.

@@ -83,10 +83,11 @@ class StateVector:
 def apply_update(state: torch.Tensor, update: torch.Tensor, summed: int, staleness: int) -> None:
     """Apply a worker's update to a range of the state, in place.
 
-    The first ``summed`` numbers of the update are added. Each other number moves towards the worker's value. Its weight
-    is 1 / sqrt(1 + staleness), so it stays in the range of the values that workers have computed, and a worker without
-    competitors sets it. With weight 1, a straggler's old value would replace newer values. With weight 1 / (1 +
-    staleness), the average of n workers would need twice as many batches to forget its initial value.
+    The first ``summed`` numbers of the update are added. Each of the other numbers moves toward the worker's value.
+    This value has the weight 1 / sqrt(1 + staleness), so the number stays in the range of the values that workers have
+    computed, and a worker without competitors sets it. With weight 1, a straggler's old value would replace newer
+    values. With weight 1 / (1 + staleness), the average of n workers would need twice as many batches to forget its
+    initial value.
 
     Parameters
     ----------

@@ -106,7 +106,7 @@ class Peer:
     def finish(self, timeout_s: float) -> None:
         """Wait until the other side has read all messages and has closed the connection, and discard what it sends.
 
-        Without this wait, an answer of the other side to a closed connection would discard the messages.
+        Without this wait, data from the other side could reset the closed connection, and the messages would be lost.
         """
         self.set_timeout(timeout_s)
         self._call(self._socket.shutdown, socket.SHUT_WR)
@@ -114,7 +114,7 @@ class Peer:
             pass
 
     def interrupt(self) -> None:
-        """End the connection, and so a ``receive`` in another thread."""
+        """End the connection, and with it a ``receive`` in another thread."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 

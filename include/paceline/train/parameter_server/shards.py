@@ -56,9 +56,9 @@ class Shards:
 
     A worker's shard of an epoch is proportional to its share in the schedule. A worker that completes its shard takes
     over samples from the worker with the most remaining samples, so all batches are full except the last batch of an
-    epoch, batches of fixed shards, and revoked batches. For the next epoch, each share moves toward the samples that
-    the worker has trained on, so a straggler's shard shrinks. If a worker is lost, its leases are revoked and its shard
-    goes to other workers immediately.
+    epoch, batches of fixed shards, and revoked batches. For the next epoch, each share moves toward the fraction of
+    samples that the worker has trained on, so a straggler's shard shrinks. If a worker is lost, its leases are revoked
+    and its shard goes to other workers immediately.
 
     An epoch starts as soon as all samples of the previous epoch are leased, even if they are not done.
 
@@ -313,7 +313,7 @@ class Shards:
             epoch.unleased = divided
 
     def _update_weights(self, epoch: _Epoch) -> None:
-        """Move weights toward the trained samples, for the workers that were present throughout ``epoch``."""
+        """Move weights toward the numbers of trained samples, for workers that were present throughout ``epoch``."""
         steady = [name for name in epoch.steady if epoch.done.get(name)]
         weights, done = sum(self._weight[name] for name in steady), sum(epoch.done[name] for name in steady)
         for name in steady:

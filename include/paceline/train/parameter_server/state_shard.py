@@ -1,6 +1,6 @@
 """A process that holds a shard of the trained state: ``python -m paceline.train.parameter_server.state_shard``.
 
-The process connects to the parameter server like a worker. Workers send the process their updates of its shard. The
+The process connects to the parameter server like a worker. Workers send the process their updates to its shard. The
 process applies an update when the server confirms the batch. On SIGTERM, it returns the shard to the server and exits.
 """
 
@@ -47,7 +47,7 @@ class HeldShard:
     def replace(self, version: int, vector: torch.Tensor | None, total_size: int = 0, summed: int = 0) -> None:
         """Replace the shard with ``vector``, a range of a vector of ``total_size`` numbers.
 
-        Changes of the first ``summed`` numbers of the range add up.
+        Changes to the first ``summed`` numbers of the range add up.
         """
         with self._lock:
             self._version, self._vector, self._total_size, self._summed = version, vector, total_size, summed

@@ -205,7 +205,7 @@ class TrainingWorker(BatchSource):
     def close(self) -> None:
         """Leave the job. This worker's leases go to other workers.
 
-        If the training code has left the loop by itself, by an exception or a ``break``, it has failed in its batch.
+        If the training code has left the loop by itself, by an exception or a ``break``, this counts as a failure.
         """
         self._momentum.end_batch()
         if self._peer is not None and not self._over:
@@ -430,7 +430,7 @@ def sample_index(item: object) -> int:
 
 
 def batch_size(loader: Any) -> int:
-    """Return the size of the batches of a loader; without an attribute, that of the first batch of its sampler."""
+    """Return a loader's ``batch_size``; without this attribute, the size of the first batch of its sampler."""
     size = getattr(loader.batch_sampler, "batch_size", None)
     if isinstance(size, int):
         return size

@@ -67,7 +67,7 @@ class Resume:
 class Saver(ABC):
     """Saves the state of a training job when a checkpoint is due, and holds the point to resume from.
 
-    Of several ranks, rank 0 reads and writes the files, and sends the others what it has read.
+    With several ranks, rank 0 reads and writes the files, and sends the others what it has read.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ class Saver(ABC):
         now: dict[str, Any],
         reported: dict[str, float],
     ) -> bool:
-        """Write a checkpoint now; return whether it was written. Of several ranks, only rank 0 writes.
+        """Write a checkpoint now; return whether it was written. With several ranks, only rank 0 writes.
 
         If the write fails, for example on a full disk, log the failure and continue without this checkpoint.
         """
@@ -121,7 +121,7 @@ class Saver(ABC):
         """Write the state and the ``point`` to resume from; return whether they were written. May raise OSError."""
 
     def _restore_point(self, point: dict[str, Any], source: Path) -> None:
-        """Set the point to resume from to one that ``_write`` has stored in ``source``."""
+        """Set ``resume`` to a ``point`` that ``_write`` has stored in ``source``."""
         position = Position(**point["position"])
         resume = Resume(position, point["epoch_start"], point["now"], point["reported"])
         self.resume = _for_rank(own_rank, resume) if (own_rank := rank()) else resume
@@ -174,7 +174,7 @@ class Checkpoint(Saver):
         return True
 
     def _write(self, point: dict[str, Any]) -> bool:
-        """Write the state unless it could not be restored; in this case, raise ValueError at the first save."""
+        """Write the state unless it could not be restored later; in that case, raise ValueError at the first save."""
         states = {name: part.state_dict() for name, part in self.parts.items()}
         if self._store is None or not self._can_be_restored(states):
             return False
@@ -183,7 +183,7 @@ class Checkpoint(Saver):
         return True
 
     def _can_be_restored(self, states: dict[str, Any]) -> bool:
-        """Return whether the states can be restored. The types in a state may change, so check each save."""
+        """Return whether the states can be restored. The types in a state may change, so check at each save."""
         try:
             for name, state in states.items():
                 check_loadable(name, state)
@@ -200,7 +200,7 @@ class Checkpoint(Saver):
 
 
 def _for_rank(own_rank: int, resume: Resume) -> Resume:
-    """Return the resume point with random numbers of this rank, so that dropout masks differ between ranks."""
+    """Return the resume point with random states for this rank, so that dropout masks differ between ranks."""
     own = rng.for_rank(own_rank, resume.position.done, resume.now["global"])
     now = resume.now | {"global": own}
     # Between two epochs, the next epoch starts with the current states.

@@ -101,9 +101,9 @@ def resume_epoch(loader: Iterable[T], epoch: int, resume: Resume) -> Iterator[T]
 
 
 def _index_iterator(iterator: Iterator[Any]) -> Iterator[Any] | None:
-    """Return an in-process loader's iterator over indices, to skip batches without reading them, else ``None``.
+    """Return the iterator over indices, to skip batches without reading them; ``None`` unless loading is in-process.
 
-    The iterator is a private attribute in torch. Without it, the caller reads and discards the batches.
+    The iterator over indices is a private attribute in torch. Without it, the caller reads and discards the batches.
     """
     dataloader = sys.modules.get("torch.utils.data.dataloader")
     in_process = getattr(dataloader, "_SingleProcessDataLoaderIter", None)

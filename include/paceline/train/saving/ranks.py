@@ -16,13 +16,13 @@ from paceline.train.job import EXIT_TERMINATED, rank_count
 
 T = TypeVar("T")
 
-# The store may outlive a restart by torchrun, so the key names the attempt.
+# The store may survive a restart by torchrun, so the key contains the attempt.
 _ENDED = f"paceline/ended/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
 _POLL_S = 0.1
 
 
 def from_rank_0(value: T) -> T:
-    """Return rank 0's ``value`` in every rank, and ``value`` itself in a process without other ranks.
+    """Return rank 0's ``value`` on every rank, and ``value`` itself in a process without other ranks.
 
     Raises ``RuntimeError`` if there are several ranks but no process group yet.
     """
@@ -32,7 +32,7 @@ def from_rank_0(value: T) -> T:
 
     if not (dist.is_available() and dist.is_initialized()):
         raise RuntimeError(
-            "checkpoint() of several ranks needs their process group: "
+            "checkpoint() on several ranks needs their process group: "
             "call torch.distributed.init_process_group() or create the Accelerator before checkpoint()"
         )
     # The default group may send from the GPU's memory, which the model and its training need.
@@ -53,8 +53,8 @@ def announce_end() -> None:
 def end_after_rank_0() -> None:
     """End this process as soon as rank 0 has saved; until then, continue training.
 
-    Rank 0 saves between two batches, and each batch needs all ranks. After its end, this process would wait for the
-    next batch in code that Python cannot interrupt, so another thread ends the process.
+    Rank 0 saves between two batches, and each batch needs all ranks. After rank 0 has ended, this process would wait
+    for the next batch in code that Python cannot interrupt, so another thread ends the process.
     """
     threading.Thread(target=_wait_for_end, args=(_store(),), daemon=True).start()
 

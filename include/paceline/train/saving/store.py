@@ -71,7 +71,7 @@ class Store:
         for _, checksum, path in files:
             try:
                 return _read(path, checksum), path
-            except Exception as error:  # torch raises many types for a damaged archive
+            except Exception as error:  # torch raises many error types for a damaged archive
                 log(f"checkpoint {path} is unusable, trying the previous checkpoint: {_first_line(error)}")
         if files:
             log(f"no usable checkpoint in {self.folder}: starting from the beginning")

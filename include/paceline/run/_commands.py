@@ -21,7 +21,7 @@ class Commands:
     Parameters
     ----------
     origin:
-        The time from which deadlines given as durations count.
+        The time from which a deadline given as a duration is counted.
     deadline_s:
         The deadline in effect at the start, in seconds after ``origin``.
     journal:

@@ -16,7 +16,7 @@ def end_of_job_s(engine_s: float, offset_s: float | None, earliest_s: float, now
         Local time minus job time, from the timestamps in the job's lines; ``None`` without lines. A large offset shows
         that the engine's clock is wrong.
     earliest_s, now_s:
-        Bounds of the result. If the end is before ``earliest_s``, the engine's clock was set: return ``now_s``.
+        Bounds of the result. If the end is before ``earliest_s``, the engine's clock was changed: return ``now_s``.
 
     Examples
     --------

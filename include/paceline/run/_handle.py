@@ -114,7 +114,7 @@ class JobHandle:
             return True
 
     def _mark_as_stopped(self, job: Job) -> None:
-        # Mark before the stop: this process may be killed while the job saves its checkpoint.
+        # Mark the job before stopping it: this process may be killed while the job saves its checkpoint.
         record = JobRecord.read(self._store.get(CONTAINER))
         if record is not None:
             self._store.set(CONTAINER, record.model_copy(update={"stopped": True}).to_json())

@@ -51,7 +51,7 @@ class Exchange:
 
     A round writes the posted values and reads the watched keys. Each call to ``post`` requests a round, but at most one
     round starts per ``every_s`` seconds. A failed round is repeated at the next post, while control continues. If the
-    connection to the store is permanently closed because a task loses its supervisor, ``disconnected`` is true.
+    connection to the store is permanently closed because the task has lost its supervisor, ``disconnected`` is true.
 
     Parameters
     ----------
@@ -142,7 +142,7 @@ class Exchange:
         except Exception as error:  # the store may raise any exception; control continues
             with self._lock:
                 self._outgoing, self._writing = {**self._writing, **self._outgoing}, {}
-            if isinstance(error, (EOFError, ConnectionError)):  # an unreachable API server raises another error
+            if isinstance(error, (EOFError, ConnectionError)):  # an unreachable API server causes a different error
                 self.disconnected = True
             elif not self._failing:
                 self._failing = True

@@ -41,8 +41,8 @@ from paceline.runtime import Job, JobStatus
 if TYPE_CHECKING:
     from paceline.elastic.team import TeamJob
 
-_MIN_STARTUP_S = 60.0  # minimum time until the first report, even if the deadline is earlier
-_MAX_RESTART_S = 900.0  # maximum time until the first report; on few devices, libraries load slowly
+_MIN_STARTUP_S = 60.0  # minimum time to wait for the first report, even if the deadline is earlier
+_MAX_RESTART_S = 900.0  # maximum time to wait for the first report; on few devices, libraries load slowly
 _NOTABLE_CHANGE = 0.05  # log only larger relative changes of the number of batches
 
 
@@ -60,11 +60,11 @@ class PaceLoop:
     exchange:
         Live state: source of new deadlines and ceilings, destination of samples.
     origin:
-        The time from which the deadline counts; all times in seconds are relative to it.
+        The time from which the deadline is counted; all times in seconds are relative to it.
     allocated_devices:
         The current allocation.
     job_started_s:
-        Start of the job in seconds after ``origin``. Device-seconds count from this time. Default: now.
+        Start of the job in seconds after ``origin``. Device-seconds are counted from this time. Default: now.
     on_infeasible:
         The response to a deadline that cannot be met: ``"best_effort"``, ``"fail"`` or ``"extend"``.
     history:

@@ -52,9 +52,9 @@ class Outage:
             self._journal.event(self._since_s, "engine_unreachable", message, error, level=logging.WARNING)
 
     def add_reading(self) -> None:
-        """Record a new usage reading. The second reading shows that the job survived the outage.
+        """Record a new usage reading. The second reading after an outage shows that the job survived.
 
-        The first reading after an outage may have been measured before the outage.
+        The first reading may have been measured before the outage.
         """
         self._readings += 1
         if self._readings > 1:
@@ -90,7 +90,7 @@ class Outage:
         return True
 
     def _is_engine_shutting_down(self, status: JobStatus) -> bool:
-        """Return whether the engine is shutting down: it ends its jobs some seconds before it stops answering."""
+        """Return whether the engine is shutting down: it ends its jobs a few seconds before it stops answering."""
         if status.exit_code not in _ENDED_BY_SIGNAL or status.out_of_memory:
             return False
         for _ in range(_POLLS):

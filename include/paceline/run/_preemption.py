@@ -40,7 +40,7 @@ class Preemption:
         is_training_done:
             Function that returns whether the job has reported its last batch; exit code 0 may also follow a SIGTERM.
         repeated:
-            Whether the job was stopped before, but an engine that did not answer may have restarted the job.
+            Whether the job was already stopped once, and an engine that did not answer may have restarted it.
         """
         try:
             self._job.stop(_GRACE_S)

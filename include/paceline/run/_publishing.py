@@ -25,7 +25,7 @@ class Publisher:
     exchange, journal, controller:
         The exchange, the journal and the controller of the control loop.
     origin:
-        The time from which the deadline counts.
+        The time from which the deadline is counted.
     on_sample:
         Called with every sample; must return quickly.
     """

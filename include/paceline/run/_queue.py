@@ -25,7 +25,7 @@ _MOVE_START_EVERY_S = 60.0  # alpha applies to the time from the start, which mo
 
 
 def grant_in_force(store: LiveState, allocated_devices: float) -> Ceiling:
-    """Return the arbiter's newest grant to a running job, or the current allocation without a valid grant."""
+    """Return the arbiter's newest grant to a running job, or the current allocation if no grant is valid."""
     try:
         return _read_grant(store.get(CEILING))
     except InvalidInputError:
@@ -49,9 +49,9 @@ class Queue:
     controller:
         The controller of the job, which receives deadline changes during the wait.
     past:
-        An earlier run, from which the remaining work follows; ``None`` if there is none.
+        An earlier run, from which the remaining work is estimated; ``None`` if there is none.
     origin:
-        The time from which the deadline counts.
+        The time from which the deadline is counted.
     on_infeasible:
         The response to a deadline that does not fit alongside the deadlines of other jobs.
     pool:

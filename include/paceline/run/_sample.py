@@ -27,7 +27,7 @@ def make_sample(
     resizes: int = 0,
     step_ms: float | None = None,
 ) -> PaceSample:
-    """Return a sample. Times are in seconds after the origin, from which the deadline counts.
+    """Return a sample. Times are in seconds after the origin, from which the deadline is counted.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ def make_sample(
     grant:
         Number of the arbiter's grant in effect; 0 before the first.
     shared:
-        Whether the job waits for grants of an arbiter.
+        Whether the job waits for grants from an arbiter.
     startup_s:
         Time from the start of the container to the first batch.
     restarts, resizes:

@@ -1,7 +1,7 @@
 """The lifecycle of a training run, from the user's settings to a stored result, over all tries of its task.
 
 ``DeadlineTrainingOperator`` creates a :class:`Training` for each try. The live state passes the job (``container``),
-the state of control (``controller``) and the result (``result``) to the next try.
+the controller's state (``controller``) and the result (``result``) to the next try.
 """
 
 from __future__ import annotations
@@ -249,9 +249,10 @@ class Training:
         if deadline_s > now_s:
             return
         message = f"deadline: {deadline_s:.1f} s had passed before training started, at {now_s:.1f} s"
-        if self._settings.on_infeasible == "fail":
+        choice = self._settings.on_infeasible
+        if choice == "fail":
             raise DeadlineInfeasibleError(message)
-        self._log.warning("%s. Training still starts, as on_infeasible is %r", message, self._settings.on_infeasible)
+        self._log.warning("%s. Training starts anyway, because on_infeasible is %r", message, choice)
 
     def _wait_for_devices(self, controller: Controller, origin: datetime, past: PastRun | None) -> float:
         # No job is running. The arbiter may have granted the devices of an earlier job to other jobs.

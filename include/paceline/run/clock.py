@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Returns the time and waits."""
+    """Provides the current time and a way to wait."""
 
     def now(self) -> float:
         """Return the seconds since the epoch."""

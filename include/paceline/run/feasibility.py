@@ -23,7 +23,7 @@ def extended_deadline_s(earliest_s: float, began_s: float) -> float:
 
 
 class InfeasiblePolicy:
-    """Applies the user's choice once three consecutive decisions are infeasible.
+    """Applies the user's choice once the deadline is infeasible in three consecutive decisions.
 
     Parameters
     ----------

@@ -28,7 +28,7 @@ class Host(Protocol):
     pool: str
 
     def origin(self, earlier: datetime | None) -> datetime:
-        """Return the time from which a new job's deadline counts; ``earlier`` is this time in the last try."""
+        """Return the time from which a new job's deadline is counted; ``earlier`` is the last try's value."""
 
     def runtime(self, name: str | None) -> Runtime:
         """Return the job's runtime; ``name`` is the runtime's name if the job already exists."""

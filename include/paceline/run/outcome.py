@@ -41,7 +41,7 @@ def describe_missing_progress(when: str, last_malformed: str | None) -> str:
 def measurements(
     reader: ProgressReader, speed: Mapping[str, Any] | None, total: int | None, began_s: float, finished_s: float
 ) -> dict[str, Any] | None:
-    """Return the measurements that the next run can use; ``None`` if this run has not measured enough.
+    """Return the measurements that the next run can use; ``None`` if this run has too few measurements.
 
     Parameters
     ----------

@@ -33,7 +33,7 @@ class ProgressReader:
     on_malformed:
         Called with each invalid progress report, and with the error message.
     pauses:
-        Tracks the pauses after epochs, if possible with the forecast of an earlier run.
+        Tracks the pauses after epochs, with the mean pause of an earlier run if there is one.
     reported:
         The job's last report to an earlier controlling process.
 

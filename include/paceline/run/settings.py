@@ -85,8 +85,8 @@ class Settings:
     def deadline_in_force_s(self, store: LiveState, origin: datetime, now_s: float, log: Any) -> float:
         """Return the user's deadline from ``store``, or else the DAG's, in seconds after ``origin``.
 
-        If the stored deadline is invalid, or was already in the past when a user wrote it, replace it by the deadline
-        of the last sample. ``now_s`` is the current time in seconds after ``origin``.
+        If the stored deadline is invalid, or was already in the past when a user wrote it, replace it with the
+        deadline of the last sample. ``now_s`` is the current time in seconds after ``origin``.
         """
         stored, sample = StoredDeadline.read(store.get(DEADLINE)), PaceSample.read(store.get(PACE))
         before_s = None if sample is None else sample.deadline_s

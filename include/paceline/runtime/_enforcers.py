@@ -19,7 +19,7 @@ from paceline.runtime._throttle import DutyCycle
 from paceline.runtime.cgroups import Group
 from paceline.runtime.processes import cpu_seconds, descendants, newest_pid, reaped_seconds, resident_bytes, send
 
-_CHECK_S = 0.05  # interval of checks for a changed allocation
+_CHECK_S = 0.05  # interval between checks for a changed allocation
 _MAX_AGE_S = 0.5  # maximum age of the list of processes
 # Limits on scans for new processes while many processes start on this machine: the minimum interval between scans, and
 # the minimum ratio of the interval to the CPU time of a scan. The ratio limits scans to one percent of a core.
@@ -94,7 +94,7 @@ class ProcessTree:
 
 
 class CgroupEnforcer:
-    """Enforces the allocation by a CFS quota on the job's own cgroup."""
+    """Enforces the allocation with a CFS quota on the job's own cgroup."""
 
     def __init__(self, group: Group, tree: ProcessTree, devices: float) -> None:
         self._group = group
@@ -172,8 +172,8 @@ class SignalEnforcer:
         return self._tree.members(time.monotonic())
 
     def _signal_all(self, number: signal.Signals, now_s: float) -> None:
-        # A signal to the group also reaches new processes. Signal only processes outside the group individually: on a
-        # virtual machine, a signal to a process on another processor costs 0.3 ms.
+        # A signal to the group also reaches new processes. Individually signal only the processes outside the
+        # group: on a virtual machine, a signal to a process on another processor costs 0.3 ms.
         send(-self._tree.root, number)
         for process in self._tree.members(now_s):
             with contextlib.suppress(ProcessLookupError):

@@ -1,4 +1,4 @@
-"""Copies a job's output folder. A copy of its target replaces each link within the folder.
+"""Copies a job's output folder. Replaces each link within the folder with a copy of its target.
 
 ``_archive`` (containers) and ``_local_output`` (processes) add entries, which are untrusted output of user code.
 """

@@ -1,6 +1,6 @@
 """Runs training jobs as local processes, on a Linux machine without a container engine.
 
-``DeadlineTrainingOperator`` can use this runtime instead of ``DockerRuntime``. The control loop does not change.
+``DeadlineTrainingOperator`` can use this runtime instead of ``DockerRuntime``. The control loop is the same for both.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ class DutyCycle:
 
     Examples
     --------
-    A busy thread with an allocation of half a core runs 50 ms of every 100 ms.
+    A busy thread with an allocation of half a core runs for 50 ms of every 100 ms.
 
     >>> cycle = DutyCycle(devices=0.5, period_s=0.1)
     >>> cycle.update(now_s=0.0, used_s=0.0)     # seconds until the next update is due

@@ -44,7 +44,7 @@ class JobSpec:
     environment:
         Environment variables for the job. Values are not logged.
     gpus:
-        Number of GPUs for the job alone. With 0, a container has no GPU, and a local process may use all.
+        Number of GPUs for the job's exclusive use. With 0, a container has no GPU, and a local process may use all.
     cores_per_device:
         Cores of CPU time that come with each device of the allocation: 1 if the devices are cores.
     memory_bytes:
@@ -59,7 +59,7 @@ class JobSpec:
         Network to join; ``None`` for no network.
     own_network:
         Private network for the jobs of one team, used instead of ``network``. The job with an ``alias`` creates the
-        network; the other jobs require the network; removing the last job removes the network.
+        network; the other jobs need it to exist; removing the last job also removes the network.
     alias:
         The job's host name in ``own_network``.
     external_access:
@@ -151,7 +151,10 @@ class Job(Protocol):
         """Return the job's resource usage. Raises RuntimeUnavailableError during an engine outage."""
 
     def restart(self) -> None:
-        """Restart an exited job in place, with the same files and checkpoints. ``read_lines`` returns new lines."""
+        """Restart an exited job in place, with the same files and checkpoints.
+
+        ``read_lines`` then returns the new output.
+        """
 
     def collect(self, destination: Path) -> list[str]:
         """Copy the job's output to ``destination``, created if missing; return the names of the top-level entries."""

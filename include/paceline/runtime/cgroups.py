@@ -1,4 +1,4 @@
-"""A cgroup for one local job, if this machine permits it, for a CPU quota, a memory limit and exact CPU times.
+"""A cgroup for one local job, if this machine permits it: a CPU quota, a memory limit and exact CPU times.
 
 Used by the process launcher, with cgroups v1, v2 or both. Containers use the engine's cgroups.
 """

@@ -34,7 +34,7 @@ LABEL_SPEC = "paceline.spec"
 LABEL_CORES = "paceline.cores_per_device"
 _SHM_BYTES = 1024**3
 # Size limits of a job's log on the engine's disk. The engine keeps the newest log files, so recent progress lines
-# survive an interruption of reading: at 5 lines per second, deleted lines are more than a day old.
+# survive while nothing reads the log: at 5 lines per second, deleted lines are more than a day old.
 _LOG_OPTIONS = {"max-size": "50m", "max-file": "4"}
 # Debian images have only ``python3``. Commands other than ``python`` are not changed.
 _PYTHON = ["/bin/sh", "-c", 'exec "$(command -v python || command -v python3 || echo python)" "$@"', "python"]
@@ -114,7 +114,7 @@ class DockerRuntime:
         return docker_network.exists(self._client, name)
 
     def start(self, spec: JobSpec) -> DockerJob:
-        """Start ``spec``; reattach to its container if an earlier process started it but died before storing its id."""
+        """Start ``spec``; reattach if an earlier process started its container but died before storing the id."""
         self.check(spec)
         digest = spec_digest(spec)
         existing = self._find_by_name(f"paceline-{spec.name}")
@@ -159,7 +159,7 @@ class DockerRuntime:
         return self._job(details["Id"], tail, _cores_per_device(details))
 
     def jobs(self) -> Iterator[tuple[str, dict[str, str]]]:
-        """Yield the id and labels of every container that any process of Paceline started."""
+        """Yield the id and labels of every container that any Paceline process started."""
         with engine_call("list containers"):
             containers = self._client.containers(all=True, filters={"label": LABEL_JOB})
         for container in containers:
@@ -250,7 +250,7 @@ class DockerRuntime:
             return docker_gpus.assign(
                 self._client, ids, spec.gpus, lambda own: self._create(spec, digest, own), self._remove_container
             )
-        log.warning("gpus: the engine picks the job's GPUs and may share them: the number of its GPUs is not known")
+        log.warning("gpus: the engine picks the job's GPUs and may share them: the engine's GPU count is not known")
         return self._create(spec, digest)
 
     def _create(self, spec: JobSpec, digest: str, gpus: Sequence[str] = ()) -> str:
@@ -321,7 +321,7 @@ class DockerRuntime:
 
 
 def _is_started(details: Mapping[str, Any], digest: str) -> bool:
-    """Return whether a container was started for the spec with this digest. A created container may lack files."""
+    """Return whether a container was started for the spec with this digest. Before the start, it may lack files."""
     labels = details["Config"]["Labels"] or {}
     return LABEL_JOB in labels and labels.get(LABEL_SPEC) == digest and details["State"]["Status"] != "created"
 

@@ -19,13 +19,16 @@ if TYPE_CHECKING:
     from docker import APIClient
 
 LABEL = "paceline.gpus"
-_LOCAL_ENGINE = "http+docker://localhost"  # the client's address of an engine behind a socket of this machine
+_LOCAL_ENGINE = "http+docker://localhost"  # the client's base URL for an engine on a local socket
 _USING = ("created", "running", "paused", "restarting")
 _ATTEMPTS = 8
 
 
 def ids_of_engine(client: APIClient, declared: int) -> list[str]:
-    """Return the GPUs of the engine: those that it reports, else the ``declared`` number, else a local engine's."""
+    """Return the GPUs of the engine: those that it reports, else the ``declared`` number.
+
+    If neither is known, return this machine's GPUs for a local engine.
+    """
     with engine_call("read the engine's GPUs"):
         reported = gpus.reported_by(client.info())
     if not reported and not declared and client.base_url == _LOCAL_ENGINE:
@@ -64,7 +67,7 @@ def assign(
 
 
 def describe_conflicts(client: APIClient, container: str) -> str:
-    """Describe the other containers that use one of this container's GPUs; return an empty text if there are none."""
+    """Describe the other containers that use one of this container's GPUs; return an empty string if there are none."""
     listed = _with_gpus(client)
     own = {gpu for one in listed if one["Id"] == container for gpu in _gpus_of(one)}
     return _describe(one for one in listed if one["Id"] != container and _is_using(one) and own & {*_gpus_of(one)})

@@ -1,5 +1,6 @@
-"""Reads a container's resource usage without delay. Engines measure once a second, and a query waits until then.
+"""Reads a container's resource usage without delay.
 
+Engines measure once a second, and a query waits for the next measurement.
 ``DockerJob.usage`` reads the newest measurement in every control period.
 """
 
@@ -58,7 +59,7 @@ class StatsFollower:
                     if self._closed or not self._record(stats):
                         return
         except PacelineError:
-            return  # the next call of newest queries the engine and raises the error
+            return  # the next call to newest queries the engine and raises the error
 
     def _record(self, stats: Mapping[str, Any]) -> bool:
         usage = usage_of(stats)

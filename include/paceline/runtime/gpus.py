@@ -18,7 +18,7 @@ _FOLDER = "gpus"
 
 
 def choose(ids: Sequence[str], used: Collection[str], count: int, avoid: Collection[str] = ()) -> list[str]:
-    """Return ``count`` free GPUs, the first in the order of ``ids``; those to ``avoid`` only if no others are free.
+    """Return ``count`` free GPUs, the first in the order of ``ids``; those in ``avoid`` only if no others are free.
 
     Raises
     ------
@@ -65,7 +65,7 @@ def of_process(environ: Mapping[str, str] = os.environ, dev: Path = Path("/dev")
 
 
 def reported_by(info: Mapping[str, Any]) -> list[str]:
-    """Return the GPUs in the answer of a Docker engine to ``docker info``; an empty list if it reports none.
+    """Return the GPUs in a Docker engine's answer to ``docker info``; an empty list if it reports none.
 
     An engine reports its generic resources, and since version 28.2 the devices of the Container Device Interface.
 
@@ -81,7 +81,7 @@ def reported_by(info: Mapping[str, Any]) -> list[str]:
 
 
 def claim(ids: Sequence[str], count: int, root: Path) -> list[str]:
-    """Lock ``count`` free GPUs for this process and its forks, and return them. Raise like :func:`choose`.
+    """Lock ``count`` free GPUs for this process and its forks, and return them. Raises the errors of :func:`choose`.
 
     The kernel releases the locks when the last of these processes has ended, however it ends.
     """

@@ -223,7 +223,7 @@ class _Launch:
         write_json(self._scratch.state, state)
 
     def _read_control(self) -> float:
-        """Return the cores of the allocation in the control file; the previous ones if the file is not readable."""
+        """Return the allocation from the control file, in cores; the previous value if the file is not readable."""
         with contextlib.suppress(OSError):
             changed = os.stat(self._control).st_mtime_ns
             if changed != self._control_changed:

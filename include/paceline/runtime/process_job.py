@@ -212,7 +212,7 @@ class ProcessJob:
         return Identity.read((read_json(self._scratch.state) or {}).get(role))
 
     def _wait_for_helpers(self, timeout_s: float = 5.0) -> None:
-        """Wait until the launcher and the guardian exit, some milliseconds after they record how the job ended."""
+        """Wait until the launcher and the guardian exit, a few milliseconds after they record how the job ended."""
         limit = time.monotonic() + timeout_s
         for helper in map(self._helper_identity, ("launcher", "guardian")):
             if helper is not None:

@@ -157,6 +157,6 @@ def proportional_bytes(process: psutil.Process) -> int:
 
 
 def send(pid: int, number: signal.Signals) -> None:
-    """Send a signal; do nothing if the process does not exist or does not permit the signal."""
+    """Send a signal; do nothing if the process does not exist or this user may not signal it."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, number)

@@ -17,15 +17,15 @@ class CurveCache(Generic[_Curve]):
     Parameters
     ----------
     make:
-        Returns the curve of speeds.
+        Function that returns the curve of a ``Speeds`` object.
     """
 
     def __init__(self, make: Callable[[Speeds], _Curve]) -> None:
         self._make = make
-        self._known: dict[int, tuple[Speeds, _Curve]] = {}  # by the identity of the speeds
+        self._known: dict[int, tuple[Speeds, _Curve]] = {}  # by the identity of the ``Speeds`` object
 
     def curves(self, jobs: Sequence[ClusterJob], kind: str) -> list[_Curve]:
-        """Return each job's curve on devices of a kind. Raise InvalidInputError if a job has no speeds there."""
+        """Return each job's curve on devices of a kind. Raise InvalidInputError if a job has no speeds for it."""
         before, self._known = self._known, {}
         found = []
         for job in jobs:

@@ -49,8 +49,9 @@ def check_admission(
 ) -> Admission:
     """Return whether a new job's deadline fits alongside all promised deadlines, and the earliest that fits.
 
-    As in ElasticFlow's admission, promised deadlines stay feasible. The check plans all jobs by deadline, each on the
-    fewest devices. It also plans the new job in the capacity that promised jobs leave free, and uses the better plan.
+    As in ElasticFlow's admission, promised deadlines stay feasible. The check plans all jobs in deadline order, each
+    on the fewest devices. It also plans the new job in the capacity that promised jobs leave free, and uses the better
+    plan.
 
     Parameters
     ----------
@@ -63,11 +64,11 @@ def check_admission(
     now_s:
         The time in seconds.
     assumed:
-        Jobs without a promise whose work is only assumed; the check ignores those that do not fit beside the promised.
+        Jobs without a promise whose work is only assumed; the check ignores those that do not fit beside promised jobs.
     reserved:
-        Reservations of the promised jobs in the last plan, by name. If the promised jobs do not all fit by deadline,
-        the new job gets only devices beside these reservations. Without ``reserved``, all promised jobs may then be
-        slightly late, as in :class:`~paceline.allocate.OnTime`, and the check ignores jobs that do not fit even then.
+        Reservations of the promised jobs in the last plan, by name. If the promised jobs do not all fit in deadline
+        order, the new job gets only devices beside these reservations. Without ``reserved``, all promised jobs may then
+        be slightly late, as in :class:`~paceline.allocate.OnTime`, and the check ignores jobs that still do not fit.
     deadlines_s:
         Deadlines of all jobs that the next plan contains. Devices change at these times, so the check must not assume
         finer changes than the plan.
@@ -107,7 +108,7 @@ def check_admission(
     new = _PlannedJob.from_job(job, alone_s, node, now_s)
 
     def fits(deadline_s: float) -> bool:
-        """Return whether all jobs fit by deadline if the new job has this deadline."""
+        """Return whether all jobs fit in deadline order if the new job has this deadline."""
         if not by_deadline:
             return last_s <= deadline_s
         jobs = [*feasible, replace(new, deadline_s=deadline_s)]
@@ -131,9 +132,10 @@ def check_admission(
 def promises_fit_as_well(
     promised: Sequence[ClusterJob], node: Node, other: Node, now_s: float, reserved: Mapping[str, Reservation]
 ) -> bool:
-    """Return whether promised deadlines fit into ``node`` as well as into ``other``, which has more free devices.
+    """Return whether promised deadlines fit into ``node`` no worse than into ``other``, which has more free devices.
 
-    ``reserved`` are the jobs' reservations in the last plan, which the next plan keeps if they do not fit by deadline.
+    ``reserved`` are the jobs' reservations in the last plan; the next plan keeps them if the jobs do not fit in
+    deadline order.
     """
     reservations = [reserved[one.name] for one in promised if one.name in reserved]
     deadlines_s = [one.deadline_s for one in promised if one.deadline_s]
@@ -159,7 +161,7 @@ class _PlannedJob:
     deadline_s: float
     held: int
     change_s: float
-    wait_s: float  # seconds left of the pause after the last change, as in OnTime
+    wait_s: float  # remaining seconds of the pause after the last change, as in OnTime
 
     @classmethod
     def from_job(cls, job: ClusterJob, deadline_s: float, node: Node, now_s: float) -> _PlannedJob:
@@ -180,7 +182,7 @@ def _planned_jobs(jobs: Iterable[ClusterJob], node: Node, now_s: float) -> list[
 def _plan_promised_jobs(
     promised: Sequence[_PlannedJob], node: Node, now_s: float, deadlines_s: Sequence[float] = ()
 ) -> tuple[list[_PlannedJob], Capacity, float]:
-    """Plan promised jobs by deadline, with the smallest deadline extension.
+    """Plan promised jobs in deadline order, with the smallest deadline extension.
 
     Return the feasible jobs, the remaining capacity, and the extension as a fraction.
     """
@@ -194,7 +196,7 @@ def _plan_promised_jobs(
 def _plan_by_deadline(
     jobs: Iterable[_PlannedJob], node: Node, now_s: float, deadlines_s: Sequence[float]
 ) -> tuple[list[_PlannedJob], Capacity]:
-    """Reserve capacity for the jobs by deadline; return the jobs that fit, and the remaining capacity."""
+    """Reserve capacity for the jobs in deadline order; return the jobs that fit, and the remaining capacity."""
     jobs = sorted(jobs, key=lambda one: one.deadline_s)
     capacity = Capacity(node, now_s, [*deadlines_s, *(one.deadline_s for one in jobs)])
     return _reserve_in_order(jobs, capacity), capacity
@@ -207,7 +209,7 @@ def _capacity_beside(
     now_s: float,
     deadlines_s: Sequence[float],
 ) -> Capacity:
-    """Return the capacity that reservations of the last plan leave free, and then those of the other jobs that fit."""
+    """Return the capacity left by the reservations of the last plan and by those of ``others`` that fit beside them."""
     trimmed = (one._replace(runs=tuple(run for run in one.runs if run[0] > now_s)) for one in reservations)
     left = [one for one in trimmed if one.runs]
     ends_s = [end_s for one in left for end_s, _ in one.runs[:-1]]  # as in a plan that keeps the reservations

@@ -77,7 +77,7 @@ class Arbiter:
         self._decided_inputs: Mapping[str, object] = {}  # inputs of the last decision; a change triggers a decision
         self._deadlines_s: Mapping[str, float] = {}
         self._known: dict[str, RemainingWork] = {}
-        self._started_s: dict[str, float] = {}  # since when each job has devices without progress so far
+        self._started_s: dict[str, float] = {}  # since when each job has had devices but made no progress
         self._warm_up = WarmUp()
         self._warming_up: Mapping[str, tuple[float, float]] = {}  # devices that jobs in warm-up keep, and until when
         self._targets: dict[str, DesiredCeiling] = {}
@@ -139,7 +139,7 @@ class Arbiter:
 
     @property
     def _reservations(self) -> Mapping[str, Reservation]:
-        """Reservations of the jobs that the last plan has on time, by name."""
+        """Reservations of the jobs that are on time in the last plan, by name."""
         return self._policy.reservations if isinstance(self._policy, OnTime) else {}
 
     def _has_devices(self, request: DeviceRequest) -> bool:
@@ -147,13 +147,13 @@ class Arbiter:
         return target is None or target.devices > 0
 
     def _with_stable_deadline(self, request: DeviceRequest) -> DeviceRequest:
-        """Return the request; replace its deadline by that of the last decision if both differ only by rounding."""
+        """Return the request; replace its deadline by that of the last decision if the two differ only by rounding."""
         before_s = self._deadlines_s.get(request.key)
         same = before_s is not None and abs(before_s - request.deadline_s) < _DEADLINE_TOLERANCE_S
         return replace(request, deadline_s=before_s) if before_s is not None and same else request
 
     def _free_pool(self, lost: float) -> Node | None:
-        """Return the pool without the devices of lost jobs, and until the end of warm-ups without their devices.
+        """Return the pool without the devices of lost jobs, and without those of jobs in warm-up until it ends.
 
         Return ``None`` if lost jobs may use all devices.
         """
@@ -170,7 +170,7 @@ class Arbiter:
         if not self._warming_up:
             return
         jobs = self._cluster_jobs(requests, now_s)
-        # After a decision, the jobs that it has planned on time; before the first, those of an earlier arbiter.
+        # After a decision, the jobs on time in its plan; before the first, those that an earlier arbiter promised.
         promised = [job for key, job in jobs.items() if (key in self._on_time if self.decisions else job.promised)]
         while self._warming_up and promised and self._node is not None:
             whole = Node(POOL, self._node.all_devices)
@@ -241,7 +241,7 @@ class Arbiter:
     def _admission_results(
         self, new: Sequence[DeviceRequest], requests: Sequence[DeviceRequest], now_s: float
     ) -> dict[str, _AdmissionResult]:
-        """Return the results of admission checks for new jobs whose remaining work is known, the first ones per step.
+        """Return the results of admission checks for the first of the new jobs whose remaining work is known.
 
         If a deadline fits only if the jobs in warm-up need little, there is no result until their speed is known.
         """
@@ -249,7 +249,7 @@ class Arbiter:
         if not known or self._node is None:
             return {}
         jobs = self._cluster_jobs(requests, now_s)
-        # The last plan may not contain jobs that were admitted since.
+        # Jobs that were admitted after the last plan may be missing from it.
         planned = set(self._on_time)
         promised = [job for key, job in jobs.items() if key in planned or job.promised]
         deadlines_s = [job.deadline_s for job in jobs.values() if job.deadline_s]

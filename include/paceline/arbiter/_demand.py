@@ -16,7 +16,7 @@ _USABLE_FACTOR = 1.5  # assumed usable devices, relative to the number that the 
 _ASSUMED_STARTUP_S = 10.0  # start the container and the interpreter, import torch, load the data
 _RESIZE_S = 2.0  # assumed cost of a change of a CPU share, so that allocations do not change for tiny gains
 _ASSUMED_DURATION_S = 3600.0  # assumed training time on the job's share if deadline and work are unknown
-_MAX_COUNTS = 48  # maximum number of allowed device counts per job; every other count is within 3 % of an allowed count
+_MAX_COUNTS = 48  # maximum number of allowed device counts per job; all other counts are within 3 % of an allowed count
 
 
 def cluster_job(
@@ -79,7 +79,7 @@ def within_pool(jobs: Sequence[ClusterJob], node: Node) -> list[ClusterJob]:
 
 def time_after_s(request: DeviceRequest, remaining: RemainingWork) -> float:
     """Return the seconds that a job needs in addition to its work and to changes of its devices."""
-    if request.state == "waiting":  # after_s contains the start, which is also the first change
+    if request.state == "waiting":  # after_s includes the start, which is also the first change
         return max(remaining.after_s - _change_s(request), 0.0)
     if request.state == "paused":
         return remaining.after_s + max(_startup_s(request) - _change_s(request), 0.0)

@@ -85,7 +85,7 @@ def _grant(request: DeviceRequest, devices: float, reason: str) -> Grant:
     grant = Ceiling(devices, number, max_devices=max(request.committed, devices), reason=reason)
     if before is None:
         return Grant(request.key, grant, None)
-    # Keep the result of the admission, from which the next arbiter reads that the deadline was promised.
+    # Keep the result of the admission check, from which the next arbiter reads that the deadline was promised.
     admission = {name: getattr(before, name) for name in ("deadline_s", "fits", "earliest_s", "promise")}
     return Grant(request.key, replace(grant, **admission), before.devices)
 

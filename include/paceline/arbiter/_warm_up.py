@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 from paceline.arbiter._request import DeviceRequest
 
-_LIMIT_S = 60.0  # maximum warm-up; a start takes about 10 s, on few cores about 30 s
+_LIMIT_S = 60.0  # maximum warm-up; a start takes about 10 s, or about 30 s on few cores
 
 
 class WarmUp:
@@ -46,7 +46,7 @@ class WarmUp:
         return warming_up
 
     def end(self, key: str) -> None:
-        """End the warm-up of a job early, because a promised deadline needs its devices."""
+        """End the warm-up of a job early, because its devices are needed to meet a promised deadline."""
         self._ended.add(key)
 
 

@@ -32,11 +32,12 @@ class Ceiling:
     reason:
         The reason for the ceiling, shown to users.
     deadline_s, fits, earliest_s:
-        Result of the admission of a waiting job: the checked deadline, whether it fits alongside the deadlines of other
-        jobs, and the earliest deadline that fits. Times are in seconds after the job's origin, ``None`` if unknown.
+        Result of the admission check of a waiting job: the checked deadline, whether it fits alongside the deadlines
+        of other jobs, and the earliest deadline that fits. Times are in seconds after the job's origin, ``None`` if
+        unknown.
     promise:
-        If the deadline fits, the number of this promise. It orders the promises of a pool: a later one has a larger
-        number. 0 without a promise, or if the number is unknown.
+        If the deadline fits, the number of this promise; in a pool, a later promise has a larger number. 0 without a
+        promise, or if the number is unknown.
 
     Examples
     --------

@@ -79,5 +79,5 @@ class StoredResult(Record):
     result: TrainingResult
 
     def is_for(self, try_number: int, max_tries: int) -> bool:
-        """Return whether a try may return this result: the same try, or a later try if the task was not cleared."""
+        """Return whether a try may return this result: the try that stored it, or a later one of an uncleared task."""
         return try_number >= self.try_number and max_tries == self.max_tries

@@ -11,7 +11,7 @@ from paceline.contract._deadline import Deadline
 
 @dataclass(frozen=True)
 class StoredDeadline:
-    """A user's deadline and the user's name, which Airflow's pages store. Other clients may omit the name.
+    """A user's deadline and the user's name, as the pages in Airflow store them. Other clients may omit the name.
 
     ``value`` is ``None`` for a job without a deadline.
 

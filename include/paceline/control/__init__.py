@@ -1,6 +1,6 @@
 """Deadline control of one training job: setpoint, speed, controllers, forecast. No clock, no I/O.
 
-Start at :class:`DeadlineController`; :class:`PaperController` is the controller of DECOR-NN as published.
+Start with :class:`DeadlineController`; :class:`PaperController` is the controller of DECOR-NN as published.
 """
 
 from paceline.control._budget import BudgetController

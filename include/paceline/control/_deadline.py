@@ -28,7 +28,8 @@ _LARGE_SHARE = 0.9
 _RESERVE = 0.02
 # The quota limits a job that uses this fraction of its quota: the OS scheduler loses the difference between two ticks.
 _FULLY_BUSY, _MIN_BUSY = 0.9, 0.05
-# A job that uses only part of its allocation (a neighbour, slow input data) gets at most this multiple of that part.
+# A job that uses only part of its allocation, because of a neighbour or slow input data, gets at most this multiple of
+# that part.
 _TRIAL_FACTOR = 1.5
 _USABLE_WEIGHT = 0.3  # exponential smoothing of the usable devices
 _EARLY_MARGIN = 0.0005  # aim to end this fraction of the time early: a late end is worse than an early end

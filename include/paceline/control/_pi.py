@@ -42,7 +42,7 @@ class PIController:
     ``e(k)``                  ``setpoint_pct - progress_pct``         percent behind the setpoint
     ``i(k) = i(k-1)+η·e(k-1)``  ``integral``                          weighted sum of past errors
     ``d(k) = K·i(k)+K·e(k)``  ``gain * (integral + error)``           devices before the limits
-    ``d'(k)``                 ``limits.quantize(...)``                devices to actuate
+    ``d'(k)``                 ``limits.quantize(...)``                devices to allocate
     ========================  ======================================  ===============================
 
     The paper prints the error inside the integral as ``e(k-i)``; this class uses ``e(k-1)``, the error of the previous

@@ -17,8 +17,8 @@ _OUTLIER_SD = 3.0
 _TIME_SD_S = 0.02  # uncertainty of a report's time
 _BATCH_SD = 0.1  # relative standard deviation of a batch's duration
 _INITIAL_NOISE = 0.03
-# The first batches fill caches and choose kernels, and may be several times slower. Their additional standard deviation
-# halves with each observation.
+# The first batches may be several times slower, while caches fill and libraries choose kernels. Their additional
+# standard deviation halves with each observation.
 _WARM_UP_SD, _WARM_UP_OBSERVATIONS = 1.0, 4
 _MAX_LOG_SPEED = 100.0
 

@@ -1,4 +1,4 @@
-"""Numbers of a stored controller state, which users may have changed in the store; ``restore`` checks them."""
+"""Numbers in a stored controller state, which users may have changed in the store; ``restore`` checks them."""
 
 from __future__ import annotations
 

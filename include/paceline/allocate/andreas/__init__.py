@@ -1,4 +1,4 @@
-"""The allocator of ANDREAS, which weighs tardiness against the energy cost of nodes: as published, and Paceline's.
+"""The published allocator of ANDREAS and Paceline's variant, which weigh tardiness against the energy cost of nodes.
 
 The module ``optimum`` solves small instances of the same problem exactly.
 """

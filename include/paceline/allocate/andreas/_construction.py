@@ -19,7 +19,7 @@ class Choice(NamedTuple):
 
     group: int
     devices: int
-    seconds: float  # until the job ends, including time to repeat the work that a move loses
+    seconds: float  # until the job ends, including time to repeat the work lost in a move
     cost: float  # cost of the node until the job ends
     late: bool
     tardiness: float  # omega · tau

@@ -28,7 +28,7 @@ class ScheduleSearch:
     order, and some try another configuration first. A job without a due date chooses last, and runs on any devices that
     remain.
 
-    The two policies differ in the order of the jobs (``sort_key``), the number of schedules (``schedules``) and in the
+    The two policies differ in the order of the jobs (``sort_key``), the number of schedules (``schedules``) and the
     cost of moves (``move_s``). ``protects_running``: other jobs get the devices of a running job only as a last resort,
     and a job that stays on its node in the first schedule stays there. ``local_search``: schedules are also improved by
     small changes.
@@ -133,7 +133,7 @@ def _cumulative_weights(pending: PendingJob) -> list[float]:
 def _randomize(
     order: Sequence[PendingJob], cumulative_weights: Sequence[Sequence[float]], rng: Random
 ) -> ConstructionInput:
-    """Swap some adjacent jobs and choose some configurations at random; the fraction of both is random.
+    """Swap some adjacent jobs and choose some configurations at random; one random fraction controls both.
 
     The paper does not specify the fraction. In a large cluster, schedules with many changes are never the best; in a
     small cluster, the search soon exhausts the schedules with few changes.

@@ -58,8 +58,8 @@ def optimum(
 
     To run jobs as soon as devices are free, the paper requires that min(N, J) nodes are in use, (4n). With few jobs
     and some slow nodes, (4n) makes jobs slow and late; with a node that no job can use, the problem is infeasible. By
-    default, the model requires instead that no job waits while free devices could run it. This rule also runs jobs
-    without a deadline, although running them does not improve f_OBJ.
+    default, the model requires instead that no job waits while free devices could run it. Jobs without a deadline
+    then also run, although running them does not improve f_OBJ.
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
-"""Progressive filling: the smallest share of a pool that meets a deadline, in the capacity that other jobs leave.
+"""Progressive filling: the smallest share of a pool that meets a deadline, in the capacity left by other jobs.
 
-Plain lists: a pool has few periods, and a search stops in the period in which the job ends.
+Plain lists suffice: a pool has few periods, and a search stops in the period in which the job ends.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Demand:
     Parameters
     ----------
     curve:
-        Its speeds.
+        Speeds of the job.
     work:
         Its remaining work.
     deadline_s:
@@ -43,7 +43,7 @@ class Demand:
     held:
         Its current number of devices.
     pause_left_s:
-        Seconds until it makes progress again after its last change.
+        Seconds until the job makes progress again after its last change of devices.
     """
 
     curve: ScalingCurve
@@ -142,7 +142,7 @@ class Pool:
 
         In each period the job uses the largest number of free devices up to a limit. The limit starts at the smallest
         number of devices and rises until the job meets its deadline. With ``first=(count, until_s)``, the job uses
-        exactly ``count`` devices until ``until_s``, which must be free.
+        exactly ``count`` devices, which must be free, until ``until_s``.
         """
         within_s = demand.deadline_s - self.now_s
         floor = demand.curve.floor
@@ -165,7 +165,7 @@ class Pool:
         return None
 
     def check(self, demand: Demand, share: Share) -> Share | None:
-        """Return the share with the end that it gives the job; ``None`` if it does not meet the deadline."""
+        """Return the share with the job's end recalculated; ``None`` if the share does not meet the deadline."""
         if any(count not in demand.curve.speed_of for count in share.counts):
             return None  # the speeds of the job have changed
         found = self._share(demand, share.starts_s, share.counts, min(share.free_s, demand.deadline_s))
@@ -199,7 +199,7 @@ class Pool:
         return index
 
     def _share(self, demand: Demand, starts_s: list[float], counts: Iterable[int], until_s: float) -> Share | None:
-        """Return the share with these counts if it does the work until ``until_s``, a time before the deadline."""
+        """Return the share with these counts if it completes the work by ``until_s``, a time before the deadline."""
         left, rounding = max(demand.work, _ROUNDING), max(demand.work, _ROUNDING) * _ROUNDING
         speed_of, before, pause_s = demand.curve.speed_of, demand.held, demand.pause_left_s
         begins_s: list[float] = []
@@ -228,7 +228,7 @@ class Pool:
         return None
 
     def _free_s(self, ends_s: float, count: int) -> float:
-        """Return the end of the slot that contains ``ends_s``, or when another job needs the devices before.
+        """Return the end of the slot that contains ``ends_s``, or an earlier time at which another job needs devices.
 
         Slots begin now, so shares of an earlier decision may begin within a slot.
         """

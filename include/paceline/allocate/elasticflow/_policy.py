@@ -1,4 +1,4 @@
-"""ElasticFlow: admits the jobs whose deadlines it can guarantee, and gives spare devices where they return most."""
+"""ElasticFlow: admits the jobs whose deadlines it can guarantee, and uses spare devices where the return is highest."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ class _Case:
     job: ClusterJob
     demand: Demand
     share: Share | None = None
-    extra: int = 0  # devices now of a job without a share
+    extra: int = 0  # current devices of a job without a share
 
     @property
     def devices(self) -> int:
-        """Devices now."""
+        """Current number of devices."""
         return self.extra if self.share is None else self.share.devices_now
 
 
 class _Step(NamedTuple):
-    """A larger allocation of a job; steps compare by their added device seconds for each added device."""
+    """A larger allocation of a job; steps are compared by their added device seconds for each added device."""
 
     cost: float
     number: int  # index of the job
@@ -43,8 +43,8 @@ class _Step(NamedTuple):
 class ElasticFlow:
     """Policy that guarantees the deadlines of the jobs that it admits, and rejects all other jobs with a deadline.
 
-    The minimum satisfactory share of a job is the smallest limit to its number of devices with which it meets its
-    deadline in the capacity that jobs with earlier deadlines leave (progressive filling). A new job is admitted if all
+    The minimum satisfactory share of a job is the smallest limit on its number of devices with which it meets its
+    deadline in the capacity left by jobs with earlier deadlines (progressive filling). A new job is admitted if all
     admitted jobs and the new job have such a share. Spare devices then go, step by step, to the job whose total device
     seconds grow least for each added device (marginal return); the rest of its share is filled again. Jobs without a
     deadline get spare devices only.
@@ -57,8 +57,8 @@ class ElasticFlow:
     Parameters
     ----------
     slot_s:
-        Length of a slot in seconds: a job keeps its devices until the end of its last slot, and between two decisions
-        lies at least one slot. The published simulator uses 60 s for its large traces and 240 s for its testbed trace.
+        Length of a slot in seconds: a job keeps its devices until the end of its last slot, and two decisions are at
+        least one slot apart. The published simulator uses 60 s for its large traces and 240 s for its testbed trace.
     change_s:
         Seconds without progress after each change of a job's devices, which the shares include.
 
@@ -254,7 +254,7 @@ class ElasticFlow:
 
 
 def _fill(cases: Sequence[_Case], pool: Pool) -> Pool | None:
-    """Fill the jobs' shares in deadline order; return the pool, or ``None`` (and keep the shares) if a job fails."""
+    """Fill the jobs' shares in deadline order and return the pool; ``None`` (keeping the shares) if one cannot fit."""
     shares = []
     for case in sorted(cases, key=_by_deadline):
         share = pool.fill(case.demand)

@@ -69,7 +69,7 @@ def _repaired_plan(problem: HorizonProblem, choice: Ints) -> tuple[Ints, float]:
 class JobPlanner:
     """Planner that finds the best plan of each job at given prices.
 
-    If a job cannot end within the horizon, its steps are independent. For all other jobs, the class enumerates the
+    If a job cannot end within the horizon, its steps are independent. For all other jobs, the planner enumerates the
     plans that can be optimal: in the step in which it ends, a job uses the smallest number of devices that suffices;
     in later steps, it keeps its smallest allowed count.
     """

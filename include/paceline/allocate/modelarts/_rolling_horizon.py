@@ -1,4 +1,4 @@
-"""The optimal allocator of elastic jobs: it plans the next steps, executes the first step, and plans again."""
+"""The optimal allocator for elastic jobs: it plans the next steps, executes the first step, and plans again."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class RollingHorizon:
         Neither limit is a duration, so a plan does not depend on the speed of the machine.
     spare_nodes:
         Devices that plans leave idle for jobs that arrive before the next periodic decision; the smallest allocations
-        of running jobs have precedence. The plans of the paper use every useful node, so new jobs mostly wait.
+        of running jobs take precedence. The plans of the paper use every useful node, so new jobs mostly wait.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""The greedy allocator of elastic jobs: four rules that leave no node idle and do not look ahead."""
+"""The greedy allocator for elastic jobs: four rules that leave no node idle and do not look ahead."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class Greedy:
         training_s: Mapping[str, float],
         reasons: dict[str, str],
     ) -> None:
-        """Apply rule 2: grow running jobs, the shortest training time first. New jobs are already at their largest."""
+        """Apply rule 2: grow running jobs, shortest training time first. New jobs already have their largest size."""
         free = pool.devices - sum(held.values())
         shortest = sorted((job for job in jobs if job.name in training_s), key=lambda job: training_s[job.name])
         for job in shortest:

@@ -23,8 +23,9 @@ def solve(
     """Return a plan that is, if possible, proven to be within ``gap`` of the best plan.
 
     ``"auto"`` runs HiGHS only if prices leave a wider gap and the problem has at most 25,000 variables. It returns the
-    better plan with the lower bound. The gap may remain wider: Lagrangian relaxation has a duality gap, and HiGHS may
-    reach its limit of ``max_relaxations``. No limit is a duration, so equal problems have equal plans.
+    better plan, and the smaller of the two upper bounds. The gap may remain wider: Lagrangian relaxation has a duality
+    gap, and HiGHS may reach its limit of ``max_relaxations``. No limit is a duration, so equal problems have equal
+    plans.
     """
     choice: Ints | None = None
     value, bound, used_solver = -inf, inf, "prices"

@@ -22,7 +22,7 @@ class DeadlineDemand(NamedTuple):
 def moore_hodgson(needs: Iterable[DeadlineDemand], devices: float) -> list[int]:
     """Return the largest set of jobs that can be on time if the devices form one divisible machine.
 
-    The method adds jobs by deadline, and drops the largest job if a job is late; it is exact (J. M. Moore, 1968).
+    The method adds jobs in deadline order, and drops the largest job if a job is late; it is exact (J. M. Moore, 1968).
 
     Returns
     -------

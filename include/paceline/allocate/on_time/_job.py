@@ -13,8 +13,8 @@ from paceline.allocate.on_time.curve import SpeedUpCurve
 class JobCase:
     """A job, the data for its planning, and its reservation.
 
-    ``wait_s`` are the seconds without progress that are left of the last change of the job's devices. ``deadline_s`` is
-    the deadline plus a stretch, and infinite without a deadline. ``may_grow`` is whether a planned job may get spare
+    ``wait_s`` is the remaining time without progress after the last change of the job's devices. ``deadline_s`` is the
+    deadline plus a stretch, and infinite without a deadline. ``may_grow`` says whether a planned job may get spare
     devices.
     """
 
@@ -73,13 +73,13 @@ class JobCase:
         return DeadlineDemand(within_s, self.curve.min_device_s(self.work_left, within_s), number)
 
     def response_ratio(self, now_s: float) -> float:
-        """Return the time since the arrival relative to the time of the remaining work on the fewest devices.
+        """Return the time since the arrival relative to the time that the remaining work takes on the fewest devices.
 
-        It prefers short jobs, but grows while a job waits, so that no job starves (highest response ratio next).
+        The ratio favours short jobs, but grows while a job waits, so that no job starves (highest response ratio next).
         """
         shortest_s = self.work_left / self.curve.per_s[0]
         return (now_s - self.job.arrived_s) / shortest_s if shortest_s > 0 else inf
 
     def per_weight(self, device_s: float) -> float:
-        """Return ``device_s`` per weight of the job; infinite for a job without weight."""
+        """Return ``device_s`` divided by the weight of the job; infinite for a job without weight."""
         return device_s / self.job.weight if self.job.weight > 0 else inf

@@ -10,7 +10,7 @@ from paceline.allocate.on_time._bound import moore_hodgson
 from paceline.allocate.on_time._job import JobCase
 from paceline.allocate.on_time.capacity import Capacity, Reservation
 
-_SWAP_TRIES = 2  # number of the largest planned jobs that are candidates for replacement
+_SWAP_TRIES = 2  # how many of the largest planned jobs are candidates for replacement
 
 Plan = dict[int, Reservation]  # by index of the job, in planning order
 
@@ -46,12 +46,12 @@ class Planner:
         return sum(self.due[index].job.weight for index in chosen)
 
     def size(self, index: int) -> float:
-        """Return the fewest device seconds with which a job meets its deadline, per weight."""
+        """Return the fewest device seconds with which a job meets its deadline, per unit of weight."""
         case = self.due[index]
         return case.per_weight(case.demand(self._now_s, index).device_s)
 
     def small_jobs(self, feasible: Sequence[int], shares: Iterable[float]) -> Iterator[list[int]]:
-        """Yield the largest set of jobs that fills at most each share of the pool, as one divisible machine."""
+        """For each share of the pool, yield the largest set of jobs that fits into it as one divisible machine."""
         needs = [self.due[index].demand(self._now_s, index) for index in feasible]
         for share in shares:
             yield moore_hodgson(needs, share * self._node.all_devices)
@@ -74,7 +74,7 @@ class Planner:
         capacity = self._pool.empty()
         fewest = min_devices or {}
         plan: Plan = {}
-        largest: list[tuple[float, int]] = []  # heap of planned jobs, the most device seconds per weight first
+        largest: list[tuple[float, int]] = []  # heap of planned jobs, the most device seconds per unit of weight first
         swapping = False
         for index in order:
             case = self.due[index]

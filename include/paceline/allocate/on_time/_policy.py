@@ -23,8 +23,8 @@ _FILL_FRACTION = 0.6
 class OnTime:
     """Policy that shares one pool elastically among jobs with deadlines.
 
-    The policy plans jobs by deadline. Each job gets the fewest devices that meet its deadline on the capacity that
-    earlier jobs leave: with sublinear speed-up, few devices for a long time use less capacity than many for a short
+    The policy plans jobs in deadline order. Each job gets the fewest devices that meet its deadline in the capacity
+    left by earlier jobs: with sublinear speed-up, few devices for a long time use less capacity than many for a short
     time. If a job does not fit but is smaller than the largest planned job, it replaces that job. If many jobs do
     not fit, the policy selects small jobs first, as in the Moore-Hodgson method
     (:func:`~paceline.allocate.most_on_time` is the upper bound). All other jobs with a deadline are late. Late
@@ -36,7 +36,7 @@ class OnTime:
     change_s:
         Seconds without progress when the allocation of a job changes, for jobs without a measured ``change_s``.
     keep_promises:
-        Whether a job once planned on time has precedence over later jobs; in total, fewer jobs are then on time. If
+        Whether a job once planned on time takes precedence over later jobs; in total, fewer jobs are then on time. If
         promised jobs have more work than estimated, each may be late by a hundredth of the time from its arrival to
         its deadline before the policy drops a promised job.
 
@@ -66,7 +66,7 @@ class OnTime:
 
     @property
     def reservations(self) -> dict[str, Reservation]:
-        """The reservations of all jobs that the last plan has on time, by name."""
+        """The reservations of all jobs that are on time in the last plan, by name."""
         return {name: reservation for name, reservation in self._last.items() if reservation is not None}
 
     def allocate(self, jobs: Sequence[ClusterJob], nodes: Sequence[Node], now_s: float, *, rescale: bool) -> Allocation:
@@ -119,7 +119,7 @@ class OnTime:
             return plan  # as many jobs as the upper bound
         best = plan
         # The last plan is still feasible, so the new plan must not be worse. Each job keeps its number of devices,
-        # because the plan reserves these devices for other jobs when the job ends.
+        # because the plan reserves these devices for other jobs after this job ends.
         if any(index not in plan and due[index].job.name in self._last for index in feasible):
             rank = {name: number for number, name in enumerate(self._last)}
             order = sorted(feasible, key=lambda index: rank.get(due[index].job.name, len(rank)))

@@ -12,15 +12,15 @@ import numpy as np
 from paceline.allocate.on_time.curve import ROUNDING, Floats
 
 _EXACT_DEADLINES = 256  # number of early deadlines that each end a span; later deadlines share at most 256 spans
-# With few deadlines: minimum number of spans before the first deadline, and in each doubling of the time after it. So a
-# job that is due in a month leaves the spans of jobs that are due in an hour short.
+# With few deadlines: minimum number of spans before the first deadline, and in each doubling of the time after it. So
+# the spans of jobs that are due in an hour stay short even if another job is due in a month.
 _SPANS_BEFORE_FIRST, _SPANS_PER_DOUBLING, _MAX_DOUBLINGS = 64, 16, 16
 
 
 class Spans:
     """Spans of time between now and the deadlines of all jobs; the last span has no end.
 
-    Of many deadlines, only some end a span, but each of the times ``exact_s`` does.
+    If there are many deadlines, only some of them end a span, but each of the times in ``exact_s`` does.
 
     Examples
     --------
@@ -55,7 +55,7 @@ class Spans:
 
     @cached_property
     def ends_list_s(self) -> list[float]:
-        """The ends of the spans as a list, from which single elements are read faster."""
+        """The ends of the spans as a list, whose single elements are faster to read."""
         return self.ends_s.tolist()  # type: ignore[no-any-return]
 
 

@@ -1,4 +1,4 @@
-"""Devices now: the reservations of the planned jobs, and the spare devices, which speed up jobs."""
+"""The devices to allocate now: the reservations of the planned jobs, and the spare devices, which speed up jobs."""
 
 from __future__ import annotations
 

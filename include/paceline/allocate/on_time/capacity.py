@@ -23,8 +23,8 @@ _devices_of = itemgetter(2)
 class Reservation(NamedTuple):
     """Devices reserved for one job from now until the job ends.
 
-    ``runs`` are the times with the same number of devices, each with its end; the job uses ``max_devices`` in spans
-    with that many free devices.
+    ``runs`` are the periods with a constant number of devices, each with its end; the job uses ``max_devices`` in
+    spans with that many free devices.
     """
 
     runs: tuple[tuple[float, int], ...]
@@ -82,8 +82,8 @@ class Capacity:
         self._spans = Spans(now_s, deadlines_s, [*exact_s, *(time_s for time_s, _ in later)])
         until_s = [(self._spans.last_end_s(time_s), number) for time_s, number in later]
         self._in_use = [Reservation((one,), 0.0, one[1]) for one in until_s]  # devices that can be allocated later
-        # While every job keeps one number of devices, the sum of these numbers shows what fits: the free devices of
-        # each span are computed when a job does not fit beside this sum.
+        # As long as each job keeps a constant number of devices, the sum of these numbers shows what fits. The free
+        # devices of each span are computed only when a job does not fit beside this sum.
         self._unreserved = 0  # at most the number of free devices in each span
         self._reserved: list[Reservation] = []  # those that _free does not contain yet; each has one run
         self._free: Ints | None = None
@@ -114,14 +114,14 @@ class Capacity:
 
         In each span the job uses ``Reservation.max_devices``, or else the largest useful number that is free. The
         reservation covers the last span entirely. Each change of the number, except a stop, costs ``change_s`` seconds
-        without progress. As long as the number stays ``held``, the job makes no progress for ``wait_s`` seconds, which
-        are left of its last change. ``deadline_s`` has to be one of the capacity's deadlines. The search skips numbers
-        below ``min_devices``.
+        without progress. As long as the number stays ``held``, the job makes no progress for ``wait_s`` seconds, the
+        rest of the pause after its last change. ``deadline_s`` has to be one of the capacity's deadlines. The search
+        skips numbers below ``min_devices``.
         """
         now_s, end_s = self._spans.now_s, self._spans.last_end_s(deadline_s)
         work = max(work * (1 - ROUNDING), _LEAST_WORK)
         lowest = bisect_left(curve.counts, min_devices) if min_devices else 0
-        # Fewest devices that meet the deadline if as many are always free: after a change, or those that the job has.
+        # Fewest devices that meet the deadline if that many are always free: after a change, or the current devices.
         moving_s, staying_s = end_s - now_s - change_s, end_s - now_s - wait_s
         first = max(bisect_left(curve.per_s, work / moving_s), lowest) if moving_s > 0 else len(curve.counts)
         if held and curve.speed_of.get(held, 0.0) * staying_s >= work:
@@ -175,7 +175,7 @@ class Capacity:
         return _follow(runs, curve, last.max_devices, work, held, change_s, wait_s)
 
     def extend(self, reservation: Reservation, seconds: float, deadline_s: float) -> Reservation | None:
-        """Reserve a job's last devices for longer; return ``None`` if others have them or the deadline is earlier."""
+        """Reserve a job's last devices for longer; ``None`` if other jobs have them or the deadline is earlier."""
         last_s, number = reservation.runs[-1]
         ends_s, free = self._spans.ends_list_s, self._free_devices()
         begin, end = (bisect_left(ends_s, one_s) + 1 for one_s in (last_s, last_s + seconds))
@@ -190,7 +190,7 @@ class Capacity:
         return bool((self._free_devices() < 0).any())
 
     def _runs(self, curve: SpeedUpCurve, spans: int) -> list[_Run]:
-        """Return the largest useful numbers of free devices in the first spans, without repetition."""
+        """Return runs with the largest useful numbers of free devices in the first ``spans`` spans."""
         devices = curve.largest_up_to.take(self._free_devices()[:spans], mode="clip")
         last = (devices[1:] != devices[:-1]).nonzero()[0]
         ends_s = [self._spans.ends_list_s[index] for index in [*last.tolist(), spans - 1]]
@@ -198,7 +198,7 @@ class Capacity:
         return list(zip([self._spans.now_s, *ends_s], ends_s, numbers, strict=False))
 
     def ends_s(self, curve: SpeedUpCurve, work: float, change_s: float = 0.0) -> dict[int, float]:
-        """Return the end time of a job for each maximum number of devices; after the last deadline, all are free."""
+        """Return a job's end time for each maximum number of devices; after the last deadline, all devices are free."""
         ends_s_by_count = {}
         runs = self._runs(curve, len(self._spans.ends_s))
         for count in curve.counts:

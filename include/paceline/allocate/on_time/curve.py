@@ -1,4 +1,4 @@
-"""The speed-up curve of a job in the forms that planning needs; plans, bounds and admission checks call it."""
+"""The speed-up curve of a job in the forms that planning needs; plans, bounds and admission checks use it."""
 
 from __future__ import annotations
 

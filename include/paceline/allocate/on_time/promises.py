@@ -8,8 +8,8 @@ from collections.abc import Collection, Mapping, Sequence
 from paceline.allocate.on_time._plan import Plan, Planner
 from paceline.allocate.on_time.capacity import Reservation
 
-_TRIED_JOBS = 16  # new jobs for which all jobs are planned anew, the smallest first
-_MAX_RESERVATIONS = 3000  # with more, for all tried jobs together, try fewer jobs
+_TRIED_JOBS = 16  # maximum number of new jobs for which all jobs are planned anew, the smallest first
+_MAX_RESERVATIONS = 3000  # limit for all tried jobs together: with a large plan, fewer jobs are tried
 # Deadline extension to try before dropping a promised job, as a fraction of the time from arrival to deadline.
 STRETCH = 0.01
 
@@ -17,26 +17,26 @@ STRETCH = 0.01
 def plan_with_promises(planner: Planner, feasible: Sequence[int], last: Mapping[str, Reservation | None]) -> Plan:
     """Return a plan for all promised jobs, and for as many other jobs as fit beside them.
 
-    The promised jobs are planned anew by deadline. If they do not all fit then, because other numbers of devices divide
-    the pool less well, each keeps its last reservation. If that does not suffice either, because jobs take longer than
-    estimated, the deadlines of all promised jobs are extended by a hundredth of the time since their arrival, and the
-    jobs are planned again in these two ways. If even that is not enough, some promised jobs are late.
+    The promised jobs are planned anew in deadline order. If they do not all fit then, because the new numbers of
+    devices divide the pool less well, each keeps its last reservation. If that does not suffice either, because jobs
+    take longer than estimated, the deadlines of all promised jobs are extended by a hundredth of the time since their
+    arrival, and the jobs are planned again in these two ways. If even that is not enough, some promised jobs are late.
 
     Parameters
     ----------
     planner:
         The planner, with all jobs that have deadlines.
     feasible:
-        Indices of the jobs that are on time if they have the whole pool, by deadline.
+        Indices of the jobs that are on time if they have the whole pool, in deadline order.
     last:
         Last reservation of each promised job, by name; ``None`` if another arbiter has promised the deadline. If these
-        promises do not all fit by deadline, they are planned in the order in which they were made.
+        promises do not all fit in deadline order, they are planned in the order in which they were made.
     """
     plan = planner.reserve_in_order(feasible)
     if len(plan) == len(feasible) and _promised(planner, last) <= plan.keys():
         return planner.add_margins(plan)
     promised = sorted(_promised(planner, last))
-    # First those whose promise was broken, or was made by the admission although the last plan had no room.
+    # First those whose promise was broken, or was made at admission although the last plan had no room.
     new = sorted(
         set(feasible).difference(promised), key=lambda index: (not planner.due[index].job.promised, planner.size(index))
     )
@@ -54,10 +54,10 @@ def plan_with_promises(planner: Planner, feasible: Sequence[int], last: Mapping[
 
 
 def _plan_in_order_of_promises(planner: Planner, promised: Collection[int]) -> Plan:
-    """Return a plan for the jobs that is near to the last plan of the arbiter that made the promises.
+    """Return a plan for the jobs that is close to the last plan of the arbiter that made the promises.
 
-    Each job was planned by deadline with all earlier ones, or in the gaps that they left. Jobs keep at least the
-    devices that they have, because others were planned for the time when these jobs end.
+    Each job was planned in deadline order with all earlier ones, or in the gaps that they left. Jobs keep at least the
+    devices that they have, because others were planned for the time after these jobs end.
     """
     fewest = {planner.due[index].job.name: planner.due[index].held for index in promised}
     order = sorted(promised, key=lambda index: (planner.due[index].job.promise or 0, planner.size(index)))

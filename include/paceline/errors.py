@@ -38,7 +38,7 @@ class InvalidInputError(PacelineError, ValueError):
 
 
 class BadDataError(PacelineError):
-    """Raised when data has severe problems of quality, so that a model must not be trained on it."""
+    """Raised when data has severe quality problems, so that a model must not be trained on it."""
 
 
 class RuntimeUnavailableError(PacelineError):
@@ -64,7 +64,7 @@ class TrainingFailedError(PacelineError):
 
 
 class DeadlineInfeasibleError(PacelineError):
-    """Raised when all allowed devices cannot meet the deadline, and ``on_infeasible`` is ``"fail"``."""
+    """Raised when the deadline cannot be met even with all allowed devices, and ``on_infeasible`` is ``"fail"``."""
 
 
 class TaskStoppedError(PacelineError):

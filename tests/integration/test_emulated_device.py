@@ -82,5 +82,5 @@ def read_quota_period_us(device: EmulatedDevice) -> int:
 
 
 def test_duplicate_device_name_is_rejected() -> None:
-    with EmulatedDevice("test-name", 0.5, 2**26), pytest.raises(PacelineError, match="the name exists"):
+    with EmulatedDevice("test-name", 0.5, 2**26), pytest.raises(PacelineError, match="the name is in use"):
         EmulatedDevice("test-name", 0.5, 2**26)

@@ -54,7 +54,7 @@ def add_command(
 
 
 def find_jobs(api: AirflowApi, runtimes: list[Runtime]) -> Iterator[FoundJob]:
-    """Yield every job of the runtimes. Determine from this Airflow whether a task still owns the job."""
+    """Yield every job of the runtimes, and look up in this Airflow whether a task still owns the job."""
     for runtime in runtimes:
         for job_id, labels in runtime.jobs():
             dag, run, task = (labels.get(f"paceline.{part}", "") for part in ("dag", "run", "task"))
@@ -73,7 +73,7 @@ def find_jobs(api: AirflowApi, runtimes: list[Runtime]) -> Iterator[FoundJob]:
 
 
 def _has_run(api: AirflowApi, dag: str, run: str, labels: Mapping[str, str]) -> bool:
-    """Return whether the job's DAG run is in this Airflow. Compare start times: ids are not unique to one Airflow."""
+    """Return whether the job's DAG run is in this Airflow. Compare start times: other Airflows may use the same ids."""
     dag_run = _none_if_missing(lambda: api.dag_run(dag, run)) if dag and run else None
     start_date, label = dag_run and dag_run["start_date"], labels.get("paceline.began")
     return bool(start_date and label) and _parse_time(str(start_date)) == _parse_time(str(label))

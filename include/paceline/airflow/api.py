@@ -27,7 +27,7 @@ class AirflowApiError(PacelineError):
 
 
 def _is_locked(error: BaseException) -> bool:
-    """Return whether the call failed because another writer had locked Airflow's database. The call changed nothing."""
+    """Return whether the call failed, changing nothing, because another writer had locked Airflow's database."""
     return isinstance(error, AirflowApiError) and error.status == 500 and "Database error" in str(error)
 
 
@@ -153,8 +153,8 @@ class AirflowApi:
     ) -> str:
         """Wait until a run ends and return its state, ``"success"`` or ``"failed"``.
 
-        Polls every ``period_s`` and calls ``before_poll`` before each poll, for instance to show progress. Raises
-        ``TimeoutError`` with the state of every task after ``timeout_s``.
+        Polls every ``period_s`` and calls ``before_poll`` before each poll, for instance to show progress. After
+        ``timeout_s``, raises ``TimeoutError`` with the state of every task.
         """
 
         def has_ended() -> bool:
@@ -266,8 +266,8 @@ def _parsed_response(response: httpx.Response) -> Any:
         )
     try:
         return response.json() if response.content else None
-    except ValueError:  # the URL leads to a page, for example to Airflow's own or to the login of a proxy
-        message = f"{request.method} {request.url}: expected JSON, the URL does not lead to Airflow's API"
+    except ValueError:  # the URL leads to a web page, for example one of Airflow's or a proxy's login page
+        message = f"{request.method} {request.url}: expected JSON, but the URL does not lead to Airflow's API"
         raise AirflowApiError(response.status_code, message) from None
 
 

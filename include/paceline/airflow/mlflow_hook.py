@@ -67,7 +67,7 @@ class MlflowHook(BaseHook):
         if unknown := extra.keys() - self._EXTRAS:
             raise InvalidInputError(f"extra of {self.mlflow_conn_id}", sorted(unknown), f"{sorted(self._EXTRAS)}")
         host = connection.host or ""
-        if host and "://" not in host:  # a connection from a URI has the parts apart
+        if host and "://" not in host:  # in a connection from a URI, the scheme and the host are separate fields
             host = f"{connection.schema or 'http'}://{host}"
         if connection.port and not re.search(r":\d+(/|$)", host):
             host = f"{host.rstrip('/')}:{connection.port}"

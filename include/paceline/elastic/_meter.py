@@ -23,7 +23,7 @@ class _Reading:
 
 
 class Meter:
-    """Computes a sample once enough time and batches have passed since the last sample.
+    """Computes a sample once enough time has passed and enough batches have ended since the last sample.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ class Meter:
         self._last = None
 
     def take_sample(self, usages: Mapping[str, Usage], progress: Mapping[str, Progress]) -> TeamSample | None:
-        """Process the newest usage of all nodes and the newest reports of workers; return a sample once complete."""
+        """Process the newest usage of all nodes and reports of workers; return a sample once it is complete."""
         now = _Reading(dict(usages), dict(progress))
         last = self._last
         if last is None or last.usages.keys() != now.usages.keys() or last.progress.keys() != now.progress.keys():

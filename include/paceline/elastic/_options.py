@@ -28,9 +28,10 @@ class Options:
         N_comp and CV: speed and cores in use are stable when their coefficients of variation over ``stable_samples``
         samples are below ``stable_variation``.
     network_samples, network_busy, network_share:
-        N_net: the network of a parameter server is a bottleneck when more than ``network_share`` of this number of
-        samples are above ``network_busy``. The paper measures the used share of the link's capacity. Paceline measures
-        the share of the time in which either direction is busy, because a node waits for both directions.
+        N_net: the network of a parameter server is a bottleneck when, in more than ``network_share`` of this
+        number of samples, it is busier than ``network_busy``. The paper measures the used share of the link's capacity.
+        Paceline measures the share of the time in which either direction is busy, because a node waits for both
+        directions.
     min_gain:
         The smallest relative gain in speed for which the search keeps added nodes, or cores that it added to a job with
         idle cores. The paper always keeps added nodes, and never adds cores to a job with idle cores.

@@ -34,8 +34,9 @@ def reassign(
     cores. For a batch of ``c`` core-seconds on one of ``W`` workers and ``d`` on the servers, the delay
     ``c W / R_w + d / R_s`` seconds is smallest if the cores of servers and workers have the ratio
     ``sqrt(d / (c W))``, which follows from the cores in use: the square-root rule of queueing networks. Each kind keeps
-    at least its share by this ratio. A server below one core is an exception: a CPU quota grants a whole core for a
-    fraction of each period. If the server's work for a batch fits into this fraction, more cores do not speed it up.
+    at least its share by this ratio. A server with less than one core is an exception: a CPU quota grants a whole core
+    for a fraction of each period. If the server's work for a batch fits into this fraction, more cores do not speed it
+    up.
 
     Parameters
     ----------

@@ -92,7 +92,7 @@ class TeamRuntime:
         return self._containers.jobs()
 
     def reattach(self, job_id: str, labels: Mapping[str, str] | None = None) -> TeamJob:
-        """Return the team of the first parameter server ``job_id``; its initial budget is its current allocation."""
+        """Return the team whose first parameter server is ``job_id``; its initial budget is its current allocation."""
         found_labels = self._containers.labels_of(job_id)
         name = found_labels.get(LABEL_TEAM)
         if name is None:

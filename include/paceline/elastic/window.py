@@ -9,7 +9,7 @@ from statistics import fmean, pstdev
 
 from paceline.elastic._options import Options
 
-_NEARLY_BUSY = 0.7  # fraction of ``Options.network_busy`` at which a link is close to a bottleneck
+_NEARLY_BUSY = 0.7  # fraction of ``Options.network_busy`` at which a link is close to being a bottleneck
 # A link needs no more samples if its mean load plus this number of standard deviations is below the threshold. Smaller
 # standard deviations count as _MIN_DEVIATION.
 _DEVIATIONS, _MIN_DEVIATION = 3.0, 0.02
@@ -103,7 +103,7 @@ class Window:
 
     @property
     def busy(self) -> bool:
-        """Whether the link of a parameter server has been close to a bottleneck."""
+        """Whether the link of a parameter server has been close to being a bottleneck."""
         threshold = _NEARLY_BUSY * self._options.network_busy
         return any(load >= threshold for sample in self._samples for load in sample.network.values())
 

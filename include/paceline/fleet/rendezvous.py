@@ -55,7 +55,7 @@ class Rendezvous:
 
     def __post_init__(self) -> None:
         if self.open and self.server.address is None:
-            accepted = "an address at which machines of other engines reach the parameter server"
+            accepted = "an address at which machines with other engines reach the parameter server"
             raise InvalidInputError(f"fleet.{self.server.name}.address", None, accepted)
         if self.open and not self.secret:
             accepted = "a connection whose password is the shared secret of parameter server and workers"

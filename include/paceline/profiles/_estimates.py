@@ -34,7 +34,7 @@ class ProfileEstimates:
     Raises
     ------
     NoProfileError
-        By each method, if the kind or an application of a candidate has no profile.
+        In each method, if the kind or an application of a candidate has no profile.
     """
 
     def __init__(self, profiles: Mapping[str, DeviceProfile]) -> None:

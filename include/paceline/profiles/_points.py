@@ -95,7 +95,7 @@ def choose_more(
     """Return the points of the grid to measure next.
 
     A Gaussian process for each function predicts the variance at each unmeasured point. The point with the largest sum
-    of variances is chosen first. Each choice assumes that the points chosen before are measured.
+    of variances is chosen first. Each choice assumes that the earlier choices have been measured.
 
     Parameters
     ----------

@@ -21,7 +21,7 @@ from paceline.profiles.readings import Gauge, Utilization, measure_utilization, 
 from paceline.runtime import DockerRuntime
 
 _REPORT_TIMEOUT_S = 180.0
-_EXECUTION_TIMEOUT_S = 30.0  # maximum wait until an application ends an execution
+_EXECUTION_TIMEOUT_S = 30.0  # maximum wait until an application finishes an execution
 _MAX_MEMORY = 0.9  # maximum share of memory in use, so that the system kills no application
 
 
@@ -55,9 +55,9 @@ class Bench:
     timing:
         Durations of the measurement.
     reference:
-        Function that does a constant amount of work on the named machine and returns the seconds. Needed for machines
-        of variable speed, such as emulated machines. The bench calls the function several times per second for each
-        machine during training and stores the mean in each row as ``reference_s``.
+        Function that does a constant amount of work on the named machine and returns its duration in seconds. Needed
+        for machines of variable speed, such as emulated machines. The bench calls the function several times per second
+        for each machine during training and stores the mean in each row as ``reference_s``.
     labels:
         Labels for every container.
 
@@ -84,7 +84,7 @@ class Bench:
         self._machines = {machine.name: machine for machine in machines}
         if len(self._machines) < len(machines) or server.name in self._machines:
             names = [*(machine.name for machine in machines), server.name]
-            raise InvalidInputError("machines", names, "unique names, and a name that no worker has for the server")
+            raise InvalidInputError("machines", names, "unique names, and for the server a name that no worker has")
         self._server_machine = server
         self._gauges = gauges
         self._timing = timing or Timing()
@@ -230,7 +230,7 @@ class Bench:
         epochs: float = 2.0,
         fixed_shards: bool = False,
     ) -> tuple[float, dict[str, dict[str, list[float]]]]:
-        """Train under load as a schedule plans, and measure the duration of an epoch.
+        """Train under load according to a schedule, and measure the duration of an epoch.
 
         Parameters
         ----------

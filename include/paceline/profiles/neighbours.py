@@ -43,8 +43,9 @@ class Load:
 class Neighbours:
     """The applications and the artificial load on one device.
 
-    ``start`` starts the applications that are not running. It recognises a running application by the container label
-    ``paceline.background`` with the application's name, and only observes the container.
+    ``start`` starts the applications that are not running. If a container has the label
+    ``paceline.background`` with an application's name, it already runs the application, and this class only observes
+    the container.
 
     Parameters
     ----------

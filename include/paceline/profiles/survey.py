@@ -1,4 +1,4 @@
-"""Measures machines at the most informative points: points spread over the grid, then points of large variance."""
+"""Measures machines at the most informative points: points spread over the grid, then points with large variance."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class Survey:
         return measured
 
     def _next_leader(self) -> str:
-        """Return the machine whose point determines the common parameters. The machines alternate."""
+        """Return the machine whose point determines the common parameters. The machines take turns."""
         self._turn += 1
         return self._machines[self._turn % len(self._machines)].name
 

@@ -98,7 +98,7 @@ def _sample_s_among(
     if len(candidates) <= count:
         return total_sample_s(problem, estimates, candidates, batch)
     compute_s = estimates.compute_s(candidates, batch)
-    # Estimate updates for the group with the shortest computing times; all other candidates get its longest time.
+    # Estimate updates for the group with the shortest computing times; all others get the group's longest time.
     group = np.argsort(compute_s, kind="stable")[:count]
     update_s = np.empty(len(candidates))
     update_s[group] = estimates.update_s([candidates[index] for index in group], batch[group], problem.server)

@@ -82,7 +82,7 @@ def add_command(commands: Any) -> None:
     simulate.add_argument(
         "--elasticflow-overhead",
         action="store_true",
-        help="stop all running jobs at each decision for the time that ElasticFlow's simulator counts",
+        help="at each decision, stop all running jobs for the time that ElasticFlow's simulator counts",
     )
     simulate.add_argument("--json", type=Path, default=None, metavar="FILE", help="write the results as JSON")
     simulate.add_argument(

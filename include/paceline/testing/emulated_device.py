@@ -66,7 +66,7 @@ class EmulatedDevice:
         group = cgroups.create(self.cgroup_parent.lstrip("/"), own_cgroups=top)
         if group is None:
             raise PacelineError(
-                f"cannot create the control group of device {name}: the name exists, or this process is not root"
+                f"cannot create the control group of device {name}: the name is in use, or this process is not root"
             )
         self._group = group
         try:
@@ -138,7 +138,7 @@ def _assign_processors(machines: list[Machine]) -> Iterator[tuple[Machine, int]]
 
 
 def remove_old_groups(name: str) -> None:
-    """Remove a device's control groups of all controllers (v1), and their children. Skip groups with containers."""
+    """Remove a device's control groups under all controllers (v1), and their children. Skip groups with containers."""
     for top in (Path("/sys/fs/cgroup"), *Path("/sys/fs/cgroup").glob("*/")):
         folder = top / (_PREFIX + name).lstrip("/")
         if folder.is_dir():

@@ -30,8 +30,8 @@ _BURST, _LATENCY = "64kb", "200ms"
 def emulate_links(client: APIClient, fleet: Fleet) -> Iterator[None]:
     """Limit the bandwidth of containers on the machines of a fleet that have a slow link.
 
-    The control group of a container identifies the machine (see ``emulated_device``). The limit applies less than a
-    second after the container has started.
+    The control group of a container identifies the machine (see ``emulated_device``). The limit takes effect less
+    than a second after the container has started.
     """
     machines = (*fleet.machines, fleet.parameter_server)
     links = {one.cgroup_parent: one.link for one in machines if one.cgroup_parent and one.link != Link()}

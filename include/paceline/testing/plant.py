@@ -52,17 +52,17 @@ class Plant:
     epochs, pause_s:
         Each epoch ends with a pause of ``pause_s`` seconds, for example a validation.
     forecast_pause_s:
-        Duration of a pause that the job forecasts before the first pause; 0 if the job has no forecast.
+        Duration of a pause that the job forecasts before the first pause; 0 if the job makes no forecast.
     noise:
         Relative standard deviation of a batch's duration.
     neighbours:
-        Other applications that slow the job for a time.
+        Other applications that slow the job down for a time.
     throttling:
         Fraction of the speed lost on a fractional allocation above one device, because threads wait for each other.
     resize_s:
         Seconds until a new allocation takes effect.
     resize_pause_s:
-        Seconds without training at each resize, as a job on GPUs writes a checkpoint, resizes and resumes.
+        Seconds without training at each resize, in which a job on GPUs writes a checkpoint, resizes and resumes.
     stops_at:
         Batch after which the job stops early, unknown to the controller in advance.
     usable_devices:
@@ -98,7 +98,7 @@ class Plant:
         return speed
 
     def shortest_s(self, devices: float) -> float:
-        """Return the duration of the whole job on ``devices``, without noise, neighbours and early stop.
+        """Return the duration of the whole job on ``devices``, without noise, neighbours or an early stop.
 
         >>> Plant(batches=100, batch_s=1.0, startup_s=3.0, tail_s=1.0).shortest_s(1.0)
         104.0

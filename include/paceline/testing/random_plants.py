@@ -13,7 +13,7 @@ from paceline.testing.plant import Neighbour, Plant, Run, amdahl
 
 @dataclass(frozen=True)
 class Case:
-    """A job with its maximum allocation, its deadline, and its deadline changes (time of change to new deadline)."""
+    """A job with its maximum allocation, its deadline, and its new deadlines (mapped from the times of change)."""
 
     plant: Plant
     max_devices: float
@@ -33,7 +33,7 @@ class Case:
     def past_run(self, *, speed_sd: float) -> PastRun:
         """Return the measurements of an earlier run, whose speed differs randomly (log-normal, ``speed_sd``).
 
-        Use 0 for an earlier run of the same task, and more for a run of another task with other data or machines.
+        Set ``speed_sd`` to 0 for the same task, and higher for a run of another task with other data or machines.
         """
         other = random.Random(self.seed + 2)  # noqa: S311 - a simulation, no secret
         plant, devices = self.plant, self.max_devices

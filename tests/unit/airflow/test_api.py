@@ -73,6 +73,6 @@ def test_errors_other_than_a_locked_database_are_raised_immediately(api, server,
 def test_page_of_another_server_is_an_error(api, server):
     server.responses = [(200, b"<!doctype html>")]
     with pytest.raises(
-        AirflowApiError, match="/api/v2/dags/some: expected JSON, the URL does not lead to Airflow's API"
+        AirflowApiError, match="/api/v2/dags/some: expected JSON, but the URL does not lead to Airflow's API"
     ):
         api.api("PATCH", "/dags/some", {})

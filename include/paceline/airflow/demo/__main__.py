@@ -56,7 +56,7 @@ def _run(demo: Demo, screen: Screen) -> int:
         "Real Airflow, real flights from 2013, one run of the DAG retrain_on_drift.",
     )
     summary = run(demo, screen)
-    _print_files(demo, screen, summary, "`make up` opens this run in Airflow; trigger it with another deadline")
+    _print_files(demo, screen, summary, "`make up` opens this run in Airflow; trigger the DAG with another deadline")
     return 0 if summary["dag_run_state"] == "success" else 1
 
 

@@ -171,7 +171,7 @@ class AirflowProcess(AirflowApi):
                 os.kill(pid, signal.SIGKILL)
 
     def _task_pids(self) -> Iterator[int]:
-        """Yield the ids of task processes, which signals to the components do not reach: each leads a process group."""
+        """Yield the ids of task processes: each leads its own group, which signals to the components do not reach."""
         for process in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 is_ours = (process / "cwd").readlink().is_relative_to(self.home.resolve())

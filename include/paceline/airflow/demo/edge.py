@@ -33,9 +33,9 @@ def run_edge(demo: Demo, screen: Screen) -> dict[str, Any]:
     """Run the demo, write ``summary.json`` and return the summary. Always stops everything that it started."""
     check_machine(demo)
     _check_engine()
-    end_on_sigterm()  # SIGTERM must also remove the containers and control groups created below
+    end_on_sigterm()  # the containers and control groups created below must also be removed on SIGTERM
     fleet = load(demo.dags / "edge" / "fleet.yaml")
-    for labels in ({LABEL: "edge"}, {"paceline.dag": DAG}):  # containers that a killed demo has left
+    for labels in ({LABEL: "edge"}, {"paceline.dag": DAG}):  # containers that a killed demo has left behind
         _remove_containers(labels)
     with emulate_devices(fleet), emulate_links(_docker_client(), fleet), _run_cameras(fleet, demo) as number:
         machines = ", ".join(f"{one.name} ({one.cores:g} of a core)" for one in fleet.machines)
@@ -61,7 +61,7 @@ def _check_engine() -> None:
     if os.geteuid() != 0 or driver != "cgroupfs":
         raise PacelineError(
             "the demo emulates machines with control groups, which needs root and an engine with the driver cgroupfs "
-            f"(this is user {os.geteuid()}, driver {driver}); as root, start one with `docker/engine start DIR`"
+            f"(the user is {os.geteuid()}, the driver {driver}); as root, start one with `docker/engine start DIR`"
         )
 
 

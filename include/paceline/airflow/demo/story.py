@@ -170,7 +170,7 @@ def run_dag(demo: Demo, screen: Screen, params: Mapping[str, object]) -> dict[st
             RunDisplay(airflow, demo.dag, run_id, screen, demo.tasks).follow()
             return _write_summary(demo, airflow, run_id, screen)
         except BaseException:
-            # A thread that waits for a child process would prevent the exit of this process.
+            # A thread that waits for a child process would keep this process from exiting.
             seeding.cancel()
             abort_runs(airflow, demo.dag)
             raise

@@ -15,7 +15,7 @@ from paceline.airflow.demo.screen import Screen
 
 @dataclass(frozen=True)
 class TaskText:
-    """Texts that the demo shows for a task: ``activity`` during the task, then the title and text of ``describe``.
+    """Texts that the demo shows for a task: ``activity`` during the task, then the title and text from ``describe``.
 
     ``pace`` names the task whose progress the live line shows.
     """

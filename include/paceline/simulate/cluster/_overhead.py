@@ -7,7 +7,7 @@ from math import inf, log2
 
 from paceline.errors import InvalidInputError
 
-_LARGE_POOL = 256  # devices from which a round costs more
+_LARGE_POOL = 256  # a round costs more in a pool of this many devices or more
 _ROUND_S = (2.0, 7.0)  # seconds for each running job, in a small and in a large pool
 _RESTART_S = (27.0, 47.0)  # additional seconds while all processes restart
 _PER_DOUBLING_S = 2.0  # additional seconds for each doubling of an allocation that is not cached
@@ -17,11 +17,11 @@ _PER_DOUBLING_S = 2.0  # additional seconds for each doubling of an allocation t
 class ElasticFlowOverhead:
     """Seconds that running jobs lose in a scheduling round, as in the simulator that ElasticFlow published.
 
-    A round costs 2 s, or 7 s in a pool of 256 devices or more. A job whose devices were not in use by the same job
-    before (they are not cached) loses 2 s more for one device and for each doubling. After each ``slot_s`` rounds
-    (the published simulator uses the same number for both) all processes restart: nothing is cached, and the round
-    costs another 27 or 47 s. The published simulator caches sets of devices; here a job's devices are cached while its
-    allocation does not change.
+    A round costs 2 s, or 7 s in a pool of 256 devices or more. A job whose devices are not cached, because it did
+    not use the same devices before, loses 2 s more on one device, and another 2 s for each doubling. After every
+    ``slot_s`` rounds (the published simulator uses the same number for both), all processes restart: nothing is cached,
+    and the round costs another 27 or 47 s. The published simulator caches sets of devices; here a job's devices are
+    cached while its allocation does not change.
 
     Parameters
     ----------

@@ -23,7 +23,7 @@ class JobOutcome(NamedTuple):
     started_s: float | None
     departed_s: float
     met: bool | None  # whether the job met its deadline; None if it has none
-    accepted: bool  # whether the policy has once planned the job on time
+    accepted: bool  # whether the policy has ever planned the job to end on time
 
 
 class ClusterSample(NamedTuple):
@@ -40,8 +40,8 @@ class SimulationResult:
     """The result of a workload under a policy.
 
     Means are over finished jobs; ``deadlines_met_pct`` is over all jobs with a deadline, and rejected jobs miss theirs.
-    ``accepted_late`` is the number of jobs with a deadline that the policy once did not predict to be late, but that
-    missed their deadline. A policy that predicts nothing accepts all jobs.
+    ``accepted_late`` is the number of jobs that missed their deadlines although the policy, at some time, did not
+    expect them to be late. A policy that makes no predictions accepts all jobs.
     """
 
     policy: str

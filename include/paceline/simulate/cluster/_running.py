@@ -40,7 +40,7 @@ class RunningJob:
         self.trained_s = 0.0  # total time with devices
         self.unsaved_s = 0.0  # training time since the last snapshot
         self.unsaved_work = 0.0  # work since the last snapshot
-        self.accepted = False  # whether the policy has once planned the job on time
+        self.accepted = False  # whether the policy has ever planned the job to end on time
         self.view = ClusterJob(
             name=arrival.name,
             arrived_s=arrival.arrives_s,
@@ -69,7 +69,7 @@ class RunningJob:
         self.since_s = now_s
 
     def pause(self, now_s: float, seconds: float) -> None:
-        """Stop the progress of a running job, which must have advanced to ``now_s``, for some seconds at least."""
+        """Stop the progress of a running job, which must have advanced to ``now_s``, for at least ``seconds``."""
         self.full_speed_s = max(now_s + seconds, self.full_speed_s if self.full_speed_s < inf else now_s)
         self.speed = 0.0
         self.update_view()

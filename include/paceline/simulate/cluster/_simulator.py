@@ -81,7 +81,7 @@ class Simulation:
         self._cancels: list[tuple[float, int, RunningJob]] = []
         self._regular_s = inf  # the next periodic decision
         self._replan_s = inf  # time of the next change in the policy's plan
-        self._undecided: set[str] = set()  # active jobs that the policy has not yet planned on time
+        self._undecided: set[str] = set()  # active jobs that the policy has not yet planned to end on time
         self._rounds = 0
         self._round_s = -inf
         self._next_arrival = self._read_arrival()
@@ -110,7 +110,7 @@ class Simulation:
             if self._is_deadlocked():
                 waiting = sorted(self.active)
                 raise ImpossibleAllocationError(
-                    f"{self._policy.name}: no job is running or will arrive, but {len(waiting)} are waiting: "
+                    f"{self._policy.name}: no job is running and none will arrive, but {len(waiting)} are waiting: "
                     + ", ".join(waiting[:3])
                 )
         return self.ledger.result(self._policy.name, self.now_s)
@@ -206,7 +206,7 @@ class Simulation:
         return self._policy.allocate(jobs, self._nodes, self.now_s, rescale=rescale)
 
     def _accept_jobs(self, allocation: Allocation) -> None:
-        """Mark the jobs that are planned on time as accepted, and remove rejected jobs."""
+        """Mark the jobs that are planned to end on time as accepted, and remove rejected jobs."""
         for name in allocation.rejected & self.active.keys():
             job = self.active[name]
             job.advance(self.now_s, self._friction)
@@ -240,7 +240,7 @@ class Simulation:
         self._begin_round(changed)
 
     def _begin_round(self, changed: set[str]) -> None:
-        """Stop all running jobs for the overhead of a scheduling round, if there is one."""
+        """Stop all running jobs for the duration of a scheduling round's overhead, if there is any."""
         overhead = self._friction.rounds
         if overhead is None or not (changed or self.now_s >= self._round_s + overhead.slot_s):
             return

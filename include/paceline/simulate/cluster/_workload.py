@@ -72,7 +72,7 @@ class Friction:
     snapshot_every_s:
         Seconds of training between snapshots; a preempted or moved job loses the work since its last snapshot. A
         resize on the same node loses no work: with a pause, the processes restart from a checkpoint that they write
-        before the change; without one, they continue and save nothing. With ``None``, each stop saves a snapshot.
+        before the change; without one, they continue and save nothing. With ``None``, a job saves one at each stop.
     rounds:
         Overhead of each decision for all running jobs; ``None`` if jobs whose allocation does not change do not stop.
     """

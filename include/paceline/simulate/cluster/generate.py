@@ -42,10 +42,10 @@ def modelarts_workload(
     """Generate two days of elastic training jobs like those of ModelArts (Hu et al. 2021, section 5).
 
     The published statistics: in 2 days and 2 hours, 447 jobs train for 5 minutes or more, 232.6 minutes on average. All
-    1,252 jobs, of which 64 % are shorter, train for 84.3 minutes on average. Jobs scale over 1, 2, 4, 8 and 16 nodes
-    with k · 0.8^log2(k). The unpublished assumptions: training times beyond 5 minutes are lognormal (sigma 1.5, limited
-    to the two days), and shorter times are uniform around their mean. Arrivals are a Poisson process. Users request 1,
-    2, 4 or 8 nodes, and the training time applies to the requested number.
+    1,252 jobs, of which 64 % are shorter, train for 84.3 minutes on average. On k = 1, 2, 4, 8 or 16 nodes,
+    the speed-up is k · 0.8^log2(k). The rest is assumed: training times beyond 5 minutes are lognormal (sigma 1.5,
+    limited to the two days), and shorter times are uniform around their mean. Arrivals are a Poisson process. Users
+    request 1, 2, 4 or 8 nodes, and the training time applies to the requested number.
 
     Parameters
     ----------
@@ -64,8 +64,8 @@ def modelarts_workload(
     most_nodes:
         The largest allowed number of nodes.
     burstiness:
-        From 0, a Poisson process with a constant rate, to 1: four times as many arrivals in the afternoon as at night,
-        and nearly half of the jobs arrive within a minute after another job.
+        From 0 (a Poisson process with a constant rate) to 1 (four times as many arrivals in the afternoon as at night,
+        and nearly half of the jobs within a minute after another job).
 
     Returns
     -------
@@ -152,7 +152,8 @@ def _arrival_times_s(draw: random.Random, number: int, burstiness: float) -> lis
     """Return arrival times over two days, from 0 to the end of the window.
 
     The starts of bursts follow the cumulative arrival rate; the number of jobs in a burst is geometric. Without
-    burstiness, the rate is constant and every burst is one job: uniform times, a Poisson process of known number.
+    burstiness, the rate is constant and every burst is one job: uniform times, as in a Poisson process
+    with a known number of arrivals.
     """
     swing, burst_jobs = _SWING * burstiness, 1 + (_BURST_JOBS - 1) * burstiness
     grid_s = [SPAN_S * step / 1000 for step in range(1001)]

@@ -1,9 +1,10 @@
 """Training jobs of three kinds of networks on nodes with two kinds of GPUs: the workload of section V-B of ANDREAS.
 
 The paper specifies the numbers of nodes, GPUs and jobs, the kinds of networks, epochs, batch sizes and weights (tables
-II and V) and the price of electricity. It measured the power of its nodes, but does not print it: the GPUs here have
-the board power of NVIDIA's data sheets (Tesla V100 PCIe 250 W, Tesla T4 70 W). The power of a host, the unit of the
-weights, the seconds per epoch, the scaling of networks, the due dates and the arrival rates are assumptions.
+II and V) and the price of electricity. Its authors measured the power of their nodes, but did not publish it:
+the GPUs here have the board power from NVIDIA's data sheets (Tesla V100 PCIe 250 W, Tesla T4 70 W). The power of a
+host, the unit of the weights, the seconds per epoch, the scaling of networks, the due dates and the arrival rates are
+assumptions.
 """
 
 from __future__ import annotations
@@ -64,9 +65,9 @@ def heterogeneous_workload(
 ) -> tuple[list[Arrival], list[Node]]:
     """Generate a cluster with two kinds of GPUs, and jobs that arrive there at a varying rate.
 
-    Half of the nodes have V100s, and half have T4s. Each job trains one of four networks, with random epochs, batch
-    size, weight and due date; alone on one V100, a job takes 9 minutes to 4 hours. Busy phases with 1.5 times the mean
-    load alternate with calm phases of 0.5 times the mean load. Each phase lasts two hours.
+    Half of the nodes have V100s, and half have T4s. Each job trains one of four networks, with a random batch
+    size, weight, due date and number of epochs; alone on one V100, a job takes 9 minutes to 4 hours. Busy phases of 1.5
+    times the mean load alternate with calm phases of 0.5 times the mean load. Each phase lasts two hours.
 
     Parameters
     ----------
@@ -81,7 +82,7 @@ def heterogeneous_workload(
     load:
         Mean offered load, relative to the capacity of the cluster with one job on each GPU.
     tardiness_eur_per_h:
-        Cost of an hour of tardiness of a job with the weight 1, in euro; weights are 1 to 5. The paper prints the
+        Cost of an hour of tardiness of a job with the weight 1, in euro; weights are 1 to 5. The paper gives the
         weights without a unit. It states that a late job costs more per second than its execution on any configuration:
         at 0.3 euro an hour, every late job costs more than the most expensive node.
 

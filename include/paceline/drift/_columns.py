@@ -150,7 +150,7 @@ def _show(value: object) -> str:
 
 
 def shorten(text: str) -> str:
-    """Return the first 40 characters of a text, because names and values in reports may have any length.
+    """Shorten a text to 40 characters, because names and values in reports may have any length.
 
     >>> shorten("temp"), len(shorten("temp" * 1000))
     ('temp', 40)
@@ -208,7 +208,8 @@ _KIND_TEXT = {
     "embedding": "arrays of numbers",
 }
 _KINDS: dict[str, Kind] = {"categorical": "categorical", "boolean": "categorical", "embedding": "embedding"}
-# For each kind: the reason to skip the column, and the value and accepted values of the error if the user names it.
+# For each kind: the reason to skip the column; and, for the error if the user names the column, the value found and the
+# accepted values.
 _NOT_COMPARED = {
     "time": ("dates and times are not compared", "dates or times", "numbers or categories"),
     "array text": ("arrays as text are not compared", "arrays as text", "arrays of numbers, as in a Parquet file"),
@@ -238,7 +239,8 @@ def value_kind(value: object) -> str:
 def to_numbers(series: pd.Series[Any], window: str) -> NDArray[np.float64]:
     """Return all values except missing ones as floats; raise InvalidInputError for infinite values.
 
-    Numbers beyond 1e300 count as infinite, because their sums are. Some tools write the largest number for "no value".
+    Numbers beyond 1e300 count as infinite, because their sums may overflow. Some tools write the largest float for
+    "no value".
     """
     import numpy as np
 
@@ -277,7 +279,7 @@ def to_label(value: object) -> str:
 
 
 def with_order(series: pd.Series[Any]) -> pd.Series[Any]:
-    """Return a column of categories as its values, whose order is that of times, numbers or text.
+    """Return a categorical column as plain values, which sort as times, numbers or text do.
 
     >>> import pandas as pd
     >>> with_order(pd.Series(["2030-01-02", "2030-01-01"], dtype="category")).max()

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class CrossFit:
     """The models of all folds of the reference, and the estimates that follow from them.
 
-    Row numbers of the methods count from 0 in the current window.
+    The methods take row numbers of the current window, counted from 0.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ class CrossFit:
         return self.reference_error + self._rise(rows), variance**0.5
 
     def rise_p_value(self, rows: Rows) -> float:
-        """Return the p-value of the test that the expected error of current rows is not above the reference's.
+        """Return the p-value of the hypothesis that the expected error of current rows is not above the reference's.
 
         The jackknife gives the variance that comes from the reference, with one degree of freedom less than there are
         folds. Welch's formula combines it with the variance of the current rows.
@@ -72,7 +72,7 @@ class CrossFit:
         return float(self.learner.values(target[rows], self._positions(rows)).mean())
 
     def _rise(self, rows: Rows) -> float:
-        """Return the difference of the expected errors of current rows and of the reference."""
+        """Return the expected error of current rows less that of the reference."""
         import numpy as np
 
         before = self.learner.values(self.own, np.arange(len(self.own)))

@@ -1,4 +1,4 @@
-"""Estimates a model's error in current rows whose labels are not known yet, and tests whether it has risen.
+"""Estimates a model's error on current rows whose labels are not known yet, and tests whether it has risen.
 
 Called by ``paceline.drift.compare``; ``paceline.drift._learners`` has the two methods.
 """
@@ -53,9 +53,9 @@ def estimate_performance(
 
     A model learns the errors of the reference: the probability of each label from the score (CBPE), or the error
     itself from the features and the prediction (DLE). The estimate is the realised error of the reference, plus the
-    difference of the model's predictions for the current rows and for the reference. The predictions for the reference
-    are cross-fitted, so that the model's fit to its own rows does not bias the difference. A jackknife over the folds
-    gives the part of the variance that comes from the reference.
+    difference between the model's predictions for the current rows and for the reference. The predictions for the
+    reference are cross-fitted, so that the model's fit to its own rows does not bias the difference. A jackknife over
+    the folds gives the part of the variance that comes from the reference.
 
     Parameters
     ----------
@@ -73,8 +73,8 @@ def estimate_performance(
     Raises
     ------
     InvalidInputError
-        For predictions that are infinite, or not numbers although those of the reference are, and for probabilities
-        outside 0 to 1.
+        For infinite predictions, predictions that are not numbers although those of the reference are, and
+        probabilities outside 0 to 1.
 
     Notes
     -----

@@ -19,11 +19,13 @@ if TYPE_CHECKING:
 
 # Rows of each window. More rows would take longer and hardly separate the windows better.
 MAX_ROWS = 5_000
-# Rows from which the classifiers of all parts learn, about. Large windows need fewer parts: half of their rows suffice.
+# Approximate total number of rows from which the classifiers of all parts learn. Large windows need fewer parts: half
+# of their rows suffice.
 LEARNED_ROWS = 25_000
-# Difference of the windows' shares of repeated rows from which each row counts once, if at least so many are left.
+# Each row counts once if the windows' shares of repeated rows differ by at least ``_REPEATED_SHARE``, and at least
+# ``_FEWEST_DISTINCT`` rows are left in each window.
 _REPEATED_SHARE, _FEWEST_DISTINCT = 0.05, 100
-# Minimum number of rows, in multiples of ``minimum_samples``. Fewer cannot separate a relevant difference from noise.
+# Minimum number of rows, in multiples of ``minimum_samples``. With fewer, a relevant difference is lost in the noise.
 FEWEST = 5
 
 
@@ -33,7 +35,7 @@ def compare_jointly(
     """Test whether a classifier can distinguish the rows of the windows; return ``None`` with too few rows or columns.
 
     The classifier scores rows from which it has not learned (see ``distinguish``). The Mann-Whitney test compares the
-    scores for the two windows: if the windows have the same distribution, no classifier gives different scores.
+    scores for the two windows: if the windows have the same distribution, no classifier scores them differently.
 
     Notes
     -----
@@ -70,13 +72,13 @@ def compare_jointly(
 
 
 def distinguish(rows: NDArray[np.float64], labels: NDArray[np.int64]) -> tuple[float, float]:
-    """Return a classifier's AUC on rows new to it, and the p-value of the test that the windows are equal.
+    """Return a classifier's AUC on rows new to it, and the p-value of the hypothesis that the windows are equal.
 
     ``labels`` are 0 and 1 for the rows of the two windows. Cross-fitting gives every row a score: the rows are divided
     into two to five parts, and a classifier that learns from the other parts scores each part. The fewer the rows, the
     more parts, because a classifier that learns from few rows understates how different the windows are.
 
-    The variance of the Mann-Whitney statistic is corrected, because the classifiers learn from rows in common. If one
+    The variance of the Mann-Whitney statistic is corrected, because the classifiers learn from overlapping rows. If one
     window repeats more of its rows than the other, each row counts once, because a classifier recognises repeated rows.
 
     Notes
@@ -105,9 +107,9 @@ def distinguish(rows: NDArray[np.float64], labels: NDArray[np.int64]) -> tuple[f
 def _without_repeated_rows(
     rows: NDArray[np.float64], labels: NDArray[np.int64]
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Return distinct rows of equally large samples of the windows, if the windows repeat different shares of them.
+    """Return distinct rows of equally large samples of the windows, if the shares of repeated rows differ.
 
-    Rows of few discrete values repeat by chance, so few distinct rows are no reason to drop the others.
+    Rows with few possible values repeat by chance, so a small number of distinct rows is no reason to drop the others.
     """
     import numpy as np
 
@@ -123,7 +125,7 @@ def _without_repeated_rows(
 
 
 def encode_column(column: Column, *frames: pd.DataFrame) -> NDArray[np.float64]:
-    """Return a column's values in all frames as numbers; labels become the rank of their frequency."""
+    """Return a column's values in all frames as numbers; labels become their ranks by frequency."""
     import numpy as np
     import pandas as pd
 

@@ -1,4 +1,4 @@
-"""Models that predict the errors of predictions without labels, from the scores or from all features.
+"""Models that predict the errors of unlabelled predictions, from the scores or from all features.
 
 Used by ``paceline.drift._estimates`` and ``paceline.drift._cross_fit``. The models come from scikit-learn.
 """
@@ -100,7 +100,7 @@ class Calibrator:
         return level + (1 - target) * negative + target * positive
 
     def noise(self, expected: Floats, rows: Rows, own: Floats) -> Floats:
-        """Return the variance of each row's error, whose label is a Bernoulli variable."""
+        """Return the variance of the error of each row, whose label is a Bernoulli variable."""
         _, negative, positive = self._by_label(expected, rows)
         variance: Floats = expected * (1 - expected) * (positive - negative) ** 2
         return variance

@@ -14,7 +14,7 @@ class EstimatedPeriod:
     """The estimate for consecutive rows of the current window, from time ``start`` to ``end``.
 
     ``error`` is the estimated error of all ``rows`` with a prediction. ``realised_error`` is the error of the
-    ``labelled_rows`` among them, or None if they are fewer than ``minimum_samples``. ``standard_error`` as in
+    ``labelled_rows`` among them, or None if there are fewer than ``minimum_samples``. ``standard_error`` as in
     ``PerformanceEstimate``.
     """
 
@@ -31,8 +31,8 @@ class EstimatedPeriod:
 class PerformanceEstimate:
     """The model's error, estimated from predictions and features without labels.
 
-    The estimate learns from the reference which predictions tend to be wrong. It assumes that this relation has not
-    changed, so it cannot see concept drift.
+    A second model learns from the reference which predictions tend to be wrong. The estimate assumes that this relation
+    has not changed, so it cannot detect concept drift.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ class PerformanceEstimate:
         Standard deviation of the difference between ``error`` and the error that the labels will show, if the
         assumption holds.
     p_value:
-        p-value of the test that the expected error of these rows is not above that of the reference.
+        p-value of the hypothesis that the expected error of these rows is not above that of the reference.
     labelled_rows:
         Number of current rows with a prediction and a label. The estimate ignores these labels.
     labelled_error, labelled_standard_error:

@@ -42,7 +42,7 @@ class QualitySettings:
     category_threshold:
         Smallest relevant share of a column's values with categories that the reference lacks (0.01).
     duplicate_threshold:
-        Smallest relevant rise of the share of duplicated rows (0.05: five percentage points).
+        Smallest relevant rise in the share of duplicated rows (0.05: five percentage points).
     max_age_s:
         Greatest age of the newest value of the column ``time``, in seconds; ``None`` for any age. A time without a
         zone is in UTC.

@@ -43,7 +43,7 @@ class FeatureDrift:
     ``test`` is ``"Kolmogorov-Smirnov"``, ``"chi-squared"`` or, for an embedding of ``dimensions`` numbers, ``"domain
     classifier"``; ``effect`` is the KS statistic, the total variation distance, or 2 AUC - 1 of the classifier, whose
     ``statistic`` is the AUC. Invalid vectors of an embedding count as missing.
-    Adjusted p-values are corrected over all features together. ``level`` is the mean of a numeric feature.
+    Adjusted p-values are corrected for the tests of all features together. ``level`` is the mean of a numeric feature.
     ``reason`` explains the verdict in words, or why the feature was skipped.
     """
 
@@ -82,7 +82,7 @@ class QualityProblem:
 
 @dataclass(frozen=True)
 class Change:
-    """A change of the model's error.
+    """A change in the model's error.
 
     ``row`` is the estimated row of the change, and ``at`` its time. ``detected_row`` is the row at which the detector
     reported the change, never before ``row``. Rows count from 0 in the current window. The errors are the means before
@@ -201,7 +201,7 @@ class DriftReport:
 
     @property
     def needs_training(self) -> bool:
-        """Whether a model is to be trained, because of drift or because there is none yet."""
+        """Whether a model is to be trained, because of drift or because there is no model yet."""
         return self.verdict in NEEDS_TRAINING
 
     @property
@@ -214,7 +214,7 @@ class DriftReport:
         """Sorted names of the drifted features, with ``"(concept)"`` if the model's error rose.
 
         ``"(estimate)"`` means that the estimated error of rows without labels rose, ``"(joint)"`` that no single
-        feature has drifted but all of them jointly. Without a champion, ``["(no champion)"]``.
+        feature has drifted but all of them have jointly. Without a champion, ``["(no champion)"]``.
         """
         if self.verdict == "no champion":
             return ["(no champion)"]

@@ -24,25 +24,25 @@ class DriftSettings:
         False discovery rate: if nothing drifts, about this share of checks reports drift. The default of 1 % is below
         the common 5 %, and loses little statistical power with hundreds of rows.
     psi_threshold, effect_threshold:
-        A difference matters if its population stability index reaches ``psi_threshold`` (0.1 is the usual limit of
+        A difference matters if its population stability index reaches ``psi_threshold`` (0.1 is the usual limit for
         stable data) or its KS statistic or, for categories, its total variation distance reaches ``effect_threshold``
         (0.1: the shares of rows differ by ten percentage points).
     joint_threshold:
         Smallest relevant area under the ROC curve (AUC) of a classifier that distinguishes the windows: by all features
-        if no single one has drifted, or by the vectors of an embedding. 0.5 means that it cannot; at 0.55, 2 AUC - 1 is
-        the ``effect_threshold``.
+        if no single one has drifted, or by the vectors of an embedding. At 0.5, it cannot distinguish them; at 0.55,
+        2 AUC - 1 is the ``effect_threshold``.
     missing_threshold:
-        Smallest relevant change of the share of missing values (0.05: five percentage points).
+        Smallest relevant change in the share of missing values (0.05: five percentage points).
     minimum_samples:
         Minimum number of rows and of a feature's values in each window; with fewer, ``compare`` tests nothing.
     max_rows:
         Number of rows above which a random sample of this size stands for a window. 200,000 rows show differences far
         smaller than those that matter.
     error_threshold:
-        Smallest relevant rise of the model's error, relative to the error of predictions without skill (0.02: two
+        Smallest relevant rise in the model's error, relative to the error of predictions without skill (0.02: two
         percent of it; for wrong predictions two percentage points).
     estimate_threshold:
-        Smallest relevant rise of the estimated error of predictions without labels, relative to the error of
+        Smallest relevant rise in the estimated error of predictions without labels, relative to the error of
         predictions without skill (0.02).
     detector:
         ``"adwin"``, ``"page_hinkley"``, or ``"ddm"`` for right and wrong predictions.

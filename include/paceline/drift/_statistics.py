@@ -107,7 +107,7 @@ def chi_squared(reference: Sequence[int], current: Sequence[int]) -> TestResult:
 
 
 def missing_test(missing_reference: int, rows_reference: int, missing_current: int, rows_current: int) -> TestResult:
-    """Test whether the shares of missing values are equal; the effect is the difference of the shares.
+    """Test whether the shares of missing values are equal; the effect is the difference between the shares.
 
     >>> missing_test(0, 500, 50, 500).effect
     0.1

@@ -1,4 +1,4 @@
-"""Recognises columns of arrays, which are embeddings: one vector of numbers a row.
+"""Recognises columns of arrays, which are embeddings: one vector of numbers per row.
 
 Called by ``paceline.drift._columns`` and ``paceline.drift._features``.
 """
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pandas as pd
 
-# Text such as "[0.1, -2, 3e-5, 4]", as databases without arrays and CSV files store vectors. Fewer numbers may be a
-# category, for example a range.
+# Text such as "[0.1, -2, 3e-5, 4]", the form in which CSV files and databases without arrays store vectors. Fewer
+# numbers may be a category, for example a range.
 _ARRAY_TEXT = re.compile(r"[\[({]\s*(-?[\d.]+(e[+-]?\d+)?[\s,]+){3}.*[\])}]", re.IGNORECASE | re.DOTALL)
 
 _MAX_NUMBER = 1e100
@@ -46,12 +46,12 @@ def is_array_text(value: object) -> bool:
     if not isinstance(value, str):
         return False
     text = value.strip()
-    # Match only the start and the last character, because the expression takes very long for some long texts.
+    # Match only the start and the last character, because the expression is very slow on some long texts.
     return _ARRAY_TEXT.fullmatch(text if len(text) <= 200 else text[:200] + text[-1]) is not None
 
 
 def count_dimensions(series: pd.Series[Any]) -> int:
-    """Return the number of dimensions of most vectors of a column; 0 without vectors."""
+    """Return the most common number of dimensions of a column's vectors; 0 without vectors."""
     lengths = series.dropna().map(len)
     return int(next(iter(lengths[lengths > 0].mode()), 0))
 

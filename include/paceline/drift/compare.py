@@ -54,8 +54,8 @@ def compare(
     A feature has drifted if its test is significant after Benjamini-Hochberg correction over all features, and if the
     difference is large enough to matter. The first condition limits false alarms for any number of features; the second
     prevents alarms about negligible differences in many rows. If no feature has drifted, a classifier tries to
-    distinguish the windows, which finds changes of the joint distribution. The window has drifted if at least one
-    feature, or all of them jointly, have drifted, or the model's error rose, realised or estimated. If the current
+    distinguish the windows, which finds changes in the joint distribution. The window has drifted if at least one
+    feature or all of them jointly have drifted, or if the model's realised or estimated error rose. If the current
     window has a severe data quality problem (see ``QualitySettings``), the verdict is not drift but bad data.
 
     Parameters
@@ -76,9 +76,9 @@ def compare(
     reference_name, current_name:
         Descriptions of the windows for the report.
     reference_rows, current_rows:
-        Number of rows of the whole windows, if ``reference`` or ``current`` is a sample of them.
+        Number of rows in the whole window, if ``reference`` or ``current`` is a sample of them.
     now:
-        Time with respect to which rows are stale; by default the current time.
+        Time at which the age of the newest row is determined; by default the current time.
 
     Raises
     ------

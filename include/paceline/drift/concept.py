@@ -1,4 +1,4 @@
-"""Detects concept drift: changes of a model's error, with a streaming detector.
+"""Detects concept drift: changes in a model's error, with a streaming detector.
 
 Called by ``paceline.drift.compare`` if predictions and labels are recorded. The detectors come from the package river.
 """
@@ -35,7 +35,7 @@ def detect_concept_drift(
     ceiling: float = 1.0,
     classes: NDArray[np.float64] | None = None,
 ) -> ConceptDrift:
-    """Detect changes of the error in the current rows. The detector processes the reference rows first, as its history.
+    """Detect changes in the error on the current rows. The detector processes the reference rows first, as its history.
 
     Parameters
     ----------
@@ -49,14 +49,14 @@ def detect_concept_drift(
     minimum_samples:
         Minimum number of current errors for a verdict.
     error_threshold:
-        Smallest relevant rise of the measure, relative to ``no_skill``.
+        Smallest relevant rise in the measure, relative to ``no_skill``.
     labels:
         Label of each current error, used for ``Change.at``.
     rows:
-        Number of the row of each current error in the current window; by default, each row has an error.
+        Row number of each current error in the current window; by default, each row has an error.
     no_skill:
-        Measure of predictions without skill: 1 if they are right or wrong, the measure of always predicting the base
-        rate if they are probabilities, and 0.5 for the ranking error. For absolute errors, the 99th percentile of the
+        Measure of predictions without skill: 1 for right and wrong predictions, the measure of always predicting the
+        base rate for probabilities, and 0.5 for the ranking error. For absolute errors, the 99th percentile of the
         earlier errors is used instead.
     ceiling:
         Scale for the detector, which processes values between 0 and 1: errors are divided by ``ceiling``, and larger
@@ -122,7 +122,7 @@ def detect_concept_drift(
         followed += [np.flatnonzero(classes == label) for label in (0, 1)]
     changes = []
     for part in followed:
-        # By default ADWIN checks every 32nd value. A rare class may have few more.
+        # By default ADWIN checks every 32nd value. A rare class may have few more values than that.
         found = _find_changes(scaled[part], detector, adwin_clock=32 if len(part) == len(stream) else 1)
         bounds = [0, *(int(part[position]) for position, _ in found), len(stream)]
         for number, (_, detected) in enumerate(found, start=1):
@@ -165,7 +165,7 @@ def _mean(errors: NDArray[np.float64], classes: NDArray[np.float64] | None) -> f
 def _merge_changes(changes: list[Change], smallest: float) -> list[Change]:
     """Return the changes without those that another detector has found too; ``smallest`` is the smallest relevant rise.
 
-    Changes in the same direction are the same change if the rows from their beginnings to their reports overlap.
+    Changes in the same direction are the same change if their ranges from ``row`` to ``detected_row`` overlap.
     """
     kept: list[Change] = []
     for change in sorted(changes, key=lambda c: (c.error_after - c.error_before < smallest, c.detected_row)):

@@ -1,4 +1,4 @@
-"""Makes the rows of a window storable, so that a later check can compare with them.
+"""Makes the rows of a window storable, so that a later check can compare a new window with them.
 
 Called by ``paceline.sensors.reports``.
 """
@@ -17,7 +17,7 @@ def to_storable(frame: pd.DataFrame) -> pd.DataFrame:
     """Return a window as a data frame that Parquet can store.
 
     Columns whose values have several types, or a type that is not compared (JSON, bytes), become text: a Parquet file
-    cannot store all of them, and the text of a value is the label with which it is compared.
+    cannot store every such column, and the text of a value is the label by which it is compared.
 
     >>> import pandas as pd
     >>> to_storable(pd.DataFrame({"kind": pd.Series(["A", 1, None], dtype=object)}))["kind"].dropna().tolist()

@@ -1,4 +1,4 @@
-"""Measures a model's error in each labelled row of two windows, with the same kind of error in both.
+"""Measures a model's error on each labelled row of two windows, with the same kind of error in both.
 
 Called by ``paceline.drift.compare``; ``paceline.drift.concept`` looks for changes in the errors.
 """
@@ -30,13 +30,13 @@ MEASURES: dict[ErrorKind, str] = {
 TWO_CLASS_KINDS: tuple[ErrorKind, ...] = ("log_loss", "brier", "auc")
 # Probabilities are clipped to this distance from 0 and 1, because a certain but wrong one has an infinite log loss.
 LOG_LOSS_CLIP = 1e-6
-# The greatest prediction or label. The trees of ``LossModel`` add up errors in single precision (at most 3e38).
+# The largest accepted prediction or label. The trees of ``LossModel`` add up errors in single precision (at most 3e38).
 MAX_NUMBER = 1e30
 
 
 @dataclass(frozen=True)
 class PredictionErrors:
-    """The model's error in each labelled row of both windows.
+    """The model's error on each labelled row of both windows.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ class PredictionErrors:
     reference, current:
         Errors in row order.
     rows:
-        Number of the row of each current error in the current window.
+        Row number of each current error in the current window.
     no_skill, ceiling:
         Scale of the errors; see ``detect_concept_drift``.
     classes:
@@ -85,13 +85,12 @@ def compute_errors(
     prediction, actual:
         Columns of the predictions and labels.
     error:
-        Kind of error. With ``"auto"``, the values of both windows together decide: numbers have absolute errors; labels
-        of 0 and 1 with probabilities have the Brier score, or right and wrong predictions for the detector DDM; other
-        labels have right and wrong predictions.
+        Kind of error. With ``"auto"``, the values of both windows together decide: ``"absolute"`` for numbers;
+        ``"brier"`` for labels of 0 and 1 with probabilities, except with the detector DDM; otherwise ``"wrong"``.
 
         - ``"wrong"``: 0 for a right and 1 for a wrong prediction.
         - ``"absolute"``: absolute difference.
-        - ``"brier"``: squared difference of the probability and the label (0 or 1).
+        - ``"brier"``: squared difference between the probability and the label (0 or 1).
         - ``"log_loss"``: negative logarithm of the probability of the label, clipped to ``LOG_LOSS_CLIP``.
         - ``"auc"``: share of the reference's rows of the other class that are ranked on the wrong side of the row. Its
           mean in the reference is 1 - AUC. Scores may be any numbers.
@@ -162,7 +161,10 @@ def compute_errors(
 
 
 def are_numbers(series: pd.Series[Any]) -> bool:
-    """Return whether all values are numbers or true/false. Missing or decimal values may be in a column of objects."""
+    """Return whether all values are numbers or true/false.
+
+    A column with missing or decimal values may have the dtype object.
+    """
     import numbers
     from decimal import Decimal
 
@@ -225,7 +227,7 @@ def compute_row_errors(
         clipped = np.clip(predicted, LOG_LOSS_CLIP, 1 - LOG_LOSS_CLIP)
         losses = -np.log(np.where(truth == 1, clipped, 1 - clipped))
         entropy = -rate * np.log(rate) - (1 - rate) * np.log(1 - rate)
-        # ADWIN's bound grows with the range of its values. Cut losses at a probability of half the rarer class's rate,
+        # ADWIN's bound grows with the range of its values. Cap losses at a probability of half the rarer class's rate,
         # so that a wrong prediction still counts more than the prediction of that rate.
         return losses, float(entropy), float(-np.log(min(rate, 1 - rate) / 2))
     if error == "auc":

@@ -51,7 +51,7 @@ def find_stale_rows(
 ) -> list[QualityProblem]:
     """Return a problem if the newest value of the column ``time`` is older than ``max_age_s`` at the time ``now``.
 
-    Values later than ``now`` do not count, because a wrong clock would hide old rows. If no other values
+    Values later than ``now`` do not count, because a wrong clock would otherwise hide old rows. If no other values
     remain, that is a problem, too. An empty window is no problem here: it has too little data for any verdict.
 
     >>> import pandas as pd
@@ -141,7 +141,7 @@ def find_implausible_values(
         for feature in features
         if feature.new_categories
     ]
-    if not any(column.problem for column in columns):  # rows are more often equal without a column
+    if not any(column.problem for column in columns):  # more rows are equal if a column is left out
         arrays = {column.name for column in columns if column.kind == "embedding"}
         suspicions.append(_find_duplicates({*arrays, *model_columns}, reference, current, quality))
     known = [one for one in suspicions if one is not None]
@@ -214,7 +214,7 @@ def outside_p_value(rows_reference: int, rows_current: int, outside: int) -> flo
 
     If all rows are in random order, this is the probability that at most one row of the reference is among the first
     ``outside + 1`` rows. For any distribution of the values, the number of rows beyond both ends of the range is
-    distributed like the number beyond the second greatest value of the reference. Equal values make the probability
+    distributed like the number beyond the second-largest value of the reference. Equal values make the probability
     smaller.
 
     Notes
@@ -259,7 +259,7 @@ def new_category_p_value(before: Mapping[str, int], after: Mapping[str, int]) ->
     """
     largest = max(rows for label, rows in after.items() if label not in before)
     rows, total = sum(after.values()), sum(after.values()) + sum(before.values())
-    # All `largest` rows of the category are among the current rows: C(rows, largest) / C(total, largest).
+    # The probability that all `largest` rows of the category are current is C(rows, largest) / C(total, largest).
     log = math.lgamma(rows + 1) - math.lgamma(rows - largest + 1)
     log -= math.lgamma(total + 1) - math.lgamma(total - largest + 1)
     return min(1.0, len(before.keys() | after.keys()) * math.exp(log))
@@ -268,7 +268,7 @@ def new_category_p_value(before: Mapping[str, int], after: Mapping[str, int]) ->
 def _find_duplicates(
     left_out: set[str | None], reference: pd.DataFrame, current: pd.DataFrame, settings: QualitySettings
 ) -> PossibleProblem | None:
-    """Compare the shares of duplicated rows in equally many rows: more rows have more equal rows by chance."""
+    """Compare the shares of duplicated rows in samples of equal size: larger ones have more equal rows by chance."""
     import numpy as np
 
     names = [name for name in reference.columns if name in current.columns and str(name) not in left_out]

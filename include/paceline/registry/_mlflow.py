@@ -28,7 +28,7 @@ from paceline.registry.manifest import FileRecord, ModelVersion, Promotion, chec
 # Tags of a version: a digest of its registration key, and the digest of its manifest.
 _KEY, _MANIFEST = "paceline.key", "paceline.manifest"
 _CHALLENGER = "challenger"
-_LARGEST_VERSION = 2**31  # an integer of MLflow's database
+_LARGEST_VERSION = 2**31  # MLflow's database stores the number as a 32-bit integer
 
 
 class MlflowRegistry:

@@ -2,7 +2,8 @@
 
 MLflow can neither change an alias conditionally nor keep its history, but it numbers versions one after the other.
 So each promotion is first appended as the next version of ``NAME.promotions``, with the number of the last promotion
-that its writer has seen. It is void if another promotion lies between the two. A valid promotion then moves the alias.
+that its writer has seen. The new promotion is void if another one lies between the two. The writer of a valid promotion
+then moves the alias.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _VERSION, _PREVIOUS, _SEEN = "paceline.version", "paceline.previous", "paceline.
 _ATTEMPT, _PUBLISHED = "paceline.attempt", "paceline.published"
 _POLL_S = 0.2
 _RECENT = 20  # versions of the log that most calls read
-_LONGEST_REASON = 5000  # characters of a description on all of MLflow's databases
+_LONGEST_REASON = 5000  # characters that a description can have in all of MLflow's databases
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class PromotionLog:
     def append(
         self, version: int, previous: int | None, reason: str, *, seen: LoggedPromotion | None
     ) -> LoggedPromotion | None:
-        """Append a promotion. Return ``None`` if a concurrent promotion has come first.
+        """Append a promotion. Return ``None`` if a concurrent promotion came first.
 
         Parameters
         ----------
@@ -162,7 +163,7 @@ class PromotionLog:
         return self._replay(versions)
 
     def _replay(self, versions: Sequence[Mapping[str, Any]]) -> list[LoggedPromotion]:
-        """Return the valid promotions. The first must be valid; every published promotion is."""
+        """Return the valid promotions. The first version must be valid, as every published promotion is."""
         valid: list[LoggedPromotion] = []
         for version in versions:
             tags = tags_of(version)

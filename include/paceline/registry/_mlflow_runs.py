@@ -1,4 +1,4 @@
-"""Runs of an MLflow server that hold the files, the manifest and the metrics of a model version."""
+"""Runs on an MLflow server that hold the files, the manifest and the metrics of a model version."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from paceline.registry import storage
 from paceline.registry._mlflow_server import MlflowError, MlflowServer
 from paceline.registry.manifest import ModelVersion, decode
 
-# The folder with the model's files and the manifest, below the run's artifacts.
+# Names of the folder with the model's files, and of the manifest, among the run's artifacts.
 MODEL_FOLDER, MANIFEST_FILE = "model", "paceline.json"
 
 _ATTEMPT = "paceline.attempt"

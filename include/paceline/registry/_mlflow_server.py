@@ -23,7 +23,7 @@ from paceline.registry.base import StoragePath
 
 ALREADY_EXISTS, NOT_FOUND = "RESOURCE_ALREADY_EXISTS", "RESOURCE_DOES_NOT_EXIST"
 
-# MLflow's code for an error of its database, such as two writers that insert the same row.
+# MLflow's code for a database error, such as two writers that insert the same row.
 _CONFLICT = "BAD_REQUEST"
 _ATTEMPTS, _LONGEST_PAUSE_S = 6, 10.0
 _PAGE = 10_000  # model versions in one response
@@ -128,7 +128,7 @@ class MlflowServer:
         return self._retries(create_or_find)
 
     def search_versions(self, *conditions: str, newest: int | None = None) -> list[dict[str, Any]]:
-        """Return the model versions that meet all conditions, or the ``newest``, in the order of their numbers."""
+        """Return the model versions that meet all conditions, or only the ``newest`` of them, ordered by number."""
         found: list[dict[str, Any]] = []
         token = None
         while True:
@@ -276,17 +276,17 @@ class MlflowServer:
 
 @contextmanager
 def _connection() -> Iterator[None]:
-    """Convert the errors of a connection."""
+    """Convert connection errors to ``MlflowError`` and ``MlflowUnavailableError``."""
     try:
         yield
-    except httpx.LocalProtocolError:  # its text quotes headers, and so secrets
+    except httpx.LocalProtocolError:  # its text quotes headers, which may be secret
         raise MlflowError("invalid request", "a header or the path of this request is invalid") from None
     except httpx.TransportError as error:
         raise MlflowUnavailableError(f"MLflow does not respond: {type(error).__name__} {error}") from error
 
 
 def _host_of(url: str) -> str:
-    """Return the host of an MLflow server's URL. The InvalidInputError for another URL does not show its password."""
+    """Return the host of an MLflow server's URL. The InvalidInputError for a bad URL does not show its password."""
     try:
         parsed = httpx.URL(url)
         valid = parsed.scheme in ("http", "https") and bool(parsed.host) and not parsed.query and not parsed.fragment
@@ -299,7 +299,7 @@ def _host_of(url: str) -> str:
 
 
 def _check(response: httpx.Response) -> None:
-    """Raise the error of an unsuccessful response."""
+    """Raise an error for an unsuccessful response."""
     if response.is_success:
         return
     try:

@@ -25,7 +25,7 @@ class ChampionChangedError(InvalidInputError):
 
 
 class Registry(Protocol):
-    """A model registry: numbered, immutable versions of models, one champion of each model, a history of promotions.
+    """A model registry: numbered, immutable versions of models, one champion for each model, a history of promotions.
 
     A version is visible only when complete. Concurrent writers never get the same number, no promotion is lost, and
     every call can be repeated after a failure. All methods raise InvalidInputError for a bad name.
@@ -102,7 +102,7 @@ def check_model_dir(model_dir: StoragePath) -> UPath:
         raise InvalidInputError("model_dir", str(model_dir), "a folder with at least one file")
     for name in names:
         if "\\" in name or not is_text(name):
-            raise InvalidInputError("model_dir", name, "names of files in UTF-8 without backslashes")
+            raise InvalidInputError("model_dir", name, "file names in UTF-8 without backslashes")
     return source
 
 

@@ -91,7 +91,7 @@ def read(path: UPath) -> bytes | None:
 
 
 def numbered(folder: UPath, suffix: str = "") -> list[int]:
-    """Return the sorted numbers of the entries in ``folder`` that are named by a six-digit number and ``suffix``."""
+    """Return the sorted numbers of the entries in ``folder`` whose names are a six-digit number and ``suffix``."""
     forget_listings(folder)
     try:
         names = [entry.name for entry in folder.iterdir()]

@@ -163,7 +163,7 @@ def test_folder_that_is_empty_or_has_links_or_odd_names_is_rejected(
     for folder, file in (("backslash", "a\\b"), ("latin-1", "gr\udcf6\udcdfe")):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / file).write_text("1")
-        with pytest.raises(InvalidInputError, match=r"model_dir: got .* expected names of files in UTF-8"):
+        with pytest.raises(InvalidInputError, match=r"model_dir: got .* expected file names in UTF-8"):
             registry.register(tmp_path / folder, name=name)
     for folder in ("missing", "empty", "linked"):
         with pytest.raises(InvalidInputError, match=r"^model_dir: got .*" + folder):

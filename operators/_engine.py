@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def engine_client(engine_conn_id: str | None) -> Any:
-    """Return a client of a connection's engine, by default of the worker's engine. Raises like :func:`connect`."""
+    """Return a client for a connection's engine, by default for the worker's engine. Raises like :func:`connect`."""
     return connect(lambda: engine_hook(engine_conn_id), engine_conn_id)
 
 
@@ -26,7 +26,7 @@ def gpus_of_engine(engine_conn_id: str | None) -> int:
 
 
 def connect(make_hook: Callable[[], DockerHook], engine_conn_id: str | None, docker_conn_id: str | None = None) -> Any:
-    """Return a client of the engine. Raises RuntimeUnavailableError if no engine responds."""
+    """Return a client for the engine. Raises RuntimeUnavailableError if no engine responds."""
     try:
         with engine_call("connect to the Docker engine"):
             return make_hook().api_client

@@ -41,7 +41,7 @@ class ResampleCollector:
         self._metric = metric
         self.rows: int | None = None
         self.values: dict[int, float] = {}  # by the number of the resample, without undefined values
-        self._score: float | None = None  # the value on all rows that belongs to the resamples
+        self._score: float | None = None  # the value on all rows, reported with the resamples
 
     def add(self, progress: Progress) -> None:
         """Add the values in a progress line, if any. A later report replaces an earlier one."""

@@ -105,7 +105,7 @@ class JobOperator(BaseOperator):
         Environment variables of the job. Airflow neither renders nor shows the private variables.
     gpus:
         Number of GPUs for the job alone; a container needs NVIDIA's container toolkit. With 0, a container has no GPU,
-        and a local process may use all.
+        and a local process may use all GPUs.
     mem_limit:
         Memory limit, in bytes or as a string such as ``"2g"``; 4 GiB by default, ``None`` for no limit.
     network_mode:

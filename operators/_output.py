@@ -36,7 +36,8 @@ def collect_output(job: Job, destination: str, previous: Iterable[str] = ()) -> 
     destination:
         Local path or object storage URL. Other files at the destination remain.
     previous:
-        Names of earlier copies. The function replaces them, or removes the names that the job no longer has.
+        Names of earlier copies. The function replaces these copies, or removes them if the job no longer has these
+        files.
     """
     place = storage_path(destination)
     if is_local(place):
@@ -47,7 +48,7 @@ def collect_output(job: Job, destination: str, previous: Iterable[str] = ()) -> 
             names = job.collect(output)
             for number, name in enumerate(names):
                 _remove(place / name)
-                # A copy would read "[", "*" and "?" in the name of its source as a pattern.
+                # `copy` would interpret "[", "*" and "?" in the name of its source as a pattern.
                 source = (output / name).rename(Path(scratch) / str(number))
                 storage_path(str(source)).copy(place / name, recursive=True)
     for name in previous:
@@ -59,7 +60,7 @@ def collect_output(job: Job, destination: str, previous: Iterable[str] = ()) -> 
 
 def _remove(target: ObjectStoragePath) -> None:
     # Copying a folder onto an existing folder would nest the folders, so callers remove the target first.
-    # Object storages, unlike the local file system, would read "[", "*" and "?" in the path as a pattern.
+    # Object stores, unlike the local file system, would interpret "[", "*" and "?" in the path as a pattern.
     path = target.path if is_local(target) else escape(target.path)
     if target.is_dir():
         target.fs.rm(path, recursive=True)

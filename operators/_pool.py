@@ -18,7 +18,7 @@ class PoolApi:
     """The jobs of an Airflow pool and their grants, for the arbiter that has the pool's lease.
 
     Airflow's API server stores grants only if this arbiter has the lease, and has read the newest grants. So a second
-    arbiter, a late request, or a process that Airflow has given up cannot give out devices that are in use.
+    arbiter, a late request, or a process that Airflow has given up on cannot grant devices that are in use.
     """
 
     def __init__(self, api: AirflowApi, name: str, arbiter: str, log: Any) -> None:

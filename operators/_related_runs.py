@@ -34,7 +34,7 @@ def code_digest(kind: str, image: str, command: Sequence[str], files: Mapping[st
     image, command:
         Container image, and the command without a script's arguments.
     files:
-        Mapping of names to local paths, of the script and its additional files.
+        Mapping of names to local paths, for the script and its additional files.
     """
     contents = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items()}
     about = json.dumps([kind, image, list(command), contents], sort_keys=True)

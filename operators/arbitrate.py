@@ -44,10 +44,11 @@ _PERMANENT_ERRORS = (401, 403, 404, 410)
 class ArbiterOperator(BaseOperator):
     """A task that allocates the devices of a pool to the training jobs of all DAGs that use the pool.
 
-    Jobs of ``DeadlineTrainingOperator(shared=True, pool=...)`` share the devices. The policy decides when a job
-    arrives, ends, is late or has a new deadline, and every few minutes. The arbiter sends each decision to the jobs as
-    grants. It reduces some grants before it raises others, so that the sum never exceeds ``devices``. Airflow stores
-    the grants with the tasks. When an arbiter fails or stops, jobs keep their grants until the next arbiter continues.
+    Jobs of ``DeadlineTrainingOperator(shared=True, pool=...)`` share the devices. The policy makes a decision
+    whenever a job arrives, ends, is late or has a new deadline, and every few minutes. The arbiter sends each decision
+    to the jobs as grants. It reduces some grants before it raises others, so that the sum never exceeds ``devices``.
+    Airflow stores the grants with the tasks. When an arbiter fails or stops, jobs keep their grants until the next
+    arbiter continues.
 
     Parameters
     ----------

@@ -72,8 +72,9 @@ class EvaluateOperator(JobOperator):
     greater_is_better:
         Whether a greater score is better; ``False`` for losses and errors.
     data_window:
-        The challenger's training data; stored with the version. With its ``source`` (a query or a file), as in
-        ``drift.output["window"]``, later drift checks can compare with it (``reference="champion"``). (templated)
+        The challenger's training data; stored with the version. If it contains the ``source`` of the data (a
+        query or a file), as ``drift.output["window"]`` does, later drift checks can compare new data with this data
+        (``reference="champion"``). (templated)
     lineage:
         Additional provenance of the challenger (drift report, training summary, ...). The operator adds the DAG, run,
         task and evaluation. (templated)
@@ -320,7 +321,7 @@ the first a letter or digit
             self.log.info("%s has no champion yet; version %d has %s %.6g", *_challenger_fields(version, verdict))
         else:
             self.log.info(
-                "%s version %d: %s %.6g, against %.6g of champion version %d: %s",
+                "%s version %d: %s %.6g, against %.6g for champion version %d: %s",
                 *_challenger_fields(version, verdict),
                 verdict["champion"],
                 verdict["champion_version"],

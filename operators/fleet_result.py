@@ -44,7 +44,7 @@ class FleetResultOperator(BaseOperator):
     ui_color = "#e6e0ff"
 
     def __init__(self, *, worker_task_ids: Mapping[str, str], **kwargs: Any) -> None:
-        # Run this task even if some workers' tasks are skipped, because the schedule excludes the workers.
+        # Run this task even if some workers' tasks are skipped because the schedule excludes those workers.
         kwargs.setdefault("trigger_rule", "none_failed_min_one_success")
         super().__init__(**kwargs)
         self.worker_task_ids = dict(worker_task_ids)

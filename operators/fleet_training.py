@@ -29,7 +29,7 @@ def train_on_fleet(
     """Create a group of tasks that train on several machines.
 
     The group has a task for the parameter server, a task for each machine, and a task that combines the results. If the
-    schedule excludes a machine, the machine's task is skipped and logs the reason.
+    schedule excludes a machine, the machine's task logs the reason and is skipped.
 
     Parameters
     ----------

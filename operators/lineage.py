@@ -1,8 +1,8 @@
 """Describes Paceline's tasks to OpenLineage: the datasets that they read and write, and the drift report as a facet.
 
-Airflow's OpenLineage provider calls ``get_openlineage_facets_on_complete`` of an operator after its task, and the
-operator calls this module, which needs the provider. The provider logs an error and then reports the task without
-datasets, so this module handles no errors.
+Airflow's OpenLineage provider calls ``get_openlineage_facets_on_complete`` of an operator after the task has ended,
+and the operator calls this module, which needs the provider. The provider logs an error and then reports the task
+without datasets, so this module handles no errors.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _REPOSITORY = "paceline/airflow-paceline"
 _SCHEMA = f"https://raw.githubusercontent.com/{_REPOSITORY}/v{__version__}/docs/facets/PacelineDriftRunFacet.json"
 _MAX_NAME = 100  # characters
 _PLACEHOLDER = re.compile(r"%(\(\w+\))?s")
-# OpenLineage names a store by one scheme. fsspec accepts several.
+# OpenLineage has one URL scheme for each kind of store; fsspec accepts several.
 _SCHEMES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "local": "file"}
 
 
@@ -75,8 +75,8 @@ class PacelineDriftRunFacet(RunFacet):
 def describe_check(sensor: Any, summary: Mapping[str, Any] | None) -> OperatorLineage[Any, Any]:
     """Return the lineage of a ``DriftSensor``: from both windows to the stored rows of the current window.
 
-    ``summary`` is the sensor's result, or ``None`` if it has none. The champion represents the data on which it was
-    trained.
+    ``summary`` is the sensor's result, or ``None`` if it has none. A champion as the reference represents the data on
+    which it was trained.
     """
     inputs = _window_datasets(sensor.current, sensor.conn_id)
     if sensor.reference != CHAMPION:
@@ -142,7 +142,7 @@ def _window_datasets(source: object, conn_id: str | None) -> list[Dataset]:
     if conn_id is None:
         return []
     hook = BaseHook.get_hook(conn_id)
-    # The provider's parser rejects the placeholders of Python's drivers.
+    # The provider's parser rejects the placeholders of Python's database drivers.
     query = _PLACEHOLDER.sub("NULL", source)
     # Without `use_connection`, the provider names the tables and does not query the database for their columns.
     found = get_openlineage_facets_with_sql(hook, query, conn_id, None, use_connection=False)

@@ -70,9 +70,9 @@ class ProfileOperator(JobOperator):
     Returns
     -------
     dict
-        ``profiled`` maps each kind of device with a new profile to the reason for profiling it, and ``kept`` each other
-        kind to the reason for keeping its profile. ``report`` has one row per function of the new profiles, with the
-        function's error in percent, as in the paper's Table I.
+        ``profiled`` maps each kind of device with a new profile to the reason for profiling it, and ``kept`` maps every
+        other kind to the reason for keeping its profile. ``report`` has one row per function of the new profiles, with
+        the function's error in percent, as in the paper's Table I.
 
     Examples
     --------
@@ -294,7 +294,7 @@ class ProfileOperator(JobOperator):
     def _select_machines(self, kinds: Sequence[str]) -> list[Machine]:
         """Return the machines for the measurement.
 
-        First choose machines until each given kind is covered with all its applications. Then add machines up to
+        First choose machines until each given kind and all its applications are covered. Then add machines up to
         ``_MAX_MACHINES``: machines of these kinds, then machines of other kinds whose applications all have scripts.
         """
         chosen: dict[str, Machine] = {}

@@ -77,8 +77,8 @@ class PromoteOperator(BaseOperator):
         Smallest improvement that leads to a promotion, in units of the metric; by default, any. (templated)
     confidence:
         Required share of the bootstrap resamples on which the improvement is positive and at least ``min_improvement``,
-        between 0.5 and 1; the script has to report :func:`paceline.train.resampled`. By default, the improvement on the
-        whole hold-out data decides alone. The share that is reached is rounded down to a multiple of 0.5 %, so a
+        between 0.5 and 1; the script has to report :func:`paceline.train.resampled`. By default, only the improvement
+        on the whole hold-out data counts. The share that is reached is rounded down to a multiple of 0.5 %, so a
         confidence above 0.995 requires every resample. (templated)
 
     Returns
@@ -208,7 +208,7 @@ def _judge_improvement(evaluation: Mapping[str, Any], required: float, confidenc
     reached = None if confidence is None else confidence_of(read_quantiles(evaluation), required)
     improvement = number("evaluation.improvement", evaluation["improvement"])
     comparison = (
-        f"version {version}, {metric} {challenger:.4g}, against {evaluation['champion']:.4g} of champion version "
+        f"version {version}, {metric} {challenger:.4g}, against {evaluation['champion']:.4g} for champion version "
         f"{evaluation['champion_version']}: "
     )
     if improvement <= 0:

@@ -61,7 +61,7 @@ class ScheduleOperator(BaseOperator):
     epochs:
         Number of epochs. More epochs make a costly transfer of data worthwhile. (templated)
     sample_bytes:
-        Size of a sample in bytes, from which the cost of a transfer to machines without the data follows. (templated)
+        Size of a sample in bytes, which determines the cost of a transfer to machines without the data. (templated)
     data:
         Name of the data set. A machine with this name in its ``data`` needs no transfer. (templated)
     initialize_s:

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from paceline.elastic import Options
     from paceline.runtime import JobSpec
 
-# Seconds until the next worker process takes over a job. An executor may report the end of this process some seconds
-# late. If the next process were already running, Airflow would attribute the report to that process.
+# Seconds until the next worker process takes over a job. An executor may report the end of this process a few
+# seconds late. If the next process were already running, Airflow would attribute the report to that process.
 _RESCHEDULE_S = 20.0
 
 

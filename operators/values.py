@@ -49,7 +49,7 @@ def is_template(value: object) -> bool:
 
 
 def read_fields(task: object, readers: Mapping[str, Reader], *, rendered: bool) -> None:
-    """Replace each argument of a task by the result of the argument's reader.
+    """Replace each argument of a task with the result of the argument's reader.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ def one_of(choices: Sequence[str]) -> Reader:
 
 
 def number(field: str, value: object, accepted: str = "a number") -> float:
-    """Return a number. Accept the text of a number too, because templates render text.
+    """Return a number. Accept the text of a number too, because templates render to text.
 
     >>> number("alpha", "0.95")
     0.95

@@ -31,7 +31,7 @@ class WorkerTrainingOperator(DeadlineTrainingOperator):
 
     The training code is the same as on one machine: ``track`` connects to the parameter server and receives batches.
     A failed worker rejoins when the task is retried; meanwhile, the other workers train on that worker's shard. After
-    three failures, the server excludes the machine, and the machine's task is skipped and logs the reason.
+    three failures, the server excludes the machine, and the machine's task logs the reason and is skipped.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ class WorkerTrainingOperator(DeadlineTrainingOperator):
         training: str = "training",
         **kwargs: Any,
     ) -> None:
-        kwargs.setdefault("retries", 3)  # the server allows as many failures; the last retry then skips the task
+        kwargs.setdefault("retries", 3)  # the server allows as many failures; the last retry is then skipped
         machine = fleet.machine(worker)
         kwargs.setdefault("max_devices", machine.cores)
         kwargs.setdefault("gpus", machine.gpus)
@@ -138,7 +138,7 @@ class WorkerTrainingOperator(DeadlineTrainingOperator):
         """Wait until the parameter server's task has created the network on the engine."""
         from paceline.runtime import DockerRuntime
 
-        assert self._training is not None  # `Training` calls `extend_spec`, so it exists
+        assert self._training is not None  # set, because `Training` calls `extend_spec`
         training, runtime = self._training, DockerRuntime(self._connect)
         give_up_s = time.monotonic() + _SERVER_TIMEOUT_S
         while not training.call_engine(lambda: runtime.has_network(network)):

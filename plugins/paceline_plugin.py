@@ -29,7 +29,7 @@ class PacelinePlugin(AirflowPlugin):
         try:
             from paceline.plugins.web.app import create_app
         except ImportError:  # Airflow's internals differ between versions; its API server must start anyway
-            log.exception("Paceline's API is unavailable: this Airflow version lacks modules that it imports")
+            log.exception("Paceline's API is unavailable: this Airflow version lacks modules that the API imports")
             return []
         return [{"app": create_app(), "url_prefix": PREFIX, "name": "Paceline"}]
 

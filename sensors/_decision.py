@@ -1,4 +1,4 @@
-"""Decides whether a check of ``DriftEventTrigger`` fires an event, given the state after the previous checks.
+"""Decides whether ``DriftEventTrigger`` fires an event after a check, given the state after the previous checks.
 
 The state is a value that the trigger stores with its asset, so that a restarted trigger does not repeat events.
 """
@@ -31,9 +31,9 @@ class TriggerState:
     """The state that an event trigger keeps between its checks.
 
     ``check`` is the digest of the check. ``parts`` are all ``drifted_parts`` since the last check without drift.
-    ``window`` identifies the newest window, ``check_count`` is the number of its checks, and ``rows`` its number of
-    rows at the last one. ``fired`` identifies the newest windows that have fired. ``fired_at`` is the time of the last
-    event (ISO 8601), or "".
+    ``window`` identifies the newest window, ``check_count`` is the number of its checks, and ``rows`` the number of
+    its rows at the last check. ``fired`` identifies the newest windows that have led to an event. ``fired_at`` is the
+    time of the last event (ISO 8601), or "".
     """
 
     check: str = ""
@@ -82,9 +82,9 @@ def decide_new_drift(
 ) -> EventDecision:
     """Fire if a feature or the model's error drifts for the first time since the last check without drift.
 
-    Drift that continues in a sliding window is not new. With a cooldown, it fires again after the cooldown, because the
-    first training has not ended the drift. A report of too little or bad data does not change the state. A changed
-    check or champion (``check``) resets the state.
+    Drift that continues in a sliding window is not new. With a cooldown, such drift causes another event after the
+    cooldown, because the first training has not ended the drift. A report of too little or bad data does not change the
+    state. A changed check or champion (``check``) resets the state.
 
     >>> from datetime import timezone
     >>> from paceline.drift import DriftReport, FeatureDrift
@@ -112,7 +112,7 @@ def decide_new_drift(
 def decide_new_window(
     check: DriftCheck, window: DataWindow, last: TriggerState, now: datetime, cooldown_s: float | None
 ) -> EventDecision:
-    """Check the current window, unless it has fired or has hardly grown since its last check; fire if it has drifted.
+    """Check the current window unless it has led to an event or hardly grown since its last check; fire on drift.
 
     The checks of one window share the significance, so that a window that grows causes no more false alarms than a
     complete one; see ``significance_of_check``.

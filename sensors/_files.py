@@ -102,7 +102,7 @@ def _read_parquet(
                 sample.add(file.read(columns=wanted))
             part_rows = _PART_ROWS
             if numbers := _count_array_numbers(file, wanted):
-                # Read a part of each column at a time. Otherwise, the arrays of a row group would be in memory.
+                # Read a part of each column at a time. Otherwise, all arrays of a row group would be in memory.
                 metadata = file.metadata
                 file = parquet.ParquetFile(stream, pre_buffer=False, buffer_size=_BUFFER_BYTES, metadata=metadata)
                 most = max(1, _ARRAY_BYTES * metadata.num_rows // (8 * numbers))
@@ -151,7 +151,7 @@ def _parquet_files(path: Any) -> Iterator[Any]:
     if not path.is_dir():
         yield path
         return
-    # Names that begin with "_" or "." are files that are being written, and other files of Spark and Arrow.
+    # Names that begin with "_" or "." belong to files that are being written, and to other files of Spark and Arrow.
     below = [(part, part.relative_to(path).parts) for part in path.rglob("*") if part.is_file()]
     visible = [part for part, names in below if not any(name.startswith(("_", ".")) for name in names)]
     parts = sorted((part for part in visible if part.name.lower().endswith(_PARQUET)), key=str)
@@ -182,7 +182,7 @@ def _read_csv(
                 usecols=wanted,
                 chunksize=_PART_ROWS,
                 dtype=dict.fromkeys(text, "str"),
-                low_memory=False,  # otherwise, pandas infers several types within a part with many columns
+                low_memory=False,  # otherwise, pandas may infer several types for a column of a wide part
             ):
                 sample.add(part)
                 filled = part.columns[part.notna().any()]

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from airflow.providers.common.sql.hooks.sql import DbApiHook
 
 Parameters = Mapping[str, Any] | Sequence[Any]
-# By SQL dialect, a random number between 0 and 1 for each row, and the quotation mark of names. Databases with another
-# dialect send all rows.
+# By SQL dialect, the expression for a random number between 0 and 1 for each row, and the quotation mark for names.
+# Databases with another dialect send all rows.
 DIALECTS = {
     "awsathena": ("random()", '"'),
     "bigquery": ("rand()", "`"),

@@ -1,7 +1,7 @@
 """``DriftCheck``: the sources of both windows and the settings of a drift check, as a value that JSON can store.
 
 ``DriftSensor`` and the triggers create checks. Airflow stores a trigger's check with the trigger. A check whose
-reference is the champion's training data finds it in the registry.
+reference is the champion's training data looks it up in the registry.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class DriftCheck:
     def resolve(self) -> DriftCheck | None:
         """Return the check with the champion's training data as its reference, or ``None`` without a champion.
 
-        A check with a reference of its own is returned unchanged.
+        A check with any other reference is returned unchanged.
         """
         if self.reference != CHAMPION or self.model is None or self.registry is None:
             return self
@@ -163,7 +163,7 @@ class DriftCheck:
         left_out = [] if self.window_column is None or is_feature else [self.window_column]
         before = reference.frame.drop(columns=left_out, errors="ignore")
         if self.champion and self.prediction is not None:
-            # The predictions in its training data are those of the champion's predecessor.
+            # The predictions in the champion's training data are those of its predecessor.
             before = before.drop(columns=[self.prediction], errors="ignore")
         try:
             return compare(
@@ -187,7 +187,7 @@ class DriftCheck:
             raise InvalidInputError("features", error.value, error.accepted) from None
 
     def _read_reference(self) -> DataWindow:
-        """Read the reference; the same file or the data of the same champion is read once."""
+        """Read the reference; read the same file, or the data of the same champion, only once."""
         conn_id = self.reference_conn_id or self.conn_id
 
         def read() -> DataWindow:
@@ -244,7 +244,7 @@ class DriftCheck:
 
 
 def check_champion(reference: object, model: object, registry: object, settings: DriftSettings) -> None:
-    """Raise InvalidInputError if the reference is the champion and another parameter is incompatible with this."""
+    """Raise InvalidInputError if the reference is the champion and another parameter is incompatible with that."""
     if reference != CHAMPION:
         return
     for field, value in (("model", model), ("registry", registry)):

@@ -198,7 +198,7 @@ class DriftSensor(BaseSensorOperator):
         self._check(rendered=False)
         check_champion(reference, model, registry, settings)
         if reference == CHAMPION and report_dir is None and isinstance(current, str) and "{{" not in current:
-            accepted = "a folder that keeps the compared rows, because `current` has other rows at the next check"
+            accepted = "a folder that keeps the compared rows, because `current` may have other rows at the next check"
             raise InvalidInputError("report_dir", report_dir, accepted)
         plain = {field: (*_PLAIN_TYPES.get(field, (str,)), type(None)) for field in self.template_fields}
         if not all(isinstance(getattr(self, field), kinds) for field, kinds in plain.items()):
@@ -251,7 +251,7 @@ class DriftSensor(BaseSensorOperator):
             timeout_at=timeout_at.isoformat(),
             fail_on_bad_data=self.on_bad_data == "fail" and not self.silent_fail,
         )
-        # Airflow accepts no timeout of 0 or less. A sensor that has timed out does so at once.
+        # Airflow accepts no timeout of 0 or less. A sensor whose time is up times out at once.
         left = max(timeout_at - now, timedelta(milliseconds=1))
         self.defer(trigger=trigger, method_name="execute_complete", timeout=left)
 
@@ -298,7 +298,7 @@ class DriftSensor(BaseSensorOperator):
             raise AirflowFailException(str(error)) from error  # a retry cannot succeed
 
     def _read_fields(self, *, rendered: bool) -> None:
-        # Import `values` here, because the import is slow and most DAGs have values that need no validation.
+        # Import `values` here, because the import is slow, and the values in most DAGs need no validation.
         from paceline.operators import values
 
         def read_source(field: str, value: object) -> Any:

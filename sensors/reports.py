@@ -50,7 +50,7 @@ def summarise(
     """Return a report's ``summary`` with the source of the current window, and the ``report``, shortened for XCom.
 
     With ``report_dir``, write the report. If the reference is the champion, also write the compared rows of the window,
-    which then are its source: a query or a file may have other rows later.
+    which then become its source: a query or a file may have different rows later.
     """
     summary = report.summary() | {"window": check.window()}
     if report_dir:
@@ -136,7 +136,7 @@ def _folder(report_dir: str, *parts: str) -> ObjectStoragePath:
 def _file_name(part: str) -> str:
     """Return ``part`` without the characters that some file systems and object stores reject.
 
-    A digest distinguishes names with letters other than ASCII, of which little else may remain.
+    A digest distinguishes names with non-ASCII characters, of which little else may remain.
 
     >>> _file_name("manual__2026-01-01T00:00:00+00:00"), _file_name("prüfung")
     ('manual__2026-01-01T00_00_00_00_00', 'pr_fung-39d8b3b1')

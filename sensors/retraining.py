@@ -74,7 +74,7 @@ def find_hold(
     >>> find_hold([morning], noon, 86_400, lambda run_id: "success").reason
     'an earlier training job started at 2030-01-01 06:00 UTC, and the cooldown lasts until 2030-01-02 06:00 UTC'
     >>> find_hold([morning], noon, None, lambda run_id: "running").reason
-    'run scheduled__6 is already training for drift'
+    'run scheduled__6 is already training because of drift'
     >>> find_hold([morning], noon, 3600, lambda run_id: "failed") is None
     True
     """
@@ -82,7 +82,7 @@ def find_hold(
     if latest is None:
         return None
     if run_state(latest.run_id) in _RUNNING:
-        return Hold(f"run {latest.run_id} is already training for drift")
+        return Hold(f"run {latest.run_id} is already training because of drift")
     if not is_cooling_down(latest.at, now, cooldown_s):
         return None
     began = parse_time(latest.at)
@@ -98,7 +98,7 @@ def parse_time(text: str) -> datetime:
 
 
 def is_cooling_down(began: str, now: datetime, cooldown_s: float | None) -> bool:
-    """Return whether a cooldown is in effect that began at a time (ISO 8601, or "" for never)."""
+    """Return whether a cooldown that began at a time (ISO 8601, or "" for never) is still in effect."""
     return bool(began and cooldown_s) and now < parse_time(began) + timedelta(seconds=cooldown_s or 0.0)
 
 

@@ -51,7 +51,7 @@ class DriftTrigger(BaseTrigger):
     timeout_at:
         Time at which the sensor times out (ISO 8601); passed back to the sensor in the event.
     fail_on_bad_data:
-        Whether bad data resumes the task, which then fails, instead of continuing to check.
+        Whether to resume the task on bad data, so that the task fails, instead of continuing to check.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class DriftTrigger(BaseTrigger):
 
 
 class DriftEventTrigger(BaseEventTrigger):
-    """An event trigger that starts DAGs at each new drift, without a sensor or a worker slot.
+    """An event trigger that starts DAGs on each new drift, without a sensor or a worker slot.
 
     The event's payload is the report's summary. A DAG reads the payload as ``extra["payload"]`` of its asset event.
     The trigger stores its state with the asset, so that a restarted triggerer does not repeat events. Parameters are
@@ -120,10 +120,10 @@ class DriftEventTrigger(BaseEventTrigger):
         window, for data that arrives in batches. In both cases, the trigger fires once if the model has no champion.
     window_column:
         For ``"new_window"``: column of the current window whose greatest value identifies the window, for example the
-        day or the number of the batch. A window that grows is checked again each time that it has grown by a quarter.
+        day or the number of the batch. A window that grows is checked again each time it has grown by a quarter.
         Without this parameter, ``current`` must be a file, and each change of the file is a new window.
     cooldown:
-        Time after an event during which the trigger fires no other (``"1d"``, ``"PT12H"``, seconds). If the
+        Time after an event during which the trigger fires no further event (``"1d"``, ``"PT12H"``, seconds). If the
         drift persists, the trigger fires again after the cooldown. A new champion does not end the cooldown.
     report_dir:
         Folder, as a path or URL, for ``report.json`` and ``report.html`` of each event. ``reference="champion"`` needs

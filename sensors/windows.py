@@ -1,6 +1,6 @@
 """Reads a window of data with a SQL query through an Airflow connection, or from a Parquet or CSV file.
 
-``DriftCheck`` reads its windows on a worker or in a thread of the triggerer.
+``DriftCheck`` reads its windows in a worker process or in a thread of the triggerer.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """PEP 517 build backend on setuptools that adds Paceline's pages to a wheel. Named in ``pyproject.toml``.
 
-It builds the pages with Node from the package index, unless they are newer than their sources: ``make ui`` has built
-them. An editable install gets no pages; run ``make ui`` for them.
+It builds the pages with Node from the package index, unless they are newer than their sources, as after ``make ui``.
+An editable install gets no pages; run ``make ui`` for them.
 """
 
 from __future__ import annotations

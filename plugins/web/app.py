@@ -29,7 +29,7 @@ def create_app() -> FastAPI:
     def script(version: str = "") -> Response:
         """Return the pages' script. Browsers may cache the response, because the URL contains the script's version.
 
-        During a rolling upgrade, the URL may name another version than the server's; browsers must not cache then.
+        During a rolling upgrade, the URL may name a version other than the server's; browsers must not cache then.
         """
         text = bundle.read_script()
         caching = "public, max-age=31536000, immutable" if version == bundle.version(text) else "no-store"

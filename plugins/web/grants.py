@@ -52,7 +52,7 @@ class NewGrants(ArbiterTask):
 
 
 class GrantResult(BaseModel):
-    """Whether a grant was stored, and otherwise the reason."""
+    """Whether a grant was stored and, if not, the reason."""
 
     stored: bool
     detail: str = ""
@@ -64,11 +64,11 @@ class GrantResult(BaseModel):
     dependencies=[can_edit_pool],
     responses={
         409: {"description": "Another arbiter of this pool is running"},
-        410: {"description": "Airflow does not run this task instance"},
+        410: {"description": "Airflow is not running this task instance"},
     },
 )
 def set_arbiter(pool_name: str, task: ArbiterTask, session: SessionDep) -> None:
-    """Give an arbiter the lease of the pool, if no other arbiter has the lease and runs."""
+    """Give an arbiter the lease of the pool, unless another running arbiter has the lease."""
     take_lease(session, pool_name, task.arbiter)
 
 

@@ -1,4 +1,4 @@
-"""The lease of an Airflow pool: which arbiter allocates the pool's devices, and how often grants were written.
+"""The lease of an Airflow pool: which arbiter allocates the pool's devices, and how many times grants were written.
 
 The lease is an Airflow variable, ``paceline_arbiter_POOL``, in the same database as the grants. The first statement of
 each transaction that changes grants locks the variable's row. So grants are written one batch after another, and only
@@ -32,11 +32,11 @@ class PoolLease(BaseModel):
 
     arbiter: UUID | None = None
     task: str = ""
-    version: int = Field(default_factory=time.time_ns)  # newer, even if a user has deleted the lease
+    version: int = Field(default_factory=time.time_ns)  # newer than earlier ones, even if a user has deleted the lease
 
 
 def read_lease(session: Session, pool: str) -> PoolLease:
-    """Return the lease of a pool; without a holder if no arbiter has had it."""
+    """Return the lease of a pool; it has no holder if no arbiter has taken it yet."""
     stored = session.scalar(select(Variable).where(Variable.key == _key(pool)))
     return _parse(None if stored is None else stored.get_val())
 
@@ -44,12 +44,12 @@ def read_lease(session: Session, pool: str) -> PoolLease:
 def take_lease(session: Session, pool: str, arbiter: UUID) -> None:
     """Give the lease to a running task instance, unless another one has the lease and still runs.
 
-    Whether a task instance runs is Airflow's decision. If Airflow has lost an arbiter, it gives the task's next try
-    another id, so this try takes the lease, and the lost process can no longer write grants.
+    Airflow decides whether a task instance runs. If Airflow has lost an arbiter, it gives the task's next try another
+    id, so that try takes the lease, and the lost process can no longer write grants.
     """
     task = _running_task(session, arbiter)
     if task is None:
-        raise HTTPException(410, f"Airflow does not run the task instance {arbiter}")
+        raise HTTPException(410, f"Airflow is not running the task instance {arbiter}")
     stored = _locked(session, pool)
     if stored is None:
         stored = Variable(key=_key(pool), val=PoolLease().model_dump_json(), description=_DESCRIPTION)  # type: ignore[no-untyped-call]
@@ -88,7 +88,7 @@ def _key(pool: str) -> str:
 
 
 def _locked(session: Session, pool: str) -> Variable | None:
-    """Return the variable; other transactions wait here until this one ends, with any of Airflow's databases."""
+    """Return the variable; other transactions wait here until this one ends, on any database that Airflow supports."""
     session.execute(update(Variable).where(Variable.key == _key(pool)).values(description=_DESCRIPTION))
     return session.scalar(select(Variable).where(Variable.key == _key(pool)).execution_options(populate_existing=True))
 
@@ -106,7 +106,7 @@ def _store(stored: Variable, lease: PoolLease) -> None:
 
 
 def _running_task(session: Session, arbiter: UUID | None) -> str | None:
-    """Return the name of a task instance that runs, ``None`` if it does not run."""
+    """Return the name of a task instance if it is running, else ``None``."""
     columns = (TaskInstance.dag_id, TaskInstance.run_id, TaskInstance.task_id)
     row = session.execute(
         select(*columns).where(TaskInstance.id == arbiter, TaskInstance.state == TaskInstanceState.RUNNING)

@@ -32,7 +32,7 @@ test("other errors are reported without a retry", async () => {
   expect(fetch).toHaveBeenCalledTimes(1);
 });
 
-test("the report of one mapped task instance is found among any number", async () => {
+test("the report of one mapped task instance is found among any number of reports", async () => {
   const entry = { key: "report", task_id: "drift", map_index: 60 };
   const fetch = mockFetch(response(200, { xcom_entries: [entry] }), response(200, { ...entry, value: 1 }));
   expect(await getXComs("retrain", "run", "report", "drift", 60)).toEqual([{ ...entry, value: 1 }]);

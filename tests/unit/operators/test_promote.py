@@ -99,7 +99,7 @@ def test_better_challenger_is_promoted_only_once_and_the_reason_is_reported(
     assert [result["verdict"] for result in results] == ["better", "already champion"]
     assert len(registry.history("flights")) == 2
     assert registry.history("flights")[-1].reason == results[0]["reason"]
-    assert results[0]["reason"] == "version 2, auc 0.75, against 0.7 of champion version 1: better by 0.05"
+    assert results[0]["reason"] == "version 2, auc 0.75, against 0.7 for champion version 1: better by 0.05"
 
 
 @pytest.mark.parametrize(

@@ -141,7 +141,7 @@ def test_drift_starts_no_training_while_an_earlier_run_trains(tmp_path: Path) ->
     assert production.run_day(0)
     assert production.run_day(12, better=False, state="running")
     assert not production.run_day(13)
-    assert production.reasons[13].endswith("Training does not start: run day-12 is already training for drift.")
+    assert production.reasons[13].endswith("Training does not start: run day-12 is already training because of drift.")
     production.states["day-12"] = "failed"
     assert production.run_day(14)
 

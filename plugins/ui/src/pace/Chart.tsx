@@ -38,7 +38,7 @@ interface Props {
   onCursor: (t: number | null) => void;
 }
 
-/** A line chart over time. All charts of a job share one cursor, which pointer and keyboard move. */
+/** A line chart over time. All charts of a job share one cursor, which the pointer and the keyboard move. */
 export function Chart(props: Props) {
   const boxRef = useRef<HTMLDivElement>(null);
   const plotRef = useRef<uPlot | null>(null);

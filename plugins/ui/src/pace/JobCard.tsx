@@ -91,7 +91,7 @@ function StatusAnnouncement({ status, name }: { status: Status; name: string }) 
   );
 }
 
-/** The main figures of a job; `taskEnded` means that the task has ended, even if the last sample is of a running job. */
+/** The main figures of a job; `taskEnded`: the task has ended, even if the last sample shows a running job. */
 function Figures({ pace, taskEnded }: { pace: Pace; taskEnded: boolean }) {
   const origin = originOf(pace).getTime();
   const deadline = pace.deadline_s;

@@ -32,7 +32,7 @@ export function parseDeadline(
   return seconds !== null && seconds > 0 ? { value: `${seconds}s`, seconds } : null;
 }
 
-/** Correct a time by the shift of the clocks, if they are changed before this time, for example to summer time. */
+/** Correct a time by the shift of the clocks if the clocks change before then, for example to summer time. */
 function correctForShift(at: Date, wanted: number, zone: string): Date {
   const off = wanted - secondsOfDay(at, zone);
   const shift = off > DAY_S / 2 ? off - DAY_S : off < -DAY_S / 2 ? off + DAY_S : off;

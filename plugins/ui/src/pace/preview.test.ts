@@ -35,7 +35,7 @@ test("a ceiling limits the devices", () => {
   expect(preview(pace, 112)).toMatchObject({ kind: "missed", maxDevices: 0.5 });
 });
 
-test("a distant deadline is met early on the minimum allocation", () => {
+test("a distant deadline is met early with the minimum allocation", () => {
   const pace = makePace({ t_s: 10, min_devices: 0.5, remaining });
   expect(preview(pace, 412)).toEqual({ kind: "early", earlyS: expect.closeTo(200) });
 });

@@ -40,7 +40,7 @@ test("the value between two samples is the earlier value", () => {
 
 const worker = (changed: object, state = "running") => ({ state, pace: makePace(changed) }) as Job;
 
-test("combined workers sum the devices of active workers and end with the last worker", () => {
+test("a combined job has the devices of all active workers and ends with the last worker", () => {
   const all = combineWorkers([
     worker({ devices: 1, forecast_s: 50, progress_pct: 60 }),
     worker({ devices: 0.5, forecast_s: 70, feasible: false, progress_pct: 20 }),
@@ -54,7 +54,7 @@ test("combined times count from the earliest origin", () => {
   expect(combineWorkers([worker({}), worker(late)])).toMatchObject({ t_s: 50, deadline_s: 60 });
 });
 
-test("combined workers have ended if all tasks have ended, despite the last sample of a killed worker", () => {
+test("a combined job has ended if all tasks have ended, whatever the last sample of a killed worker says", () => {
   expect(combineWorkers([worker({}, "skipped"), worker({ state: "finished" }, "success")])?.state).toBe("finished");
   expect(combineWorkers([worker({}, "failed")])?.state).toBe("failed");
 });

@@ -11,7 +11,7 @@ export interface Series {
   setpoint: Column;
   devices: Column;
   loss: Column;
-  /** Name of each reported metric, except the loss, to its values. */
+  /** Maps the name of each reported metric, except the loss, to its values. */
   metrics: Record<string, Column>;
 }
 

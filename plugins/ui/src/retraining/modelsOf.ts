@@ -37,7 +37,7 @@ export function modelsOf({ evaluations, promotions, drift }: Overview): Model[] 
   const models = new Map<string, Model>();
   const allPromotions = promotions.map(({ value }) => value).filter((value) => isPromotion(value));
   for (const { value, dag_id } of evaluations) {
-    if (!isEvaluation(value)) continue; // a subclass that returns something else
+    if (!isEvaluation(value)) continue; // a subclass may return something else
     const key = modelKey(value);
     const modelPromotions = allPromotions.filter((promotion) => modelKey(promotion) === key);
     const model = models.get(key) ?? {

@@ -1,7 +1,7 @@
 """Fixtures for all tests, and the rule for skipping tests.
 
 A test marked ``docker`` needs a reachable engine (``DOCKER_HOST``, else the default socket) and the trainer image.
-A test marked ``browser`` needs Chromium and the built pages, a test marked ``mlflow`` needs an installed MLflow. A test
+A test marked ``browser`` needs Chromium and the built pages; a test marked ``mlflow`` needs an installed MLflow. A test
 that lacks them is skipped with the reason. With ``CI=true``, the test fails instead, so that a pipeline cannot pass
 without these tests.
 """

@@ -29,7 +29,7 @@ with DAG("live", schedule=None):
 """
 
 
-def test_deadline_set_in_the_page_is_applied(airflow: AirflowProcess, open_page: OpenPage, tmp_path: Path) -> None:
+def test_deadline_set_on_the_page_is_applied(airflow: AirflowProcess, open_page: OpenPage, tmp_path: Path) -> None:
     from playwright.sync_api import expect
 
     stop_file = tmp_path / "stop_file"

@@ -166,7 +166,7 @@ def raise_when_called(error: BaseException) -> Callable[..., Any]:
     return raise_error
 
 
-def test_program_missing_in_the_image_is_reported(harness: ContainerHarness) -> None:
+def test_program_missing_from_the_image_is_reported(harness: ContainerHarness) -> None:
     wanted = harness.spec(command=["no-such-program"])
     try:
         job = harness.runtime.start(wanted)

@@ -181,7 +181,7 @@ def test_resize_changes_the_quota_of_a_running_job(harness: Harness) -> None:
     job.remove()
 
 
-def test_job_killed_for_memory_reports_its_limit(harness: Harness) -> None:
+def test_job_killed_for_using_too_much_memory_reports_its_limit(harness: Harness) -> None:
     # The job allocates only twice its limit, so that a late kill does not exhaust this machine's memory.
     greedy = "import signal\nkept = [bytearray(b'x') * 2_000_000 for _ in range(100)]\nsignal.pause()"
     job = harness.runtime.start(harness.spec(greedy, memory_bytes=100 * MIB))
@@ -216,7 +216,7 @@ while True: sum(range(1000))
 """
 
 
-def test_stopped_job_can_save_with_a_tiny_allocation(harness: Harness) -> None:
+def test_stopped_job_can_save_its_checkpoint_with_a_tiny_allocation(harness: Harness) -> None:
     job = harness.runtime.start(harness.spec(STOPPABLE.replace("DEAF", "0")))
     lines = wait_for_line(job, "up")
     job.resize(0.05)
@@ -369,7 +369,7 @@ def test_links_inside_the_output_are_copied_and_other_links_are_skipped(
 SEVEN = {"model": "seven", "last": "weights"}
 
 
-def test_program_in_files_keeps_its_mode(harness: Harness, tmp_path: Path) -> None:
+def test_program_among_the_input_files_keeps_its_mode(harness: Harness, tmp_path: Path) -> None:
     script = tmp_path / "run.sh"
     script.write_text("#!/bin/sh\necho from a script")
     script.chmod(0o755)

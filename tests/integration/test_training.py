@@ -196,7 +196,7 @@ def test_task_marked_as_failed_leaves_no_container(start_task, list_dag_containe
     until(lambda: container not in [found["Id"] for found in list_dag_containers()])
 
 
-def test_cleared_task_removes_its_container_and_starts_a_new_container(start_task, list_dag_containers):
+def test_clearing_a_task_replaces_its_container(start_task, list_dag_containers):
     training = start_task()
     training.wait_until(lambda pace: pace["state"] == "training")
     container = training.container

@@ -79,7 +79,7 @@ both_runtimes = pytest.mark.parametrize(
 
 
 @both_runtimes
-def test_past_deadline_with_on_infeasible_fail_fails_before_the_start(run, runtime):
+def test_past_deadline_fails_the_task_before_the_start_with_on_infeasible_fail(run, runtime):
     for deadline in (datetime.now(timezone.utc) - timedelta(minutes=5), 0.5):
         with pytest.raises(AirflowFailException, match=r"deadline: .* s had passed before training started"):
             run(TRACKED, runtime=runtime, deadline=deadline, on_infeasible="fail")

@@ -106,8 +106,8 @@ def _mount_small_disk() -> Iterator[Path]:
 
 @pytest.mark.parametrize("phase", GATES)
 @pytest.mark.parametrize("state", ["success", "failed"])
-def test_task_marked_by_a_user_removes_its_job(state: str, phase: str, scene: Scene) -> None:
-    """In every phase, a task removes its job if a user marks the task as success or failed."""
+def test_job_of_a_task_marked_by_a_user_is_removed(state: str, phase: str, scene: Scene) -> None:
+    """In every phase, the job is removed if a user marks its task as success or failed."""
     scene.wait_for_phase()
     task = scene.task("train")
     path = f"/dags/{scene.dag_id}/dagRuns/{scene.run_id}/taskInstances/train"

@@ -45,7 +45,7 @@ def test_command_without_a_library_names_the_extra(
     assert error == "paceline: scipy, matplotlib are not installed here: pip install 'airflow-paceline[worker]'\n"
 
 
-def test_picture_without_matplotlib_names_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_error_for_missing_matplotlib_names_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(MissingLibraryError, match=r"matplotlib is not installed here: .*\[worker\]"):
         draw({}, tmp_path / "pace.png")

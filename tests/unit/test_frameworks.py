@@ -19,7 +19,7 @@ def test_each_library_has_a_training() -> None:
 
 
 @pytest.mark.parametrize("shortest_s", [20.0, 90.0])
-def test_steps_fill_the_shortest_time(shortest_s) -> None:
+def test_number_of_steps_fits_the_shortest_duration(shortest_s) -> None:
     steps = step_count(shortest_s, PROBE)
     assert steps % EPOCHS == 0
     assert shortest_s - EPOCHS / 20.0 < predicted_s(steps, PROBE) <= shortest_s

@@ -103,7 +103,7 @@ def test_missed_promise_fails_only_a_strict_run(fake_outcomes, tmp_path, capsys)
     assert run_benchmark(tmp_path, "--strict", "--only", "one") == (0, {"one": "met"})
 
 
-def test_interrupted_run_is_resumed_and_the_run_after_it_starts_again(fake_outcomes, tmp_path) -> None:
+def test_interrupted_run_is_resumed_and_the_run_after_it_starts_afresh(fake_outcomes, tmp_path) -> None:
     fake_outcomes["two"] = KeyboardInterrupt()
     with pytest.raises(FileNotFoundError):
         run_benchmark(tmp_path)

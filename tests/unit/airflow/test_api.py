@@ -70,7 +70,7 @@ def test_errors_other_than_a_locked_database_are_raised_immediately(api, server,
     assert server.requests == 1
 
 
-def test_page_of_another_server_is_an_error(api, server):
+def test_web_page_instead_of_json_is_an_error(api, server):
     server.responses = [(200, b"<!doctype html>")]
     with pytest.raises(
         AirflowApiError, match="/api/v2/dags/some: expected JSON, but the URL does not lead to Airflow's API"

@@ -36,7 +36,7 @@ def test_status_lists_running_jobs_of_all_pages(monkeypatch, capsys, tasks, page
     assert [line.split()[1] for line in shown] == [f"run-{number}" for number in range(tasks)]
 
 
-def test_invalid_url_is_an_error_that_names_it(monkeypatch, capsys):
+def test_error_for_an_invalid_url_names_the_url(monkeypatch, capsys):
     monkeypatch.setenv("PACELINE_AIRFLOW_TOKEN", "a token")
     assert cli.main(["status", "--url", "http://localhost:port"]) == 1
     assert "--url: got 'http://localhost:port', expected a reachable Airflow" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Reservations pay for every change of devices, and fast planning reserves the same as planning span by span."""
+"""Reservations include a pause per change of devices, and fast planning reserves the same as planning span by span."""
 
 import random
 from bisect import bisect_left
@@ -116,7 +116,7 @@ def test_earliest_end_of_stair_contains_each_pause():
     assert ends_s == {1: 200.0, 2: 160.0}
 
 
-def test_pause_that_is_not_over_counts_for_the_deadline():
+def test_rest_of_a_pause_is_included_in_the_planned_end():
     job = ClusterJob("a", 0.0, 92.0, ONE, deadline_s=100.0, held=Placement("pool", 1), since_s=0.0, speed=0.0)
     late = {
         now_s: OnTime(change_s=change_s).allocate([job], [Node("pool", 1)], now_s, rescale=True).late
@@ -154,7 +154,7 @@ def test_schedules_are_the_same_as_planned_span_by_span(seed, number, pause_s):
         assert simulate(arrivals, 8, pause_s) == fast
 
 
-def test_exact_times_end_spans_among_many_deadlines():
+def test_exact_times_are_ends_of_spans_even_among_many_deadlines():
     deadlines_s = [100.0 + number for number in range(2000)]
     exact_s = [1500.25, 1777.75]
     spans = Spans(0.0, deadlines_s, exact_s)
@@ -168,7 +168,7 @@ def test_tolerance_of_a_deadline_does_not_grow_with_the_time_since_the_epoch():
     assert spans.last_end_s(now_s + 30.0) == now_s + 30.0
 
 
-def test_devices_that_are_free_later_count_from_then_on():
+def test_devices_that_become_free_later_count_from_then_on():
     curve, deadlines_s = SpeedUpCurve(Speeds.linear(4)), [100.0]
     later = Node("pool", 0, later=((60.0, 4), (-1.0, 4)))
     reservation = Capacity(later, 0.0, deadlines_s).fit(curve, 100.0, 100.0)
@@ -185,7 +185,7 @@ def test_kept_reservation_uses_the_devices_of_its_last_run_and_not_its_maximum()
     assert not capacity.is_overbooked
 
 
-def test_job_with_infinite_deadline_is_like_a_job_without_one():
+def test_job_with_infinite_deadline_is_planned_like_a_job_without_one():
     jobs = [ClusterJob(f"j{n}", 0.0, 30.0, TWO, deadline_s=20.0) for n in range(2)]
     endless = ClusterJob("endless", 0.0, 30.0, TWO, deadline_s=float("inf"))
     allocation = OnTime(change_s=0.0).allocate([*jobs, endless], [Node("pool", 4)], 0.0, rescale=True)

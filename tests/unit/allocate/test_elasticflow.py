@@ -173,7 +173,7 @@ def test_admitted_jobs_are_never_late_and_devices_never_exceed_the_pool(rows, pa
     assert not any(one.met or one.accepted for one in outcomes if one.status == "rejected")
 
 
-def test_overhead_of_elasticflow_stops_all_running_jobs_at_each_decision():
+def test_elasticflow_with_overhead_stops_all_running_jobs_at_each_decision():
     arrivals = [
         Arrival("a", 0.0, 100.0, {"device": Speeds.linear(1)}),
         Arrival("b", 20.0, 10.0, {"device": Speeds.linear(1)}),

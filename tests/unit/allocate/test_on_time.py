@@ -134,7 +134,7 @@ def test_promises_are_kept_if_work_is_slightly_underestimated(factor, kept):
     )
 
 
-def test_job_planned_after_a_slightly_late_one_does_not_end_other_promises():
+def test_job_planned_after_a_slightly_late_one_breaks_no_other_promises():
     one_device, pool = {"device": Speeds.linear(1)}, Node("pool", 2)
     policy = OnTime(change_s=0.0, keep_promises=True)
     late, tight = (
@@ -150,7 +150,7 @@ def test_job_planned_after_a_slightly_late_one_does_not_end_other_promises():
         assert set(allocation.placements) == {"late", "tight"}, "the new job starts after the late one"
 
 
-def test_distant_deadline_does_not_make_near_ones_late():
+def test_job_with_distant_deadline_does_not_make_urgent_jobs_late():
     """Three jobs take turns on four devices, which needs spans that are short beside their common deadline."""
     four = {"device": Speeds.linear(4)}
     jobs = [ClusterJob(f"hour {number}", 0.0, 4750.0, four, deadline_s=3600.0) for number in range(3)]

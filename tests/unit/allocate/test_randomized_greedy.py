@@ -169,7 +169,7 @@ def test_published_search_moves_job_for_any_decrease_of_objective():
     assert changes[LeastCost] < changes[RandomizedGreedy] / 2
 
 
-def test_published_search_builds_the_requested_number_of_schedules_and_the_other_limits_its_time(monkeypatch):
+def test_randomized_greedy_builds_the_requested_number_of_schedules_and_least_cost_limits_its_time(monkeypatch):
     arrivals, nodes = heterogeneous_workload(20, seed=1)
     jobs = [waiting_job(one.name, one.work, one.deadline_s, one.weight, one.speeds) for one in arrivals]
     built = []

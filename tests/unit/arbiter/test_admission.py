@@ -60,7 +60,7 @@ def test_job_that_cannot_run_on_pool_is_rejected():
         check_admission(ClusterJob("a", 0.0, 1.0, {"gpu": Speeds.linear(1)}), [], POOL, 0.0)
 
 
-def test_warm_up_during_the_reservations_of_promised_jobs_harms_them():
+def test_warm_up_during_the_reservations_of_promised_jobs_makes_them_late():
     first = ClusterJob("first", 0.0, 400.0, {"device": Speeds((2,), (2.0,))}, deadline_s=500.0)
     second = ClusterJob("second", 0.0, 400.0, {"device": Speeds.linear(2)}, deadline_s=450.0)
     # By deadline, the second job would run first, on one device, and the first job would be late.

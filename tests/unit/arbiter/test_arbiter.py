@@ -183,7 +183,7 @@ def test_all_jobs_finish_under_every_policy_for_one_pool(policy) -> None:
 
 @pytest.mark.parametrize("policy", [OnTime, RollingHorizon, Greedy, Growing, edf, fifo, priority])
 @pytest.mark.parametrize("shared", [True, False])
-def test_jobs_that_hold_more_devices_than_the_pool_has_shrink_under_every_policy(policy, shared) -> None:
+def test_every_policy_shrinks_jobs_that_hold_more_devices_than_the_pool_has(policy, shared) -> None:
     ceiling = Ceiling(3.0, 1) if shared else None  # of an arbiter with a larger pool; other jobs start without one
     first = DeviceRequest(
         "first", "training", 0, 900, 0, 9, 1, 3, 1, held=3.0, applied_grant=1 if shared else 0, ceiling=ceiling,
@@ -324,7 +324,7 @@ def test_devices_of_jobs_in_warm_up_are_planned_from_the_end_of_the_warm_up(work
     assert grants["waits"].fits is fits
 
 
-def test_assumed_work_of_a_job_in_warm_up_does_not_displace_a_promise_from_the_admission() -> None:
+def test_admission_keeps_promises_despite_the_assumed_work_of_a_job_in_warm_up() -> None:
     new = DeviceRequest("new", "starting", 0, 500, 0, 0, 1, 2, 1, 2.0, 1, Ceiling(2.0, 1), None)
     promised = DeviceRequest(
         "promised", "paused", 0, 560, 0, 0, 2, 2, 1, 0.0, 1, Ceiling(0.0, 1, deadline_s=560.0, fits=True),
@@ -409,7 +409,7 @@ def test_job_without_deadline_gets_spare_devices():
     assert alone[0].ceiling.devices == pytest.approx(2.0), "even while its remaining work is unknown"
 
 
-def test_policy_gets_jobs_in_order_of_arrival_with_the_times_of_their_starts():
+def test_policy_gets_jobs_in_order_of_arrival_with_their_start_times():
     class RecordingGreedy(Greedy):
         def allocate(self, jobs, nodes, now_s, *, rescale):
             seen.extend((job.name, job.started_s) for job in jobs)

@@ -156,7 +156,7 @@ def test_ceiling_of_user_counts_once_the_job_reports_it() -> None:
     assert _device_request("a", held=0.5, shared=False, applied_ceiling=0.5, ceiling=Ceiling.read(0.5)).committed == 0.5
 
 
-def test_sample_from_before_a_raised_ceiling_does_not_confirm_the_lowered_one() -> None:
+def test_sample_older_than_a_raised_ceiling_does_not_confirm_a_later_lower_ceiling() -> None:
     before = {"held": 1.0, "shared": False, "applied_ceiling": 1.0, "applied_grant": 1}
     (raised,) = next_grants([_device_request("a", **before, ceiling=Ceiling(1.0, 1))], {"a": DesiredCeiling(2.0)}, POOL)
     # The job now uses two devices, but its last sample is older. Then the ceiling is lowered again.

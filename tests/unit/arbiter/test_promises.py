@@ -1,4 +1,4 @@
-"""An arbiter, or the next one, never drops a deadline that was promised, whatever new jobs need."""
+"""Neither an arbiter nor its successor ever drops a promised deadline, whatever new jobs need."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_restart_after_an_admission_keeps_every_promise_that_the_plan_keeps(earl
     assert promised & set(arbiter._on_time) <= on_time(Arbiter(DEVICES, quantum=1), requests, 0.0)
 
 
-def test_admission_assumes_no_finer_spans_than_the_plan_which_contains_late_jobs() -> None:
+def test_admission_assumes_no_finer_spans_than_a_plan_that_contains_late_jobs() -> None:
     arbiter, requests = Arbiter(DEVICES, quantum=1), []
     jobs = [
         (2, 6, 0, 1769, 590, 1.0),
@@ -163,7 +163,7 @@ def test_next_arbiter_plans_a_promise_in_the_gaps_of_an_earlier_one_with_a_later
     assert set(restarted._on_time) == {"first", "second"}
 
 
-def test_next_arbiter_keeps_the_devices_of_a_job_whose_end_a_later_promise_awaits() -> None:
+def test_next_arbiter_keeps_the_devices_of_a_job_on_whose_end_a_later_promise_depends() -> None:
     arbiter = Arbiter(4, quantum=1)
     (first,) = answered(arbiter, [a_waiting_job("first", 180, 1, 4, 640.0)])
     first = replace(first, state="training", held=4.0, applied_grant=first.ceiling.grant)
@@ -176,7 +176,7 @@ def test_next_arbiter_keeps_the_devices_of_a_job_whose_end_a_later_promise_await
     assert set(restarted._on_time) == {"first", "second"}
 
 
-def test_admission_promises_only_devices_beside_the_reservations_that_do_not_fit_by_deadline() -> None:
+def test_admission_respects_reservations_that_do_not_fit_in_order_of_deadline() -> None:
     arbiter, requests = Arbiter(2, quantum=1), []
     for new in (a_waiting_job("first", 500, 2, 2, 400.0), a_waiting_job("second", 450, 1, 2, 400.0)):
         requests = answered(arbiter, [*requests, new])
@@ -209,7 +209,7 @@ def test_admission_ignores_the_reservation_of_a_promised_job_that_should_have_en
 
 
 @pytest.mark.parametrize("seed", [1, 3, 5])
-def test_every_job_that_is_admitted_before_the_next_decision_is_then_planned(seed: int) -> None:
+def test_next_decision_plans_every_job_that_was_admitted_before_it(seed: int) -> None:
     draw, arbiter, requests = random.Random(seed), Arbiter(4, quantum=1), []
     for number in range(60):  # admitted in three steps
         low = draw.choice([1, 1, 2, 3])
@@ -227,7 +227,7 @@ def test_every_job_that_is_admitted_before_the_next_decision_is_then_planned(see
     assert promised <= set(restarted._on_time)
 
 
-def test_admission_knows_a_promise_for_which_a_lost_job_left_no_room() -> None:
+def test_admission_considers_a_promise_for_which_a_lost_job_left_no_room() -> None:
     promised = replace(
         a_waiting_job("promised", 100, 2, 2, 180.0),
         ceiling=Ceiling(0.0, 1, deadline_s=100.0, fits=True, earliest_s=90.0),

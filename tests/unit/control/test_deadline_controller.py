@@ -92,7 +92,7 @@ def test_allocation_does_not_exceed_what_the_job_can_use(usable, d_c):
 
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("usable", [1.2, 1.45, 1.7])
-def test_plan_expects_no_speed_from_cores_that_the_job_cannot_use(usable, seed):
+def test_plan_expects_no_speed_up_from_cores_that_the_job_cannot_use(usable, seed):
     """Cores that the job cannot use add no speed, even if the speed-up exponent predicts more speed."""
     plant = Plant(340, 0.24, lambda cores: cores**0.9, startup_s=3.0, tail_s=1.0, noise=0.05, usable_devices=usable)
     first = DeadlineController(Limits(2.0, 2.0), deadline_s=1e4)

@@ -120,7 +120,7 @@ def test_categorical_column_of_any_type_is_compared_as_labels() -> None:
         assert (feature(report, name).kind, feature(report, name).effect) == ("categorical", 0.0)
 
 
-def test_increase_of_missing_values_is_drift() -> None:
+def test_increase_in_missing_values_is_drift() -> None:
     current = window(1)
     current.loc[:149, "temp"] = np.nan
     report = compare(window(0), current)
@@ -220,7 +220,7 @@ def test_infinite_values_are_rejected_with_column_window_and_count() -> None:
     )
 
 
-def test_largest_number_as_a_missing_value_is_rejected_because_means_would_overflow() -> None:
+def test_largest_float_in_place_of_a_missing_value_is_rejected_because_means_would_overflow() -> None:
     current = window(1)
     current.loc[[3, 7], "temp"] = -sys.float_info.max
     with pytest.raises(InvalidInputError, match=r"^temp: got -1\.79.*e\+308, .*\(2 of 500 rows of the current window"):

@@ -1,4 +1,4 @@
-"""A rise of the error is detected and located as concept drift. Noise and an improved model are not drift."""
+"""A rise in the error is detected and located as concept drift. Noise and an improved model are not drift."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def make_scores(seed: int, n: int, *, positives: float, skill: float) -> pd.Data
     return pd.DataFrame({"temp": rng.normal(size=n), "predicted": predicted, "late": late})
 
 
-def test_rise_of_the_error_is_drift_with_its_position() -> None:
+def test_rise_in_the_error_is_drift_with_its_position() -> None:
     current = make_predictions(1, 2000, wrong_share=0.1, wrong_share_later=0.4)
     report, concept = compare_predictions(make_predictions(0, 1000, wrong_share=0.1), current, time="day")
     assert report.verdict == "drift"
@@ -273,7 +273,7 @@ def test_threshold_decides_which_probabilities_are_class_1() -> None:
 
 @pytest.mark.parametrize(("positives", "rows"), [(0.05, 3000), (0.01, 8000)])
 @pytest.mark.parametrize("error", ["auto", "brier", "log_loss", "auc"])
-def test_fall_of_the_auc_is_drift_with_few_positives(error: ErrorKind, positives: float, rows: int) -> None:
+def test_fall_in_the_auc_is_drift_even_with_few_positives(error: ErrorKind, positives: float, rows: int) -> None:
     reference = make_scores(0, rows, positives=positives, skill=1)
     current = make_scores(1, rows, positives=positives, skill=0.06)
     report, concept = compare_predictions(reference, current, settings=DriftSettings(error=error))
@@ -307,7 +307,7 @@ def test_ranking_error_does_not_depend_on_the_share_of_positives() -> None:
     assert (concept.verdict, concept.error_current) == ("no drift", 0.0)
 
 
-def test_rise_of_the_ranking_error_is_located_for_either_class() -> None:
+def test_rise_in_the_ranking_error_is_located_for_either_class() -> None:
     """In the second half of the current window, the scores of one class are those of the other class."""
     reference = make_scores(0, 6000, positives=0.05, skill=1)
     for label in (0, 1):

@@ -1,4 +1,4 @@
-"""Columns of arrays are embeddings: a classifier finds drift of their vectors, and seldom raises a false alarm."""
+"""Columns of arrays are embeddings: a classifier finds drift in their vectors and seldom raises a false alarm."""
 
 from __future__ import annotations
 

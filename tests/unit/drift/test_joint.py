@@ -48,7 +48,7 @@ def test_equal_windows_have_no_joint_drift() -> None:
         ({"same_kind": 0.1}, "a classifier distinguishes the windows"),
     ],
 )
-def test_change_of_a_dependence_is_joint_drift(change: dict[str, float], reason: str) -> None:
+def test_change_in_a_dependence_is_joint_drift(change: dict[str, float], reason: str) -> None:
     report = compare(make_frame(0), make_frame(1, **change))  # type: ignore[arg-type]
     assert (report.verdict, report.drifted_features, report.drifted_parts) == ("drift", [], ["(joint)"])
     assert report.summary()["joint_drift"] is True
@@ -58,7 +58,7 @@ def test_change_of_a_dependence_is_joint_drift(change: dict[str, float], reason:
 
 
 @pytest.mark.parametrize("change", DEPENDENCES.values(), ids=DEPENDENCES)
-def test_change_of_a_dependence_is_found_in_few_rows(change: Any) -> None:
+def test_change_in_a_dependence_is_found_in_few_rows(change: Any) -> None:
     rng = np.random.default_rng(0)
     reference, current = dependent_features(rng, 5000), dependent_features(rng, 1000)
     assert compare(reference, change(current, rng)).drifted_parts == ["(joint)"]
@@ -75,7 +75,7 @@ def resting(rng: np.random.Generator, rows: int) -> Frame:
     "make", [resting, lambda rng, rows: pd.DataFrame(rng.normal(size=(rows, 4)), columns=[*"abcd"])]
 )
 @pytest.mark.parametrize("repeated", ["reference", "current"])
-def test_repeated_rows_are_no_joint_drift(repeated: str, make: Any) -> None:
+def test_repeated_rows_are_not_joint_drift(repeated: str, make: Any) -> None:
     rng = np.random.default_rng(0)
     windows = {"reference": make(rng, 4000), "current": make(rng, 3000)}
     windows[repeated] = pd.concat([windows[repeated], windows[repeated][:1500]], ignore_index=True)

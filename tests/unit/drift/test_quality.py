@@ -137,7 +137,7 @@ def test_drift_of_the_other_columns_of_broken_data_is_reported_but_is_not_the_ve
     assert (report.verdict, report.drifted_features) == ("bad data", ["temp"])
 
 
-def test_column_without_values_by_chance_is_no_problem() -> None:
+def test_column_that_has_no_values_by_chance_is_not_a_problem() -> None:
     rng = np.random.default_rng(0)
     rare = np.where(rng.random(500) < 0.995, np.nan, 1.0)
     assert kinds(compare(window(0, rare=rare), window(1, rare=np.nan))) == []
@@ -170,7 +170,7 @@ def test_new_column_is_reported_but_does_not_prevent_training() -> None:
     assert compare(window(0), window(1, sensor=1.0), columns=["temp"]).quality == ()
 
 
-def test_rise_of_missing_values_is_reported_beside_drift_and_a_fall_is_not() -> None:
+def test_rise_in_missing_values_is_reported_alongside_drift_and_a_fall_is_not() -> None:
     gaps = window(1)
     gaps.loc[:149, "temp"] = np.nan
     report = compare(window(0), gaps)
@@ -190,7 +190,7 @@ def test_values_outside_the_range_of_the_reference_are_a_problem() -> None:
     assert check(current, range_threshold=0.05).quality == ()
 
 
-def test_new_categories_are_named_and_bounded() -> None:
+def test_new_categories_are_named_in_a_bounded_list() -> None:
     current = window(1)
     current.loc[:39, "carrier"] = "typo"
     current.loc[40:60, "carrier"] = [f"T{number}" for number in range(21)]
@@ -223,7 +223,7 @@ def test_missing_labels_do_not_make_rows_duplicates() -> None:
         assert kinds(report) == []
 
 
-def test_columns_with_few_values_have_equally_many_duplicates_in_windows_of_any_size() -> None:
+def test_duplicates_in_columns_with_few_values_are_not_a_problem_in_windows_of_any_size() -> None:
     def few(seed: int, n: int) -> pd.DataFrame:
         rng = np.random.default_rng(seed)
         return pd.DataFrame({"hour": rng.integers(0, 24, n), "day": rng.integers(0, 366, n)})
@@ -285,7 +285,7 @@ def test_age_without_a_time_column_or_times_is_rejected() -> None:
 # --- settings and report ---------------------------------------------------------------------------------------
 
 
-def test_kinds_can_be_ignored_or_made_severe() -> None:
+def test_kinds_of_problem_can_be_ignored_or_made_severe() -> None:
     lacking = window(1).drop(columns="temp")
     assert check(lacking, ignored=["missing column"]).verdict == "no drift"
     report = check(lacking, severe=[])

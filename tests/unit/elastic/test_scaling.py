@@ -99,7 +99,7 @@ def test_workers_with_idle_cores_increase_in_number():
     assert "cores are used: 2 more workers" in step.reason
 
 
-def test_saturated_link_adds_a_parameter_server():
+def test_parameter_server_is_added_for_a_saturated_link():
     step = first_step_kind(KINDS["network"], TeamConfiguration((0.2,), (1.0,) * 16))
     assert (step.kind, len(step.configuration.servers)) == ("server", 2)
     assert step.reason.startswith("network of ps-0 at 9")
@@ -120,7 +120,7 @@ def test_step_without_gain_is_reverted_and_not_repeated():
     assert scaling.configuration == TeamConfiguration((0.9,), (1.0, 1.0))
 
 
-def test_busy_link_adds_a_server_and_a_worker_together():
+def test_server_and_worker_are_added_together_for_a_busy_link():
     def speed(now: TeamConfiguration) -> float:
         return 6.0 if len(now.servers) > 1 and len(now.workers) > 2 else 5.0
 
@@ -201,7 +201,7 @@ def test_minimum_cores_of_servers_do_not_limit_workers():
     assert reassign(now, used, 10.0, Options(), Floors(server=1.0)) == now, "an idle node at its floor gets no cores"
 
 
-def test_server_below_one_core_keeps_cores_that_its_batches_need():
+def test_server_with_less_than_one_core_keeps_enough_for_its_batches():
     def server_cores_after(now: TeamConfiguration, worker: float, speed: float) -> float:
         used = {"ps-0": 0.1, "worker-0": worker, "worker-1": worker}
         return reassign(now, used, speed, Options(), Floors()).servers[0]

@@ -62,7 +62,7 @@ def test_mapped_tasks_have_different_keys():
     assert _task_key(job_row(map_index=3)) == "night r1 train[3]"
 
 
-def test_lost_task_counts_with_its_whole_grant_and_other_tasks_with_reported_devices():
+def test_whole_grant_is_committed_for_a_lost_task_and_reported_devices_for_other_tasks():
     assert _to_request("a", job_row(), "on_time") is None
     granted = Ceiling(0.5, 3, max_devices=1.0).to_json()
     unreported = _to_request("a", job_row(ceiling=granted), "on_time")

@@ -94,7 +94,7 @@ def evaluate_directly(evaluate: Task, monkeypatch: pytest.MonkeyPatch) -> Task:
     return evaluate
 
 
-def test_first_challenger_is_scored_and_registered_as_better_than_none(
+def test_first_challenger_is_scored_and_registered_as_better_if_there_is_no_champion(
     evaluate: Task, registry: FileRegistry, process_runtime_root: Path
 ) -> None:
     result = evaluate(0.7, data_window={"windows": ["2013-07"]}, lineage={"drift_report": "s3://reports/1.json"})
@@ -158,7 +158,7 @@ def test_direction_of_the_metric_decides_which_model_is_better(
     assert (result["improvement"] > 0) is better
 
 
-def test_score_with_the_name_loss_is_compared(evaluate: Task, registry: FileRegistry, tmp_path: Path) -> None:
+def test_score_named_loss_is_compared(evaluate: Task, registry: FileRegistry, tmp_path: Path) -> None:
     script = tmp_path / "loss.py"
     script.write_text(RESAMPLED.replace("report(auc=", "report(loss=").replace("ROWS", "300"))
     arguments = {"script": str(script), "metric": "loss", "greater_is_better": False}

@@ -1,4 +1,4 @@
-"""The paired bootstrap: error rates of simulated evaluations, and the bounds of the summary that decides."""
+"""The paired bootstrap: error rates of simulated evaluations, and the summary on which a promotion depends."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_confidence_is_the_share_of_resamples_rounded_down(improvements: list[fl
     assert (reached == 1) == (share == 1)
 
 
-def test_equal_models_have_no_confidence_at_all() -> None:
+def test_confidence_is_zero_for_equal_models() -> None:
     summary = summarise(collect(50, [0.7] * 100), collect(50, [0.7] * 100), greater_is_better=True)
     assert summary is not None
     assert confidence(summary["quantiles"], 0.0) == 0.0

@@ -113,7 +113,7 @@ def test_sensor_without_a_result_reports_only_its_windows(windows: Path) -> None
     assert (found.outputs, found.run_facets) == ([], {})
 
 
-def test_champion_and_stored_rows_of_a_check_are_the_datasets_of_other_tasks(windows: Path) -> None:
+def test_champion_and_stored_rows_have_the_same_dataset_names_in_all_tasks(windows: Path) -> None:
     registry = windows / "registry"
     champion = {"model": "churn", "registry": str(registry), "report_dir": str(windows / "reports")}
     first = _lineage_of(_check(reference="champion", current=f"{windows}/calm.parquet", **champion))

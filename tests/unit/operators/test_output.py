@@ -47,7 +47,7 @@ def test_remote_output_is_replaced_in_place(existing: bool, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("name", ["model[1].pt", "best?", "all*"])
 @pytest.mark.parametrize("remote", [False, True])
-def test_names_of_output_are_no_patterns(name: str, remote: bool, tmp_path: Path) -> None:
+def test_names_of_output_are_not_patterns(name: str, remote: bool, tmp_path: Path) -> None:
     place = f"memory://models/{tmp_path.name}" if remote else str(tmp_path / "out")
     others = {"model1.pt": "other", "best1": "other", "all1": "other"}
     collect_output(job_with_output(**others), place)

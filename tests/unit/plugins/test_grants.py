@@ -154,7 +154,7 @@ def test_only_the_task_that_has_the_lease_stores_grants(database: Database) -> N
     assert database.write(second, database.read().version, ("a", 2.0), before=Ceiling(1.0, 1).to_json()) == [""]
 
 
-def test_arbiter_that_airflow_has_given_up_can_neither_store_grants_nor_take_the_lease(database: Database) -> None:
+def test_arbiter_whose_task_has_a_newer_try_can_neither_store_grants_nor_take_the_lease(database: Database) -> None:
     database.add_job("a")
     lost = database.add_task("arbiter")
     database.take(lost)
@@ -170,7 +170,7 @@ def test_arbiter_that_airflow_has_given_up_can_neither_store_grants_nor_take_the
     assert database.ceilings() == {}
 
 
-def test_grants_from_before_other_grants_are_not_stored(database: Database) -> None:
+def test_grants_older_than_the_stored_grants_are_not_stored(database: Database) -> None:
     database.add_job("a")
     database.add_job("b")
     arbiter = database.add_task("arbiter")

@@ -61,7 +61,7 @@ def profile():
     return DeviceProfile.fit("nano", simulate_measurements(points), ORIGIN, apps=["sift"])
 
 
-def test_error_of_learned_functions_is_about_the_noise_level(profile):
+def test_error_of_learned_functions_is_close_to_the_noise_level(profile):
     rows = {row["function"]: row for row in profile.report()}
     assert list(rows) == [*(one.name for one in FUNCTIONS), "EstExecTime[sift]"]
     assert all(row["mape_pct"] < 6 for row in rows.values()), rows

@@ -313,7 +313,7 @@ def test_modified_manifest_is_rejected(
         registry.version(name, 1)
 
 
-def test_metrics_may_have_any_name_and_number(
+def test_any_number_of_metrics_with_any_names_is_stored(
     mlflow_server: MlflowServer, registry: MlflowRegistry, name: str, tmp_path: Path
 ) -> None:
     metrics = {"recall@5": 0.5, "loss (val)": 0.25} | {f"metric {index}": index / 7 for index in range(1001)}

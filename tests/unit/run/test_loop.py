@@ -252,7 +252,7 @@ def test_next_try_resizes_the_job_to_the_stored_allocation_again(make_job, run):
     assert [devices for _, devices in job.resizes] == [1.0]
 
 
-def test_next_process_continues_control_without_a_jump_of_the_allocation(make_job, run):
+def test_next_process_continues_control_without_a_jump_in_the_allocation(make_job, run):
     job = make_job(core_s=95)
     state = MemoryState()
     job.actions = [(40, kill_process)]
@@ -300,7 +300,7 @@ def test_devices_counted_after_the_end_of_the_job_are_subtracted():
     assert allocation.device_s == 9.0
 
 
-def test_stop_request_precedes_the_end_of_the_stopped_job(make_job, run):
+def test_stop_request_takes_precedence_over_the_end_of_the_stopped_job(make_job, run):
     job, requests = make_job(core_s=60), []
     job.actions = [(10.3, lambda: (requests.append(True), job.kill(0)))]
     with pytest.raises(TaskStoppedError):

@@ -28,7 +28,7 @@ def test_job_is_preempted_when_it_loses_all_devices_and_resumed_by_a_grant(make_
     assert outcome.learned is None, "an interrupted run has no measurements for the next run"
 
 
-def test_sample_contains_its_grant_and_never_exceeds_it(make_job, run):
+def test_sample_contains_a_grant_and_its_devices_never_exceed_the_grant(make_job, run):
     later = [(10 * n, Ceiling(0.3 + 0.2 * (n % 3), n + 1)) for n in range(1, 12)]
     _, exchange = run(make_job(core_s=60), 100, Ceiling(0.5, 1), later=later)
     granted = {1: 0.5} | {ceiling.grant: ceiling.devices for _, ceiling in later}

@@ -1,4 +1,4 @@
-"""The end of a training task loses no trained work under faults, and leaves no job or key behind.
+"""A training task that ends loses no trained work despite faults, and leaves no job or key behind.
 
 The engine, the store and Airflow are simulated and inject faults.
 """

@@ -77,7 +77,7 @@ def test_start_time_survives_an_invalid_controller_state(task):
     assert began_s >= 30.0
 
 
-def test_passed_deadline_fails_the_run_with_on_infeasible_fail(task):
+def test_past_deadline_fails_the_run_with_on_infeasible_fail(task):
     task.settings = {"on_infeasible": "fail"}
     task.clock.sleep(60.0)
     with pytest.raises(DeadlineInfeasibleError, match=r"40\.0 s had passed before training started, at 60\.0"):

@@ -45,7 +45,7 @@ def test_reported_gpus_are_read_from_generic_resources_or_discovered_devices(
     assert gpus.reported_by(info) == ids
 
 
-def test_report_precedes_the_declared_number_which_precedes_the_device_files(
+def test_report_overrides_the_declared_number_which_overrides_the_device_files(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(gpus, "of_machine", lambda: ["0"])

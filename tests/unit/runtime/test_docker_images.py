@@ -42,7 +42,7 @@ class FakeEngine:
         ("dial tcp: lookup registry.example: no such host", RuntimeUnavailableError),
     ],
 )
-def test_failed_pull_is_unavailability_or_invalid_input(message: str, error: type[Exception]) -> None:
+def test_failed_pull_is_reported_as_unavailability_or_invalid_input(message: str, error: type[Exception]) -> None:
     progress = {"status": "Pulling fs layer"}
     engine: Any = FakeEngine([progress, {"error": message}, progress], [progress])
     images = Images(pull=True)

@@ -74,6 +74,6 @@ def test_output_is_read_after_a_restart_that_the_engine_does_not_confirm() -> No
     job.close()
 
 
-def test_repeated_removal_is_no_error() -> None:
+def test_repeated_removal_is_not_an_error() -> None:
     job = DockerJob(SilentEngine(), "c", max_output_bytes=1, tail=None)  # type: ignore[arg-type]
     job.remove()

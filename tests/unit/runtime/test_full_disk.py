@@ -51,7 +51,7 @@ def full_disk(launcher: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(module, "write_json", refuse)
 
 
-def test_end_of_a_job_is_recorded_in_the_space_of_its_usage(scratch: Scratch, job: ProcessJob) -> None:
+def test_end_of_a_job_is_recorded_in_the_space_of_its_usage_file(scratch: Scratch, job: ProcessJob) -> None:
     scratch.usage.write_text(json.dumps({"cpu_s": 1.0, "memory_bytes": 5, "measured_s": 2.0}).ljust(USAGE_BYTES))
     write_end(scratch, {"exit_code": 0, "cpu_s": 3.0, "finished_s": 9.0})
     assert (job.status().state, job.status().exit_code, job.usage().cpu_s) == ("exited", 0, 3.0)

@@ -97,7 +97,7 @@ def test_only_gpu_of_a_container_has_the_index_0(tmp_path: Path) -> None:
     assert gpus.of_machine(tmp_path) == ["0"]
 
 
-def test_jobs_get_different_gpus_and_a_third_job_none(machine: Machine) -> None:
+def test_two_jobs_get_different_gpus_and_a_third_job_gets_none(machine: Machine) -> None:
     first, second = machine.start("first", 1), machine.start("second", 1)
     assert [first_line(first), first_line(second)] == ["0 PCI_BUS_ID", "1 PCI_BUS_ID"]
     with pytest.raises(RuntimeUnavailableError, match=r"^gpus: got 1, expected at most 0, .* GPU 0, 1; free: none$"):

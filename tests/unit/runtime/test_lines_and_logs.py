@@ -78,7 +78,7 @@ def test_every_entry_is_returned_once_across_reconnects() -> None:
     assert got == entries
 
 
-def test_clock_set_back_loses_no_entry() -> None:
+def test_no_entry_is_lost_if_the_clock_is_set_back() -> None:
     position = ReadPosition()
     stamps = [timestamp(5000 + i) for i in range(5)] + [timestamp(1400 + i) for i in range(5)]
     assert position.is_new(2, timestamp(5000))
@@ -91,7 +91,7 @@ def test_clock_set_back_loses_no_entry() -> None:
 
 
 @pytest.mark.parametrize("zone", ["Z", "-05:00", "+05:30"])
-def test_engine_in_another_time_zone_has_no_changed_clock(zone: str) -> None:
+def test_another_time_zone_is_not_mistaken_for_a_changed_clock(zone: str) -> None:
     position = ReadPosition()
     assert position.is_new(1, timestamp(36_000))
     minutes = {"Z": 0, "-05:00": -300, "+05:30": 330}[zone]

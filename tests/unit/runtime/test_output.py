@@ -179,7 +179,7 @@ def test_mutually_linked_folders_are_copied_until_they_repeat(
     assert "'whole'" in caplog.text
 
 
-def test_chain_of_links_has_the_limit_of_the_kernel(collect: Collect, output: Path, tmp_path: Path) -> None:
+def test_chain_of_links_is_limited_as_in_the_kernel(collect: Collect, output: Path, tmp_path: Path) -> None:
     write_files(output, l0="end")
     for number in range(1, 51):
         (output / f"l{number}").symlink_to(f"l{number - 1}")

@@ -107,7 +107,7 @@ def test_max_age_without_a_time_column_is_rejected_when_the_dag_is_parsed() -> N
         DriftSensor(task_id="drift", reference="a.csv", current="b.csv", settings=settings)
 
 
-def test_age_of_rows_counts_from_the_run_of_a_scheduled_sensor(tmp_path: Path) -> None:
+def test_age_of_rows_is_relative_to_the_date_of_a_scheduled_run(tmp_path: Path) -> None:
     current = write(tmp_path / "current.parquet", seed=1)
     settings = DriftSettings(quality=QualitySettings(max_age_s=86_400))
 
@@ -136,10 +136,10 @@ def test_deferred_sensor_fails_on_bad_data(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("deferrable", [True, False])
 @pytest.mark.parametrize(("option", "expected"), [("never_fail", AirflowSkipException), ("soft_fail", BadDataError)])
-def test_sensor_skips_bad_data_on_request_wherever_it_waits(
+def test_sensor_skips_on_bad_data_if_requested_with_or_without_deferral(
     tmp_path: Path, deferrable: bool, option: str, expected: type[Exception]
 ) -> None:
-    """Bad data is no soft failure: it is neither a timeout nor an error that every retry would repeat."""
+    """Bad data is not a soft failure: it is neither a timeout nor an error that every retry would repeat."""
     current = write(tmp_path / "current.parquet", seed=1)
     task, sensor = Task(), make_sensor(tmp_path, current, deferrable=deferrable, **{option: True})
     if not deferrable:

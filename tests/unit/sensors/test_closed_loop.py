@@ -146,7 +146,7 @@ def test_drift_starts_no_training_while_an_earlier_run_trains(tmp_path: Path) ->
     assert production.run_day(14)
 
 
-def test_rise_of_the_error_whose_labels_are_a_week_late_leads_to_one_training(tmp_path: Path) -> None:
+def test_rise_in_the_error_leads_to_one_training_if_labels_are_a_week_late(tmp_path: Path) -> None:
     # The new champion predicts from the day after its training on. Its predecessor's wrong predictions get their
     # labels for a week after that, and leave the window of two weeks after another week.
     rows = make_rows(60, error_days=(10, 20))

@@ -75,7 +75,7 @@ def test_report_folder_is_equal_for_retries_and_distinct_for_mapped_tasks(tmp_pa
     assert run_folder(mapped) == ["retrain", "r", "drift", "3"]
 
 
-def test_report_folders_of_dags_with_names_in_another_script_are_distinct(tmp_path: Path) -> None:
+def test_report_folders_of_dags_with_chinese_names_are_distinct(tmp_path: Path) -> None:
     folders = {str(_folder(str(tmp_path), name, "run", "drift")) for name in ("流失模型", "价格模型", "___")}
     assert len(folders) == 3
 

@@ -78,7 +78,7 @@ SHORT = DriftReport("not enough data", "", 500, 3)
         ([SHORT, make_report("temp"), SHORT, make_report("temp")], [1]),
     ],
 )
-def test_drift_fires_once(checks: list[DriftReport], fired: list[int]) -> None:
+def test_trigger_fires_once_per_drift(checks: list[DriftReport], fired: list[int]) -> None:
     assert fired_checks(checks) == fired
 
 
@@ -97,14 +97,14 @@ def test_state_of_a_different_check_is_ignored() -> None:
     assert fired_checks([make_report("temp")] * 3, digests="abb") == [0, 1]
 
 
-def test_lasting_drift_fires_again_only_after_the_cooldown() -> None:
+def test_trigger_fires_again_for_lasting_drift_only_after_the_cooldown() -> None:
     lasting = [make_report("temp"), *[make_report("temp", "wind")] * 5]
     assert fired_checks(lasting, cooldown_s=2.5 * 3600) == [0, 3]
     # A new champion resets the drifted parts, but not the cooldown.
     assert fired_checks(lasting, cooldown_s=2.5 * 3600, digests="abbbbb") == [0, 3]
 
 
-def test_model_without_a_champion_fires_once() -> None:
+def test_trigger_fires_once_for_a_model_without_a_champion() -> None:
     missing = DriftReport("no champion", "churn has no champion yet.", 0, 0)
     assert fired_checks([missing, missing, make_report(), make_report("temp")], digests="abcc") == [0, 1, 3]
 
@@ -127,7 +127,7 @@ def make_batch(number: int, rows: int, shift: float) -> pd.DataFrame:
     return pd.DataFrame({"temp": rng.normal(shift, 1, rows), "wind": rng.normal(0, 1, rows), "batch": number})
 
 
-def test_each_window_with_drift_fires_once_although_it_grows(tmp_path: Path) -> None:
+def test_trigger_fires_once_for_each_window_with_drift_although_it_grows(tmp_path: Path) -> None:
     growing = [make_batch(1, rows, 1.0) for rows in range(50, 1050, 100)]
     following = [make_batch(2, 300, 0.0), make_batch(3, 300, 1.0), make_batch(3, 600, 1.0)]
     assert windows_fired(tmp_path, growing + following) == [1, 11]

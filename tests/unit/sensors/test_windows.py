@@ -321,7 +321,7 @@ def test_window_is_described_on_one_line() -> None:
     assert len(describe("SELECT " + "x, " * 1000, None)) <= 300
 
 
-def test_csv_column_has_one_type_even_if_many_columns_accompany_it(tmp_path: Path) -> None:
+def test_csv_column_has_one_type_even_in_a_file_with_many_columns(tmp_path: Path) -> None:
     # pandas reads 100,000 rows of 31 columns in several blocks.
     codes = ["007"] * 99_999 + ["A7"]
     rest = ",1" * 30
@@ -344,7 +344,7 @@ def test_parquet_columns_with_numbers_as_names_are_compared(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("columns", [None, ["row"], ["row", "day", "batch"]])
-def test_index_of_pandas_with_times_or_that_is_named_is_a_column(tmp_path: Path, columns: list[str] | None) -> None:
+def test_pandas_index_that_is_named_or_contains_times_is_a_column(tmp_path: Path, columns: list[str] | None) -> None:
     days = pd.date_range("2030-01-01", periods=4)
     index = pd.MultiIndex.from_arrays([days, [1, 2, 3, 4]], names=["day", "batch"])
     pd.DataFrame({"row": [1.0, 2.0, 3.0, 4.0]}, index).to_parquet(tmp_path / "a.parquet")

@@ -83,7 +83,7 @@ def test_rejected_jobs_and_broken_promises_are_counted(tmp_path, capsys):
         (["modelarts", "--jobs", "0"], "--jobs: got 0"),
     ],
 )
-def test_invalid_input_is_reported_in_one_line(arguments, message, capsys):
+def test_invalid_input_is_reported_on_one_line(arguments, message, capsys):
     assert simulate(*arguments) == 1
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert message in line

@@ -9,8 +9,8 @@
 - ``gain``: training ends after the first epoch that improves the accuracy by less
 
 A file ``hold`` in the output folder pauses the script after the number of this worker's batches in the file (0 if
-empty). During the pause, the file ``held`` contains this number. So tests can produce both outcomes of a race at any
-machine speed.
+empty). During the pause, the file ``held`` contains this number. In this way, tests can produce both
+outcomes of a race at any machine speed.
 """
 
 import json

@@ -1,7 +1,8 @@
 """A training script for a GPU, started by ``test_gpu``: ``python on_gpu.py KILLED_AT``.
 
 A small network with batch normalisation and dropout, in half precision with a gradient scaler. The process kills itself
-in the batch KILLED_AT, unless that is 0 or already done. At the end it writes the state of all objects.
+in the batch KILLED_AT, unless KILLED_AT is 0 or this batch is already done. At the end it writes the state of
+all objects.
 """
 
 import os

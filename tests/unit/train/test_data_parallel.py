@@ -115,7 +115,7 @@ def test_no_process_trains_a_single_sample_with_batch_normalisation(run_plan):
     assert all(len(json.loads(indices)) > 1 for _, _, indices in resized.seen)
 
 
-def test_timeout_of_joining_does_not_limit_a_compilation_or_validation(run_plan):
+def test_join_timeout_does_not_limit_a_compilation_or_validation(run_plan):
     stopped = run_plan(wanted={"2": 2}, variant="timeout")
     assert stopped.text == ["an exchange may take 0:30:00", "ended on 4"]
 

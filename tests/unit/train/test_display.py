@@ -59,7 +59,7 @@ def test_no_empty_lines_are_printed():
     assert [line[:3] for line in run_training_code(code).stdout.splitlines()] == ["@pa", "0", "1", "2", "@pa"]
 
 
-def test_line_is_written_immediately_to_a_stream_without_attributes():
+def test_line_is_written_immediately_to_a_stream_that_accepts_no_attributes():
     class BareStream:
         __slots__ = ("flushed", "pieces")
 

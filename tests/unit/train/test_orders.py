@@ -104,7 +104,7 @@ def test_sampler_seeded_with_the_epoch_has_a_new_order_in_each_epoch(train_as_wo
     assert len(set(map(tuple, alone))) == EPOCHS
 
 
-def test_sample_order_may_exceed_the_longest_message(train_as_worker, monkeypatch):
+def test_sample_order_may_exceed_the_maximum_message_length(train_as_worker, monkeypatch):
     monkeypatch.setattr(peer, "_MAX_MESSAGE_BYTES", 1000)
     batches = train_as_worker(DataLoader(dataset(1000), 20, shuffle=True), epochs=1)
     assert sorted(index for batch in batches for index in batch) == list(range(1000))

@@ -375,7 +375,7 @@ def send_repeatedly(connections, sent, stop):
                 connection.sendall(sent)
 
 
-def test_server_ends_if_no_worker_connects_within_its_patience_time(start_training):
+def test_server_ends_if_no_worker_connects_within_patience_s(start_training):
     training = start_training("a", options=("--patience-s", "0.5"))
     assert training.server.wait_for_end() == 4
     assert "no worker for 0.5 s: giving up" in training.server.log

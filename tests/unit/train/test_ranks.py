@@ -182,7 +182,7 @@ def test_sharded_model_is_rejected(tmp_path):
         checkpoint(model=torch.nn.Sequential(sharded), path=tmp_path)
 
 
-def test_ranks_of_a_machine_divide_the_share_of_the_job(as_rank_1, tmp_path, monkeypatch):
+def test_ranks_on_a_machine_divide_the_share_of_the_job(as_rank_1, tmp_path, monkeypatch):
     (tmp_path / "control").write_text('{"devices": 3}')
     monkeypatch.setenv("PACELINE_CONTROL", str(tmp_path / "control"))
     assert CpuShare().read() == 1.5

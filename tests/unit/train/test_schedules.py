@@ -1,4 +1,4 @@
-"""A learning rate scheduler in a worker makes the steps of the whole training."""
+"""A learning rate scheduler in a worker takes the steps of the whole training."""
 
 import pytest
 import torch
@@ -82,7 +82,7 @@ def test_smaller_batches_than_those_of_the_script_do_not_run_ahead_of_the_schedu
         follower.end_batch(done // BATCHES, (half + 1) / 2, last=False)
 
 
-def test_second_end_of_an_epoch_makes_no_second_step():
+def test_repeated_end_of_an_epoch_causes_no_second_step():
     scheduler = make_scheduler(LinearLR, total_iters=EPOCHS)
     follower = FollowingScheduler(scheduler)
     for epoch, last in ((0, True), (0, True), (1, False), (0, True), (1, True)):  # the third end is of a revoked batch

@@ -83,7 +83,7 @@ def test_leave_ends_a_holder_that_has_no_server():
     join_thread(thread)
 
 
-def test_change_of_wrong_length_or_version_is_not_applied():
+def test_change_with_the_wrong_length_or_version_is_not_applied():
     training = make_joined_training("a", batch_size=4)
     assert training.next_message("a", 0)["kind"] == "order"
     training.start_epoch("a", 0, [0, 1, 2])

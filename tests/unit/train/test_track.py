@@ -56,7 +56,7 @@ def test_at_most_five_lines_are_written_a_second(job, clock):
     assert min(b - a for a, b in itertools.pairwise(moments_s)) >= 0.2 - 1e-9
 
 
-def test_each_slow_batch_is_reported_in_one_line(job, clock):
+def test_each_slow_batch_is_reported_on_one_line(job, clock):
     for _ in track(range(4)):
         clock.now_s += 30.0
     assert [line.done for line in job()] == [

@@ -1,4 +1,4 @@
-"""Fixtures: trainings by a boosting library, ended by signals, and a session without environment variables of a job."""
+"""Fixtures: training runs of a boosting library, ended by signals, and a session without a job's environment."""
 
 import json
 import os

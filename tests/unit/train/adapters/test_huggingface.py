@@ -56,7 +56,7 @@ def test_progress_counts_optimizer_steps_and_contains_what_the_trainer_logs(trai
 
 
 @pytest.mark.parametrize(("name", "steps"), [("stopped", 11), ("early stopping", 16), ("limited", 13)])
-def test_stop_by_paceline_or_the_library_ends_at_100_percent(trainings, name, steps):
+def test_training_stopped_by_paceline_or_the_library_ends_at_100_percent(trainings, name, steps):
     (progress,) = trainings[name].progress
     assert (progress[-1].event, progress[-1].done, progress[-1].total) == ("finish", steps, steps)
     assert len(trainings[name].seen) == steps

@@ -85,7 +85,7 @@ def train(callback, rounds=5, data=None, **options):
     )
 
 
-def test_second_training_of_a_process_has_its_own_checkpoint(tmp_path, restart_process):
+def test_second_training_in_a_process_has_its_own_checkpoint(tmp_path, restart_process):
     def script():
         restart_process()
         return [train(PacelineCallback(path=tmp_path), rounds).num_trees() for rounds in (3, 6)]

@@ -67,7 +67,7 @@ def test_progress_counts_optimizer_steps_and_contains_loss_and_metrics(trainings
 
 
 @pytest.mark.parametrize(("name", "batches"), [("stopped", 11), ("early stopping", 16)])
-def test_stop_by_paceline_or_the_library_ends_at_100_percent(trainings, name, batches):
+def test_training_stopped_by_paceline_or_the_library_ends_at_100_percent(trainings, name, batches):
     (progress,) = trainings[name].progress
     assert (progress[-1].event, progress[-1].done, progress[-1].total) == ("finish", batches, batches)
     assert len(trainings[name].seen) == batches

@@ -97,7 +97,7 @@ def test_worker_of_a_parameter_server_is_rejected(monkeypatch):
         checkpoint(SGDRegressor())
 
 
-def test_second_estimator_of_a_process_has_its_own_checkpoint(tmp_path, restart_process):
+def test_second_estimator_in_a_process_has_its_own_checkpoint(tmp_path, restart_process):
     expected = [train("sgd"), train("forest")]
     for killed in (1, 3):
         restart_process()
@@ -107,7 +107,7 @@ def test_second_estimator_of_a_process_has_its_own_checkpoint(tmp_path, restart_
     assert [train("sgd", tmp_path), train("forest", tmp_path)] == expected
 
 
-def test_second_estimator_of_a_loop_is_rejected_in_a_job(tmp_path, monkeypatch):
+def test_second_estimator_in_a_loop_is_rejected_in_a_job(tmp_path, monkeypatch):
     monkeypatch.setenv("PACELINE_OUTPUT", str(tmp_path))
     checkpoint(SGDRegressor(), path=tmp_path)
     with pytest.raises(RuntimeError, match="called twice before the loop"):

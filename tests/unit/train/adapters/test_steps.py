@@ -75,7 +75,7 @@ def test_finished_training_is_not_repeated(tmp_path, restart_process, shown):
     assert shown.events[-1] == ("finish", TOTAL, TOTAL)
 
 
-def test_stop_early_ends_training_also_after_a_restart(tmp_path, restart_process, shown):
+def test_stop_early_also_ends_training_after_a_restart(tmp_path, restart_process, shown):
     assert FakeLibrary(tmp_path).train({2: stop_early}) == [0, 1, 2]
     assert shown.events[-1] == ("finish", 3, 3)
     restart_process()

@@ -70,7 +70,7 @@ def test_progress_counts_rounds_and_continues_after_a_restart(results):
     assert set(last.metrics) == {"train_rmse", "valid_rmse"}
 
 
-def test_progress_ends_with_the_rounds_of_early_stopping(results):
+def test_progress_ends_at_100_percent_when_early_stopping_ends_training(results):
     last = results["patience-killed"].progress[-1][-1]
     assert (last.event, last.done) == ("finish", results["patience"].model[1])
     assert last.percent == 100
@@ -80,7 +80,7 @@ def train(callback, rounds=5, **options):
     return xgboost.train({"nthread": 1}, xgboost.DMatrix(*DATA), rounds, callbacks=[callback], **options)
 
 
-def test_second_training_of_a_process_has_its_own_checkpoint(tmp_path, restart_process):
+def test_second_training_in_a_process_has_its_own_checkpoint(tmp_path, restart_process):
     def script():
         restart_process()
         return [train(PacelineCallback(path=tmp_path), rounds).num_boosted_rounds() for rounds in (3, 6)]

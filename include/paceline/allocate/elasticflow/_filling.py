@@ -199,7 +199,7 @@ class Pool:
         return index
 
     def _share(self, demand: Demand, starts_s: list[float], counts: Iterable[int], until_s: float) -> Share | None:
-        """Return the share with these counts if it completes the work by ``until_s``, a time before the deadline."""
+        """Return the share with these counts if it completes the work by ``until_s``, which is at most the deadline."""
         left, rounding = max(demand.work, _ROUNDING), max(demand.work, _ROUNDING) * _ROUNDING
         speed_of, before, pause_s = demand.curve.speed_of, demand.held, demand.pause_left_s
         begins_s: list[float] = []

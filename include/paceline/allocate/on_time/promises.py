@@ -19,8 +19,9 @@ def plan_with_promises(planner: Planner, feasible: Sequence[int], last: Mapping[
 
     The promised jobs are planned anew in deadline order. If they do not all fit then, because the new numbers of
     devices divide the pool less well, each keeps its last reservation. If that does not suffice either, because jobs
-    take longer than estimated, the deadlines of all promised jobs are extended by a hundredth of the time since their
-    arrival, and the jobs are planned again in these two ways. If even that is not enough, some promised jobs are late.
+    take longer than estimated, the deadlines of all promised jobs are extended by a hundredth of the time from arrival
+    to deadline, and the jobs are planned again in these two ways. If even that is not enough, some promised jobs are
+    late.
 
     Parameters
     ----------

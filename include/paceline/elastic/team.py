@@ -242,7 +242,7 @@ class TeamJob:
         if status.state != "exited" or status.exit_code != EXIT_STATE_LOST or self._state_losses >= _RESTARTS:
             return False
         self._first_server.restart()
-        self._state_losses += 1  # only now: an engine that is still starting may fail several attempts
+        self._state_losses += 1  # failed attempts do not count: the engine may still be starting
         self._lines.append(f"{FIRST_SERVER} has lost a shard of the state: resuming from its checkpoint")
         return True
 
@@ -359,7 +359,7 @@ class TeamJob:
                     self._revert_failing_node(name, status)
                     return
                 node.job.restart()
-                node.restarts += 1  # only now: an engine that is still starting may fail several attempts
+                node.restarts += 1  # failed attempts do not count: the engine may still be starting
                 self._lines.append(f"{name} has died ({status.reason or status.exit_code}): restarting it")
 
     def _revert_failing_node(self, name: str, status: JobStatus) -> None:

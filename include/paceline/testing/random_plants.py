@@ -13,7 +13,7 @@ from paceline.testing.plant import Neighbour, Plant, Run, amdahl
 
 @dataclass(frozen=True)
 class Case:
-    """A job with its maximum allocation, its deadline, and its new deadlines (mapped from the times of change)."""
+    """A job with its maximum allocation, its deadline, and its new deadlines by the time at which each takes effect."""
 
     plant: Plant
     max_devices: float

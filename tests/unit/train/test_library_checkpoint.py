@@ -55,7 +55,7 @@ def test_newest_checkpoint_is_restored_and_the_two_newest_are_kept(saved):
     ],
     ids=["changed file", "missing file", "truncated point", "other format", "missing point"],
 )
-def test_damaged_checkpoint_falls_back_to_the_previous(saved, capsys, damage):
+def test_previous_checkpoint_is_restored_if_the_newest_is_damaged(saved, capsys, damage):
     damage(saved / "checkpoint-000003")
     assert restore(saved) == (2, "2")
     assert "checkpoint-000003 is unusable, trying the previous checkpoint" in capsys.readouterr().err

@@ -60,7 +60,7 @@ class ElasticFlow:
         Length of a slot in seconds: a job keeps its devices until the end of its last slot, and two decisions are at
         least one slot apart. The published simulator uses 60 s for its large traces and 240 s for its testbed trace.
     change_s:
-        Seconds without progress after each change of a job's devices, which the shares include.
+        Seconds without progress after each change of a job's number of devices; the shares include this time.
 
     References
     ----------

@@ -17,11 +17,10 @@ STRETCH = 0.01
 def plan_with_promises(planner: Planner, feasible: Sequence[int], last: Mapping[str, Reservation | None]) -> Plan:
     """Return a plan for all promised jobs, and for as many other jobs as fit beside them.
 
-    The promised jobs are planned anew in deadline order. If they do not all fit then, because the new numbers of
-    devices divide the pool less well, each keeps its last reservation. If that does not suffice either, because jobs
-    take longer than estimated, the deadlines of all promised jobs are extended by a hundredth of the time from arrival
-    to deadline, and the jobs are planned again in these two ways. If even that is not enough, some promised jobs are
-    late.
+    The promised jobs are planned anew in deadline order. If they do not all fit then, because the new allocations fill
+    the pool less completely, each keeps its last reservation. If that does not suffice either, because jobs take longer
+    than estimated, the deadlines of all promised jobs are extended by a hundredth of the time from arrival to deadline,
+    and the jobs are planned again in these two ways. If even that is not enough, some promised jobs are late.
 
     Parameters
     ----------

@@ -244,7 +244,7 @@ def _begin_epoch(progress: dict[str, Any]) -> None:
     batches = progress["epoch_loop.batch_progress"]
     batches["current"] = dict.fromkeys(batches["current"], 0)
     batches["is_last_batch"] = False
-    progress["epoch_loop.state_dict"]["_batches_that_stepped"] -= 1  # Lightning adds it when it resumes
+    progress["epoch_loop.state_dict"]["_batches_that_stepped"] -= 1  # Lightning adds 1 again when it resumes
 
 
 def _replace_sigterm_handler() -> None:

@@ -322,7 +322,7 @@ class SharedTraining:
         return allocate_packed(length, self._spread.size)
 
     def allocate(self, length: int) -> torch.Tensor:
-        """Return memory for a worker's change of ``length`` numbers, which may belong to an earlier layout."""
+        """Return memory for a worker's update of ``length`` numbers; the update may belong to an earlier layout."""
         with self._lock:
             if length > self._spread.size:
                 raise ValueError(f"state: got {length} numbers, expected at most {self._spread.size}")

@@ -164,7 +164,7 @@ def test_arbiter_whose_task_has_a_newer_try_can_neither_store_grants_nor_take_th
     with pytest.raises(HTTPException) as refused:
         database.write(lost, version, ("a", 2.0))
     assert refused.value.status_code == 409
-    with pytest.raises(HTTPException, match="Airflow does not run") as refused:
+    with pytest.raises(HTTPException, match="Airflow is not running") as refused:
         database.take(lost)
     assert refused.value.status_code == 410
     assert database.ceilings() == {}

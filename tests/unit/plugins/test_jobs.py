@@ -3,34 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 
 import pytest
-from airflow.models import import_all_models
-from airflow.models.base import Base
 from airflow.models.dagrun import DagRun
 from airflow.models.task_state_store import TaskStateStoreModel as Stored
 from airflow.models.taskinstance import TaskInstance
 from airflow.sdk import DAG, BaseOperator
 from airflow.utils.state import TaskInstanceState
 from airflow.utils.types import DagRunType
-from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 from tests.samples import a_sample
 
 from paceline.contract import DEADLINE, PACE
 from paceline.plugins.web.jobs import all_jobs
-
-
-@pytest.fixture
-def session() -> Iterator[Session]:
-    """Yield a session of a new metadata database, with the tables that ``airflow db migrate`` creates."""
-    import_all_models()
-    engine = create_engine("sqlite://")
-    Base.metadata.create_all(engine)
-    with Session(engine) as session:
-        yield session
-    engine.dispose()
 
 
 def add_running_job(session: Session, dag_id: str, deadline: str) -> None:

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.models import import_all_models
-from airflow.models.base import Base
 from airflow.models.dagrun import DagRun
 from airflow.models.taskinstance import TaskInstance
 from airflow.models.xcom import XCOM_RETURN_KEY, XComModel
 from airflow.sdk import DAG, BaseOperator
 from airflow.utils.types import DagRunType
-from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
 from paceline.contract import DRIFT_XCOM, EVALUATION_XCOM, PROMOTION_XCOM, SCHEDULE_XCOM
@@ -34,17 +30,6 @@ FIRST_VERSION = {
 
 class ReviewedPromotion(PromoteOperator):
     """A subclass, as a user may write it."""
-
-
-@pytest.fixture
-def session() -> Iterator[Session]:
-    """Yield a session of a new metadata database, with the tables that ``airflow db migrate`` creates."""
-    import_all_models()
-    engine = create_engine("sqlite://")
-    Base.metadata.create_all(engine)
-    with Session(engine) as session:
-        yield session
-    engine.dispose()
 
 
 def start_task(session: Session, task: BaseOperator, run_id: str) -> Any:

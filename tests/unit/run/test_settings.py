@@ -7,6 +7,7 @@ import math
 from datetime import datetime, timezone
 
 import pytest
+from tests.samples import a_sample
 
 from paceline.contract import DEADLINE, Deadline, StoredDeadline
 from paceline.control import BudgetController, DeadlineController, Limits
@@ -19,13 +20,6 @@ LOG = logging.getLogger("test")
 
 def deadline_in_force_s(store, now_s=0.0, **settings):
     return Settings(**settings).deadline_in_force_s(store, NOW, now_s, LOG)
-
-
-def a_sample(deadline_s):
-    return {
-        "state": "training", "t_s": 50.0, "updated_at": NOW.isoformat(), "progress_pct": 10.0, "setpoint_pct": 10.0,
-        "devices": 1.0, "min_devices": 0.1, "max_devices": 2.0, "quantum": 0.05, "deadline_s": deadline_s,
-    }  # fmt: skip
 
 
 def test_job_without_a_deadline_accepts_a_users_deadline():
@@ -46,14 +40,14 @@ def test_invalid_stored_deadline_is_replaced_by_the_dags_deadline(invalid, caplo
 
 @pytest.mark.parametrize("rejected", ["soon", "5s", {"deadline": "55s", "by": "anna"}])
 def test_next_try_keeps_the_deadline_of_the_last_sample_instead_of_a_rejected_one(rejected, caplog):
-    store = MemoryState(deadline=rejected, pace=a_sample(900.0))
+    store = MemoryState(deadline=rejected, pace=a_sample(deadline_s=900.0).to_json())
     assert deadline_in_force_s(store, 60.0, deadline=Deadline.parse("20m"), written="20m") == 900
     assert StoredDeadline.read(store[DEADLINE]).parse().duration_s == 900
     assert "The deadline in the task state store was rejected" in caplog.text
 
 
 def test_deadline_that_has_passed_since_it_was_set_stays_in_force(caplog):
-    store = MemoryState(deadline="55s", pace=a_sample(55.0))
+    store = MemoryState(deadline="55s", pace=a_sample(deadline_s=55.0).to_json())
     assert deadline_in_force_s(store, 60.0, deadline=Deadline.parse("20m"), written="20m") == 55
     assert store[DEADLINE] == "55s"
     assert not caplog.records

@@ -201,6 +201,7 @@ class Loop(Generic[T]):
         finally:
             session.loop = None
             source.close()
+            data.end_workers_at_exit(self.loader)
             session.restore_sigterm()
             display.close()
             if closed_early and session.terminating:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -19,7 +20,7 @@ from paceline.run import Exchange, History, MemoryState, PaceLoop
 from paceline.runtime import JobSpec, ProcessRuntime
 from paceline.train.progress import MARKER, parse_line
 
-SCRIPT = Path(__file__).with_name("train.py")
+FILES = {"train.py": Path(__file__).with_name("train.py")}
 MIN_CORES = 0.1
 PROBE_STEPS = (100, 500)  # more if they take too short a time for a measurement
 ATTEMPTS = 2
@@ -33,10 +34,15 @@ class Trainer:
     ----------
     folder:
         Folder for the scratch folders of the jobs.
+    files:
+        Files of a job by name; ``train.py`` is its script.
+    gpus:
+        Number of GPUs of a job.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, files: Mapping[str, Path] = FILES, gpus: int = 0) -> None:
         self._runtime = ProcessRuntime(folder)
+        self._files, self._gpus = files, gpus
         self.cores = self._runtime.capacity()
 
     def train_by(self, deadline_s: float, library: str) -> dict[str, Any]:
@@ -91,7 +97,9 @@ class Trainer:
             name=f"benchmark-{library}-{uuid.uuid4().hex[:8]}",
             command=["python", "train.py", library, "--steps", str(steps), "--epochs", str(epochs), *options],
             devices=devices,
-            files={"train.py": SCRIPT},
+            files=self._files,
+            gpus=self._gpus,
+            memory_bytes=None,
         )
         began, busy_s = datetime.now(timezone.utc), _busy_seconds()
         job = _RecordedJob(self._runtime.start(spec), devices)

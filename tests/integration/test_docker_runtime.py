@@ -100,6 +100,23 @@ def test_own_network_has_short_dns_timeouts_and_is_removed_with_its_last_job(har
     assert not harness.runtime.has_network(network)
 
 
+def test_own_network_exists_as_long_as_a_stopped_job_can_restart(harness: ContainerHarness) -> None:
+    network = f"{harness.mark}-net"
+    first, second = (
+        harness.runtime.start(
+            harness.spec("print('ran')", name=f"{harness.mark}-{name}", own_network=network, alias=name)
+        )
+        for name in ("first", "second")
+    )
+    for job in (first, second):
+        read_to_end(job)
+    second.remove()
+    first.restart()
+    read_to_end(first)
+    first.remove()
+    assert not harness.runtime.has_network(network)
+
+
 def test_container_removed_during_a_measurement_has_no_usage(harness: ContainerHarness) -> None:
     job = harness.runtime.start(harness.spec("while True: pass"))
 

@@ -29,10 +29,12 @@ def create(client: APIClient, name: str, *, external_access: bool = False) -> No
 
 
 def remove_if_empty(client: APIClient, name: str) -> None:
-    """Remove the network if it has no containers."""
+    """Remove the network if it has no containers, running or not."""
     try:
         with engine_call(f"remove the network {name}"):
-            client.remove_network(name)
+            # The engine would also remove a network whose containers have stopped, which then could not restart.
+            if not client.containers(all=True, filters={"label": f"{LABEL}={name}"}):
+                client.remove_network(name)
     except PacelineError:
         pass  # the network still has containers or no longer exists
 

@@ -298,7 +298,7 @@ class Bench:
             for name in active:
                 for app, seconds in self._neighbours[name].take_execution_times().items():
                     times[name].setdefault(app, []).extend(seconds)
-            missing = [name for name in active if len(times[name]) < len(self._machines[name].background)]
+            missing = any(not times[name].get(app.name) for name in active for app in self._machines[name].background)
             if not missing or time.monotonic() > give_up_s:
                 return times
             time.sleep(0.1)

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from paceline.errors import TrainingFailedError
-from paceline.fleet import Machine
+from paceline.fleet import BackgroundApp, Machine
 from paceline.profiles.bench import Bench, Timing
 from paceline.profiles.measured_training import TrainingSpec
 from paceline.profiles.neighbours import Load
+from paceline.train.progress import Progress
 
 NAMES = ("here", "there", "server")
 
@@ -33,6 +34,20 @@ class FakeNeighbours:
 
     def close(self) -> None:
         self.closed = True
+
+
+class FakeApp:
+    """A fake of an application's container, which reports an execution in the third reading of its output."""
+
+    def __init__(self) -> None:
+        self.readings = 0
+
+    def read_lines(self) -> list[str]:
+        self.readings += 1
+        return [Progress(1, 1, event="report", metrics={"execution_s": 7.0}).to_line()] if self.readings == 3 else []
+
+    def wait(self, timeout_s: float) -> bool:
+        return False
 
 
 @pytest.fixture
@@ -59,3 +74,12 @@ def test_failed_load_closes_all_machines_and_raises(bench: Bench) -> None:
     with pytest.raises(TrainingFailedError, match="the load ended"):
         bench._set_loads({}, Load())
     assert all(one.closed for one in bench._neighbours.values())
+
+
+def test_measurement_waits_for_an_execution_of_a_slow_application() -> None:
+    app = BackgroundApp(name="slow", latency_ms=9000)
+    gate, server = (Machine(name=name, kind="part", cores=0.5, memory_gib=1) for name in ("gate", "server"))
+    gate = gate.model_copy(update={"background": (app,)})
+    bench = Bench([gate], server, TrainingSpec(Path("train.py"), "no-image"), dict.fromkeys(("gate", "server")), {})
+    bench._neighbours["gate"]._apps["slow"] = FakeApp()
+    assert bench._execution_times(["gate"]) == {"gate": {"slow": [7.0]}}

@@ -226,7 +226,7 @@ class ProfileOperator(JobOperator):
         from paceline.profiles.survey import Survey, default_axes
         from paceline.runtime import DockerRuntime
 
-        machines, server = self._select_machines(kinds), self.fleet.parameter_server
+        machines, server = self._select_machines(kinds), self._with_absolute_scripts(self.fleet.parameter_server)
         if server.name in {machine.name for machine in machines}:
             server = server.model_copy(update={"name": f"{server.name}-server", "background": ()})
         clients = self._engine_clients([*machines, server])

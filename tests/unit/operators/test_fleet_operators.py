@@ -176,3 +176,18 @@ def test_machines_with_the_same_engine_and_cgroup_are_rejected(profiles, script)
         more = {"script": str(script)} if operator is ProfileOperator else {"samples": 10}
         with pytest.raises(InvalidInputError, match=r"fleet.twin.cgroup_parent: got '/gate', expected .* gate has"):
             operator(task_id="task", fleet=fleet, profiles=profiles, **more)
+
+
+def test_scripts_of_the_parameter_servers_applications_are_relative_to_the_dag(profiles, script, monkeypatch):
+    app = BackgroundApp(name="app", latency_ms=10, image="app", script=script.name)
+    server = SERVER.model_copy(update={"background": (app,)})
+    fleet = Fleet(machines=(GATE,), parameter_server=server)
+    task = ProfileOperator(task_id="profile", fleet=fleet, profiles=profiles, script=str(script))
+    monkeypatch.setattr(task, "get_dag", lambda: SimpleNamespace(folder=str(script.parent)))
+    monkeypatch.setattr(task, "_engine_clients", lambda machines: {machine.name: Mock() for machine in machines})
+    monkeypatch.setattr("paceline.runtime.DockerRuntime", Mock())
+    bench = Mock(side_effect=InterruptedError)
+    monkeypatch.setattr("paceline.profiles.bench.Bench", bench)
+    with pytest.raises(InterruptedError):
+        task._measure(CONTEXT, Mock(), ["nano"])
+    assert bench.call_args.args[1].background[0].script == str(script)

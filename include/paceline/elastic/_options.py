@@ -62,7 +62,7 @@ class Options:
     @property
     def initial_cores(self) -> float:
         """Minimum number of cores of a training job, for one parameter server and two workers."""
-        return 3 * self.min_cores
+        return round(3 * self.min_cores, 9)  # as exact as allocations: 3 * 0.05 exceeds 0.15
 
     def __post_init__(self) -> None:
         for field in fields(self):

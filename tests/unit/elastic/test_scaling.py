@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from paceline.control import Limits
 from paceline.elastic import Options, Scaling, Step, TeamConfiguration, TeamSample
 from paceline.elastic._scaling import _raise_floors
 from paceline.elastic.reassign import Floors, reassign
@@ -273,3 +274,8 @@ def test_options_out_of_range_are_rejected(field, value, expected):
 def test_budget_too_small_for_three_nodes_is_rejected():
     with pytest.raises(InvalidInputError, match=r"budget: got 0\.1, expected a number of cores of at least 0\.15"):
         Scaling(0.1)
+
+
+def test_smallest_quantized_allocation_is_a_valid_budget():
+    smallest = Limits(Options().initial_cores, 2.0).quantize(0.0)
+    assert Scaling(smallest).configuration.cores == pytest.approx(smallest)

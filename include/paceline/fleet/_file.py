@@ -50,7 +50,7 @@ def load(path: str | Path) -> Fleet:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInputError("fleet", str(path), f"a readable file ({_error_text(error)})") from None
-    except (yaml.YAMLError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise InvalidInputError("fleet", str(path), f"YAML ({_error_text(error)})") from None
     return read(content, str(path))
 
@@ -92,7 +92,7 @@ def _to_input_error(error: ValidationError, content: dict[str, Any]) -> InvalidI
         field.append(str(name if name is not None else key))
     problem = first["msg"].removeprefix("Value error, ")
     value = "nothing" if first["type"] == "missing" else first["input"]
-    if first["type"] == "value_error":  # omit the invalid value: it is the whole machine, and the message suffices
+    if isinstance(value, dict) and first["type"] == "value_error":  # omit the whole machine: the message suffices
         value = "inconsistent values"
     return InvalidInputError(".".join(field), value, f"a valid fleet: {problem[0].lower()}{problem[1:]}")
 

@@ -153,6 +153,9 @@ class Fleet(_FleetModel):
         duplicate = _first_duplicate([machine.name for machine in self.machines])
         if duplicate:
             raise ValueError(f"two machines have the name {duplicate!r}")
+        server = self.parameter_server
+        if any(machine.name == server.name and machine != server for machine in self.machines):
+            raise ValueError(f"the parameter server and a different machine have the name {server.name!r}")
         return self
 
     @property

@@ -75,6 +75,14 @@ def background_apps(*latencies_ms):
             {"machines": [MACHINE, MACHINE]},
             "fleet: got .*, expected a valid fleet: two machines have the name 'a'",
         ),
+        (
+            {"machines": [MACHINE], "parameter_server": MACHINE | {"engine_conn_id": "other"}},
+            "fleet: got .*, expected a valid fleet: the parameter server and a different machine have the name 'a'",
+        ),
+        (
+            {"machines": [MACHINE | {"address": "gate.local"}]},
+            "fleet.machines.a.address: got 'gate.local', expected a valid fleet: expected 4 octets",
+        ),
         ({"machines": [MACHINE | background_apps(-1)]}, "fleet.machines.a.background.x.latency_ms: got -1, expected"),
         (
             {"machines": [MACHINE | background_apps(1, 1)]},
@@ -94,6 +102,8 @@ def test_error_for_an_unreadable_file_names_the_file(write_fleet, tmp_path):
         load(tmp_path / "nowhere.yaml")
     with pytest.raises(InvalidInputError, match="expected YAML"):
         load(write_fleet("workers: [a: b: c]"))
+    with pytest.raises(InvalidInputError, match=r"expected YAML \(month must be in 1..12"):
+        load(write_fleet("machines: [{name: 2030-13-01}]"))
     with pytest.raises(InvalidInputError, match="expected YAML"):
         load(write_fleet("!!python/object/apply:os.system ['true']"))  # loading must not execute code in the file
 

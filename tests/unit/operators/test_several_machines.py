@@ -53,7 +53,7 @@ def test_machines_of_several_engines_need_an_address_and_a_key():
         train_on_fleet(fleet=fleet, plan=PLAN, deadline="1m")
     server = GATE.model_copy(update={"address": "10.0.0.5"})
     with pytest.raises(InvalidInputError, match=r"fleet.key_conn_id: got None, expected a connection whose password"):
-        train_on_fleet(fleet=Fleet(machines=(GATE, ELSEWHERE), parameter_server=server), plan=PLAN, deadline="1m")
+        train_on_fleet(fleet=Fleet(machines=(server, ELSEWHERE), parameter_server=server), plan=PLAN, deadline="1m")
 
 
 def test_tasks_use_the_queue_executor_and_engine_of_their_machine():

@@ -32,6 +32,8 @@ def connect(make_hook: Callable[[], DockerHook], engine_conn_id: str | None, doc
             return make_hook().api_client
     except (InvalidInputError, RuntimeUnavailableError):
         raise
+    except OSError as error:  # the SSH client cannot reach the machine
+        raise RuntimeUnavailableError(f"no Docker engine responds at {engine_conn_id or default_engine()}") from error
     except Exception as error:  # the hook reports every engine error as a plain AirflowException
         if "Failed to establish connection" in str(error):
             raise RuntimeUnavailableError(

@@ -169,7 +169,7 @@ class Survey:
         total = min(count * len(sizes), len(other_axes.grid))
         points = first_points(other_axes, total, seed=self._seed + position)
         # Distribute the points among the batch sizes. The seed differs between machines.
-        own = [{**point, BATCH: float(size)} for point in points[sizes.index(size) :: len(sizes)]]
+        own = [{**point, BATCH: float(size)} for point in points[sizes.index(size) % total :: len(sizes)]]
         return [own[index % len(own)] for index in range(count)]
 
     def _uncertain_points(self, position: int, machine: Machine, size: int, count: int) -> list[Point]:

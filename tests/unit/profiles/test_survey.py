@@ -142,6 +142,11 @@ def test_survey_accepts_more_batch_sizes_than_points():
     assert len(survey.run(points=8)) == 8
 
 
+def test_survey_accepts_more_batch_sizes_than_combinations_of_loads():
+    survey = Survey(FormulaBench(), MACHINES[:1], default_axes(workers=1, batch_sizes=range(1, 33)))
+    assert set(survey.run(points=32).batch_size) == set(range(1, 33))
+
+
 def test_too_many_workers_or_too_few_points_are_rejected_before_measuring():
     bench = FormulaBench()
     with pytest.raises(InvalidInputError, match=r"axes.workers: got 4, expected at most 3"):

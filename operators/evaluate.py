@@ -88,11 +88,11 @@ class EvaluateOperator(JobOperator):
     -------
     dict
         ``model``, ``registry``, ``version`` (of the challenger), ``metric``, ``challenger`` and ``champion`` (scores),
-        ``champion_version``, ``better``, ``improvement`` (positive is better), and ``challenger_metrics`` and
-        ``champion_metrics`` with all reported scores. ``improvements`` is None without resamples of both models, else
-        a dict with ``rows``, ``pairs`` (resamples with a score of both models), ``interval`` (the 90 % interval of the
-        improvement) and ``quantiles`` (from 0 to 100 % in steps of 0.5 %). Without a champion, champion values,
-        ``improvement`` and ``improvements`` are None.
+        ``champion_version``, ``better``, ``improvement`` (positive is better), ``greater_is_better``, and
+        ``challenger_metrics`` and ``champion_metrics`` with all reported scores. ``improvements`` is None without
+        resamples of both models, else a dict with ``rows``, ``pairs`` (resamples with a score of both models),
+        ``interval`` (the 90 % interval of the improvement) and ``quantiles`` (from 0 to 100 % in steps of 0.5 %).
+        Without a champion, champion values, ``improvement`` and ``improvements`` are None.
 
     Examples
     --------
@@ -232,6 +232,7 @@ the first a letter or digit
             "registry": self.registry,
             "version": version.version,
             **verdict,
+            "greater_is_better": self.greater_is_better,
             "improvements": improvements,
             "challenger_metrics": new,
             "champion_metrics": old,

@@ -124,8 +124,8 @@ def test_promotion_links_to_its_model_with_scores_and_last_drift_check(
     model = page.get_by_role("region", name="Model flights")
     model.get_by_text("champion: version 1").wait_for()
     assert [text.split() for text in model.get_by_role("listitem").all_inner_texts()] == [
-        ["0.700", "1", "★"],
-        ["0.690", "2"],
+        ["0.7000", "1", "★"],
+        ["0.6900", "2"],
     ]
     assert violations(page) == []
     model.get_by_role("link", name=re.compile("No drift")).click()

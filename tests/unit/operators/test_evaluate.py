@@ -108,6 +108,7 @@ def test_first_challenger_is_scored_and_registered_as_better_if_there_is_no_cham
         "champion_version": None,
         "better": True,
         "improvement": None,
+        "greater_is_better": True,
         "improvements": None,
         "challenger_metrics": {"auc": 0.7, "rows": 3.0, "loss_of_money": pytest.approx(0.3)},
         "champion_metrics": None,
@@ -155,6 +156,7 @@ def test_direction_of_the_metric_decides_which_model_is_better(
     registry.promote("flights", 1, "first")
     result = evaluate_directly(challenger, run_id="tuesday", metric=metric, greater_is_better=greater_is_better)
     assert result["better"] is better
+    assert result["greater_is_better"] is greater_is_better
     assert (result["improvement"] > 0) is better
 
 

@@ -4,7 +4,7 @@ import { Link } from "react-router-dom";
 import type { Overview } from "../api";
 import { Notice } from "../look/Notice";
 import { formatTime } from "../format";
-import { modelsOf, type Model } from "./modelsOf";
+import { barsOf, modelsOf, type Model } from "./modelsOf";
 import { runPath } from "./RunLink";
 
 /** Each model with its champion, the scores of its versions, and its last drift check. */
@@ -62,30 +62,32 @@ function ModelCard({ model }: { model: Model }) {
   );
 }
 
-/** The score of each version; a star marks promoted versions. */
+/** The score of each version, as bars from zero; a star marks promoted versions. */
 function Scores({ model }: { model: Model }) {
   const versions = model.versions.slice(-12);
-  const scores = versions.map((version) => version.score);
-  const [low, high] = [Math.min(...scores), Math.max(...scores)];
-  const share = (score: number) => (high > low ? 0.15 + (0.85 * (score - low)) / (high - low) : 1);
+  const bars = barsOf(versions.map((version) => version.score));
+  const better = model.greaterIsBetter === null ? "" : `, ${model.greaterIsBetter ? "higher" : "lower"} is better`;
+  const title = `${model.metric} of each version${better}`;
   return (
     <Stack gap={1}>
       <Text fontSize="xs" color="fg.muted">
-        {model.metric} of each version
+        {title}
       </Text>
-      <HStack as="ul" align="end" gap={1} h="5.5rem" overflowX="auto" listStyleType="none">
-        {versions.map((version) => (
-          <Stack as="li" key={version.version} gap={0} align="center" justify="end" h="100%" minW="2.6rem">
+      <HStack as="ul" gap={1} overflowX="auto" listStyleType="none" tabIndex={0} aria-label={title}>
+        {versions.map((version, index) => (
+          <Stack as="li" key={version.version} gap={0} align="center" minW="2.6rem" flexShrink={0}>
             <Text fontSize="xs" fontVariantNumeric="tabular-nums">
-              {version.score.toPrecision(3)}
+              {version.score.toPrecision(4)}
             </Text>
-            <Box
-              w="1.6rem"
-              h={`${3 * share(version.score)}rem`}
-              bg={version.promoted ? "green.solid" : "gray.emphasized"}
-              borderTopRadius="sm"
-              aria-hidden
-            />
+            <Box w="1.6rem" h="3rem" position="relative" aria-hidden>
+              <Box
+                w="100%"
+                position="absolute"
+                bottom={`${bars[index]?.bottom ?? 0}%`}
+                h={`${bars[index]?.height ?? 0}%`}
+                bg={version.promoted ? "green.solid" : "gray.emphasized"}
+              />
+            </Box>
             <Text fontSize="xs" color="fg.muted">
               {version.version}
               {version.promoted ? " ★" : ""}

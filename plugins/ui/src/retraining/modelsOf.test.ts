@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 
 import type { TaskResult } from "../api";
-import { modelsOf } from "./modelsOf";
+import { barsOf, modelsOf } from "./modelsOf";
 
 const result = (value: Record<string, unknown>, dag_id = "retrain"): TaskResult => ({
   dag_id,
@@ -41,5 +41,43 @@ test("models with the same name in two registries are separate, and results of o
   expect(models.map((model) => [model.registry, model.champion?.version ?? null])).toEqual([
     ["s3://models", null],
     ["s3://staging", 1],
+  ]);
+});
+
+test("a model's scores have the metric and direction of the newest evaluation", () => {
+  const loss = (version: number, challenger: number) =>
+    result({ model: "churn", metric: "loss", greater_is_better: false, version, challenger });
+  const auc = (version: number) => result({ model: "churn", metric: "auc", version, challenger: 0.9 });
+  const [model] = modelsOf({
+    evaluations: [loss(3, 0.2), auc(2), loss(1, 0.4)],
+    promotions: [],
+    drift: [],
+    schedules: [],
+  });
+  expect(model).toMatchObject({ metric: "loss", greaterIsBetter: false });
+  expect(model?.versions.map(({ version, score }) => [version, score])).toEqual([
+    [1, 0.4],
+    [3, 0.2],
+  ]);
+  const [old] = modelsOf({ evaluations: [auc(1)], promotions: [], drift: [], schedules: [] });
+  expect(old?.greaterIsBetter).toBeNull();
+});
+
+test("the bars of scores begin at zero", () => {
+  expect(barsOf([0.8, 0.4])).toEqual([
+    { bottom: 0, height: 100 },
+    { bottom: 0, height: 50 },
+  ]);
+  expect(barsOf([3, -1])).toEqual([
+    { bottom: 25, height: 75 },
+    { bottom: 0, height: 25 },
+  ]);
+  expect(barsOf([-2, -1])).toEqual([
+    { bottom: 0, height: 100 },
+    { bottom: 50, height: 50 },
+  ]);
+  expect(barsOf([0, 0])).toEqual([
+    { bottom: 0, height: 0 },
+    { bottom: 0, height: 0 },
   ]);
 });

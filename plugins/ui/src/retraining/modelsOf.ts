@@ -7,6 +7,9 @@ export interface Model {
   name: string;
   registry: string;
   metric: string;
+  /** Whether a higher score is better; `null` if the evaluation does not say so. */
+  greaterIsBetter: boolean | null;
+  /** The versions with a score of this metric. */
   versions: { version: number; score: number; promoted: boolean }[];
   champion: { version: number; reason: string } | null;
   /** The newest drift check of a DAG that evaluates this model. */
@@ -17,6 +20,7 @@ interface Evaluation {
   model: string;
   registry?: string;
   metric: string;
+  greater_is_better?: boolean;
   version: number;
   challenger: number;
 }
@@ -45,12 +49,13 @@ export function modelsOf({ evaluations, promotions, drift }: Overview): Model[] 
       name: value.model,
       registry: value.registry ?? "",
       metric: value.metric,
+      greaterIsBetter: value.greater_is_better ?? null,
       versions: [],
       champion: championOf(modelPromotions),
       drift: drift.find((result) => result.dag_id === dag_id) ?? null,
     };
     models.set(key, model);
-    if (!model.versions.some((one) => one.version === value.version)) {
+    if (value.metric === model.metric && !model.versions.some((one) => one.version === value.version)) {
       const promoted = modelPromotions.some((promotion) => promotion.version === value.version && promotion.promoted);
       model.versions.push({ version: value.version, score: value.challenger, promoted });
     }
@@ -65,6 +70,13 @@ function championOf(promotions: Promotion[]): Model["champion"] {
   if (version == null) return null;
   const promotion = promotions.find((one) => one.promoted && one.version === version);
   return { version, reason: promotion?.reason ?? "" };
+}
+
+/** Return the bars of scores: each reaches from zero, up or down, to its score, in percent of the chart's height. */
+export function barsOf(scores: number[]): { bottom: number; height: number }[] {
+  const [low, high] = [Math.min(0, ...scores), Math.max(0, ...scores)];
+  const unit = 100 / (high - low || 1);
+  return scores.map((score) => ({ bottom: (Math.min(score, 0) - low) * unit, height: Math.abs(score) * unit }));
 }
 
 type Value = TaskResult["value"];

@@ -34,7 +34,14 @@ export default function PluginComponent({ dagId, runId, taskId, mapIndex }: Plug
       <style>{css}</style>
       <Box p={{ base: 2, md: 4 }} maxW="80rem" mx="auto" w="100%" className="paceline">
         {dagId && runId ? (
-          <RunPage dagId={dagId} runId={runId} taskId={taskId} mapIndex={mapIndex} />
+          // Airflow keeps this element when the user opens another run or task, whose page must begin anew.
+          <RunPage
+            key={[dagId, runId, taskId, mapIndex].join(" ")}
+            dagId={dagId}
+            runId={runId}
+            taskId={taskId}
+            mapIndex={mapIndex}
+          />
         ) : (
           <Routes>
             <Route index element={<RetrainingPage />} />

@@ -44,7 +44,7 @@ class History:
         """Add a sample with one value per column; missing values are ``None``."""
         values = {**sample, **{f"metric.{name}": value for name, value in (metrics or {}).items()}}
         self._add_columns(values)
-        row = [_rounded(values.get(column)) for column in self._columns]
+        row = [_rounded(column, values.get(column)) for column in self._columns]
         self._newest = row
         if self._count % self._stride == 0:
             self._rows.append(row)
@@ -77,5 +77,8 @@ class History:
         return stored.to_json()
 
 
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 3)
+def _rounded(column: str, value: float | None) -> float | None:
+    if value is None:
+        return None
+    # A loss or metric may be of any magnitude.
+    return float(f"{value:.6g}") if column == "loss" or column.startswith("metric.") else round(value, 3)

@@ -32,6 +32,11 @@ test("a metric has null values before its first report", () => {
   });
 });
 
+test("only the first four metrics have charts, as in the stored history", () => {
+  const metrics = { a: 1, b: 2, c: 3, d: 4, e: 5 };
+  expect(Object.keys(toSeries(null, [makePace({ metrics })]).metrics)).toEqual(["a", "b", "c", "d"]);
+});
+
 test("the value between two samples is the earlier value", () => {
   const series = toSeries(history, []);
   expect(valueAt(series, series.devices, 9.9)).toBe(1);

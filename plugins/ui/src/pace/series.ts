@@ -16,6 +16,7 @@ export interface Series {
 }
 
 const METRIC = "metric.";
+const MAX_METRICS = 4; // as many as the stored history has
 
 /** Convert a stored history to columns and append the newer samples of `live`. */
 export function toSeries(history: History | null, live: Pace[]): Series {
@@ -48,7 +49,10 @@ function appendSample(series: Series, pace: Pace): void {
   series.setpoint.push(pace.setpoint_pct);
   series.devices.push(pace.devices);
   series.loss.push(pace.loss);
-  for (const name of Object.keys(pace.metrics)) series.metrics[name] ??= Array<number | null>(before).fill(null);
+  for (const name of Object.keys(pace.metrics)) {
+    if (name in series.metrics || Object.keys(series.metrics).length >= MAX_METRICS) continue;
+    series.metrics[name] = Array<number | null>(before).fill(null);
+  }
   for (const [name, column] of Object.entries(series.metrics)) column.push(pace.metrics[name] ?? null);
 }
 

@@ -30,7 +30,8 @@ export function RetrainingPage() {
         Retraining
       </Heading>
       {error ? <Notice kind="error">{error.message}</Notice> : null}
-      {all.isPending ? <Skeleton height="8rem" /> : <Running jobs={all.data?.running ?? []} />}
+      {all.isPending ? <Skeleton height="8rem" /> : null}
+      {all.data ? <Running jobs={all.data.running} /> : null}
       <Tabs.Root
         value={tab}
         onValueChange={({ value }) => void navigate(`/plugin/retraining/${value}`)}
@@ -43,14 +44,12 @@ export function RetrainingPage() {
           <Tabs.Trigger value="models">Models</Tabs.Trigger>
           <Tabs.Trigger value="fleet">Fleet</Tabs.Trigger>
         </Tabs.List>
-        <Tabs.Content value="recent">
-          <Recent jobs={all.data?.recent ?? []} />
-        </Tabs.Content>
+        <Tabs.Content value="recent">{all.data ? <Recent jobs={all.data.recent} /> : null}</Tabs.Content>
         <Tabs.Content value="models">
           {overview.data ? <Models overview={overview.data} only={name} /> : null}
         </Tabs.Content>
         <Tabs.Content value="fleet">
-          {overview.data ? <Fleet overview={overview.data} running={all.data?.running ?? []} /> : null}
+          {overview.data && all.data ? <Fleet overview={overview.data} running={all.data.running} /> : null}
         </Tabs.Content>
       </Tabs.Root>
     </Stack>

@@ -1,10 +1,11 @@
 import { afterEach, expect, test, vi } from "vitest";
-import { ApiError, getAllJobs, getXComs } from "./api";
+import { ApiError, getAllJobs, getXComs, type Job, putDeadline } from "./api";
 
 const databaseError = { detail: { reason: "Database error", message: "Serious error when handling your request." } };
 const response = (status: number, body: unknown) => new Response(JSON.stringify(body), { status });
 
 afterEach(() => {
+  vi.restoreAllMocks();
   vi.unstubAllGlobals();
   vi.useRealTimers();
 });
@@ -37,4 +38,19 @@ test("the report of one mapped task instance is found among any number of report
   const fetch = mockFetch(response(200, { xcom_entries: [entry] }), response(200, { ...entry, value: 1 }));
   expect(await getXComs("retrain", "run", "report", "drift", 60)).toEqual([{ ...entry, value: 1 }]);
   expect(new URL(String(fetch.mock.calls[0]?.[0])).searchParams.get("map_index")).toBe("60");
+});
+
+test("a request without a response ends with an error", async () => {
+  vi.spyOn(AbortSignal, "timeout").mockReturnValue(AbortSignal.abort());
+  mockFetch().mockImplementation((_, { signal }) =>
+    signal?.aborted ? Promise.reject(signal.reason) : new Promise(() => {}),
+  );
+  await expect(getAllJobs()).rejects.toThrow("Airflow does not respond. The page retries automatically.");
+});
+
+test("a change without a response is not said to be repeated", async () => {
+  mockFetch().mockRejectedValue(new TypeError("Failed to fetch"));
+  const job = { dag_id: "retrain", run_id: "run", task_id: "train", map_index: -1 } as Job;
+  const change = putDeadline([job], "90s", new Map([["train[-1]", "2030-01-01T12:00:00Z"]]));
+  await expect(change).rejects.toThrow("The change may not have been made");
 });

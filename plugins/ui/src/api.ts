@@ -84,12 +84,18 @@ function absoluteUrl(path: string): string {
 // Delays before a request is repeated because Airflow's SQLite database was locked. The failed request changed nothing.
 const BACKOFF_MS = [100, 300, 900];
 
+const TIMEOUT_MS = 60_000;
+
 async function request<T>(path: string, options: RequestInit = {}, tries = 0): Promise<T> {
   let response: Response;
   try {
-    response = await fetch(absoluteUrl(path), { credentials: "same-origin", ...options });
+    const signal = AbortSignal.timeout(TIMEOUT_MS); // else the page shows its last data forever
+    response = await fetch(absoluteUrl(path), { credentials: "same-origin", signal, ...options });
   } catch {
-    throw new ApiError(0, "Airflow does not respond. The page retries automatically.");
+    const consequence = options.method
+      ? "The change may not have been made; set it again if the page does not show it."
+      : "The page retries automatically.";
+    throw new ApiError(0, `Airflow does not respond. ${consequence}`);
   }
   if (!response.ok) {
     const body: unknown = await response.json().catch(() => null);

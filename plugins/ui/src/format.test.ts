@@ -2,7 +2,16 @@ import { expect, test } from "vitest";
 
 import { makePace } from "./samples";
 import type { Job } from "./api";
-import { formatClock, deadlineStatus, formatDevices, formatDuration, formatTime, shortName, jobStatus } from "./format";
+import {
+  formatClock,
+  deadlineStatus,
+  formatDevices,
+  formatDuration,
+  formatTick,
+  formatTime,
+  shortName,
+  jobStatus,
+} from "./format";
 
 test.each([
   [72, "1:12"],
@@ -71,3 +80,16 @@ test("times are in Airflow's time zone", () => {
   expect(formatTime(noon, noon, "Europe/Berlin")).toContain("13:00:00");
   expect(formatTime(noon, new Date("2030-01-03T12:00:00Z"), "UTC")).toMatch(/1.*, 12:00:00/);
 });
+
+test.each([
+  [0.9992, 0.0002, "0.9992"],
+  [0.9994, 0.0002, "0.9994"],
+  [2019, 0.5, "2019"],
+  [0.30000000000000004, 0.1, "0.3"],
+  [120_000, 20_000, "120000"],
+  [42_000_000_000, 2_000_000_000, "4.2e+10"],
+  [0.00042, 0.00002, "0.00042"],
+  [-0.5, 0.5, "-0.5"],
+  [0, 0.1, "0"],
+  [1.7e9, 0, "1.7e+9"],
+])("the axis label of %d, %d from the next, is %s", (value, step, text) => expect(formatTick(value, step)).toBe(text));

@@ -105,6 +105,14 @@ export function formatDevices(amount: number, quantum: number): string {
   return `${text} ${unit}${text === "1" ? "" : "s"}`;
 }
 
+/** Format a label of an axis with as many digits as distinguish it from its neighbours, `step` away. */
+export function formatTick(value: number, step: number): string {
+  const digits = value === 0 ? 1 : Math.ceil(Math.log10(Math.abs(value) / step)) + 1;
+  const rounded = Number(value.toPrecision(Math.min(Math.max(digits, 3), 15)));
+  const [plain, power] = [String(rounded), rounded.toExponential()];
+  return Math.abs(value) >= 1e6 && power.length < plain.length ? power : plain;
+}
+
 /** Format a time in the time zone selected in Airflow, with the day if it is not today. */
 export function formatTime(at: Date, now = new Date(), zone = timeZone()): string {
   const format = { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" } as const;

@@ -1,5 +1,6 @@
 import { Box, HStack, Text } from "@chakra-ui/react";
 
+import { formatTick } from "../format";
 import type { Histogram } from "./report";
 
 const WIDTH = 320;
@@ -18,6 +19,8 @@ export function Distribution({ name, histogram }: { name: string; histogram: His
   const steps = reference
     .map((share, bin) => `${bin ? "L" : "M"}${bin * width},${y(share)}H${(bin + 1) * width}`)
     .join("");
+  const binWidth = ((edges.at(-1) ?? 0) - (edges[0] ?? 0)) / bins;
+  const round = (edge: number | undefined) => (edge === undefined ? "" : formatTick(edge, binWidth));
   const binName = (bin: number) => labels[bin] ?? `${round(edges[bin])} to ${round(edges[bin + 1])}`;
   return (
     <Box mt={2}>
@@ -66,4 +69,3 @@ function largestDifference({ reference, current }: Histogram, binName: (bin: num
 }
 
 const percent = (share = 0) => `${(100 * share).toFixed(1)} %`;
-const round = (value: number | undefined) => (value === undefined ? "" : String(Number(value.toPrecision(3))));

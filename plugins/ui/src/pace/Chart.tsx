@@ -5,6 +5,13 @@ import uPlot from "uplot";
 import type { Colors } from "../look/colors";
 import { formatClock } from "../format";
 
+const DAY_S = 86_400;
+// Distances between the labels of the time axis, in seconds, so that each label is a round time.
+const TIME_STEPS_S = [
+  ...[1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200],
+  ...[1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 10_000, 100_000].map((days) => days * DAY_S),
+];
+
 export interface Line {
   name: string;
   values: (number | null)[];
@@ -32,7 +39,8 @@ interface Props {
   /** The time axis extends at least to this time. */
   endT: number;
   range: (low: number, high: number) => [number, number];
-  format: (value: number) => string;
+  /** Format a label of the value axis; the labels are `step` apart. */
+  format: (value: number, step: number) => string;
   /** The time that the user has selected. */
   cursorT: number | null;
   onCursor: (t: number | null) => void;
@@ -98,8 +106,13 @@ function plotOptions(latest: React.RefObject<Props>, width: number): uPlot.Optio
       y: { range: (_, low, high) => latest.current.range(low ?? 0, high ?? 1) },
     },
     axes: [
-      { ...axis, values: (_, ticks) => ticks.map((tick) => formatClock(tick)), space: 64 },
-      { ...axis, values: (_, ticks) => ticks.map((tick) => latest.current.format(tick)), size: 52, space: 32 },
+      { ...axis, incrs: TIME_STEPS_S, values: (_, ticks) => ticks.map((tick) => formatClock(tick)), space: 64 },
+      {
+        ...axis,
+        values: (_, ticks, _axis, _space, step) => ticks.map((tick) => latest.current.format(tick, step)),
+        size: (_, labels) => Math.max(52, 18 + 7 * Math.max(...(labels ?? []).map((label) => label.length))),
+        space: 32,
+      },
     ],
     series: [
       {},
@@ -107,7 +120,7 @@ function plotOptions(latest: React.RefObject<Props>, width: number): uPlot.Optio
         stroke: line.color,
         width: 2,
         spanGaps: true,
-        points: { show: false },
+        points: { show: (plot: uPlot, index: number) => isSinglePoint(plot.data[index] ?? []) }, // no line shows a single point
         ...(line.dashed ? { dash: [6, 5] } : {}),
         ...(line.filled ? { fill: `color-mix(in srgb, ${line.color} 14%, transparent)` } : {}),
         ...(line.stepped && uPlot.paths.stepped ? { paths: uPlot.paths.stepped({ align: 1 }) } : {}),
@@ -123,6 +136,10 @@ function plotOptions(latest: React.RefObject<Props>, width: number): uPlot.Optio
       ],
     },
   };
+}
+
+function isSinglePoint(values: ArrayLike<unknown>): boolean {
+  return Array.from(values).filter((value) => value != null).length === 1;
 }
 
 function drawMark(plot: uPlot, mark: Mark): void {

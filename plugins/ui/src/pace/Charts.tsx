@@ -3,7 +3,7 @@ import { useMemo, useState } from "react";
 
 import type { Pace, RunEvent } from "../api";
 import { type Colors, useColors } from "../look/colors";
-import { formatClock, formatDevices } from "../format";
+import { formatClock, formatDevices, formatTick } from "../format";
 import { Chart, type Line, type Mark } from "./Chart";
 import { isMarked } from "./events";
 import { coresOverTime, describeNodes, scalingAt } from "./nodes";
@@ -105,7 +105,7 @@ export function Charts({ name, series, pace, events }: Props) {
             height={130}
             lines={[{ name: "loss", values: series.loss, color: colors.loss }]}
             range={padRange}
-            format={formatValue}
+            format={formatTick}
           />
         </Section>
       ) : null}
@@ -117,7 +117,7 @@ export function Charts({ name, series, pace, events }: Props) {
             height={130}
             lines={[{ name: metric, values, color: colors.metric }]}
             range={padRange}
-            format={formatValue}
+            format={formatTick}
           />
         </Section>
       ))}
@@ -223,8 +223,4 @@ function ceilingOverTime(series: Series, pace: Pace, events: RunEvent[]): (numbe
 function padRange(low: number, high: number): [number, number] {
   const padding = (high - low || Math.abs(high) || 1) * 0.08;
   return [low - padding, high + padding];
-}
-
-function formatValue(value: number): string {
-  return String(Number(value.toPrecision(3)));
 }

@@ -11,6 +11,7 @@ import {
   formatTime,
   shortName,
   jobStatus,
+  teamStatus,
 } from "./format";
 
 test.each([
@@ -73,6 +74,18 @@ test("a job without recent samples is in danger", () => {
   const pace = makePace();
   const status = jobStatus({ state: "running", pace } as Job, Date.parse(pace.updated_at) + 45_000);
   expect(status).toMatchObject({ level: "danger", text: "no sample for 45 s" });
+});
+
+test("a distributed job with a machine without recent samples is in danger", () => {
+  const pace = makePace();
+  const silent = makePace({ updated_at: "2030-01-01T11:59:45+00:00" });
+  const workers = [
+    { state: "running", task_id: "train.gate-1", pace },
+    { state: "running", task_id: "train.gate-2", pace: silent },
+  ] as Job[];
+  const now = Date.parse(pace.updated_at);
+  expect(teamStatus(workers, pace, now)).toMatchObject({ level: "danger", text: "gate-2: no sample for 45 s" });
+  expect(teamStatus(workers.slice(0, 1), pace, now).text).toBe("on time");
 });
 
 test("times are in Airflow's time zone", () => {

@@ -91,10 +91,26 @@ export function jobStatus(job: Job, now = Date.now()): Status {
   if (state === "failed" || state === "upstream_failed") return { ...status, level: "bad", text: "failed" };
   if (isEnded(job))
     return { ...status, level: "unknown", text: state === "skipped" ? "excluded from training" : "ended" };
-  if (state !== "running") return { ...status, level: "danger", text: "waiting for its next try" };
-  const silentS = (now - Date.parse(pace.updated_at)) / 1000;
-  if (silentS > SILENT_S) return { ...status, level: "danger", text: `no sample for ${formatDuration(silentS)}` };
+  const interruption = interruptionOf(job, now);
+  return interruption ? { ...status, level: "danger", text: interruption } : status;
+}
+
+/** Return the status of a distributed job, from the sample of all workers combined and from the state of each worker. */
+export function teamStatus(workers: Job[], combined: Pace, now = Date.now()): Status {
+  const status = deadlineStatus(combined);
+  for (const job of workers.filter((one) => !isEnded(one))) {
+    const interruption = interruptionOf(job, now);
+    if (interruption) return { ...status, level: "danger", text: `${shortName(job.task_id)}: ${interruption}` };
+  }
   return status;
+}
+
+/** Return why a job whose task has not ended has no current sample; `null` if it has one. */
+function interruptionOf({ pace, state }: Job, now: number): string | null {
+  if (pace.state === "finished" || pace.state === "failed") return null;
+  if (state !== "running") return "waiting for its next try";
+  const silentS = (now - Date.parse(pace.updated_at)) / 1000;
+  return silentS > SILENT_S ? `no sample for ${formatDuration(silentS)}` : null;
 }
 
 /** Format an allocation: `1.5` -> `1.5 cores`, or whole devices if the quantum is at least 1. */

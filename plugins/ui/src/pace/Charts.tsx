@@ -5,7 +5,7 @@ import type { Pace, RunEvent } from "../api";
 import { type Colors, useColors } from "../look/colors";
 import { formatClock, formatDevices, formatTick } from "../format";
 import { Chart, type Line, type Mark } from "./Chart";
-import { isMarked } from "./events";
+import { ceilingOverTime, isMarked } from "./events";
 import { coresOverTime, describeNodes, scalingAt } from "./nodes";
 import { type Series, valueAt } from "./series";
 
@@ -24,7 +24,7 @@ export function Charts({ name, series, pace, events }: Props) {
   const deadline = pace.deadline_s;
   const hasDeadline = deadline !== null;
   const endT = Math.max(deadline ?? 0, pace.forecast_s ?? 0, pace.t_s) * 1.02;
-  const ceiling = useMemo(() => ceilingOverTime(series, pace, events), [series, pace, events]);
+  const ceiling = useMemo(() => ceilingOverTime(series.t, pace.ceiling, events), [series, pace, events]);
   const nodes = useMemo(() => coresOverTime(series.t, events), [series, events]);
   const scaling = scalingAt(events, cursorT ?? Infinity);
   const shared = { t: series.t, marks, colors, endT, cursorT, onCursor: setCursorT };
@@ -211,13 +211,6 @@ function marksOf(pace: Pace, events: RunEvent[], colors: Colors): Mark[] {
   const marks = events.filter(isMarked).map((event) => ({ t: event.t_s, color: colors.muted }));
   if (pace.deadline_s === null) return marks;
   return [...marks, { t: pace.deadline_s, color: colors.deadline, solid: true }];
-}
-
-/** Return the ceiling over time from the events of the run; `null` if the job never had a ceiling. */
-function ceilingOverTime(series: Series, pace: Pace, events: RunEvent[]): (number | null)[] | null {
-  const changes = events.filter((event) => event.kind === "ceiling");
-  if (!changes.length && pace.ceiling === null) return null;
-  return series.t.map((t) => changes.findLast((event) => event.t_s <= t)?.devices ?? null);
 }
 
 function padRange(low: number, high: number): [number, number] {

@@ -7,7 +7,6 @@ import { Figure } from "../look/Figure";
 import { StatusBadge } from "../look/StatusBadge";
 import {
   formatClock,
-  deadlineStatus,
   formatDevices,
   formatDuration,
   formatTime,
@@ -15,9 +14,11 @@ import {
   shortName,
   type Status,
   jobStatus,
+  teamStatus,
 } from "../format";
 import { DeadlineForm } from "./DeadlineForm";
 import { EventList } from "./EventList";
+import { eventOfMachine } from "./events";
 import { Charts } from "./Charts";
 import { combineSeries, combineWorkers, originOffsets, type Series } from "./series";
 import type { JobHistory } from "./useRun";
@@ -40,7 +41,7 @@ export function JobCard({ jobs, histories, mayChange }: Props) {
   const workers = jobs.filter((job) => job.operator !== "ParameterServerOperator");
   const runningWorkers = workers.filter((job) => running.includes(job));
   const pace = several ? (combineWorkers(workers) ?? first.pace) : first.pace;
-  const status = several ? deadlineStatus(pace) : jobStatus(first);
+  const status = several ? teamStatus(workers, pace) : jobStatus(first);
   const name = several
     ? first.task_id.slice(0, first.task_id.lastIndexOf("."))
     : shortName(first.task_id, first.map_index);
@@ -182,7 +183,8 @@ function MachineTabs({
   const events = mergeDeadlineEvents(
     jobs.flatMap((job) => {
       const machine = shortName(job.task_id, job.map_index);
-      return (histories.get(jobKey(job))?.stored?.events ?? []).map((event) => ({ ...event, machine }));
+      const offsetS = (originOf(job.pace).getTime() - originOf(pace).getTime()) / 1000;
+      return (histories.get(jobKey(job))?.stored?.events ?? []).map((event) => eventOfMachine(event, machine, offsetS));
     }),
   );
   return (
@@ -221,7 +223,9 @@ function mergeDeadlineEvents(events: RunEvent[]): RunEvent[] {
   const merged: RunEvent[] = [];
   for (const event of events.toSorted((a, b) => a.t_s - b.t_s)) {
     const isSame = (other: RunEvent) =>
-      other.kind === "deadline" && other.after_s === event.after_s && event.t_s - other.t_s < SAME_CHANGE_S;
+      other.kind === "deadline" &&
+      Math.abs((other.after_s ?? 0) - (event.after_s ?? 0)) < SAME_CHANGE_S &&
+      event.t_s - other.t_s < SAME_CHANGE_S;
     if (event.kind !== "deadline") merged.push(event);
     else if (!merged.some(isSame)) merged.push({ ...event, machine: null });
   }

@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 
-import { eventText, isMarked } from "./events";
+import { ceilingOverTime, eventOfMachine, eventText, isMarked } from "./events";
 
 test.each([
   [{ kind: "deadline", before_s: 60, after_s: 36, by: "anna" }, "Deadline changed by anna from 1:00 to 0:36"],
@@ -24,4 +24,15 @@ test("important events are marked in the charts", () => {
     true,
     false,
   ]);
+});
+
+test("the times of a machine's event are counted from the origin of its team", () => {
+  const event = { t_s: 5, kind: "deadline", before_s: null, after_s: 36 };
+  expect(eventOfMachine(event, "gate-1", 20)).toEqual({ ...event, machine: "gate-1", t_s: 25, after_s: 56 });
+});
+
+test("the ceiling of one machine is not the ceiling of its team", () => {
+  const event = { t_s: 5, kind: "ceiling", devices: 0.5 };
+  expect(ceilingOverTime([0, 5, 6], 0.5, [event])).toEqual([null, 0.5, 0.5]);
+  expect(ceilingOverTime([0, 5, 6], null, [{ ...event, machine: "gate-1" }])).toBeNull();
 });

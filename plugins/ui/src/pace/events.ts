@@ -3,6 +3,16 @@ import type { RunEvent } from "../api";
 import { formatClock } from "../format";
 import { describeNodes } from "./nodes";
 
+/** Return the event of a machine whose times count from a moment `offsetS` seconds after that of its team. */
+export function eventOfMachine(event: RunEvent, machine: string, offsetS: number): RunEvent {
+  const shifted: RunEvent = { ...event, machine };
+  for (const field of ["t_s", "before_s", "after_s", "deadline_s", "earliest_s"] as const) {
+    const value = event[field];
+    if (value != null) shifted[field] = value + offsetS;
+  }
+  return shifted;
+}
+
 /** Return the text for an event, preceded by the name of its machine if the event has one. */
 export function eventText(event: RunEvent): string {
   return event.machine ? `${event.machine}: ${textWithoutMachine(event)}` : textWithoutMachine(event);
@@ -51,4 +61,11 @@ function reasonOf(event: RunEvent): string {
 /** Return whether the charts mark the time of an event with a vertical line. */
 export function isMarked(event: RunEvent): boolean {
   return ["deadline", "restarted", "resumed", "paused", "infeasible", "extended", "scaled"].includes(event.kind);
+}
+
+/** Return the ceiling over time; `null` if the job never had one, or if only single machines of a team had one. */
+export function ceilingOverTime(times: number[], now: number | null, events: RunEvent[]): (number | null)[] | null {
+  const changes = events.filter((event) => event.kind === "ceiling" && !event.machine);
+  if (!changes.length && now === null) return null;
+  return times.map((t) => changes.findLast((event) => event.t_s <= t)?.devices ?? null);
 }

@@ -4,6 +4,7 @@ import { Link } from "react-router-dom";
 
 import { jobKey, type Job, type Pace, type RunEvent } from "../api";
 import { Figure } from "../look/Figure";
+import { Notice } from "../look/Notice";
 import { StatusBadge } from "../look/StatusBadge";
 import {
   formatClock,
@@ -45,6 +46,7 @@ export function JobCard({ jobs, histories, mayChange }: Props) {
   const name = several
     ? first.task_id.slice(0, first.task_id.lastIndexOf("."))
     : shortName(first.task_id, first.map_index);
+  const error = jobs.map((job) => histories.get(jobKey(job))?.error).find((one) => one);
   return (
     <Card.Root as="section" aria-label={`Training job ${name}`} size="sm">
       <Card.Header>
@@ -72,6 +74,7 @@ export function JobCard({ jobs, histories, mayChange }: Props) {
             mayChange={mayChange}
           />
         ) : null}
+        {error ? <Notice kind="error">History: {error.message}</Notice> : null}
         {several ? (
           <MachineTabs jobs={jobs} workers={workers} histories={histories} pace={pace} name={name} />
         ) : (

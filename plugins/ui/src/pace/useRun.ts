@@ -25,6 +25,8 @@ export function useRun(dagId: string, runId: string) {
 export interface JobHistory {
   series: Series;
   stored: History | null;
+  /** Why the newest request for the stored history failed; `null` if it succeeded. */
+  error: Error | null;
 }
 
 /** Fetch the stored history of each job and append the live samples that this page has received. */
@@ -45,7 +47,8 @@ export function useHistories(jobs: Job[]): Map<string, JobHistory> {
       if (job.pace.t_s > last) live.current.set(jobKey(job), [...samples.slice(-MAX_LIVE_SAMPLES), job.pace]);
       else if (job.pace.t_s < last) live.current.set(jobKey(job), [job.pace]); // the job was restarted
       const stored = results[index]?.data ?? null;
-      return [jobKey(job), { stored, series: toSeries(stored, live.current.get(jobKey(job)) ?? []) }];
+      const error = results[index]?.error ?? null;
+      return [jobKey(job), { stored, error, series: toSeries(stored, live.current.get(jobKey(job)) ?? []) }];
     }),
   );
 }

@@ -84,8 +84,9 @@ test("a distributed job with a machine without recent samples is in danger", () 
     { state: "running", task_id: "train.gate-2", pace: silent },
   ] as Job[];
   const now = Date.parse(pace.updated_at);
-  expect(teamStatus(workers, pace, now)).toMatchObject({ level: "danger", text: "gate-2: no sample for 45 s" });
-  expect(teamStatus(workers.slice(0, 1), pace, now).text).toBe("on time");
+  const nameOf = (job: Job) => shortName(job.task_id);
+  expect(teamStatus(workers, pace, nameOf, now)).toMatchObject({ level: "danger", text: "gate-2: no sample for 45 s" });
+  expect(teamStatus(workers.slice(0, 1), pace, nameOf, now).text).toBe("on time");
 });
 
 test("times are in Airflow's time zone", () => {

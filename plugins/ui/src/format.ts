@@ -96,11 +96,11 @@ export function jobStatus(job: Job, now = Date.now()): Status {
 }
 
 /** Return the status of a distributed job, from the sample of all workers combined and from the state of each worker. */
-export function teamStatus(workers: Job[], combined: Pace, now = Date.now()): Status {
+export function teamStatus(workers: Job[], combined: Pace, nameOf: (job: Job) => string, now = Date.now()): Status {
   const status = deadlineStatus(combined);
   for (const job of workers.filter((one) => !isEnded(one))) {
     const interruption = interruptionOf(job, now);
-    if (interruption) return { ...status, level: "danger", text: `${shortName(job.task_id)}: ${interruption}` };
+    if (interruption) return { ...status, level: "danger", text: `${nameOf(job)}: ${interruption}` };
   }
   return status;
 }

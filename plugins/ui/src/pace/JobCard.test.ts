@@ -25,6 +25,11 @@ test("a card says that the history of its job cannot be read", () => {
     error: new Error("Your role in Airflow does not allow this."),
     series: toSeries(null, []),
   };
-  const props = { jobs: [job as Job], histories: new Map([["train[-1]", history]]), mayChange: false };
+  const props = {
+    prefix: "train[-1]",
+    jobs: [job as Job],
+    histories: new Map([["train[-1]", history]]),
+    mayChange: false,
+  };
   expect(renderToStaticMarkup(createElement(JobCard, props))).toContain(`History: ${history.error.message}`);
 });

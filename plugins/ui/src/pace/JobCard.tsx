@@ -28,13 +28,15 @@ import { originOf } from "./parseDeadline";
 const SAME_CHANGE_S = 10;
 
 interface Props {
+  /** For a distributed job, the beginning of its task ids: `train.` */
+  prefix: string;
   jobs: Job[];
   histories: Map<string, JobHistory>;
   mayChange: boolean;
 }
 
 /** A card for one job, or for the jobs of a distributed training run, combined and separately. */
-export function JobCard({ jobs, histories, mayChange }: Props) {
+export function JobCard({ prefix, jobs, histories, mayChange }: Props) {
   const [first] = jobs;
   if (!first) return null;
   const several = jobs.length > 1;
@@ -42,10 +44,9 @@ export function JobCard({ jobs, histories, mayChange }: Props) {
   const workers = jobs.filter((job) => job.operator !== "ParameterServerOperator");
   const runningWorkers = workers.filter((job) => running.includes(job));
   const pace = several ? (combineWorkers(workers) ?? first.pace) : first.pace;
-  const status = several ? teamStatus(workers, pace) : jobStatus(first);
-  const name = several
-    ? first.task_id.slice(0, first.task_id.lastIndexOf("."))
-    : shortName(first.task_id, first.map_index);
+  const nameOf = (job: Job) => (several ? job.task_id.slice(prefix.length) : shortName(job.task_id, job.map_index));
+  const status = several ? teamStatus(workers, pace, nameOf) : jobStatus(first);
+  const name = several ? prefix.replace(/\.$/, "") : nameOf(first);
   const error = jobs.map((job) => histories.get(jobKey(job))?.error).find((one) => one);
   return (
     <Card.Root as="section" aria-label={`Training job ${name}`} size="sm">
@@ -76,9 +77,9 @@ export function JobCard({ jobs, histories, mayChange }: Props) {
         ) : null}
         {error ? <Notice kind="error">History: {error.message}</Notice> : null}
         {several ? (
-          <MachineTabs jobs={jobs} workers={workers} histories={histories} pace={pace} name={name} />
+          <MachineTabs jobs={jobs} workers={workers} histories={histories} pace={pace} name={name} nameOf={nameOf} />
         ) : (
-          <JobDetails job={first} history={histories.get(jobKey(first))} />
+          <JobDetails name={name} job={first} history={histories.get(jobKey(first))} />
         )}
       </Card.Body>
     </Card.Root>
@@ -140,9 +141,8 @@ function Figures({ pace, taskEnded }: { pace: Pace; taskEnded: boolean }) {
   );
 }
 
-function JobDetails({ job, history }: { job: Job; history: JobHistory | undefined }) {
+function JobDetails({ name, job, history }: { name: string; job: Job; history: JobHistory | undefined }) {
   const { pace } = job;
-  const name = shortName(job.task_id, job.map_index);
   const events = history?.stored?.events ?? [];
   return (
     <Stack gap={4}>
@@ -168,12 +168,14 @@ function MachineTabs({
   histories,
   pace,
   name,
+  nameOf,
 }: {
   jobs: Job[];
   workers: Job[];
   histories: Map<string, JobHistory>;
   pace: Pace;
   name: string;
+  nameOf: (job: Job) => string;
 }) {
   const combined = useMemo<Series>(() => {
     const offsets = originOffsets(workers);
@@ -185,7 +187,7 @@ function MachineTabs({
   }, [workers, histories]);
   const events = mergeDeadlineEvents(
     jobs.flatMap((job) => {
-      const machine = shortName(job.task_id, job.map_index);
+      const machine = nameOf(job);
       const offsetS = (originOf(job.pace).getTime() - originOf(pace).getTime()) / 1000;
       return (histories.get(jobKey(job))?.stored?.events ?? []).map((event) => eventOfMachine(event, machine, offsetS));
     }),
@@ -196,7 +198,7 @@ function MachineTabs({
         <Tabs.Trigger value="all">All workers</Tabs.Trigger>
         {jobs.map((job) => (
           <Tabs.Trigger key={jobKey(job)} value={jobKey(job)}>
-            {shortName(job.task_id, job.map_index)}
+            {nameOf(job)}
           </Tabs.Trigger>
         ))}
       </Tabs.List>
@@ -213,7 +215,7 @@ function MachineTabs({
               <StatusBadge status={jobStatus(job)} />
             </HStack>
             <Figures pace={job.pace} taskEnded={isEnded(job)} />
-            <JobDetails job={job} history={histories.get(jobKey(job))} />
+            <JobDetails name={nameOf(job)} job={job} history={histories.get(jobKey(job))} />
           </Stack>
         </Tabs.Content>
       ))}

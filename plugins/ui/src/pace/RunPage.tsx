@@ -2,7 +2,7 @@ import { Box, Skeleton, Stack } from "@chakra-ui/react";
 
 import { DriftReports } from "../drift/DriftReports";
 import { Notice } from "../look/Notice";
-import { jobKey, type Job } from "../api";
+import { groupJobs } from "./groupJobs";
 import { JobCard } from "./JobCard";
 import { useHistories, useRun } from "./useRun";
 
@@ -27,8 +27,14 @@ export function RunPage({
   return (
     <Stack gap={6}>
       {run.isError ? <Notice kind="error">{run.error.message}</Notice> : null}
-      {groupJobs(jobs).map(([name, group]) => (
-        <JobCard key={name} jobs={group} histories={histories} mayChange={run.data?.may_change ?? false} />
+      {groupJobs(jobs).map(([prefix, group]) => (
+        <JobCard
+          key={prefix}
+          prefix={prefix}
+          jobs={group}
+          histories={histories}
+          mayChange={run.data?.may_change ?? false}
+        />
       ))}
       {!jobs.length && !run.isError ? (
         <Notice>
@@ -49,16 +55,3 @@ export function RunPage({
 }
 
 const hasEnded = (state: string | null | undefined) => state === "success" || state === "failed";
-
-const TEAM_OPERATORS = ["WorkerTrainingOperator", "ParameterServerOperator"];
-
-/** Group the workers and the parameter server of a distributed job; any other job forms a separate group. */
-function groupJobs(jobs: Job[]): [string, Job[]][] {
-  const groups = new Map<string, Job[]>();
-  for (const job of jobs) {
-    const isTeam = TEAM_OPERATORS.includes(job.operator ?? "") && job.map_index < 0;
-    const group = isTeam ? job.task_id.slice(0, job.task_id.lastIndexOf(".") + 1) : jobKey(job);
-    groups.set(group, [...(groups.get(group) ?? []), job]);
-  }
-  return [...groups];
-}

@@ -2,7 +2,7 @@ import { Badge, Heading, Stack, Table, Text } from "@chakra-ui/react";
 
 import type { Job, Overview, TaskResult } from "../api";
 import { Notice } from "../look/Notice";
-import { formatDevices, formatTime, shortName } from "../format";
+import { formatDevices, formatTime } from "../format";
 import { RunLink } from "./RunLink";
 
 interface Shard {
@@ -30,7 +30,10 @@ function Machines({ schedule, running }: { schedule: TaskResult; running: Job[] 
   const chosen = Object.entries((schedule.value.workers ?? {}) as Record<string, Shard>);
   const excluded = Object.entries((schedule.value.excluded ?? {}) as Record<string, string>);
   const jobOn = (machine: string) =>
-    running.find((job) => job.dag_id === schedule.dag_id && shortName(job.task_id) === machine);
+    running.find((job) => job.dag_id === schedule.dag_id && machineOf(job) === machine);
+  const names = chosen.map(([machine]) => machine).sort((a, b) => b.length - a.length);
+  // A machine's name may contain dots: `edge.local` of the task `train.edge.local`.
+  const machineOf = ({ task_id }: Job) => names.find((name) => `.${task_id}`.endsWith(`.${name}`));
   return (
     <Stack gap={1}>
       <Heading as="h3" size="sm">

@@ -54,6 +54,16 @@ test("a combined job has the devices of all active workers and ends with the las
   expect(all).toMatchObject({ devices: 1.5, forecast_s: 70, feasible: false, progress_pct: 60, state: "training" });
 });
 
+test("the loss and the metrics of a combined job are those of all workers, as in its charts", () => {
+  const later = "2030-01-01T12:00:31+00:00";
+  const all = combineWorkers([
+    worker({ loss: 0.2, metrics: { auc: 0.8 } }),
+    worker({ loss: 0.6, metrics: { auc: 0.6 } }),
+    worker({ loss: null, updated_at: later }),
+  ]);
+  expect(all).toMatchObject({ loss: expect.closeTo(0.4), metrics: { auc: expect.closeTo(0.7) } });
+});
+
 test("combined times count from the earliest origin", () => {
   const late = { updated_at: "2030-01-01T12:00:50+00:00", deadline_s: 40 }; // its origin is 20 s later
   expect(combineWorkers([worker({}), worker(late)])).toMatchObject({ t_s: 50, deadline_s: 60 });

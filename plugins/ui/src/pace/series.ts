@@ -73,8 +73,8 @@ export function originOffsets(workers: Job[]): number[] {
 }
 
 /**
- * Combine the samples of several workers into one: sum the devices of the active workers, average the progress of all
- * workers, and use the latest forecast.
+ * Combine the samples of several workers into one: sum the devices of the active workers, average the progress, the loss
+ * and the metrics of all workers, and use the latest forecast.
  */
 export function combineWorkers(workers: Job[]): Pace | null {
   const [first] = workers;
@@ -89,6 +89,11 @@ export function combineWorkers(workers: Job[]): Pace | null {
     const known = counted.flatMap(({ pace, offset }) => (pick(pace) === null ? [] : [(pick(pace) ?? 0) + offset]));
     return known.length ? Math.max(...known) : null;
   };
+  const average = (values: (number | null | undefined)[]) => {
+    const known = values.filter((value) => value != null);
+    return known.length ? known.reduce((total, value) => total + value, 0) / known.length : null;
+  };
+  const names = new Set(all.flatMap(({ pace }) => Object.keys(pace.metrics)));
   const newest = counted.reduce((a, b) => (a.pace.updated_at > b.pace.updated_at ? a : b));
   const has = (state: Pace["state"]) => counted.some(({ pace }) => pace.state === state);
   const order = ["detached", "waiting", "paused", "starting", "training", "finishing"] as const;
@@ -104,6 +109,10 @@ export function combineWorkers(workers: Job[]): Pace | null {
     max_devices: sum((pace) => pace.max_devices),
     used_devices: sum((pace) => pace.used_devices ?? pace.devices),
     ceiling: null,
+    loss: average(all.map(({ pace }) => pace.loss)),
+    metrics: Object.fromEntries(
+      [...names].map((name) => [name, average(all.map(({ pace }) => pace.metrics[name])) ?? 0]),
+    ),
     deadline_s: latest((pace) => pace.deadline_s),
     forecast_s: latest((pace) => pace.forecast_s),
     earliest_s: latest((pace) => pace.earliest_s),

@@ -7,7 +7,7 @@ import { formatClock, formatDevices, formatTick } from "../format";
 import { Chart, type Line, type Mark } from "./Chart";
 import { ceilingOverTime, isMarked } from "./events";
 import { coresOverTime, describeNodes, scalingAt } from "./nodes";
-import { type Series, valueAt } from "./series";
+import { padRange, type Series, valueAt } from "./series";
 
 interface Props {
   name: string;
@@ -211,9 +211,4 @@ function marksOf(pace: Pace, events: RunEvent[], colors: Colors): Mark[] {
   const marks = events.filter(isMarked).map((event) => ({ t: event.t_s, color: colors.muted }));
   if (pace.deadline_s === null) return marks;
   return [...marks, { t: pace.deadline_s, color: colors.deadline, solid: true }];
-}
-
-function padRange(low: number, high: number): [number, number] {
-  const padding = (high - low || Math.abs(high) || 1) * 0.08;
-  return [low - padding, high + padding];
 }

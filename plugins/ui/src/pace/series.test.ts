@@ -2,7 +2,7 @@ import { expect, test } from "vitest";
 
 import type { History, Job } from "../api";
 import { makePace } from "../samples";
-import { combineSeries, combineWorkers, toSeries, valueAt } from "./series";
+import { combineSeries, combineWorkers, padRange, toSeries, valueAt } from "./series";
 
 const history: History = {
   version: 1,
@@ -87,4 +87,13 @@ test("combined series have all times, and an ended worker has no devices", () =>
   expect(all.t).toEqual([1, 2, 3]);
   expect(all.devices).toEqual([1, 5, 2]);
   expect(all.progress).toEqual([10, 30, 40]);
+});
+
+test.each([
+  [0.5, 1, [0.46, 1.04]],
+  [1, 1, [0.92, 1.08]],
+  [0, 0, [-0.08, 0.08]],
+  [0.9999999999999999, 1, [0.92, 1.08]], // between these numbers are no ticks, and uPlot would search endlessly
+])("the axis of values from %d to %d has a range in which there are ticks", (low, high, range) => {
+  expect(padRange(low, high)).toEqual(range.map((end) => expect.closeTo(end)));
 });

@@ -65,6 +65,16 @@ export function valueAt(series: Series, column: Column, t: number): number | nul
   return value;
 }
 
+/** A smaller relative difference of values counts as none: rounding, or ticks that uPlot would search endlessly. */
+const LEAST_SPREAD = 1e-6;
+
+/** Return the range of a value axis, with space below `low` and above `high`. */
+export function padRange(low: number, high: number): [number, number] {
+  const size = Math.max(Math.abs(low), Math.abs(high));
+  const padding = 0.08 * (high - low > LEAST_SPREAD * size ? high - low : size || 1);
+  return [low - padding, high + padding];
+}
+
 /** Return the origin of each worker's times, in seconds after the earliest origin. */
 export function originOffsets(workers: Job[]): number[] {
   const origins = workers.map((one) => originOf(one.pace).getTime());

@@ -58,6 +58,9 @@ class TrainingTask(ObjectiveTask, Protocol):
     def extend_spec(self, context: Context, spec: JobSpec, scratch: Path) -> JobSpec:
         """Extend the job's specification for this kind of training."""
 
+    def is_training_over(self, context: Context) -> bool:
+        """Return whether a distributed training has ended without this task."""
+
 
 class TaskHost:
     """The :class:`paceline.run.host.Host` of a training job in an Airflow task.
@@ -160,6 +163,10 @@ class TaskHost:
         """Wait until the callbacks, which run in a separate thread, have ended."""
         if self._reporter is not None:
             self._reporter.close()
+
+    def is_training_over(self) -> bool:
+        """Return whether the training has ended without this worker; false if Airflow does not respond within 1.5 s."""
+        return within(_QUERY_TIMEOUT_S, lambda: self._task.is_training_over(self._context), default=False)
 
     def task_status(self) -> TaskStatus:
         """Return the task's status in Airflow, or "unknown" if Airflow does not respond within 1.5 s."""

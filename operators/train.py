@@ -223,3 +223,7 @@ class DeadlineTrainingOperator(JobOperator):
     def extend_spec(self, context: Context, spec: JobSpec, scratch: Path) -> JobSpec:
         """Return the job's specification. Subclasses extend the specification, and may write files to ``scratch``."""
         return spec
+
+    def is_training_over(self, context: Context) -> bool:
+        """Return whether other tasks have ended the training. Always false, except for a worker of several."""
+        return False

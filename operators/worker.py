@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
-from paceline.errors import InvalidInputError, RuntimeUnavailableError, TaskStoppedError
+from paceline.errors import InvalidInputError, RuntimeUnavailableError, TaskStoppedError, TrainingOverError
 from paceline.train.job import EXIT_EXCLUDED, EXIT_NO_SERVER, EXIT_REJECTED
 
 from ._team import container_arguments, only_docker, placement_arguments, rendezvous, sample_shares, valid_plan
@@ -31,7 +31,9 @@ class WorkerTrainingOperator(DeadlineTrainingOperator):
 
     The training code is the same as on one machine: ``track`` connects to the parameter server and receives batches.
     A failed worker rejoins when the task is retried; meanwhile, the other workers train on that worker's shard. After
-    three failures, the server excludes the machine, and the machine's task logs the reason and is skipped.
+    three failures, the server excludes the machine, and the machine's task logs the reason and is skipped. If the
+    engine does not respond any more, the task waits for it until the others have ended the training and another
+    worker's task has succeeded, and is then skipped.
 
     Parameters
     ----------
@@ -115,6 +117,8 @@ class WorkerTrainingOperator(DeadlineTrainingOperator):
         try:
             return super().execute(context)
         except AirflowException as error:
+            if isinstance(error.__cause__, TrainingOverError):
+                raise AirflowSkipException(f"{self.worker.name} has left the training: {error}") from error
             code = getattr(error.__cause__, "exit_code", None)
             if code == EXIT_EXCLUDED or (code == EXIT_NO_SERVER and self._training_is_done(context)):
                 self.new_training(context).discard()
@@ -151,7 +155,20 @@ class WorkerTrainingOperator(DeadlineTrainingOperator):
         plan = json.loads(self.plan) if isinstance(self.plan, str) else self.plan
         return str((plan.get("excluded") or {}).get(self.worker.name, "the schedule does not include this machine"))
 
+    def is_training_over(self, context: Context) -> bool:
+        """Return whether the training has ended and another worker has its model, which is the same for all."""
+        tasks = self.dag.tasks if self.has_dag() else ()
+        team = [task for task in tasks if isinstance(task, WorkerTrainingOperator)]
+        others = [task.task_id for task in team if task is not self and task.server_task_id == self.server_task_id]
+        states = self._task_states(context, [self.server_task_id, *others])
+        return states.get(self.server_task_id) == "success" and any(states.get(name) == "success" for name in others)
+
     def _training_is_done(self, context: Context) -> bool:
+        return self._task_states(context, [self.server_task_id]).get(self.server_task_id) == "success"
+
+    def _task_states(self, context: Context, task_ids: list[str]) -> Mapping[str, Any]:
         ti = context["ti"]
-        states = ti.get_task_states(dag_id=ti.dag_id, task_ids=[self.server_task_id], run_ids=[ti.run_id])
-        return bool(states.get(ti.run_id, {}).get(self.server_task_id) == "success")
+        states: Mapping[str, Mapping[str, Any]] = ti.get_task_states(
+            dag_id=ti.dag_id, task_ids=task_ids, run_ids=[ti.run_id]
+        )
+        return states.get(ti.run_id, {})

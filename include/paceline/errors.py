@@ -49,6 +49,10 @@ class JobLostError(PacelineError):
     """Raised when a job no longer exists, because its container or process was removed."""
 
 
+class TrainingOverError(PacelineError):
+    """Raised when a distributed training has ended while the engine of this worker does not respond."""
+
+
 class TrainingFailedError(PacelineError):
     """Raised when the training code fails: it raised an exception, was killed, or reported nothing.
 

@@ -75,6 +75,8 @@ class PaceLoop:
         The clock, and the log for messages and the job's own output.
     stopped:
         Called at every step; returns whether this process has to end.
+    is_over:
+        Called every 30 s while the engine does not respond; returns whether the job is no longer needed.
     past:
         Measurements of an earlier run.
     on_sample:
@@ -105,6 +107,7 @@ class PaceLoop:
         clock: Clock | None = None,
         log: logging.Logger | Any = None,
         stopped: Callable[[], bool] = lambda: False,
+        is_over: Callable[[], bool] = lambda: False,
         past: PastRun | None = None,
         on_sample: Callable[[PaceSample], None] = lambda sample: None,
         team: TeamJob | None = None,
@@ -135,7 +138,7 @@ class PaceLoop:
         self._measured_s: float | None = None
         self._started_s = self._now()
         self._continues_control, self._began_s = totals is not None, earlier.began_s
-        self._outage = Outage(job, self._journal, self._clock, self._now, earlier.restarts)
+        self._outage = Outage(job, self._journal, self._clock, self._now, earlier.restarts, is_over)
         # The first step repeats the resize, because an earlier process may have ended before it stored its last resize.
         unconfirmed = shared.max_devices if shared is not None else allocated_devices if totals else None
         self._allocation = JobAllocation(job, self._outage, allocated_devices, earlier, unconfirmed, team)
@@ -163,6 +166,8 @@ class PaceLoop:
             The job no longer exists.
         TaskStoppedError
             ``stopped`` returned true; the job is still running.
+        TrainingOverError
+            ``is_over`` returned true.
         """
         self._check_earlier_end()
         next_s = self._now()
@@ -370,6 +375,7 @@ class PaceLoop:
             status = self._job.status()
         except RuntimeUnavailableError as error:
             self._outage.record_failure(error)
+            self._outage.check_whether_over()
             self._clock.sleep(self._controller.period_s)
             return None
         if status.state == "running":

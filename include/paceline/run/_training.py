@@ -38,6 +38,7 @@ from paceline.errors import (
     RuntimeUnavailableError,
     TaskStoppedError,
     TrainingFailedError,
+    TrainingOverError,
 )
 from paceline.run._handle import JobHandle
 from paceline.run._history import History
@@ -90,7 +91,7 @@ class Training:
 
         Raises
         ------
-        InvalidInputError, DeadlineInfeasibleError
+        InvalidInputError, DeadlineInfeasibleError, TrainingOverError
             Another try cannot succeed; the job is removed.
         DetachedError
             This process has to end; the next process takes over the job.
@@ -107,7 +108,7 @@ class Training:
             raise self._stop() from error
         except DetachedError:
             raise
-        except (InvalidInputError, DeadlineInfeasibleError):
+        except (InvalidInputError, DeadlineInfeasibleError, TrainingOverError):
             self._keep_or_discard()
             raise
         except Exception as error:
@@ -303,6 +304,7 @@ class Training:
             totals=state.run if state else None,
             log=self._log,
             clock=self._clock,
+            is_over=self._host.is_training_over,
             stopped=_StopCheck(lambda: self.stop_requested.is_set() or exchange.disconnected, handle.is_owner),
             past=past,
             on_sample=self._host.on_sample,

@@ -60,5 +60,8 @@ class Host(Protocol):
     def wait_for_callbacks(self) -> None:
         """Wait for running callbacks after the last sample."""
 
+    def is_training_over(self) -> bool:
+        """Return whether a distributed training has ended, so that its job is not needed. Must return quickly."""
+
     def task_status(self) -> TaskStatus:
         """Return ``"over"`` if a user marked or cleared the task, ``"active"`` if another process continues it."""

@@ -9,7 +9,7 @@ import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
-from paceline.errors import InvalidInputError, TrainingFailedError
+from paceline.errors import InvalidInputError, TrainingFailedError, TrainingOverError
 from paceline.fleet import Fleet, Machine
 from paceline.operators import (
     DeadlineTrainingOperator,
@@ -28,8 +28,8 @@ PLAN = {"workers": {"gate": {"samples": 10, "batch_size": 2}}, "excluded": {"hal
 
 
 def worker_task(machine=GATE, plan=PLAN, **arguments):
-    arguments = {"task_id": "train", "script": "train.py", "deadline": "1m"} | arguments
-    return WorkerTrainingOperator(fleet=FLEET, worker=machine.name, plan=plan, server_task_id="server", **arguments)
+    defaults = {"task_id": "train", "script": "train.py", "deadline": "1m", "server_task_id": "server"}
+    return WorkerTrainingOperator(fleet=FLEET, worker=machine.name, plan=plan, **defaults | arguments)
 
 
 def context(server_state="running"):
@@ -146,3 +146,31 @@ def test_exit_code_of_the_worker_decides_the_state_of_the_task(
         worker_task().execute(context())
     assert type(caught.value) is expected
     assert count_removed_jobs() == cleared
+
+
+def test_worker_without_an_engine_is_skipped_when_the_training_is_over(monkeypatch, count_removed_jobs):
+    def end_without_engine(operator, context):
+        raise AirflowException("ended") from TrainingOverError("ended")
+
+    monkeypatch.setattr(DeadlineTrainingOperator, "execute", end_without_engine)
+    with pytest.raises(AirflowSkipException, match="gate has left the training"):
+        worker_task().execute(context())
+    assert count_removed_jobs() == 0  # the control loop has already tried this
+
+
+@pytest.mark.parametrize(
+    ("server", "other", "over"),
+    [("success", "success", True), ("success", "running", False), ("running", "success", False)],
+)
+def test_training_is_over_when_the_server_and_another_worker_have_succeeded(server, other, over):
+    states = {"server": server, "gate": "running", "hall": other, "elsewhere": "success"}
+
+    def task_states(*, task_ids, **_):
+        return {"run": {name: states[name] for name in task_ids}}
+
+    with DAG("dag", schedule=None):
+        gate = worker_task(GATE, task_id="gate")
+        worker_task(HALL, task_id="hall")
+        worker_task(HALL, task_id="elsewhere", server_task_id="another")
+    ti = SimpleNamespace(dag_id="dag", run_id="run", get_task_states=task_states)
+    assert gate.is_training_over({"ti": ti}) is over

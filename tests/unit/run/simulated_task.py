@@ -126,6 +126,7 @@ class SimulatedTask:
         self.max_tries, self.try_number = tries - 1, 0
         self.began = datetime.fromtimestamp(clock.now(), timezone.utc)
         self.status: str = "active"
+        self.is_over = False
         self.settings: dict[str, Any] = {}
         self.log = caplog
 
@@ -148,6 +149,7 @@ class SimulatedTask:
             on_sample=lambda sample: None,
             wait_for_callbacks=lambda: None,
             task_status=lambda: self.status,
+            is_training_over=lambda: self.is_over,
         )
 
     def run(self, *, same_try: bool = False, on_drain: str = "leave") -> Any:

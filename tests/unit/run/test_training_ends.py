@@ -5,6 +5,8 @@ The engine, the store and Airflow are simulated and inject faults.
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from paceline.contract import CONTAINER, RESULT, JobRecord
@@ -14,6 +16,7 @@ from paceline.errors import (
     RuntimeUnavailableError,
     TaskStoppedError,
     TrainingFailedError,
+    TrainingOverError,
 )
 from paceline.run import MemoryState
 from paceline.run import _handle as handle_module
@@ -73,6 +76,18 @@ def test_finished_job_is_removed_after_an_engine_outage(task, monkeypatch):
     task.engine.broken["remove"] = RuntimeUnavailableError("the engine is restarting")
     assert task.run().model == "/models/1"
     assert (task.engine.jobs, set(task.store)) == ({}, KEPT_KEYS)
+
+
+def test_task_ends_without_its_engine_when_the_training_is_over(task):
+    def lose_the_engine():
+        task.engine.jobs["job-1"].outage_between = (5.0, math.inf)
+
+    task.engine.actions = [(5.0, lose_the_engine)]
+    task.is_over = True
+    with pytest.raises(TrainingOverError, match=r"had not been responding for 3\d s"):
+        task.run()
+    assert "engine_unreachable" in [event["kind"] for event in task.store["history"]["events"]]
+    assert task.store["pace"]["state"] == "failed"
 
 
 @pytest.mark.parametrize("error", [PermissionError("no access to s3://models"), TrainingFailedError("output: ...")])

@@ -6,6 +6,7 @@ Used by the process launcher, with cgroups v1, v2 or both. Containers use the en
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import signal
@@ -40,7 +41,13 @@ class Group:
             _write(self.cpu / "cpu.max", f"{quota} {period_us}")
         else:
             _write(self.cpu / "cpu.cfs_period_us", str(period_us))
-            _write(self.cpu / "cpu.cfs_quota_us", str(quota))
+            try:
+                _write(self.cpu / "cpu.cfs_quota_us", str(quota))
+            except OSError as error:
+                if error.errno != errno.EINVAL:
+                    raise
+                # v1 rejects a quota above that of an ancestor, whose quota then is the limit.
+                _write(self.cpu / "cpu.cfs_quota_us", "-1")
 
     def set_memory(self, limit: int) -> bool:
         """Set the memory limit; return whether this cgroup supports a memory limit."""
@@ -267,9 +274,12 @@ def _create_unified(own_folder: Path, name: str) -> Group | None:
     A cgroup with processes in it cannot delegate controllers, so the new cgroup is usually a sibling of this process's
     cgroup. The delegation settings of ancestors belong to their owners and remain unchanged.
     """
-    for controller in ("+cpu", "+memory", "+pids"):
-        with contextlib.suppress(OSError):
-            _write(own_folder / "cgroup.subtree_control", controller)
+    # In any cgroup but the root, which has no type, "+cpu" would make this process's cgroup threaded. A cgroup below it
+    # then accepts no processes.
+    if not (own_folder / "cgroup.type").exists():
+        for controller in ("+cpu", "+memory", "+pids"):
+            with contextlib.suppress(OSError):
+                _write(own_folder / "cgroup.subtree_control", controller)
     for parent in (own_folder, *own_folder.parents):
         if not (parent / "cgroup.controllers").exists():
             return None
@@ -286,11 +296,18 @@ def _create_folder(folder: Path, required_file: str) -> Path | None:
         folder.mkdir()
     except OSError:
         return None
-    if os.access(folder / required_file, os.R_OK) and os.access(folder / "cgroup.procs", os.W_OK):
+    if os.access(folder / required_file, os.R_OK) and _accepts_processes(folder):
         return folder
     with contextlib.suppress(OSError):
         folder.rmdir()
     return None
+
+
+def _accepts_processes(folder: Path) -> bool:
+    with contextlib.suppress(OSError):  # v1 has no types
+        if (folder / "cgroup.type").read_text().strip() == "domain invalid":
+            return False
+    return os.access(folder / "cgroup.procs", os.W_OK)
 
 
 def _write(path: Path, value: str) -> None:

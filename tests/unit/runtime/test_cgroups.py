@@ -5,6 +5,8 @@ Ordinary files replace those of the kernel, so a machine with one version can te
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -74,6 +76,32 @@ def test_v2_cgroup_is_a_sibling_of_a_cgroup_with_processes(tmp_path: Path, new_c
     assert cgroups.Group.from_json(group.to_json()) == group
 
 
+def test_v2_cgroup_of_this_process_delegates_controllers_only_if_it_is_the_root(tmp_path: Path) -> None:
+    """Elsewhere, the kernel accepts "+cpu" but then no process in a cgroup below this process's cgroup."""
+    for name in ("root", "service"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "cgroup.subtree_control").write_text("")
+    (tmp_path / "service" / "cgroup.type").write_text("domain\n")
+    for name in ("root", "service"):
+        cgroups.create("job", f"30 24 0:26 / {tmp_path}/{name} rw - cgroup2 cgroup2 rw", "0::/")
+    assert (tmp_path / "root" / "cgroup.subtree_control").read_text() != ""
+    assert (tmp_path / "service" / "cgroup.subtree_control").read_text() == ""
+
+
+def test_v2_cgroup_below_a_threaded_cgroup_is_not_used(tmp_path: Path, new_cgroup_files: dict[str, str]) -> None:
+    slice_, own = tmp_path / "slice", tmp_path / "slice" / "service"
+    slice_.mkdir()
+    own.mkdir()
+    for folder in (slice_, own):
+        (folder / "cgroup.controllers").write_text("cpu")
+        new_cgroup_files.update({f"{folder.name}/{name}": value for name, value in V2_FILES.items()})
+    (own / "cgroup.type").write_text("domain threaded\n")
+    new_cgroup_files.update({"service/cgroup.type": "domain invalid\n", "slice/cgroup.type": "domain\n"})
+    group = cgroups.create("job", f"30 24 0:26 / {tmp_path} rw - cgroup2 cgroup2 rw", "0::/slice/service")
+    assert group is not None
+    assert group.cpu == slice_ / "job"
+
+
 def test_v1_cgroup_has_a_folder_for_each_controller(tmp_path: Path, new_cgroup_files: dict[str, str]) -> None:
     for controller in V1_FILES:
         (tmp_path / controller).mkdir()
@@ -87,6 +115,27 @@ def test_v1_cgroup_has_a_folder_for_each_controller(tmp_path: Path, new_cgroup_f
     assert (group.cpu / "cpu.cfs_quota_us").read_text() == "150000"
     assert group.cpu_seconds() == 1.5
     assert cgroups.Group.from_json(group.to_json()) == group
+
+
+def test_v1_quota_above_that_of_an_ancestor_leaves_the_ancestor_as_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel rejects such a quota, for example when a launcher lifts the limit of a job that it stops."""
+    write = cgroups._write
+
+    def refuse_more_than_one_core(path: Path, value: str) -> None:
+        if path.name == "cpu.cfs_quota_us" and int(value) > 100_000:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        write(path, value)
+
+    monkeypatch.setattr(cgroups, "_write", refuse_more_than_one_core)
+    for name in V1_FILES["cpu"]:
+        (tmp_path / name).write_text("")
+    group = cgroups.Group(cpu=tmp_path, memory=None, account=None, processes=None, unified=False)
+    for devices, quota in ((2.0, "-1"), (0.001, "1000")):
+        (tmp_path / "cpu.cfs_quota_us").write_text("")
+        group.set_devices(devices)
+        assert (tmp_path / "cpu.cfs_quota_us").read_text() == quota
 
 
 @pytest.mark.parametrize("mounted", ["cpu,cpuacct", "cpuacct,cpu", "cpu,cpuacct,memory,pids"])

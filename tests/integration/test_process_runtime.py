@@ -205,3 +205,14 @@ def test_folder_of_a_job_that_never_started_is_replaced(
     assert again.id == job.id
     assert read_to_end(again) == ["done"]
     again.remove()
+
+
+@signal_only
+def test_folder_of_another_user_has_no_jobs(harness: ProcessHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A removal of such a job would kill the processes that the other user has named in its files."""
+    job = harness.runtime.start(harness.spec("print()"))
+    assert [found for found, _ in harness.runtime.jobs()] == [job.id]
+    with monkeypatch.context() as another:
+        another.setattr(os, "getuid", lambda: harness.runtime.root.stat().st_uid + 1)
+        assert list(harness.runtime.jobs()) == []
+    job.remove()

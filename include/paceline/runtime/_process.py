@@ -134,7 +134,9 @@ class ProcessRuntime:
 
     def jobs(self) -> Iterator[tuple[str, dict[str, str]]]:
         """Yield the scratch folder and labels of every job of this user on this machine."""
-        for path in sorted(self.root.iterdir()) if self.root.is_dir() else ():
+        # Another user may have created the folder: its files would name processes of this user as those of a job.
+        is_own = self.root.is_dir() and self.root.stat().st_uid == os.getuid()
+        for path in sorted(self.root.iterdir()) if is_own else ():
             scratch = Scratch(path)
             stored = read_json(scratch.job)
             if stored is not None and scratch.state.exists():

@@ -26,7 +26,7 @@ from paceline.errors import PacelineError
 from paceline.runtime import Job
 from paceline.runtime.base import JOB_ENVIRONMENT
 from paceline.runtime.cgroups import Group
-from paceline.runtime.processes import find_by_environment
+from paceline.runtime.processes import find_by_environment, identify
 from paceline.runtime.scratch import Scratch, read_json
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the process runtime is for Linux")
@@ -113,6 +113,24 @@ def test_background_processes_end_with_the_job(harness: ProcessHarness) -> None:
     job = harness.runtime.start(harness.spec(SPREADS))
     assert read_to_end(job) == ["up"]
     assert pids_of_job(job) == []
+    job.remove()
+
+
+WITHOUT_ENVIRONMENT = """
+import signal, subprocess
+started = [subprocess.Popen(["sleep", "600"], env={}, start_new_session=new) for new in (True, False)]
+print(*(process.pid for process in started), flush=True)
+signal.pause()
+"""
+
+
+def test_processes_without_the_environment_of_the_job_end_with_the_launcher(harness: ProcessHarness) -> None:
+    job = harness.runtime.start(harness.spec(WITHOUT_ENVIRONMENT))
+    pids = [int(pid) for pid in wait_for_line(job, " ")[-1].split()]
+    identities = [identify(pid) or pytest.fail("the process has ended") for pid in pids]
+    os.kill(harness.read_state(job)["launcher"]["pid"], signal.SIGKILL)
+    assert job.wait(60)
+    assert [identity.is_alive() for identity in identities] == [False, False]
     job.remove()
 
 

@@ -10,7 +10,6 @@ import os
 import resource
 import signal
 import time
-from collections.abc import Set
 from typing import Protocol
 
 import psutil
@@ -53,13 +52,10 @@ class ProcessTree:
     ----------
     root:
         The job's first process, which leads its process group.
-    excluded:
-        The launcher's helper processes, which are not part of the job.
     """
 
-    def __init__(self, root: int, excluded: Set[int]) -> None:
+    def __init__(self, root: int) -> None:
         self.root = root
-        self._excluded = excluded
         self._members: dict[psutil.Process, float] = {}  # CPU time of the children that each process reaped
         self._newest = b""
         self._scan_due = self._next_scan = 0.0
@@ -70,7 +66,7 @@ class ProcessTree:
         if now_s >= self._next_scan and (now_s >= self._scan_due or self._newest != newest_pid()):
             started_s = time.thread_time()
             self._newest = newest_pid()
-            self._members = {process: reaped_seconds(process) for process in descendants(self._excluded)}
+            self._members = {process: reaped_seconds(process) for process in descendants()}
             self._scan_due = now_s + _MAX_AGE_S
             self._next_scan = now_s + max(_SCAN_INTERVAL_S, _SCAN_COST_RATIO * (time.thread_time() - started_s))
         return list(self._members)

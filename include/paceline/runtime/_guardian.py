@@ -1,7 +1,7 @@
 """A process that waits for the launcher to die and then kills the job.
 
-The launcher starts it before the job. Without a guardian, the job of a killed launcher would stay stopped forever, or
-run without a limit.
+The launcher is its child and starts the job. Without a guardian, the job of a killed launcher would stay stopped
+forever, or run without a limit.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 
 from paceline.runtime.cgroups import Group
-from paceline.runtime.processes import kill_by_environment
+from paceline.runtime.processes import kill_descendants
 from paceline.runtime.scratch import Scratch, write_json
 from paceline.train.job import ENV_OUTPUT
 
@@ -26,25 +26,27 @@ class Guardian:
     _pipe: int
 
     def dismiss(self) -> None:
-        """Make the guardian exit without killing any process, and wait for it. Call this after the job has ended."""
+        """Make the guardian exit without killing any process. Call this after the job has ended."""
         with contextlib.suppress(OSError):
             os.write(self._pipe, b".")
         os.close(self._pipe)
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(self.pid, 0)
 
 
 def start(scratch: Scratch, group: Group | None) -> Guardian:
-    """Fork the guardian. Only the launcher has the write end of the pipe, so the pipe closes when the launcher dies."""
+    """Fork, and return only in the child, the launcher; this process becomes its guardian.
+
+    The guardian, a subreaper, adopts the processes of a dead launcher, whatever their environment and session. Only the
+    launcher has the write end of the pipe, so the pipe closes when the launcher dies.
+    """
     read_end, write_end = os.pipe()
     started = time.time()
-    pid = os.fork()
-    if pid:
+    guardian = os.getpid()
+    if not os.fork():
         os.close(read_end)
-        return Guardian(pid, write_end)
+        os.setsid()  # signals to the launcher's group must not reach the guardian
+        return Guardian(guardian, write_end)
     try:
         os.close(write_end)
-        os.setsid()  # signals to the launcher's group must not reach the guardian
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
         if os.read(read_end, 1) == b"":
@@ -54,7 +56,7 @@ def start(scratch: Scratch, group: Group | None) -> Guardian:
 
 
 def _clean_up(scratch: Scratch, group: Group | None, started: float) -> None:
-    kill_by_environment(*job_variable(scratch))
+    kill_descendants()
     if group is not None:
         group.remove()
     if not scratch.end.exists() and scratch.path.exists():

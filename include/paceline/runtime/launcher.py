@@ -24,7 +24,7 @@ from paceline.errors import RuntimeUnavailableError
 from paceline.runtime import _guardian as guardian
 from paceline.runtime import cgroups, gpus
 from paceline.runtime._enforcers import CgroupEnforcer, Enforcer, ProcessTree, SignalEnforcer
-from paceline.runtime.processes import descendants, identify, proportional_bytes, send
+from paceline.runtime.processes import identify, kill_descendants, proportional_bytes, send
 from paceline.runtime.scratch import USAGE_BYTES, Scratch, read_json, write_end, write_json
 
 _PR_SET_PDEATHSIG = 1
@@ -89,15 +89,16 @@ class _Launch:
         if self._group is not None:
             self._group.set_devices(self._cores)
         guard = guardian.start(self._scratch, self._group)
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # a fork does not inherit this setting
         started = time.time()
         self._child = self._spawn_job()
-        enforcer = self._make_enforcer(guard.pid)
+        enforcer = self._make_enforcer()
         self._write_state(started, guard.pid)
         on_started()
         status = self._supervise(enforcer, wakeup_read)
         finished = time.time()
         used = enforcer.used_s()
-        self._kill_remaining(guard.pid)
+        kill_descendants(self._reap_orphans)  # as in a container
         used = max(used, _children_cpu_s())
         killed = self._group is not None and self._group.killed_for_memory()
         if self._group is not None:
@@ -172,8 +173,8 @@ class _Launch:
                 self._kernel_limits_memory = group.set_memory(int(self._job["memory_bytes"]))
         return group
 
-    def _make_enforcer(self, guardian_pid: int) -> Enforcer:
-        tree = ProcessTree(self._child, frozenset({guardian_pid}))
+    def _make_enforcer(self) -> Enforcer:
+        tree = ProcessTree(self._child)
         if self._group is not None:
             return CgroupEnforcer(self._group, tree, self._cores)
         return SignalEnforcer(tree, self._cores, float(self._job["period_s"]))
@@ -247,18 +248,6 @@ class _Launch:
                 if ended.si_pid == self._child:
                     return
                 os.waitpid(ended.si_pid, 0)
-
-    def _kill_remaining(self, guardian_pid: int) -> None:
-        """Kill the job's remaining processes after its first process has ended, as in a container."""
-        limit = time.monotonic() + 2.0
-        while time.monotonic() < limit:
-            remaining = descendants(frozenset({guardian_pid}))
-            for process in remaining:
-                send(process.pid, signal.SIGKILL)
-            self._reap_orphans()
-            if not remaining:
-                return
-            time.sleep(0.002)
 
     def _exit_reason(self, code: int) -> str:
         if self._out_of_memory:

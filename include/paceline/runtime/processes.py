@@ -10,7 +10,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Set
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import psutil
@@ -75,17 +75,30 @@ def identify(pid: int) -> Identity | None:
     return None
 
 
-def descendants(excluded: Set[int]) -> list[psutil.Process]:
-    """Return the running descendants of this process, except the PIDs in ``excluded``.
+def descendants() -> list[psutil.Process]:
+    """Return the running descendants of this process.
 
     The launcher is the subreaper of its job: orphans become its children, so the process tree is complete.
     """
     running = []
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
-            if process.pid not in excluded and process.status() != psutil.STATUS_ZOMBIE:
+            if process.status() != psutil.STATUS_ZOMBIE:
                 running.append(process)
     return running
+
+
+def kill_descendants(reap: Callable[[], object] = lambda: None, timeout_s: float = 2.0) -> None:
+    """Kill the descendants of this process, and call ``reap`` after each signal, until none is left."""
+    limit = time.monotonic() + timeout_s
+    while time.monotonic() < limit:
+        remaining = descendants()
+        for process in remaining:
+            send(process.pid, signal.SIGKILL)
+        reap()
+        if not remaining:
+            return
+        time.sleep(0.002)
 
 
 def newest_pid() -> bytes:

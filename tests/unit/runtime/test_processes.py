@@ -27,14 +27,14 @@ def child() -> Iterator[subprocess.Popen[bytes]]:
 def test_zombie_is_not_alive(child):
     identity = identify(child.pid)
     assert identity.is_alive()
-    assert identity in map(identify, [one.pid for one in descendants(frozenset())])
+    assert identity in map(identify, [one.pid for one in descendants()])
     assert not identity.wait(0.0) or identity.is_alive(), "a timeout of 0 does not wait"
     child.stdin.close()
     identity.wait(60)
     assert psutil.Process(child.pid).status() == psutil.STATUS_ZOMBIE
     assert not identity.is_alive()
     assert not identity.wait(60), "the process ended before the call"
-    assert child.pid not in [one.pid for one in descendants(frozenset())]
+    assert child.pid not in [one.pid for one in descendants()]
 
 
 def test_reused_pid_is_another_process(child):

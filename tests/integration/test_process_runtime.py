@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -207,6 +208,26 @@ def test_interrupted_start_leaves_nothing(
     monkeypatch.setattr(f"paceline.runtime._process.{step}", raise_error)
     with pytest.raises(PacelineError if isinstance(error, OSError) else KeyboardInterrupt, match="cut off"):
         harness.runtime.start(harness.spec("print()"))
+    assert harness.leftovers() == []
+
+
+@signal_only
+def test_start_interrupted_after_the_job_has_started_leaves_nothing(
+    harness: ProcessHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float | None] = []
+    wait = subprocess.Popen.wait
+
+    def wait_once(self: subprocess.Popen[bytes], timeout: float | None = None) -> int:
+        code = wait(self, timeout)
+        waited.append(timeout)
+        if len(waited) == 1:
+            raise KeyboardInterrupt("cut off")
+        return code
+
+    monkeypatch.setattr(subprocess.Popen, "wait", wait_once)
+    with pytest.raises(KeyboardInterrupt, match="cut off"):
+        harness.runtime.start(harness.spec("import signal; signal.pause()"))
     assert harness.leftovers() == []
 
 

@@ -117,7 +117,7 @@ class ProcessRuntime:
             self._create_scratch(scratch, spec, digest)
             launch(scratch)
         except BaseException as error:
-            shutil.rmtree(scratch.path, ignore_errors=True)
+            ProcessJob(scratch, max_output_bytes=0, from_start=True).remove()  # the job may already run
             if isinstance(error, OSError):
                 raise PacelineError(f"could not create the job's scratch folder: {error}") from error
             raise

@@ -56,9 +56,11 @@ def launch(scratch: Scratch) -> None:
         )
         try:
             code = launcher.wait(_START_S)
-        except subprocess.TimeoutExpired:
-            launcher.kill()
+        except BaseException as error:
+            launcher.kill()  # without it, the launcher cannot report the start of the job, and ends
             launcher.wait()
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
             code = -1
     if code != 0:
         output = scratch.launcher_log.read_text(errors="replace").strip()[-2000:]

@@ -181,6 +181,15 @@ def test_job_whose_launcher_and_guardian_were_killed_can_be_restarted(harness: P
 
 
 @signal_only
+@pytest.mark.parametrize(("number", "name"), [(12, "SIGUSR2"), (40, "signal 40")])
+def test_signal_that_kills_a_job_is_reported(harness: ProcessHarness, number: int, name: str) -> None:
+    job = harness.runtime.start(harness.spec(f"import os; os.kill(os.getpid(), {number})"))
+    assert job.wait(60)
+    assert (job.status().exit_code, job.status().reason) == (128 + number, f"killed ({name})")
+    job.remove()
+
+
+@signal_only
 def test_process_that_reuses_the_launchers_pid_is_not_signalled(harness: ProcessHarness) -> None:
     job = harness.runtime.start(harness.spec("print()"))
     read_to_end(job)

@@ -255,7 +255,9 @@ class _Launch:
         if self._kill_at is not None:
             return "stopped (SIGTERM)" if code != -signal.SIGKILL else "killed (SIGKILL) after its grace period"
         if code < 0:
-            return f"killed ({signal.Signals(-code).name})"
+            # Most real-time signals have no name.
+            name = next((one.name for one in signal.Signals if one == -code), f"signal {-code}")
+            return f"killed ({name})"
         return "the command could not be run" if code == _NOT_FOUND else ""
 
 

@@ -56,6 +56,14 @@ def test_exponential_curve_ends_once_it_is_flat(seed):
     assert monitor.points[-1][1] > 0.925
 
 
+@pytest.mark.parametrize("value", [1e80, 1e200, 1e308])
+def test_diverging_loss_does_not_end_a_job_with_an_error(value):
+    monitor = Monitor(Converged("loss", gain=0.1), max_epochs=100)
+    for epoch in range(1, 7):
+        monitor.add(epoch, value * epoch / 7)
+    assert monitor.epochs == 100
+
+
 @pytest.mark.parametrize("curve", [lambda epoch: 0.5, lambda epoch: 1 / epoch], ids=["flat", "falling"])
 def test_job_without_improvement_is_ended(curve):
     monitor = run_monitor(curve, Converged("accuracy"))

@@ -18,6 +18,7 @@ _MIN_POINTS = 4
 # exponents in coarse steps, then in finer steps around the best exponent.
 _MIN_EXPONENT, _MAX_EXPONENT, _EXPONENT_STEPS = -3.0, 2.0, (0.25, 0.05, 0.01, 0.002)
 _FLAT = 1e-12
+_MAX_SPREAD = 1e70  # the fourth power of a larger distance to a ceiling, its weight in the fit, overflows
 
 
 @dataclass(frozen=True)
@@ -172,7 +173,7 @@ class LossCurve:
 
 
 def fit_curve(points: Sequence[tuple[float, float]]) -> LossCurve | None:
-    """Fit a curve to growing values; return ``None`` if there are too few points or the values do not grow.
+    """Fit a curve to growing values; return ``None`` for too few points and for values that do not grow or diverge.
 
     For each candidate ceiling, fit a straight line to ``1 / (ceiling - value)``. Its weights make the fit minimise the
     errors of the values instead of those of the line. Return the curve with the smallest error.
@@ -186,7 +187,7 @@ def fit_curve(points: Sequence[tuple[float, float]]) -> LossCurve | None:
         return None
     values = [value for _, value in points]
     best, spread = max(values), max(values) - min(values)
-    if spread < _FLAT * max(1.0, abs(best)):
+    if not _FLAT * max(1.0, abs(best)) <= spread <= _MAX_SPREAD:
         return None
     curves: dict[float, LossCurve] = {}
     low, high = _MIN_EXPONENT, _MAX_EXPONENT

@@ -164,7 +164,7 @@ class ProcessRuntime:
                 raise InvalidInputError("name", spec.name, accepted)
             job.remove()
         else:  # the process that prepared the folder died before it started the job
-            shutil.rmtree(scratch.path)
+            scratch.delete()
         return None
 
     def _create_scratch(self, scratch: Scratch, spec: JobSpec, digest: str) -> None:

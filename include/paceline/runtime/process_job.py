@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -205,7 +204,7 @@ class ProcessJob:
         self.stop(0.0)
         self._wait_for_helpers()
         self._kill_remaining()
-        shutil.rmtree(self._scratch.path, ignore_errors=True)
+        self._scratch.delete()
 
     def close(self) -> None:
         """Do nothing: this object has no open files or threads between calls."""

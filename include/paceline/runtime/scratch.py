@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,6 +70,17 @@ class Scratch:
     def folder(self, name: str) -> Path:
         """Return the path of ``sdk``, ``work``, ``input``, ``output``, ``checkpoint`` or ``tmp``."""
         return self.path / name
+
+    def delete(self) -> None:
+        """Delete the folder, including folders that the job has made read-only."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        if self.path.exists():
+            for parent, names, _ in os.walk(self.path):
+                for folder in (Path(parent, name) for name in names):
+                    if not folder.is_symlink():
+                        with contextlib.suppress(OSError):
+                            folder.chmod(0o700)
+            shutil.rmtree(self.path, ignore_errors=True)
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:

@@ -264,3 +264,21 @@ def test_folder_of_another_user_has_no_jobs(harness: ProcessHarness, monkeypatch
         another.setattr(os, "getuid", lambda: harness.runtime.root.stat().st_uid + 1)
         assert list(harness.runtime.jobs()) == []
     job.remove()
+
+
+LISTENS = "from multiprocessing.connection import Listener\nwith Listener(family='AF_UNIX'): print('listening')"
+
+
+def test_processes_of_a_job_with_a_long_name_can_open_sockets(tmp_path: Path) -> None:
+    """The workers of a torch DataLoader send each batch through such a socket."""
+    root = Path(f"/tmp/paceline-{os.getpid():010}")  # as long as the default folder of a user with a large id
+    try:
+        with fail_on_leftovers(ProcessHarness(root, "signal", tmp_path)) as harness:
+            names = [f"{'n' * 40}-{number:012}" for number in (1, 2)]  # the longest names of the operators
+            jobs = [harness.runtime.start(harness.spec(LISTENS, name=name)) for name in names]
+            assert jobs[0].id != jobs[1].id
+            for job in jobs:
+                assert read_to_end(job) == ["listening"]
+                job.remove()
+    finally:
+        root.rmdir()

@@ -27,6 +27,8 @@ from paceline.train.job import ENV_CHECKPOINT, ENV_CONTROL, ENV_CORES_PER_DEVICE
 log = logging.getLogger(__name__)
 
 Mechanism = Literal["auto", "cgroup", "signal"]
+# Processes that load data open sockets in the job's temporary folder, and the path of a socket has at most 107 bytes.
+_MAX_NAME = 32
 _FOLDERS = ("sdk", "work", "input", "output", "checkpoint", "tmp")
 
 
@@ -202,11 +204,9 @@ class ProcessRuntime:
 
 def _folder_name(name: str) -> str:
     """Return a unique name for files and cgroups; a hash replaces the end of a long job name."""
-    return (
-        f"paceline-{name}"
-        if len(name) <= 80
-        else f"paceline-{name[:60]}-{hashlib.sha256(name.encode()).hexdigest()[:16]}"
-    )
+    if len(name) > _MAX_NAME:
+        name = f"{name[: _MAX_NAME - 17]}-{hashlib.sha256(name.encode()).hexdigest()[:16]}"
+    return f"paceline-{name}"
 
 
 def _search_path(spec: JobSpec) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -23,7 +24,7 @@ from tests.integration.jobs import (
 )
 from tests.waiting import until
 
-from paceline.errors import PacelineError
+from paceline.errors import PacelineError, RuntimeUnavailableError
 from paceline.runtime import Job
 from paceline.runtime.base import JOB_ENVIRONMENT
 from paceline.runtime.cgroups import Group
@@ -246,13 +247,32 @@ def test_folder_of_a_job_that_never_started_is_replaced(
 ) -> None:
     wanted = harness.spec("print('done')")
     with monkeypatch.context() as crash:  # a worker process that is killed before the launch removes nothing
-        crash.setattr("paceline.runtime._process.launch", lambda _: None)
+        crash.setattr("paceline.runtime._process.launch", lambda *_: None)
         job = harness.runtime.start(wanted)
     assert read_json(Scratch(Path(job.id)).job) is not None
     again = harness.runtime.start(wanted)
     assert again.id == job.id
     assert read_to_end(again) == ["done"]
     again.remove()
+
+
+@signal_only
+def test_job_that_another_process_starts_is_not_started_twice(harness: ProcessHarness) -> None:
+    wanted = harness.spec("print('done')")
+    job = harness.runtime.start(wanted)
+    scratch = Scratch(Path(job.id))
+    read_to_end(job)
+    until(lambda: not pids_of_jobs_in(harness.runtime.root))
+    with scratch.launcher_log.open("ab") as of_another_process:
+        fcntl.flock(of_another_process, fcntl.LOCK_EX)
+        with pytest.raises(RuntimeUnavailableError, match="another process is starting or running the job"):
+            job.restart()
+        scratch.state.unlink()  # the other process has not started the job yet
+        with pytest.raises(RuntimeUnavailableError, match="another process is starting or running the job"):
+            harness.runtime.start(wanted)
+    assert scratch.job.exists()
+    assert read_to_end(harness.runtime.start(wanted)) == ["done"]
+    job.remove()
 
 
 @signal_only

@@ -20,7 +20,7 @@ from paceline.runtime import cgroups, gpus
 from paceline.runtime._sdk import sdk_files
 from paceline.runtime.base import JOB_ENVIRONMENT, JobSpec
 from paceline.runtime.checks import check_capacity, check_labels, check_spec, placed_files, spec_digest
-from paceline.runtime.process_job import ProcessJob, launch
+from paceline.runtime.process_job import ProcessJob, claim, launch
 from paceline.runtime.scratch import Scratch, read_json, write_json
 from paceline.train.job import ENV_CHECKPOINT, ENV_CONTROL, ENV_CORES_PER_DEVICE, ENV_INPUT, ENV_OUTPUT
 
@@ -116,8 +116,13 @@ class ProcessRuntime:
             if job is not None:
                 return job
         try:
-            self._create_scratch(scratch, spec, digest)
-            launch(scratch)
+            scratch.path.mkdir(mode=0o700)
+        except OSError as error:
+            raise PacelineError(f"could not create the job's scratch folder: {error}") from error
+        try:
+            with claim(scratch) as out:
+                self._create_scratch(scratch, spec, digest)
+                launch(scratch, out)
         except BaseException as error:
             ProcessJob(scratch, max_output_bytes=0, from_start=True).remove()  # the job may already run
             if isinstance(error, OSError):
@@ -166,11 +171,11 @@ class ProcessRuntime:
                 raise InvalidInputError("name", spec.name, accepted)
             job.remove()
         else:  # the process that prepared the folder died before it started the job
+            claim(scratch).close()
             scratch.delete()
         return None
 
     def _create_scratch(self, scratch: Scratch, spec: JobSpec, digest: str) -> None:
-        scratch.path.mkdir(mode=0o700)
         for folder in _FOLDERS:
             scratch.folder(folder).mkdir(mode=0o700)
         for path, content in sdk_files().items():

@@ -7,6 +7,7 @@ can reattach to the job.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import signal
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import BinaryIO
 
 import psutil
 
@@ -35,32 +37,45 @@ _TAIL_BYTES_ENDED = 4 * 1024 * 1024
 _START_S = 30.0
 
 
-def launch(scratch: Scratch) -> None:
-    """Start the launcher for ``scratch``; return once the job is running.
+def claim(scratch: Scratch) -> BinaryIO:
+    """Return the launcher's log, locked for this process and the launcher, so that a job never runs twice.
+
+    Raises RuntimeUnavailableError if another process has the lock.
+    """
+    out = scratch.launcher_log.open("ab")
+    try:
+        fcntl.flock(out, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        out.close()
+        raise RuntimeUnavailableError(f"another process is starting or running the job in {scratch.path}") from None
+    return out
+
+
+def launch(scratch: Scratch, out: BinaryIO) -> None:
+    """Start the launcher for ``scratch``, which inherits the lock of ``claim``; return once the job is running.
 
     Raises RuntimeUnavailableError if too few GPUs are free.
     """
     path = [str(Path(module).resolve().parents[depth]) for module, depth in ((__file__, 2), (psutil.__file__, 1))]
     # The launcher outlives this process and must not inherit its environment, which may contain secrets.
     environment = {"PATH": os.environ.get("PATH", os.defpath), "PYTHONPATH": os.pathsep.join(path), "LANG": "C.UTF-8"}
-    with scratch.launcher_log.open("ab") as out:
-        launcher = subprocess.Popen(
-            [sys.executable, "-m", "paceline.runtime.launcher", str(scratch.path)],
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=out,
-            env=environment,
-            cwd="/",
-            start_new_session=True,
-        )
-        try:
-            code = launcher.wait(_START_S)
-        except BaseException as error:
-            launcher.kill()  # without it, the launcher cannot report the start of the job, and ends
-            launcher.wait()
-            if not isinstance(error, subprocess.TimeoutExpired):
-                raise
-            code = -1
+    launcher = subprocess.Popen(
+        [sys.executable, "-m", "paceline.runtime.launcher", str(scratch.path)],
+        stdin=subprocess.DEVNULL,
+        stdout=out,
+        stderr=out,
+        env=environment,
+        cwd="/",
+        start_new_session=True,
+    )
+    try:
+        code = launcher.wait(_START_S)
+    except BaseException as error:
+        launcher.kill()  # without it, the launcher cannot report the start of the job, and ends
+        launcher.wait()
+        if not isinstance(error, subprocess.TimeoutExpired):
+            raise
+        code = -1
     if code != 0:
         output = scratch.launcher_log.read_text(errors="replace").strip()[-2000:]
         if code == gpus.EXIT_UNAVAILABLE:
@@ -180,8 +195,9 @@ class ProcessJob:
         if self.status().state == "running":
             return
         self._wait_for_helpers()
-        self._kill_remaining()
-        launch(self._scratch)
+        with claim(self._scratch) as out:
+            self._kill_remaining()
+            launch(self._scratch, out)
 
     def collect(self, destination: Path) -> list[str]:
         """Copy the output folder; see ``paceline.runtime._output`` for links, devices and pipes."""

@@ -224,6 +224,16 @@ def test_order_request_to_hanging_worker_is_reassigned(server_clock):
     assert sorted(training.next_message("b", 1)["indices"]) == [2, 3]
 
 
+def test_order_of_slow_worker_counts_after_a_second_request(server_clock):
+    training = make_joined_training("a", batch_size=4)
+    for _ in range(2):
+        assert training.next_message("a", 0)["kind"] == "order"
+        server_clock.now_s += 100.0
+        training.reassign_stuck()
+        training.start_epoch("a", 0, [0, 1])
+    assert training.next_message("a", 0)["kind"] == "lease"
+
+
 def test_batch_of_slow_worker_counts_after_a_reassignment(server_clock):
     training = make_joined_training("a", batch_size=4)
     assert training.next_message("a", 0)["kind"] == "order"

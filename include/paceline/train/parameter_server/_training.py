@@ -63,6 +63,7 @@ class SharedTraining:
         self._max_epochs = 0  # number of epochs in the script
         self._reports: dict[str, int] = {}  # by worker: number of reports of the monitored metric
         self._order_request: tuple[str, float] | None = None  # worker and time of the request
+        self._order_patience_s = stuck_s  # maximum wait for the order
         # Workers that joined this or an earlier server, have not left, and do not know that training is over.
         self._uninformed: set[str] = set()
         self._kept: dict[str, torch.Tensor] = {}  # packed state of each worker's optimizer; the newest is last
@@ -271,8 +272,9 @@ class SharedTraining:
         """Reassign stuck batches, and a stuck request for the order of samples."""
         now_s = time.monotonic()
         with self._lock:
-            if self._order_request is not None and now_s - self._order_request[1] > self._stuck_s:
+            if self._order_request is not None and now_s - self._order_request[1] > self._order_patience_s:
                 log(f"{self._order_request[0]} has not sent the order of the samples: asking another worker")
+                self._order_patience_s *= 2  # a late order is ignored: if it always takes so long, no epoch would start
                 self._order_request = None
                 self._lock.notify_all()
             for number, (worker, since_s) in list(self._leased.items()):

@@ -134,8 +134,12 @@ class TeamJob:
             return True
         if not self._ended:
             self._ended = True
-            for name in [one for one, node in self._nodes.items() if is_worker(one) and node.newest is None]:
-                self._remove_node(name)  # this worker has not joined, and would retry for a while
+            self._lines = self.read_lines()  # workers may have joined and ended since the last call
+            workers = [one for one in self._nodes if is_worker(one)]
+            silent = [one for one in workers if self._nodes[one].newest is None]
+            if len(silent) < len(workers):  # else their reports are lost, for example after a reattachment
+                for name in silent:
+                    self._remove_node(name)  # this worker has not joined, and would retry for a while
         for name, node in list(self._nodes.items()):
             # Do not wait for other parameter servers: if one started too late, it may still be trying to reach ps-0.
             awaited = is_worker(name) and name not in self._leaving

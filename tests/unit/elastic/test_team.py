@@ -211,6 +211,20 @@ def test_wait_includes_workers_code_after_the_training_loop(team: StubTeam) -> N
     assert team.job.status().exit_code == 0
 
 
+@pytest.mark.parametrize("read", [True, False], ids=["unread reports", "no reports"])
+def test_workers_that_trained_since_the_last_step_keep_their_output(team: StubTeam, read: bool) -> None:
+    if read:
+        team.jobs["worker-0"].lines.append(Progress(900, 900).to_line())
+    team.jobs["ps-0"].exit_code = 0
+    team.job.wait(0.0)
+    assert becomes_true(lambda: team.jobs["worker-1"].removed or not read)
+    assert not team.jobs["worker-0"].removed
+    assert "worker-0" not in team.job._leaving
+    team.jobs["worker-0"].exit_code = team.jobs["worker-1"].exit_code = 0
+    assert team.job.wait(0.0)
+    assert team.job.status().exit_code == 0
+
+
 def test_late_parameter_server_does_not_block_the_end(team: StubTeam) -> None:
     late = StubJob(1.0)
     team.job._nodes["ps-1"] = TeamMember(late, 1.0)

@@ -111,7 +111,7 @@ class TeamRuntime:
             if LABEL_NODE in labels
         }
         if FIRST_SERVER in nodes and nodes[FIRST_SERVER].job.status().state == "running":
-            for one in [other for other, node in nodes.items() if _has_left(node.job)]:
+            for one in [other for other, node in nodes.items() if _has_left(other, node.job)]:
                 nodes.pop(one).job.remove()
         if FIRST_SERVER not in nodes or not any(map(is_worker, nodes)):
             for node in nodes.values():
@@ -150,10 +150,11 @@ class TeamRuntime:
         return Scaling(budget, self._options, configuration=configuration)
 
 
-def _has_left(job: Job) -> bool:
-    """Return whether a node has exited normally or after a request to stop."""
+def _has_left(name: str, job: Job) -> bool:
+    """Return whether a node has left the team. A worker that has exited normally has the trained model instead."""
     status = job.status()
-    return status.state == "exited" and status.exit_code in (0, EXIT_TERMINATED)
+    codes = (EXIT_TERMINATED,) if is_worker(name) else (0, EXIT_TERMINATED)
+    return status.state == "exited" and status.exit_code in codes
 
 
 def _configuration_of(nodes: dict[str, TeamMember]) -> TeamConfiguration:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from unittest.mock import Mock
 
 import pytest
 
 from paceline.elastic import Options, Scaling, TeamConfiguration, TeamSample
 from paceline.elastic._meter import Meter
+from paceline.elastic.nodes import LABEL_NODE, LABEL_TEAM
+from paceline.elastic.runtime import TeamRuntime
 from paceline.elastic.team import TeamJob, TeamMember
 from paceline.errors import InvalidInputError, JobLostError, RuntimeUnavailableError, TrainingFailedError
 from paceline.runtime import JobStatus, Usage
-from paceline.train.job import EXIT_EXCLUDED, EXIT_STATE_LOST
+from paceline.train.job import EXIT_EXCLUDED, EXIT_STATE_LOST, EXIT_TERMINATED
 from paceline.train.progress import Progress
 
 UNREACHABLE = RuntimeUnavailableError("the engine does not answer")
@@ -223,6 +226,17 @@ def test_workers_that_trained_since_the_last_step_keep_their_output(team: StubTe
     team.jobs["worker-0"].exit_code = team.jobs["worker-1"].exit_code = 0
     assert team.job.wait(0.0)
     assert team.job.status().exit_code == 0
+
+
+@pytest.mark.parametrize(("code", "left"), [(0, False), (EXIT_TERMINATED, True)])
+def test_reattached_team_keeps_the_model_of_a_worker_that_has_ended(code: int, left: bool) -> None:
+    jobs = {name: StubJob(1.0) for name in ("ps-0", "worker-0", "worker-1")}
+    jobs["worker-1"].exit_code = code
+    containers = Mock(labels_of=Mock(return_value={LABEL_TEAM: "team"}))
+    containers.find_all.return_value = [(job, {LABEL_NODE: name}, 1.0) for name, job in jobs.items()]
+    team = TeamRuntime(containers, Mock()).reattach("id of ps-0")
+    assert team.cores == pytest.approx(2.0 if left else 3.0)
+    assert jobs["worker-1"].removed is left
 
 
 def test_late_parameter_server_does_not_block_the_end(team: StubTeam) -> None:

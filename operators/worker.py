@@ -112,8 +112,12 @@ class WorkerTrainingOperator(DeadlineTrainingOperator):
         if not chosen:
             raise AirflowSkipException(f"{self.worker.name} does not train: {self._exclusion_reason()}")
         if self._training_is_done(context):
-            self.new_training(context).discard()  # an earlier try may have left a job
-            raise AirflowSkipException(f"{self.worker.name} does not train: training ended before this worker started")
+            training = self.new_training(context)
+            if not training.can_continue():
+                training.discard()  # an earlier try may have left a failed job
+                raise AirflowSkipException(
+                    f"{self.worker.name} does not train: training ended before this worker started"
+                )
         try:
             return super().execute(context)
         except AirflowException as error:

@@ -142,6 +142,17 @@ class Training:
         # Do not acquire a lock here, not even in an Event or the log: the interrupted thread may hold the lock.
         threading.Thread(target=self._stop_in_thread, name="paceline-end", daemon=True).start()
 
+    def can_continue(self) -> bool:
+        """Return whether an earlier try has stored the result, or has left a job that this try would take over."""
+        stored = StoredResult.read(self._store.get(RESULT))
+        if stored is not None:
+            return stored.is_for(self._host.try_number, self._host.max_tries)
+        try:
+            earlier, status = self._find_job()
+            return earlier is not None and status is not None and self._can_take_over(earlier, status)
+        finally:
+            self._handle.close()
+
     def discard(self) -> None:
         """Remove the job of this or an earlier try, because no try will resume it."""
         if self._handle.job is None:
@@ -169,8 +180,7 @@ class Training:
     def _train(self) -> TrainingResult:
         handle = self._handle
         past = self._host.past_run()
-        earlier = handle.find()
-        status = None if handle.job is None else self.call_engine(handle.job.status)
+        earlier, status = self._find_job()
         if handle.runtime is None:
             handle.runtime = self._host.runtime(None)
         if earlier is not None and status is not None and self._can_take_over(earlier, status):
@@ -183,6 +193,11 @@ class Training:
             record, controller, state = self._start(earlier, past)
             held = record.devices
         return self._store_result(self._control(record, controller, state, held, past), record)
+
+    def _find_job(self) -> tuple[JobRecord | None, JobStatus | None]:
+        """Return the record of an earlier try's job, and the job's status if the job still exists."""
+        earlier, job = self._handle.find(), self._handle.job
+        return earlier, None if job is None else self.call_engine(job.status)
 
     def _can_take_over(self, earlier: JobRecord, status: JobStatus) -> bool:
         """Return whether an earlier try's job is running, or completed its training without being stopped."""

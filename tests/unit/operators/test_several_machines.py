@@ -115,7 +115,7 @@ def test_machine_outside_the_plan_is_skipped_and_invalid_plan_is_rejected():
 @pytest.fixture
 def count_removed_jobs(monkeypatch):
     """Return a function that returns how often a worker's job has been removed."""
-    training = Mock()
+    training = Mock(can_continue=Mock(return_value=False))
     monkeypatch.setattr(WorkerTrainingOperator, "new_training", lambda operator, context: training)
     return lambda: training.discard.call_count
 
@@ -124,6 +124,13 @@ def test_late_worker_is_skipped_and_its_earlier_job_is_removed(count_removed_job
     with pytest.raises(AirflowSkipException, match="training ended before this worker started"):
         worker_task().execute(context("success"))
     assert count_removed_jobs() == 1
+
+
+def test_worker_that_has_trained_before_the_end_of_training_is_taken_over(monkeypatch, count_removed_jobs):
+    worker_task().new_training(None).can_continue.return_value = True
+    monkeypatch.setattr(DeadlineTrainingOperator, "execute", lambda operator, context: {"model": "of an earlier try"})
+    assert worker_task().execute(context("success")) == {"model": "of an earlier try"}
+    assert count_removed_jobs() == 0
 
 
 @pytest.mark.parametrize(

@@ -155,10 +155,14 @@ class SimulatedTask:
     def run(self, *, same_try: bool = False, on_drain: str = "leave") -> Any:
         """Run the next try, or repeat the same try in another process if ``same_try`` is true."""
         self.try_number += not same_try
+        self.training = self.next_training(on_drain)
+        return self.training.run()
+
+    def next_training(self, on_drain: str = "leave") -> Training:
+        """Return the training of a new process for the current try."""
         deadline = {"deadline": Deadline.parse("40s"), "written": "40s"}
         settings = Settings(**{**deadline, **self.settings})
-        self.training = Training(settings, self.host(), on_drain=on_drain, clock=self.clock)
-        return self.training.run()
+        return Training(settings, self.host(), on_drain=on_drain, clock=self.clock)
 
     def clear(self) -> None:
         """Clear the task, as a user can do in the UI."""

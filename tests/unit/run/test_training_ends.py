@@ -104,6 +104,24 @@ def test_output_that_cannot_be_collected_is_kept_after_the_last_try(task, error)
     assert (task.engine.started, task.engine.jobs, set(task.store)) == (1, {}, KEPT_KEYS)
 
 
+def test_later_try_can_continue_with_the_job_or_the_result_of_an_earlier_try(task):
+    task.engine.broken["collect"] = PermissionError("no access to s3://models")
+    with pytest.raises(PermissionError):
+        task.run()
+    assert task.next_training().can_continue(), "the job has completed its training"
+    task.run()
+    assert task.next_training().can_continue(), "the result is stored"
+    task.clear()
+    assert not task.next_training().can_continue()
+
+
+def test_later_try_cannot_continue_with_a_failed_job(task):
+    task.engine.actions = [(8.0, lambda: task.engine.jobs["job-1"].kill(1))]
+    with pytest.raises(TrainingFailedError):
+        task.run()
+    assert not task.next_training().can_continue()
+
+
 def test_failed_job_is_kept_until_the_last_try(task):
     task.max_tries = 1
     task.engine.actions = [(8.0, lambda: task.engine.jobs["job-1"].kill(1))]

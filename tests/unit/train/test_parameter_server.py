@@ -151,6 +151,15 @@ def test_restarted_server_ends_after_the_last_worker_has_reconnected(start_train
     training.finish_and_check([other, late])
 
 
+def test_worker_restarted_after_the_end_gets_the_trained_model_from_the_restarted_server(start_training):
+    training = start_training("a", epochs=1)
+    training.finish_and_check([training.start_worker("a")])
+    training.start_server()
+    worker = training.start_worker("a")
+    training.finish_and_check([worker])
+    assert worker.newest_progress.percent == 100
+
+
 def test_worker_ended_by_sigterm_is_not_a_failure(start_training):
     training = start_training("a", "b")
     leaving, staying = training.start_workers("ab")

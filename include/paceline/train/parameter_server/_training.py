@@ -436,4 +436,6 @@ class SharedTraining:
             self._monitor = Monitor(Converged(**monitored["until"]), self._max_epochs)
             self._monitor.restore(monitored["curve"])
             self._shards.set_epochs(self._monitor.epochs)
+        if self._shards.ended and not self._uninformed:
+            self._uninformed = set(self._shares)  # workers whose code after the loop has failed need the state again
         self._spread.set_initial_state(content["state"], content["summed"])

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from paceline.fleet import Fleet
+    from paceline.run import Training
     from paceline.runtime import JobSpec
 
 _SERVER_TIMEOUT_S = 300.0
@@ -113,7 +114,7 @@ class WorkerTrainingOperator(DeadlineTrainingOperator):
             raise AirflowSkipException(f"{self.worker.name} does not train: {self._exclusion_reason()}")
         if self._training_is_done(context):
             training = self.new_training(context)
-            if not training.can_continue():
+            if not self._can_continue(training, context):
                 training.discard()  # an earlier try may have left a failed job
                 raise AirflowSkipException(
                     f"{self.worker.name} does not train: training ended before this worker started"
@@ -158,6 +159,14 @@ class WorkerTrainingOperator(DeadlineTrainingOperator):
     def _exclusion_reason(self) -> str:
         plan = json.loads(self.plan) if isinstance(self.plan, str) else self.plan
         return str((plan.get("excluded") or {}).get(self.worker.name, "the schedule does not include this machine"))
+
+    def _can_continue(self, training: Training, context: Context) -> bool:
+        try:
+            return training.can_continue()
+        except RuntimeUnavailableError as error:
+            if self.is_training_over(context):
+                raise AirflowSkipException(f"{self.worker.name} has left the training: {error}") from error
+            raise AirflowException(str(error)) from error
 
     def is_training_over(self, context: Context) -> bool:
         """Return whether the training has ended and another worker has its model, which is the same for all."""

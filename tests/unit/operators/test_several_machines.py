@@ -9,7 +9,7 @@ import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
-from paceline.errors import InvalidInputError, TrainingFailedError, TrainingOverError
+from paceline.errors import InvalidInputError, RuntimeUnavailableError, TrainingFailedError, TrainingOverError
 from paceline.fleet import Fleet, Machine
 from paceline.operators import (
     DeadlineTrainingOperator,
@@ -130,6 +130,18 @@ def test_worker_that_has_trained_before_the_end_of_training_is_taken_over(monkey
     worker_task().new_training(None).can_continue.return_value = True
     monkeypatch.setattr(DeadlineTrainingOperator, "execute", lambda operator, context: {"model": "of an earlier try"})
     assert worker_task().execute(context("success")) == {"model": "of an earlier try"}
+    assert count_removed_jobs() == 0
+
+
+@pytest.mark.parametrize(("is_over", "expected"), [(True, AirflowSkipException), (False, AirflowException)])
+def test_late_worker_without_an_engine_is_skipped_if_another_has_the_model(
+    monkeypatch, count_removed_jobs, is_over, expected
+):
+    worker_task().new_training(None).can_continue.side_effect = RuntimeUnavailableError("no engine")
+    monkeypatch.setattr(WorkerTrainingOperator, "is_training_over", lambda operator, context: is_over)
+    with pytest.raises(AirflowException, match="no engine") as caught:
+        worker_task().execute(context("success"))
+    assert type(caught.value) is expected
     assert count_removed_jobs() == 0
 
 

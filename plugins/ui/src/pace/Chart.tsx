@@ -111,7 +111,7 @@ function plotOptions(latest: React.RefObject<Props>, width: number): uPlot.Optio
         ...axis,
         values: (_, ticks, _axis, _space, step) => ticks.map((tick) => latest.current.format(tick, step)),
         size: (_, labels) => Math.max(52, 18 + 7 * Math.max(...(labels ?? []).map((label) => label.length))),
-        space: 32,
+        space: 20, // at least two labels, even on the lowest charts
       },
     ],
     series: [

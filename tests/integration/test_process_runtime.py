@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 from tests.integration.jobs import (
@@ -28,6 +29,7 @@ from paceline.errors import PacelineError, RuntimeUnavailableError
 from paceline.runtime import Job
 from paceline.runtime.base import JOB_ENVIRONMENT
 from paceline.runtime.cgroups import Group
+from paceline.runtime.process_job import claim
 from paceline.runtime.processes import find_by_environment, identify
 from paceline.runtime.scratch import Scratch, read_json
 
@@ -273,6 +275,42 @@ def test_job_that_another_process_starts_is_not_started_twice(harness: ProcessHa
     assert scratch.job.exists()
     assert read_to_end(harness.runtime.start(wanted)) == ["done"]
     job.remove()
+
+
+@signal_only
+def test_failed_start_keeps_the_job_that_another_process_has_started_meanwhile(
+    harness: ProcessHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = harness.spec("import signal; signal.pause()")
+    jobs: list[Job] = []
+
+    def claim_late(scratch: Scratch) -> BinaryIO:
+        monkeypatch.setattr("paceline.runtime._process.claim", claim)
+        jobs.append(harness.runtime.start(wanted))  # replaces the folder of the first start
+        return claim(scratch)
+
+    monkeypatch.setattr("paceline.runtime._process.claim", claim_late)
+    with pytest.raises(RuntimeUnavailableError, match="another process is starting or running the job"):
+        harness.runtime.start(wanted)
+    assert [job.status().state for job in jobs] == ["running"]
+    jobs[0].remove()
+
+
+@signal_only
+def test_folder_that_another_process_deletes_cannot_be_claimed(
+    harness: ProcessHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scratch = Scratch(harness.runtime.root / "paceline-deleted")
+    scratch.path.mkdir(parents=True)
+    lock = fcntl.flock
+
+    def lock_late(file: BinaryIO, operation: int) -> None:
+        scratch.delete()
+        lock(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", lock_late)
+    with pytest.raises(RuntimeUnavailableError, match="another process is starting or running the job"):
+        claim(scratch)
 
 
 @signal_only

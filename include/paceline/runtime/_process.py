@@ -13,7 +13,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import BinaryIO, Literal
 
 from paceline.errors import InvalidInputError, JobLostError, PacelineError, RuntimeUnavailableError
 from paceline.runtime import cgroups, gpus
@@ -117,17 +117,10 @@ class ProcessRuntime:
                 return job
         try:
             scratch.path.mkdir(mode=0o700)
+            with claim(scratch) as out:
+                self._fill_and_launch(scratch, spec, digest, out)
         except OSError as error:
             raise PacelineError(f"could not create the job's scratch folder: {error}") from error
-        try:
-            with claim(scratch) as out:
-                self._create_scratch(scratch, spec, digest)
-                launch(scratch, out)
-        except BaseException as error:
-            ProcessJob(scratch, max_output_bytes=0, from_start=True).remove()  # the job may already run
-            if isinstance(error, OSError):
-                raise PacelineError(f"could not create the job's scratch folder: {error}") from error
-            raise
         return ProcessJob(scratch, max_output_bytes=self._max_output_bytes, from_start=True)
 
     def reattach(self, job_id: str, labels: Mapping[str, str] | None = None) -> ProcessJob:
@@ -171,9 +164,17 @@ class ProcessRuntime:
                 raise InvalidInputError("name", spec.name, accepted)
             job.remove()
         else:  # the process that prepared the folder died before it started the job
-            claim(scratch).close()
-            scratch.delete()
+            with claim(scratch):
+                scratch.delete()
         return None
+
+    def _fill_and_launch(self, scratch: Scratch, spec: JobSpec, digest: str, out: BinaryIO) -> None:
+        try:
+            self._create_scratch(scratch, spec, digest)
+            launch(scratch, out)
+        except BaseException:  # without the lock, the folder could be that of another process
+            ProcessJob(scratch, max_output_bytes=0, from_start=True).remove()  # the job may already run
+            raise
 
     def _create_scratch(self, scratch: Scratch, spec: JobSpec, digest: str) -> None:
         for folder in _FOLDERS:

@@ -43,12 +43,12 @@ def claim(scratch: Scratch) -> BinaryIO:
     Raises RuntimeUnavailableError if another process has the lock.
     """
     out = scratch.launcher_log.open("ab")
-    try:
+    with contextlib.suppress(BlockingIOError):
         fcntl.flock(out, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        out.close()
-        raise RuntimeUnavailableError(f"another process is starting or running the job in {scratch.path}") from None
-    return out
+        if os.fstat(out.fileno()).st_nlink:  # else another process has deleted the folder
+            return out
+    out.close()
+    raise RuntimeUnavailableError(f"another process is starting or running the job in {scratch.path}")
 
 
 def launch(scratch: Scratch, out: BinaryIO) -> None:

@@ -3,11 +3,12 @@
 The plan in ``python parallel.py PLAN.json`` maps numbers of done batches to the number of processes from then on.
 ``variant`` is "evaluation mode", "accumulation" of the gradients of four batches, "batch normalisation",
 "error in the loop" or "error in the data set" of a follower, "unused layer", which some batches skip, "unfrozen layer",
-which is trained in some batches only, or "own order", a sampler that draws from a generator that differs between the
-processes.
+which is trained in some batches only, "own order", a sampler that draws from a generator that differs between the
+processes, or "exit", where each process prints whether its loader's workers live when torch's handlers run at exit.
 Followers are forked from the same Python process.
 """
 
+import atexit
 import contextlib
 import itertools
 import json
@@ -93,6 +94,9 @@ for indices, x, y in loop:
         print(loop.epoch, model.weight, json.dumps(indices.tolist()), file=file)
     if loop.done == plan.get("killed_at") and (lead is None or plan["killed"] == "lead's group"):
         os.kill(os.getpid(), signal.SIGKILL) if plan["killed"] == "follower" else os.killpg(0, signal.SIGTERM)
+    if variant == "exit" and loop.done == 20:
+        workers = role._loader._iterator._workers
+        atexit.register(lambda all: print([one.is_alive() for one in all], file=sys.stderr), workers)
     if loop.done + 1 == plan.get("stop_after"):
         stop_early()
     if variant == "timeout" and torch.distributed.is_initialized():

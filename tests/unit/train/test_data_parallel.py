@@ -172,6 +172,11 @@ def test_batch_order_is_the_same_with_persistent_loader_workers(run_plan):
     assert resized.trained_counts == [Counter(range(50))] * 4
 
 
+def test_persistent_loader_workers_end_before_the_loader_waits_for_them_at_exit(run_plan):
+    ended = run_plan(wanted={"9": 2}, workers=2, variant="exit")
+    assert ended.errors.count("[False, False]") == 2
+
+
 def test_any_number_of_processes_can_resume_the_checkpoint_saved_at_sigterm(run_plan, single_process, tmp_path):
     stopped = run_plan(tmp_path, wanted={"2": 2}, killed="lead's group", killed_at=11, ends_with=143)
     assert stopped.resizes == [(3, 2)]

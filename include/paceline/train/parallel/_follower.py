@@ -87,6 +87,7 @@ class Follower(BatchSource):
 
     def close(self) -> None:
         """End the process if the training code has left the loop, because the code after the loop must not run here."""
+        data.end_workers_at_exit(self._loader)
         if self._must_stay:
             error = sys.exc_info()[1]
             if error is not None and not isinstance(error, GeneratorExit):  # an error in the loader or in its data set

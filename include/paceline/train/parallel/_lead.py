@@ -122,6 +122,7 @@ class Lead(BatchSource):
 
     def close(self) -> None:
         """Wait until all processes have ended, and remove the temporary folder."""
+        data.end_workers_at_exit(self._loader)
         self.end(stopped=True)
         for process in (*self._starting, *self._dismissed):
             process.end()

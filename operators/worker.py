@@ -170,8 +170,9 @@ class WorkerTrainingOperator(DeadlineTrainingOperator):
 
     def is_training_over(self, context: Context) -> bool:
         """Return whether the training has ended and another worker has its model, which is the same for all."""
-        team = [task for task in self.dag.tasks if isinstance(task, WorkerTrainingOperator)]
-        others = [task.task_id for task in team if task.task_id != self.task_id and task.server_task_id == self.server_task_id]
+        workers = [task for task in self.dag.tasks if isinstance(task, WorkerTrainingOperator)]
+        team = {task.task_id for task in workers if task.server_task_id == self.server_task_id}
+        others = sorted(team - {self.task_id})
         states = self._task_states(context, [self.server_task_id, *others])
         return states.get(self.server_task_id) == "success" and any(states.get(name) == "success" for name in others)
 

@@ -4,6 +4,7 @@ import pickle
 import signal
 import subprocess
 import zlib
+from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +29,10 @@ class Counter:
 
     def load_state_dict(self, state):
         self.value = state["value"]
+
+
+class LabelledTensor(torch.Tensor):
+    """A kind of tensor that torch loads only if the file may run code."""
 
 
 def file_names(folder):
@@ -198,11 +203,21 @@ def test_time_between_checkpoints_is_five_seconds_or_every_s(clock, monkeypatch,
         ({"c": Counter(), "path": "/proc/nowhere"}, "path: got '/proc/nowhere', expected a writable folder"),
         ({"c": Counter(Path("x"))}, "c: got a state with pathlib.*, expected tensors, numbers"),
         ({"c": Counter(lambda: 1)}, "c: got a state with .*, expected tensors, numbers"),
+        ({"c": Counter(defaultdict(int))}, "c: got a state with collections.defaultdict, expected tensors, numbers"),
+        ({"c": Counter(torch.ones(2).as_subclass(LabelledTensor))}, "c: got a state with .*LabelledTensor, expected"),
     ],
 )
 def test_invalid_checkpoint_argument_is_rejected(tmp_path, parts, message):
     with pytest.raises(ValueError, match=message):
         checkpoint(**{"path": tmp_path, **parts})
+
+
+def test_lazy_layer_is_saved_after_its_first_batch(tmp_path, restart):
+    checkpoint(model=(model := torch.nn.LazyLinear(2)), path=tmp_path)
+    for _ in track(range(3)):
+        model(torch.ones(1, 5))
+    restart(model=(restored := torch.nn.LazyLinear(2)))
+    assert torch.equal(restored.weight, model.weight)
 
 
 def test_state_that_could_not_be_loaded_is_rejected_when_saved(tmp_path):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import zlib
+from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -92,17 +93,19 @@ class Store:
 def check_loadable(part: str, state: Any) -> None:
     """Raise ``ValueError`` unless ``state`` loads with ``weights_only=True``.
 
-    Tensors always load, so the check omits them to save time.
+    Torch's own tensors always load, so the check omits them to save time.
     """
     import io
     import pickle
 
     import torch
+    from torch.nn import parameter
 
+    own = (torch.Tensor, parameter.Parameter, parameter.UninitializedParameter, parameter.UninitializedBuffer)
     buffer = io.BytesIO()
     accepted = "tensors, numbers, strings, lists, tuples and dicts only"
     try:
-        torch.save(_without_tensors(state, torch.Tensor), buffer)
+        torch.save(_without_tensors(state, own), buffer)
         buffer.seek(0)
         torch.load(buffer, weights_only=True)
     except (pickle.PickleError, AttributeError, TypeError) as error:
@@ -127,13 +130,13 @@ def _leaves(value: Any) -> Iterator[Any]:
         yield value
 
 
-def _without_tensors(value: Any, tensor: type) -> Any:
-    if isinstance(value, tensor):
+def _without_tensors(value: Any, tensors: tuple[type, ...]) -> Any:
+    if type(value) in tensors:  # other subclasses may not load
         return None
-    if isinstance(value, dict):
-        return {key: _without_tensors(item, tensor) for key, item in value.items()}
+    if type(value) in (dict, OrderedDict):
+        return {key: _without_tensors(item, tensors) for key, item in value.items()}
     if type(value) in (list, tuple):
-        return [_without_tensors(item, tensor) for item in value]
+        return [_without_tensors(item, tensors) for item in value]
     return value
 
 

@@ -290,14 +290,15 @@ class Loop(Generic[T]):
         """Save, show progress and adapt to the CPU share if due; return whether to interrupt or end the epoch."""
         if self.stopped:
             return True
-        self.total = max(self.total, self.done)
         saver = session.checkpoint
+        is_due = saver is not None and now_s >= saver.next_save_s and not self._nearly_done(now_s, saver.interval_s)
+        self.total = max(self.total, self.done)
         if session.terminating:
             self._save(session)
             raise SystemExit(EXIT_TERMINATED)
         if now_s >= self._next_share_s and self._adapt_to_share(now_s):
             return True
-        if saver is not None and now_s >= saver.next_save_s and not self._nearly_done(now_s, saver.interval_s):
+        if is_due:
             if self._save(session):
                 self._show_progress(session, "checkpoint")
         elif now_s >= self._next_show_s:
@@ -307,9 +308,12 @@ class Loop(Generic[T]):
         return False
 
     def _nearly_done(self, now_s: float, interval_s: float) -> bool:
-        """Return whether the final checkpoint is so close that a checkpoint now would only delay the last batches."""
+        """Return whether the final checkpoint is so close that a checkpoint now would only delay the last batches.
+
+        More batches done than the total mean that the total was estimated too low, and that the end is not known.
+        """
         done, elapsed_s = self.done - self._start_point[0], now_s - self._start_point[1]
-        return elapsed_s > 0 and (self.total - self.done) * elapsed_s < _SKIP_FRACTION * interval_s * done
+        return elapsed_s > 0 and 0 <= (self.total - self.done) * elapsed_s < _SKIP_FRACTION * interval_s * done
 
     def _finish(self, session: _session.Session, source: BatchSource, *, save: bool = True) -> None:
         source.end(stopped=self.stopped)

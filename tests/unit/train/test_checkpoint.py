@@ -91,6 +91,14 @@ def test_no_checkpoint_is_written_right_before_the_final_checkpoint(tmp_path, cl
     assert len(file_names(tmp_path)) == 2  # the last periodic checkpoint and the final checkpoint
 
 
+def test_checkpoints_continue_if_there_are_more_batches_than_estimated(tmp_path, clock, recorder):
+    recorder.interval_s = 3600
+    checkpoint(counter=Counter(), path=tmp_path, every_s=10)
+    for _ in Loop(iter(range(45)), total=20, display=recorder):
+        clock.now_s += 1.0
+    assert [done for event, done, _ in recorder.events if event == "checkpoint"] == [10, 21, 31, 41]
+
+
 @pytest.mark.parametrize("named_by", ["argument", "environment"])
 def test_checkpoint_is_written_at_the_end_of_the_loop(tmp_path, monkeypatch, restart_process, named_by):
     folder = tmp_path / "made" / "as needed"

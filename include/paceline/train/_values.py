@@ -45,8 +45,8 @@ def deferred_number(field: str, value: Any) -> Callable[[], float]:
     if hasattr(value, "detach") and hasattr(value, "numel"):
         if value.numel() != 1 or value.is_complex():
             raise bad_value(field, f"a {value.dtype} tensor of shape {tuple(value.shape)}", accepted)
-        detached = value.detach()  # frees the computation graph
-        return lambda: float(detached)
+        copied = value.detach().clone()  # frees the computation graph; the training code may reset its own tensor
+        return lambda: float(copied)
     if isinstance(value, (str, bytes)):
         raise bad_value(field, value, accepted)
     try:

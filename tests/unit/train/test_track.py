@@ -284,6 +284,15 @@ def test_tensors_are_read_only_when_a_line_is_written(recorder):
     assert CountingTensor.reads <= 2
 
 
+def test_tensor_may_change_after_its_report(recorder):
+    total = torch.zeros(())
+    for _ in Loop(range(3), display=recorder):
+        total += 1
+        report(total=total)
+        total.zero_()
+    assert recorder.shown[-1].metrics == {"total": 1}
+
+
 def test_loop_runs_without_standard_output(monkeypatch, tmp_path):
     monkeypatch.setenv("PACELINE_OUTPUT", str(tmp_path))
     closed = io.StringIO()

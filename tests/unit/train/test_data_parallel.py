@@ -7,6 +7,8 @@ import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 import zlib
 from collections import Counter
 from types import SimpleNamespace
@@ -150,6 +152,23 @@ def test_training_continues_without_a_process_that_cannot_be_started(model, monk
     assert len(attempts) == 2, "each missing process is started once for each allocation"
     assert "cannot be started ([Errno 11]" in capfd.readouterr().err
     lead.close()
+
+
+def test_new_process_runs_the_script_if_the_lead_has_changed_its_folder(tmp_path):
+    (tmp_path / "train.py").write_text("""
+import os, sys, tempfile
+from pathlib import Path
+from paceline.train.parallel._process import FollowerProcess
+if "PACELINE_LEAD_SOCKET" in os.environ:
+    sys.exit(7)
+os.chdir(tempfile.gettempdir())
+process = FollowerProcess(1, Path(sys.argv[1]))
+process.ready = True
+sys.exit(process.end())
+""")
+    environment = {**os.environ, "PYTHONPATH": str(INCLUDE)}
+    command = [sys.executable, "train.py", str(tmp_path)]
+    assert subprocess.run(command, cwd=tmp_path, env=environment, timeout=LIMIT_S).returncode == 7
 
 
 def test_worker_of_a_fleet_trains_in_one_process(model, monkeypatch, session, capsys):

@@ -16,6 +16,10 @@ from paceline.train.job import ENV_CHECKPOINT, ENV_DEVICE, ENV_LEAD, ENV_OUTPUT
 from ._wire import Wire
 
 _EXIT_TIMEOUT_S = 10.0
+try:
+    _START_FOLDER: str | None = os.getcwd()  # the training code may change the folder before it starts a process
+except OSError:  # the folder was removed
+    _START_FOLDER = None
 
 
 class FollowerProcess:
@@ -42,6 +46,7 @@ class FollowerProcess:
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, *sys.orig_argv[1:]],
+                cwd=_START_FOLDER,
                 env=environment,
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from transformers import Trainer, TrainerCallback, TrainerState
 from transformers.trainer_utils import TrainOutput
 
@@ -87,6 +88,8 @@ class PacelineCallback(TrainerCallback):
         stateful = copy.deepcopy(trainer.state.stateful_callbacks)
         try:
             trainer._save_checkpoint(trainer.model, trial=None)
+        except (SafetensorError, RuntimeError) as error:  # the errors of safetensors and torch for a failed write
+            raise OSError(str(error)) from error
         finally:
             trainer.args = args
             trainer.state.stateful_callbacks = stateful

@@ -3,9 +3,11 @@
 ``with_huggingface.py`` is the training; the processes and signals are real.
 """
 
+import resource
+
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
 
 from paceline.train.adapters.huggingface import PacelineCallback
 
@@ -64,7 +66,7 @@ def test_training_stopped_by_paceline_or_the_library_ends_at_100_percent(trainin
 
 def make_trainer(folder, callbacks=None):
     model = GPT2LMHeadModel(GPT2Config(vocab_size=4, n_positions=4, n_embd=8, n_layer=1, n_head=1))
-    args = TrainingArguments(str(folder), use_cpu=True, report_to=[], disable_tqdm=True)
+    args = TrainingArguments(str(folder), use_cpu=True, report_to=[], disable_tqdm=True, save_strategy="no")
     return Trainer(model, args, train_dataset=[{"input_ids": [1], "labels": [1]}], callbacks=callbacks)
 
 
@@ -73,6 +75,24 @@ def test_callback_that_was_added_after_the_constructor_is_rejected(tmp_path):
     trainer.add_callback(PacelineCallback())
     with pytest.raises(RuntimeError, match=r"pass it to Trainer\(callbacks="):
         trainer.train()
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "optimizer.pt"])
+def test_training_continues_if_the_disk_is_full(tmp_path, capsys, file):
+    class FullDiskCallback(TrainerCallback):
+        def on_step_begin(self, args, state, control, **kwargs):
+            if state.global_step == 1:  # from here on, files are limited to less than the size of this file
+                (saved,) = tmp_path.glob(f"training-*/*/*/{file}")
+                resource.setrlimit(resource.RLIMIT_FSIZE, (saved.stat().st_size - 1, resource.RLIM_INFINITY))
+
+    trainer = make_trainer(tmp_path, [PacelineCallback(path=tmp_path, every_s=0), FullDiskCallback()])
+    try:
+        trainer.train()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    assert trainer.state.global_step == 3
+    assert "cannot write a checkpoint" in capsys.readouterr().err
+    assert [folder.name for folder in tmp_path.glob("training-*/*")] == ["checkpoint-000001"]
 
 
 def test_several_processes_are_rejected(tmp_path, monkeypatch):

@@ -130,6 +130,8 @@ def _available_runtimes(engine: str | None) -> list[Runtime]:
     try:
         containers.capacity()
     except PacelineError as error:
+        if engine:
+            raise
         print(f"Cannot list containers: {error}")
         return [ProcessRuntime()]
     return [containers, ProcessRuntime()]

@@ -260,6 +260,10 @@ class AirflowApi:
 
 def _parsed_response(response: httpx.Response) -> Any:
     request = response.request
+    if response.is_redirect:
+        location = response.headers.get("location")
+        message = f"{request.method} {request.url}: redirected to {location}; use the URL of Airflow itself"
+        raise AirflowApiError(response.status_code, message)
     if response.status_code >= 400:
         raise AirflowApiError(
             response.status_code, f"{request.method} {request.url.path}: {response.status_code} {response.text}"

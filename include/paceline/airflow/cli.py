@@ -27,12 +27,19 @@ _HEADINGS = ("DAG", "RUN", "TASK", "STATE", "PROGRESS", "SETPOINT", "CORES", "DE
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return the exit code: 0, or 1 after printing an error to standard error."""
+    """Run the command and return the exit code: 0, 1 after an error, or 130 after an interrupt."""
     options = _parser().parse_args(arguments)
     import httpx
 
     try:
-        return int(options.run(options))
+        code = int(options.run(options))
+        sys.stdout.flush()
+        return code
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # the reader of the output, such as `head`, has ended; do not fail again at the final flush
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except (httpx.TransportError, httpx.InvalidURL) as error:
         print(f"paceline: --url: got {options.url!r}, expected a reachable Airflow ({error})", file=sys.stderr)
         return 1
@@ -186,8 +193,10 @@ def _not_running_error(options: argparse.Namespace) -> InvalidInputError:
 def _connect(options: argparse.Namespace) -> Any:
     from paceline.airflow.api import AirflowApi
 
-    token = os.environ.get("PACELINE_AIRFLOW_TOKEN")
+    token = os.environ.get("PACELINE_AIRFLOW_TOKEN", "").strip()
     if token:
+        if not (token.isascii() and token.isprintable()):  # httpx would print the token
+            raise InvalidInputError("PACELINE_AIRFLOW_TOKEN", "(hidden)", "printable ASCII characters")
         return AirflowApi(options.url, {}, token=token)
     password = os.environ.get("PACELINE_AIRFLOW_PASSWORD")
     if password is None:

@@ -76,3 +76,9 @@ def test_web_page_instead_of_json_is_an_error(api, server):
         AirflowApiError, match="/api/v2/dags/some: expected JSON, but the URL does not lead to Airflow's API"
     ):
         api.api("PATCH", "/dags/some", {})
+
+
+def test_redirect_without_a_body_is_an_error(api, server):
+    server.responses = [(308, b"")]
+    with pytest.raises(AirflowApiError, match="redirected to None; use the URL of Airflow itself"):
+        api.api("PATCH", "/dags/some", {})

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
+import subprocess
+import sys
 
 import pytest
 from tests.samples import a_sample
@@ -40,3 +43,43 @@ def test_error_for_an_invalid_url_names_the_url(monkeypatch, capsys):
     monkeypatch.setenv("PACELINE_AIRFLOW_TOKEN", "a token")
     assert cli.main(["status", "--url", "http://localhost:port"]) == 1
     assert "--url: got 'http://localhost:port', expected a reachable Airflow" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("token", ["sécret", "se\ncret"])
+def test_token_that_no_header_can_contain_is_rejected_and_not_printed(monkeypatch, capsys, token):
+    monkeypatch.setenv("PACELINE_AIRFLOW_TOKEN", token)
+    assert cli.main(["status", "--url", "http://127.0.0.1:9"]) == 1
+    error = capsys.readouterr().err
+    assert "PACELINE_AIRFLOW_TOKEN: got '(hidden)', expected printable ASCII characters" in error
+    assert "cret" not in error
+
+
+def test_engine_of_clean_that_does_not_respond_is_an_error(monkeypatch, capsys):
+    monkeypatch.setenv("PACELINE_AIRFLOW_TOKEN", "a token")
+    assert cli.main(["clean", "--url", "http://127.0.0.1:9", "--engine", "unix:///missing.sock"]) == 1
+    assert "could not connect to the Docker engine" in capsys.readouterr().err
+
+
+def test_interrupt_ends_the_command_without_traceback(monkeypatch):
+    def interrupt(options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "_connect", interrupt)
+    assert cli.main(["status"]) == 130
+
+
+def test_closed_pipe_ends_the_command_without_traceback(tmp_path):
+    fleet = tmp_path / "fleet.yaml"
+    fleet.write_text("machines: [{name: gate, kind: nano, cores: 1, memory_gib: 1}]")
+    reader, writer = os.pipe()
+    os.close(reader)
+    ended = subprocess.run(
+        [sys.executable, "-m", "paceline.airflow.cli", "fleet", "check", str(fleet)],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        env={**os.environ, "DOCKER_HOST": "unix:///missing.sock"},
+    )
+    os.close(writer)
+    assert (ended.returncode, ended.stderr) == (1, "")

@@ -144,6 +144,7 @@ def _simulate(args: argparse.Namespace) -> int:
             raise InvalidInputError("--policy", name, f"one of {', '.join(_POLICIES)}")
     policies = _policies()
     workload = _workload(args)
+    _prepare_outputs(args)
     friction = Friction(
         delay_s=args.delay,
         pause_s=args.pause,
@@ -173,6 +174,24 @@ def _simulate(args: argparse.Namespace) -> int:
 
         print(draw(results, workload.devices, args.picture, title=f"{args.trace}, {workload.devices} devices"))
     return 0
+
+
+def _prepare_outputs(args: argparse.Namespace) -> None:
+    """Check before a long simulation that its results can be written; create missing folders."""
+    for field, path in (("--json", args.json), ("--picture", args.picture)):
+        if path is None:
+            continue
+        if path == args.picture:
+            from matplotlib.backend_bases import FigureCanvasBase
+
+            formats = FigureCanvasBase.get_supported_filetypes()
+            if path.suffix[1:].lower() not in formats:
+                raise InvalidInputError(field, str(path), f"a file with a suffix out of {', '.join(sorted(formats))}")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.open("ab").close()
+        except OSError as error:
+            raise InvalidInputError(field, str(path), f"a file that can be written ({error.strerror})") from None
 
 
 def _workload(args: argparse.Namespace) -> _Workload:

@@ -81,6 +81,8 @@ def test_rejected_jobs_and_broken_promises_are_counted(tmp_path, capsys):
         (["modelarts", "--nodes", "0"], "--nodes: got 0"),
         (["modelarts", "--pause", "-1"], "pause_s: got -1.0"),
         (["modelarts", "--jobs", "0"], "--jobs: got 0"),
+        (["modelarts", "--jobs", "1", "--json", "/"], "--json: got '/', expected a file that can be written"),
+        (["modelarts", "--jobs", "1", "--picture", "queue"], "--picture: got 'queue', expected a file with a suffix"),
     ],
 )
 def test_invalid_input_is_reported_on_one_line(arguments, message, capsys):

@@ -82,3 +82,33 @@ def test_folder_without_tables_is_rejected(tmp_path, tables):
         (tmp_path / name).write_text(text)
     with pytest.raises(InvalidInputError):
         read_throughputs(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("a,100", "a,nan", "line 3, submission_time: got 'nan', expected a number"),
+        ("150,64", "150,inf", "line 3, batch_size: got 'inf', expected a number"),
+        ("64,2,", "64,nan,", "line 3, num_gpu: got 'nan', expected a number"),
+        ("job_id", "\N{LATIN SMALL LETTER E WITH ACUTE}", "trace.csv', expected a readable CSV file"),
+    ],
+)
+def test_unusable_cell_of_a_trace_is_named(tmp_path, tables, before, after, message):
+    file = tmp_path / "trace.csv"
+    file.write_text(ELASTICFLOW.replace(before, after), encoding="latin-1")
+    with pytest.raises(InvalidInputError, match=message):
+        list(read_trace(file, tables))
+
+
+@pytest.mark.parametrize("field", ["time", "num_replicas", "batch_size"])
+def test_unusable_cell_of_a_pollux_trace_is_named(tmp_path, tables, field):
+    row = dict(zip(*(line.split(",") for line in POLLUX.splitlines()), strict=True)) | {field: "many"}
+    with pytest.raises(InvalidInputError, match=f"trace.csv line 2, {field}: got 'many', expected a number"):
+        list(read_trace(write_trace(tmp_path, f"{','.join(row)}\n{','.join(row.values())}\n"), tables))
+
+
+@pytest.mark.parametrize("table", ["1,x\n64,10,18\n", "1,2\n64,10,fast\n", "1,2\n,10,18\n", "1,2\n64,10,18,20\n"])
+def test_unusable_table_of_throughputs_is_named(tmp_path, table):
+    (tmp_path / "resnet50.csv").write_text(f"global_batch_size,{table}")
+    with pytest.raises(InvalidInputError, match=r"resnet50.csv, batch size .*expected columns named by a number of"):
+        read_throughputs(tmp_path)

@@ -10,6 +10,7 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from math import isfinite, nan
 from pathlib import Path
 
 from paceline.allocate import DEVICE, Speeds
@@ -40,16 +41,19 @@ def read_throughputs(folder: Path) -> dict[tuple[str, int], Speeds]:
     if not files:
         raise InvalidInputError("throughputs", str(folder), "a folder with a file MODEL.csv for each model")
     for file in files:
-        with file.open(newline="") as stream:
-            for row in csv.DictReader(stream):
-                batch = row.pop("global_batch_size", None)
-                if batch is None:
-                    raise InvalidInputError(f"{file.name}", list(row), "a column global_batch_size")
+        for row in _read_rows("throughputs", file):
+            batch = row.pop("global_batch_size", None)
+            if batch is None:
+                raise InvalidInputError(f"{file.name}", list(row), "a column global_batch_size")
+            try:
+                size = int(batch)
                 measured = {int(count): float(cell) for count, cell in row.items() if cell and float(cell) > 0}
-                if measured:
-                    counts = tuple(sorted(measured))
-                    speeds = Speeds(counts, tuple(measured[count] for count in counts))
-                    tables[file.stem, int(batch)] = speeds
+            except (TypeError, ValueError):
+                accepted = "columns named by a number of devices, with numbers as cells"
+                raise InvalidInputError(f"{file.name}, batch size {batch}", row, accepted) from None
+            if measured:
+                counts = tuple(sorted(measured))
+                tables[file.stem, size] = Speeds(counts, tuple(measured[count] for count in counts))
     return tables
 
 
@@ -65,8 +69,7 @@ def read_trace(file: Path, tables: Mapping[tuple[str, int], Speeds], *, jobs: in
     jobs:
         Number of jobs to read; by default all.
     """
-    with file.open(newline="") as stream:
-        rows = list(csv.DictReader(stream))
+    rows = _read_rows("trace", file)
     if not rows:
         raise InvalidInputError("trace", str(file), "at least one job")
     to_arrival = _pollux_arrival if "application" in rows[0] else _elasticflow_arrival
@@ -76,6 +79,14 @@ def read_trace(file: Path, tables: Mapping[tuple[str, int], Speeds], *, jobs: in
     first_s = arrivals[0].arrives_s
     for one in arrivals[:jobs]:
         yield _shifted_arrival(one, -first_s)
+
+
+def _read_rows(field: str, file: Path) -> list[dict[str, str]]:
+    try:
+        with file.open(newline="") as stream:
+            return list(csv.DictReader(stream))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InvalidInputError(field, str(file), f"a readable CSV file ({error})") from None
 
 
 def resample(trace: Sequence[Arrival], jobs: int, seed: int) -> Iterator[Arrival]:
@@ -109,19 +120,10 @@ def _elasticflow_arrival(
 ) -> Arrival:
     line = f"{file} line {index + 2}"
 
-    def cell_text(name: str) -> str:
-        for column in _COLUMNS[name]:
-            if row.get(column):
-                return row[column]
-        raise InvalidInputError(f"{line}, {name}", "", f"a value in a column {' or '.join(_COLUMNS[name])}")
-
     def cell_number(name: str) -> float:
-        try:
-            return float(cell_text(name))
-        except ValueError:
-            raise InvalidInputError(f"{line}, {name}", cell_text(name), "a number") from None
+        return _cell_number(row, name, line)
 
-    speeds = _measured_speeds(tables, cell_text("model_name"), int(cell_number("batch_size")), line)
+    speeds = _measured_speeds(tables, _cell_text(row, "model_name", line), int(cell_number("batch_size")), line)
     return Arrival(
         name=str(index),
         arrives_s=cell_number("submission_time"),
@@ -137,14 +139,33 @@ def _pollux_arrival(index: int, row: Mapping[str, str], tables: Mapping[tuple[st
     application = row["application"]
     if application not in POLLUX_DEVICE_HOURS:
         raise InvalidInputError(f"{line}, application", application, f"one of {sorted(POLLUX_DEVICE_HOURS)}")
-    speeds = _measured_speeds(tables, application, int(row["batch_size"]), line)
+    speeds = _measured_speeds(tables, application, int(_cell_number(row, "batch_size", line)), line)
     return Arrival(
-        name=row["name"],
-        arrives_s=float(row["time"]),
+        name=_cell_text(row, "name", line),
+        arrives_s=_cell_number(row, "time", line),
         work=3600 * POLLUX_DEVICE_HOURS[application] * speeds.per_s[0] / speeds.counts[0],
         speeds={DEVICE: speeds},
-        requested=int(row["num_replicas"]),
+        requested=int(_cell_number(row, "num_replicas", line)),
     )
+
+
+def _cell_text(row: Mapping[str, str], name: str, line: str) -> str:
+    columns = _COLUMNS.get(name, (name,))
+    for column in columns:
+        if row.get(column):
+            return row[column]
+    raise InvalidInputError(f"{line}, {name}", "", f"a value in a column {' or '.join(columns)}")
+
+
+def _cell_number(row: Mapping[str, str], name: str, line: str) -> float:
+    text = _cell_text(row, name, line)
+    try:
+        number = float(text)
+    except ValueError:
+        number = nan
+    if not isfinite(number):
+        raise InvalidInputError(f"{line}, {name}", text, "a number")
+    return number
 
 
 def _measured_speeds(tables: Mapping[tuple[str, int], Speeds], model: str, batch: int, line: str) -> Speeds:

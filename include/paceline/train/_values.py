@@ -45,8 +45,10 @@ def deferred_number(field: str, value: Any) -> Callable[[], float]:
     if hasattr(value, "detach") and hasattr(value, "numel"):
         if value.numel() != 1 or value.is_complex():
             raise bad_value(field, f"a {value.dtype} tensor of shape {tuple(value.shape)}", accepted)
-        copied = value.detach().clone()  # frees the computation graph; the training code may reset its own tensor
-        return lambda: float(copied)
+        kept = value.detach()  # frees the computation graph
+        if getattr(value, "grad_fn", None) is None:  # not a loss, perhaps a sum that the training code resets
+            kept = kept.clone()
+        return lambda: float(kept)
     if isinstance(value, (str, bytes)):
         raise bad_value(field, value, accepted)
     try:

@@ -88,7 +88,8 @@ def test_unreachable_airflow_is_reported(monkeypatch, capsys):
     assert capsys.readouterr().err.startswith("paceline: --url: got 'http://127.0.0.1:9', expected a reachable Airflow")
 
 
-def test_orphaned_jobs_are_listed_and_removed(airflow, run_paceline, training_task, tmp_path):
+def test_orphaned_jobs_are_listed_and_removed(airflow, run_paceline, training_task, monkeypatch):
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere.sock")
     training_task.wait_until(lambda pace: pace["state"] == "training")
     began = airflow.dag_run(training_task.dag_id, training_task.run_id)["start_date"]
     labels_of_task = {
@@ -105,7 +106,7 @@ def test_orphaned_jobs_are_listed_and_removed(airflow, run_paceline, training_ta
         return runtime.start(JobSpec(f"left-{uuid.uuid4().hex}", ["python", "-c", "pass"], 0.1, labels=labels)).id
 
     def list_jobs(*options: str) -> dict[str, str]:
-        code, shown, error = run_paceline("clean", "--engine", "unix:///nowhere.sock", *options)
+        code, shown, error = run_paceline("clean", *options)
         assert code == 0, error
         return {line.split()[0]: line for line in shown.splitlines() if line}
 

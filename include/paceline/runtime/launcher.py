@@ -98,7 +98,7 @@ class _Launch:
         status = self._supervise(enforcer, wakeup_read)
         finished = time.time()
         used = enforcer.used_s()
-        kill_descendants(self._reap_orphans)  # as in a container
+        kill_descendants()  # as in a container
         used = max(used, _children_cpu_s())
         killed = self._group is not None and self._group.killed_for_memory()
         if self._group is not None:

@@ -10,7 +10,6 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import psutil
@@ -88,17 +87,30 @@ def descendants() -> list[psutil.Process]:
     return running
 
 
-def kill_descendants(reap: Callable[[], object] = lambda: None, timeout_s: float = 2.0) -> None:
-    """Kill the descendants of this process, and call ``reap`` after each signal, until none is left."""
+def kill_descendants(timeout_s: float = 5.0) -> None:
+    """Kill and reap the descendants of this process, a subreaper, until none is left.
+
+    A process that forks and exits in a loop is never seen twice. But each orphan becomes a child of the subreaper, so
+    no descendant is left when there is no child to wait for. This function does not sleep, because the signal has to
+    arrive before the next fork.
+    """
     limit = time.monotonic() + timeout_s
     while time.monotonic() < limit:
-        remaining = descendants()
-        for process in remaining:
-            send(process.pid, signal.SIGKILL)
-        reap()
-        if not remaining:
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
             return
-        time.sleep(0.002)
+        for pid in _children():
+            send(pid, signal.SIGKILL)
+
+
+def _children() -> list[int]:
+    try:
+        with open(f"/proc/self/task/{os.getpid()}/children", "rb") as stream:
+            return [int(pid) for pid in stream.read().split()]
+    except OSError:  # an optional file of the kernel
+        return [process.pid for process in psutil.Process().children()]
 
 
 def newest_pid() -> bytes:

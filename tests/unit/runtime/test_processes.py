@@ -14,6 +14,26 @@ import pytest
 from paceline.runtime.processes import Identity, descendants, find_by_environment, identify, kill_by_environment
 
 WAITS = "import sys; sys.stdin.read()"
+# A subreaper whose child forks and exits in a loop, each time in a new session; the loop ends if the test fails.
+FORKS_IN_A_LOOP = """
+import ctypes, os
+from paceline.runtime.processes import kill_descendants
+
+PR_SET_CHILD_SUBREAPER = 36
+assert ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+if not os.fork():
+    for _ in range(20_000):
+        if os.fork():
+            os._exit(0)
+        os.setsid()
+    os._exit(0)
+os.wait()  # the loop has begun
+kill_descendants()
+try:
+    print("left:", os.waitpid(-1, os.WNOHANG))
+except ChildProcessError:
+    print("none left")
+"""
 
 
 @pytest.fixture
@@ -58,3 +78,8 @@ def test_kill_by_environment_kills_only_processes_of_one_job(child):
     finally:
         other.kill()
         other.communicate()
+
+
+def test_process_that_forks_and_exits_in_a_loop_is_killed():
+    done = subprocess.run([sys.executable, "-c", FORKS_IN_A_LOOP], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "none left\n", done.stderr

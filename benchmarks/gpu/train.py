@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 from paceline.train import checkpoint, output_dir, report, track
 
 WARM_UP = 0.2  # share of the steps that the speed excludes
+DEVICE = "cuda"
 DISTINCT = 1024  # images or rows that the samples repeat
 
 
@@ -38,7 +39,6 @@ arguments.add_argument("model", choices=["resnet50", "table"])
 arguments.add_argument("--steps", type=int, required=True, help="a multiple of the epochs")
 arguments.add_argument("--epochs", type=int, required=True)
 arguments.add_argument("--bare", action="store_true")
-arguments.add_argument("--device", default="cuda")
 chosen = arguments.parse_args()
 
 torch.manual_seed(0)
@@ -52,16 +52,16 @@ else:
     model = nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 1))
 samples = Samples(chosen.steps // chosen.epochs * batch, inputs, targets)
 loader = DataLoader(samples, batch, shuffle=True, num_workers=4, pin_memory=True, persistent_workers=True)
-model = model.to(chosen.device)
+model = model.to(DEVICE)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 
 
 def train(images: Tensor, wanted: Tensor) -> Tensor:
     """Train one batch; return its loss, still on the GPU."""
     optimizer.zero_grad()
-    with torch.autocast(chosen.device, torch.bfloat16):
-        outputs = model(images.to(chosen.device, non_blocking=True).float() / 255)
-    loss: Tensor = loss_of(outputs.float(), wanted.to(chosen.device, non_blocking=True))
+    with torch.autocast(DEVICE, torch.bfloat16):
+        outputs = model(images.to(DEVICE, non_blocking=True).float() / 255)
+    loss: Tensor = loss_of(outputs.float(), wanted.to(DEVICE, non_blocking=True))
     loss.backward()
     optimizer.step()
     return loss
@@ -69,8 +69,7 @@ def train(images: Tensor, wanted: Tensor) -> Tensor:
 
 def now_s() -> float:
     """Return the time at which the GPU has computed everything so far."""
-    if chosen.device == "cuda":
-        torch.cuda.synchronize()
+    torch.cuda.synchronize()
     return time.monotonic()
 
 

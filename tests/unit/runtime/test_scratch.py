@@ -13,7 +13,7 @@ from paceline.runtime.scratch import Scratch
 
 @pytest.fixture
 def unprivileged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Run a test in a folder of its own without the privileges of root, who may delete everything."""
+    """Run a test in a folder of its own, as a user without privileges: root may delete read-only folders."""
     monkeypatch.chdir(tmp_path)
     if os.geteuid() != 0:
         yield

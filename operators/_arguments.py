@@ -23,12 +23,14 @@ if TYPE_CHECKING:
 OBJECTIVES = ("deadline", "throughput")
 DEADLINE_FROM = ("run", "task")
 ON_DRAIN = ("leave", "stop")
+ON_CHANGE = ("resume", "restart")
 _ALPHA = "a number in (0, 1]"
 _CHOICES = {
     "objective": OBJECTIVES,
     "deadline_from": DEADLINE_FROM,
     "on_infeasible": ON_INFEASIBLE,
     "on_drain": ON_DRAIN,
+    "on_change": ON_CHANGE,
     "controller": tuple(CONTROLLERS),
 }
 
@@ -51,6 +53,8 @@ class Arguments(Protocol):
     control_period: float
     on_infeasible: str
     on_drain: str
+    on_change: str
+    lease_s: float
     on_deadline_alert: Sequence[Callable[..., Any]]
     controller: str
     gains: Gains | None
@@ -135,6 +139,8 @@ def read(task: Arguments) -> Settings:
         gains=task.gains,
         shared=task.shared,
         max_devices_field=name,
+        lease_s=task.lease_s,
+        on_change=task.on_change,
     )
 
 

@@ -13,6 +13,7 @@ from paceline.control import PastRun
 from paceline.run import LiveState
 from paceline.run.host import TaskStatus
 from paceline.run.within import within
+from paceline.runtime.checks import code_digest
 
 from . import _related_runs
 from ._arguments import origin
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
     from paceline.runtime import Job, JobSpec, Runtime
 
 _ENDED_STATES = ("success", "failed", "skipped", "upstream_failed", "removed", "restarting")  # restarting: cleared
-_QUERY_TIMEOUT_S = 1.5
+# Airflow kills a task 5 s after SIGTERM. The rest is for the removal of the job.
+_QUERY_TIMEOUT_S = 2.5
 _SAVE_TIMEOUT_S = 5.0
 
 
@@ -45,15 +47,21 @@ class TrainingTask(ObjectiveTask, Protocol):
     gpus: int
     cores_per_device: float
 
-    def command_and_files(self) -> tuple[list[str], dict[str, Path]]:
+    def command_and_files(self, *, arguments: bool = False) -> tuple[list[str], dict[str, Path]]:
         """Return the command, and the files to place in the command's folder."""
 
     @property
     def log(self) -> Any:
         """The task's log."""
 
-    def make_runtime(self, name: str | None = None) -> Runtime:
-        """Return the job's runtime."""
+    def job_name(self, context: Context) -> str:
+        """Return the name of the task's job."""
+
+    def make_runtime(self) -> Runtime:
+        """Return the runtime for a new job."""
+
+    def possible_runtimes(self) -> list[Runtime]:
+        """Return each runtime in which an earlier try may have started the job."""
 
     def extend_spec(self, context: Context, spec: JobSpec, scratch: Path) -> JobSpec:
         """Extend the job's specification for this kind of training."""
@@ -90,9 +98,20 @@ class TaskHost:
             return earlier
         return origin(self._context, self._task.deadline_from)
 
-    def runtime(self, name: str | None) -> Runtime:
+    def runtime(self) -> Runtime:
         """Return the operator's runtime, for one job or for a team of containers."""
-        return runtime_for(self._task, self._task.make_runtime(name), self._context)
+        return runtime_for(self._task, self._task.make_runtime(), self._context)
+
+    def runtimes(self) -> list[Runtime]:
+        """Return the operator's runtime or, if the operator chooses it for each job, all that it may have chosen."""
+        possible = self._task.possible_runtimes()
+        if self._task.objective != "deadline":
+            possible = [one for one in possible if one.name == "docker"]  # a team needs several containers
+        return [runtime_for(self._task, one, self._context) for one in possible]
+
+    def job_name(self) -> str:
+        """Return the name of the task's job."""
+        return self._task.job_name(self._context)
 
     def labels(self) -> dict[str, str]:
         """Return the labels of the task's containers."""
@@ -114,7 +133,7 @@ class TaskHost:
         try:
             result = ti.xcom_pull(task_ids=self._task.task_id, map_indexes=ti.map_index, include_prior_dates=True)
             past = PastRun.read(result.get("learned")) if isinstance(result, dict) else None
-            if past is None and (past := _related_runs.load(self._code_digest())) is not None:
+            if past is None and (past := _related_runs.load(self._related_digest())) is not None:
                 self.log.info(
                     "This is the first run of this task: using the measurements of another task with the same code"
                 )
@@ -127,22 +146,30 @@ class TaskHost:
         """Store the measurements for other tasks with the same code. This task reads them from its own result."""
 
         def save() -> bool:
-            _related_runs.save(self._code_digest(), past)
+            _related_runs.save(self._related_digest(), past)
             return True
 
         if not within(_SAVE_TIMEOUT_S, save, default=False):
             self.log.info("Could not store the measurements of this run for other tasks")
 
-    def _code_digest(self) -> str:
+    def code_digest(self) -> str:
+        """Return a digest of the job's command, arguments and files."""
+        return code_digest(*self._task.command_and_files(arguments=True))
+
+    def _related_digest(self) -> str:
         task = self._task
         command, files = task.command_and_files()
         return _related_runs.code_digest(
             f"{type(task).__name__}, {task.objective}, {task.gpus} GPUs", task.image, command, files
         )
 
+    def output_place(self) -> str:
+        """Return ``output``, by default a folder of this task's run."""
+        return self._task.output_path or default_output_path(self._ti)
+
     def collect(self, job: Job) -> str:
-        """Copy the job's output to ``output``, by default to a folder of this task's run. Return the destination."""
-        place = self._task.output_path or default_output_path(self._ti)
+        """Copy the job's output to its destination, and return the destination."""
+        place = self.output_place()
         earlier = CollectedOutput.read(self.store.get(OUTPUT))
         previous = earlier.names if earlier is not None and earlier.place == place else ()
         names = collect_output(job, place, previous)
@@ -165,11 +192,11 @@ class TaskHost:
             self._reporter.close()
 
     def is_training_over(self) -> bool:
-        """Return whether the training has ended without this worker; false if Airflow does not respond within 1.5 s."""
+        """Return whether the training has ended without this worker; false if Airflow does not respond within 2.5 s."""
         return within(_QUERY_TIMEOUT_S, lambda: self._task.is_training_over(self._context), default=False)
 
     def task_status(self) -> TaskStatus:
-        """Return the task's status in Airflow, or "unknown" if Airflow does not respond within 1.5 s."""
+        """Return the task's status in Airflow, or "unknown" if Airflow does not respond within 2.5 s."""
         if _is_dags_test():
             return "over"  # `airflow dags test` has no other process that could continue the task
         return within(_QUERY_TIMEOUT_S, self._query_status, default="unknown")
@@ -178,7 +205,8 @@ class TaskHost:
         ti = self._ti
         index = ti.map_index if ti.map_index is not None and ti.map_index >= 0 else None
         states = ti.get_task_states(dag_id=ti.dag_id, map_index=index, task_ids=[ti.task_id], run_ids=[ti.run_id])
-        return "over" if set(states.get(ti.run_id, {}).values()) & set(_ENDED_STATES) else "active"
+        found = set(states.get(ti.run_id, {}).values())
+        return "over" if not found or found & set(_ENDED_STATES) else "active"  # no state: the run has been deleted
 
 
 def _is_dags_test() -> bool:

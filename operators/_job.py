@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -25,6 +26,7 @@ from .values import (
     NOTHING,
     Reader,
     command_words,
+    duration_s,
     local_copies,
     mapping,
     memory_bytes,
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
 RUNTIMES = ("auto", "docker", "process")
 DEFAULT_IMAGE = "paceline-trainer:latest"
 DEFAULT_USER = "65532:65532"
+_MIN_LEASE_S = 300.0  # a worker process renews the lease at least once a minute
 # If an argument differs from this default, the job needs a container, and "auto" never falls back to a local process.
 _CONTAINER_DEFAULTS: dict[str, object] = {
     "command": None,
@@ -118,6 +121,10 @@ class JobOperator(BaseOperator):
         Maximum number of processes and threads.
     labels:
         Additional labels for the container.
+    lease:
+        Longest time for which the job runs without a worker process (``"6h"``, ``"PT6H"``, seconds, ``timedelta``), for
+        example after the worker's machine has failed. Then the job ends itself, after a checkpoint, from which the next
+        try resumes. A container needs ``/bin/sh`` for this.
     """
 
     template_fields: Sequence[str] = (
@@ -170,6 +177,7 @@ class JobOperator(BaseOperator):
         allow_root: bool = False,
         max_processes: int = 512,
         labels: Mapping[str, str] | None = None,
+        lease: str | float | timedelta = "6h",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -192,6 +200,8 @@ class JobOperator(BaseOperator):
         self.allow_root = allow_root
         self.max_processes = max_processes
         self.labels = dict(labels or {})
+        self.lease = lease
+        self.lease_s = duration_s("lease", lease, at_least_s=_MIN_LEASE_S)
         read_fields(self, JobOperator.readers, rendered=False)
         self._check_script()
         memory_bytes("mem_limit", mem_limit)
@@ -222,19 +232,16 @@ class JobOperator(BaseOperator):
         """The Docker provider's hook for this operator's connections."""
         return engine_hook(self.engine_conn_id, self.docker_conn_id)
 
-    def make_runtime(self, name: str | None = None) -> Runtime:
-        """Return a runtime for this task.
+    def make_runtime(self) -> Runtime:
+        """Return a runtime for a new job of this task."""
+        return self._runtime(self._choose_runtime() if self.runtime == "auto" else self.runtime)
 
-        Parameters
-        ----------
-        name:
-            Runtime to use instead of the argument ``runtime``, for example because the job already runs in it.
-        """
-        name = name or self.runtime
-        if name not in RUNTIMES:
-            raise InvalidInputError("runtime", name, "one of " + ", ".join(RUNTIMES))
-        if name == "auto":
-            name = self._choose_runtime()
+    def possible_runtimes(self) -> list[Runtime]:
+        """Return each runtime in which an earlier try may have started the job."""
+        names = [name for name in RUNTIMES if name != "auto"] if self.runtime == "auto" else [self.runtime]
+        return [self._runtime(name) for name in names]
+
+    def _runtime(self, name: str) -> Runtime:
         if name == "docker":
             from paceline.runtime import DockerRuntime
 
@@ -296,10 +303,10 @@ class JobOperator(BaseOperator):
         suffix:
             Suffix of the job's name, if the task has several jobs.
         """
-        command, files = self.command_and_files()
+        command, files = self.command_and_files(arguments=True)
         return JobSpec(
             name=self.job_name(context, suffix),
-            command=command if self.script is None else [*command, *map(str, self.arguments)],
+            command=command,
             devices=devices,
             image=self.image,
             files=files,
@@ -315,15 +322,17 @@ class JobOperator(BaseOperator):
             allow_root=self.allow_root,
             network=self.network_mode,
             labels={**self.labels, **job_labels(context)},
+            lease_s=self.lease_s,
         )
 
-    def command_and_files(self) -> tuple[list[str], dict[str, Path]]:
-        """Return the command without the script's arguments, and a mapping of the job's file names to local paths."""
+    def command_and_files(self, *, arguments: bool = False) -> tuple[list[str], dict[str, Path]]:
+        """Return the command, with or without the script's arguments, and the local paths of the job's files."""
         files = {name: self._local_file(f"files[{name!r}]", path) for name, path in self.files.items()}
         if self.script is None:
             return command_words("command", self.command), files
         script = self._local_file("script", self.script)
-        return ["python", script.name], {script.name: script, **files}
+        words = map(str, self.arguments) if arguments else ()
+        return ["python", script.name, *words], {script.name: script, **files}
 
     def _local_file(self, field: str, path: str) -> Path:
         local = Path(path_or_url(field, path))

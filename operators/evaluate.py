@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +16,7 @@ from paceline.contract import EVALUATION_XCOM
 from paceline.errors import InvalidInputError, PacelineError, TrainingFailedError
 from paceline.registry import ModelVersion, Registry
 from paceline.registry.manifest import check_name
+from paceline.run.lease import Lease
 from paceline.run.outcome import describe_failure
 from paceline.run.reading import ProgressReader
 from paceline.runtime.checks import check_devices
@@ -290,8 +292,9 @@ the first a letter or digit
             del lines[:-_LAST_LINES]
 
         reader = ProgressReader(log_line, lambda line, reason: self.log.warning("[%s] %s (%s)", role, line, reason))
-        ended = False
+        ended, lease = False, Lease(job, self.lease_s)
         while not ended:
+            lease.keep(time.monotonic())
             ended = job.wait(0.5)
             for progress in reader.feed(job.read_lines(), now_s=0.0):
                 scores.update(scores_in(progress))

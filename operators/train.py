@@ -66,6 +66,11 @@ class DeadlineTrainingOperator(JobOperator):
         What to do with the job when the worker process has to end but the task does not (evicted pod, restarted
         worker): ``"leave"`` keeps the job running with its allocation, ``"stop"`` stops the job after a checkpoint. In
         both cases, Airflow reschedules the task without counting a try, and the task continues the job.
+    on_change:
+        What a retry does if the script, its arguments or files have changed since the job started. ``"resume"``
+        continues from the job's checkpoint; a job that is still running continues without the change. ``"restart"``
+        trains from the beginning, as a cleared task always does with changed code. If only the environment, the inputs
+        or the limits have changed, the checkpoint is kept in any case.
     objective:
         ``"deadline"``, or ``"throughput"`` to train as fast as ``budget`` allows, in a team of containers (parameter
         servers and workers) that starts small and scales during training; see :mod:`paceline.elastic`. If a deadline is
@@ -139,6 +144,7 @@ class DeadlineTrainingOperator(JobOperator):
         control_period: float = 1.0,
         on_infeasible: str = "best_effort",
         on_drain: str = "leave",
+        on_change: str = "resume",
         objective: str = "deadline",
         budget: float | str | None = None,
         scaling: Options | None = None,
@@ -163,6 +169,7 @@ class DeadlineTrainingOperator(JobOperator):
         self.control_period = control_period
         self.on_infeasible = on_infeasible
         self.on_drain = on_drain
+        self.on_change = on_change
         self.objective = objective
         self.budget = budget
         self.scaling = scaling

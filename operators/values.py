@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 # The base class of XComArg, DagParam and the arguments of mapped task groups has no public name.
 from airflow.sdk.definitions._internal.mixins import ResolveMixin
 
+from paceline.contract import Deadline
 from paceline.errors import InvalidInputError
 from paceline.runtime.checks import MEMORY_MIN
 
@@ -136,6 +137,26 @@ def optional_number(field: str, value: object, accepted: str = "a number, or Non
     (True, 1.5)
     """
     return None if value in NOTHING else number(field, value, accepted)
+
+
+def duration_s(field: str, value: object, *, at_least_s: float) -> float:
+    """Read a duration in the form of a deadline, and return its seconds.
+
+    >>> duration_s("lease", "6h", at_least_s=300)
+    21600.0
+    >>> duration_s("lease", "1s", at_least_s=300)
+    Traceback (most recent call last):
+    paceline.errors.InvalidInputError: lease: got '1s', expected a duration ("90s", "20m", "PT20M", seconds or a \
+timedelta) of at least 300 s
+    """
+    accepted = f'a duration ("90s", "20m", "PT20M", seconds or a timedelta) of at least {at_least_s:g} s'
+    try:
+        seconds = Deadline.parse(value, field).duration_s
+    except InvalidInputError:
+        seconds = None
+    if seconds is None or seconds < at_least_s:
+        raise InvalidInputError(field, value, accepted)
+    return seconds
 
 
 def positive_integer(field: str, value: object) -> int:

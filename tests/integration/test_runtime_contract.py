@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,37 +16,20 @@ import pytest
 from tests.integration.jobs import (
     GATE,
     MAX_OUTPUT_BYTES,
-    MECHANISMS,
     MIB,
     RESUMES,
-    ContainerHarness,
     Harness,
-    ProcessHarness,
-    fail_on_leftovers,
     pass_gate,
     read_to_end,
     wait_for_line,
 )
 from tests.waiting import until
 
-from paceline.errors import InvalidInputError, JobLostError, TrainingFailedError
+from paceline.errors import InvalidInputError, JobLostError, RuntimeUnavailableError, TrainingFailedError
 from paceline.runtime import JobSpec
 from paceline.train.progress import parse_line
 
 PAUSE = "import signal\nprint('up', flush=True)\nsignal.pause()\n"
-
-
-@pytest.fixture(params=[pytest.param("docker", marks=pytest.mark.docker), *MECHANISMS])
-def harness(request: pytest.FixtureRequest, tmp_path: Path, process_runtime_root: Path) -> Iterator[Harness]:
-    """Yield a harness for each runtime, and fail a test whose jobs have left anything."""
-    made: Harness
-    if request.param == "docker":
-        names = ("docker_client", "docker_host", "trainer_image")
-        made = ContainerHarness(*map(request.getfixturevalue, names), folder=tmp_path)
-    else:
-        made = ProcessHarness(process_runtime_root, request.param, folder=tmp_path)
-    with fail_on_leftovers(made):
-        yield made
 
 
 INSPECT = """
@@ -260,7 +242,7 @@ def test_start_reattaches_to_a_job_with_the_same_spec_and_rejects_a_different_sp
     assert again.id == first.id
     wait_for_line(again, "up")
     again.close()
-    with pytest.raises(InvalidInputError, match=r"name: .* is running another job"):
+    with pytest.raises(RuntimeUnavailableError, match="is running another job named"):
         harness.runtime.start(harness.spec("print('other')"))
     first.stop(0.0)
     other = harness.runtime.start(harness.spec("print('other')"))

@@ -1,4 +1,7 @@
-"""The record of a job: the value of the live state's key ``container``. The next try reconnects to the job."""
+"""The record of a job. It is stored with the job, for the next try, and under the live state's key ``container``.
+
+Users can edit the live state. So a try decides from the record that is stored with the job.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,9 @@ class JobRecord(Record):
     """The time at which the task requested the start of the job."""
     devices: float = Field(gt=0)
     """The allocation at the start."""
-    stopped: bool = False
-    """Whether the task has stopped the job. If so, the exit code does not show whether training is complete."""
     owner: Text = ""
     """Unique name of the controlling process. A process that reads another name here no longer controls the job."""
+    code: Text = ""
+    """Digest of the command and the files that the job was started with."""
+    max_tries: int | None = None
+    """The task's ``max_tries`` when the controlling process began: clearing a task changes it, a retry does not."""

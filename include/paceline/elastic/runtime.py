@@ -69,19 +69,50 @@ class TeamRuntime:
 
         If a team with this name still exists from an earlier try, reattach to the team.
         """
-        scaling = self._decider(spec.devices, None)
         team = self._find_team(spec.name)
         if team is not None:
             team.resume(spec.devices)
             return team
-        nodes: dict[str, TeamMember] = {}
         try:
-            for name, cores in scaling.configuration.nodes.items():
-                nodes[name] = TeamMember(self._start_node(spec, name, cores), cores)
+            return self._start_team(spec, None)
         except BaseException:
             with contextlib.suppress(PacelineError):  # report the start error, not a cleanup error
                 self._remove_containers(spec.name)
             raise
+
+    def find_job(self, name: str, labels: Mapping[str, str]) -> TeamJob | None:
+        """Return the team with this name, if its first parameter server has these labels."""
+        first = self._containers.find_job(f"{name}-{FIRST_SERVER}", labels)
+        if first is not None:
+            first.close()
+        return self._find_team(name)
+
+    def has_same_spec(self, job: Job, spec: JobSpec) -> bool:
+        """Return whether a worker was started with an equal specification."""
+        for node, labels, _ in self._containers.find_all({LABEL_TEAM: self._containers.labels_of(job.id)[LABEL_TEAM]}):
+            node.close()
+            name = labels.get(LABEL_NODE, "")
+            if is_worker(name):
+                return self._containers.has_same_spec(node, node_spec(spec, name, spec.devices, Path()))
+        return False
+
+    def replace(self, job: Job, spec: JobSpec) -> TeamJob:
+        """Start a team that resumes from the checkpoint of an ended team's first parameter server."""
+        earlier = self._containers.labels_of(job.id)[LABEL_TEAM]
+        team = self._start_team(spec, self._containers.reattach(job.id))
+        for node, labels, _ in self._containers.find_all({LABEL_TEAM: earlier}):
+            node.close()
+            if earlier != spec.name or labels.get(LABEL_NODE) not in team.configuration.nodes:
+                node.remove()
+        return team
+
+    def _start_team(self, spec: JobSpec, earlier: Job | None) -> TeamJob:
+        """Start a team. ``earlier``: the first parameter server of an ended team, whose checkpoint to use."""
+        scaling = self._decider(spec.devices, None)
+        nodes: dict[str, TeamMember] = {}
+        for name, cores in scaling.configuration.nodes.items():
+            replaced = earlier if name == FIRST_SERVER else None
+            nodes[name] = TeamMember(self._start_node(spec, name, cores, replaced), cores)
         team = self._create_team(spec.name, nodes, scaling)
         first = scaling.configuration
         team.record(Step("begin", first, f"starts on {first.cores:.3g} of {quantity(spec.devices, 'core')}"))
@@ -141,10 +172,10 @@ class TeamRuntime:
             self._job_spec = self._training(Path(self._files.name))
         return self._job_spec
 
-    def _start_node(self, training: JobSpec, name: str, cores: float) -> Job:
+    def _start_node(self, training: JobSpec, name: str, cores: float, earlier: Job | None = None) -> Job:
         with tempfile.TemporaryDirectory(prefix="paceline-") as scratch:
-            plan = write_plan(Path(scratch), self._options.max_workers)
-            return self._containers.start(node_spec(training, name, cores, plan))
+            spec = node_spec(training, name, cores, write_plan(Path(scratch), self._options.max_workers))
+            return self._containers.start(spec) if earlier is None else self._containers.replace(earlier, spec)
 
     def _create_scaling(self, budget: float, configuration: TeamConfiguration | None) -> Decider:
         return Scaling(budget, self._options, configuration=configuration)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from paceline.elastic._configuration import TeamConfiguration, is_worker
 from paceline.elastic._meter import Meter
@@ -166,7 +167,8 @@ class TeamJob:
         succeeded = [one for one in ended.values() if one.state == "exited" and one.exit_code == 0]
         if succeeded:
             finished_s = max(one.finished_s or 0.0 for one in succeeded)
-            return JobStatus("exited", 0, first.started_s, finished_s or first.finished_s)
+            stopped = first.stopped or any(one.stopped for one in succeeded)
+            return JobStatus("exited", 0, first.started_s, finished_s or first.finished_s, stopped=stopped)
         name, failed = next(iter(ended.items()))
         return JobStatus(
             "exited", failed.exit_code or 1, first.started_s, failed.finished_s, reason=f"{name}: {failed.reason}"
@@ -233,6 +235,18 @@ class TeamJob:
         """Release the streams and threads of all nodes; the nodes keep running."""
         for node in self._nodes.values():
             node.job.close()
+
+    def renew(self, lease_s: float) -> None:
+        """Renew the leases of all nodes."""
+        self._call_for_all_nodes(lambda job: job.renew(lease_s))
+
+    def save_record(self, record: Mapping[str, Any]) -> None:
+        """Store the record with the first parameter server."""
+        self._first_server.save_record(record)
+
+    def load_record(self) -> dict[str, Any] | None:
+        """Return the record that is stored with the first parameter server."""
+        return self._first_server.load_record()
 
     # --- scaling ----------------------------------------------------------------------------------------------------
 

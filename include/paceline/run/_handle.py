@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 import uuid
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any, Literal, TypeVar
 
 from paceline.contract import ALERTS, CEILING, CONTAINER, CONTROLLER, DEADLINE, JobRecord
@@ -42,6 +44,8 @@ class JobHandle:
         Unique name of this process in the store; a process that takes over the job writes its own name.
     runtime, job:
         The job and its runtime; ``None`` until known.
+    earlier_origin:
+        The time from which the deadline counted in an earlier try; ``None`` if there was none.
     loop, exchange:
         The job's control loop and its exchange with the live state, ``None`` while the job is not controlled.
     store:
@@ -57,19 +61,52 @@ class JobHandle:
         self.store = RetryingStore(host.store, self._retry)
         self.runtime: Runtime | None = None
         self.job: Job | None = None
+        self.earlier_origin: datetime | None = None
         self.loop: PaceLoop | None = None
         self.exchange: Exchange | None = None
 
     def find(self) -> JobRecord | None:
-        """Return the record of an earlier try's job and set ``job`` if the job still exists."""
-        record = JobRecord.read(self.store.get(CONTAINER))
+        """Set ``job`` if the job of an earlier try exists, and return the record that is stored with the job.
+
+        The task's labels identify the job. Users can edit the record in the live state, so it only helps to find a job
+        with these labels, and it tells the start of the deadline of a job that is lost.
+        """
+        stored = JobRecord.read(self.store.get(CONTAINER))
+        self.earlier_origin = stored.origin if stored is not None else None
+        runtimes = self._host.runtimes()
+        for runtime in runtimes:
+            is_required = len(runtimes) == 1 or (stored is not None and stored.runtime == runtime.name)
+            try:
+                job = self._find_in(runtime, stored, self.call_engine if is_required else _call)
+            except RuntimeUnavailableError:
+                if is_required:
+                    raise
+                continue  # the job is in a runtime that responds, or there is none
+            if job is not None:
+                return self._use(runtime, job)
+        if stored is not None:
+            self._log.warning("The job of an earlier try is lost: %s has no job of this task", stored.runtime)
+        self._existence_unknown = False
+        return None
+
+    def _find_in(
+        self, runtime: Runtime, stored: JobRecord | None, call: Callable[[Callable[[], Job | None]], Job | None]
+    ) -> Job | None:
+        name, labels = self._host.job_name(), self._host.labels()
+        job = call(lambda: runtime.find_job(name, labels))
+        if job is None and stored is not None and stored.runtime == runtime.name:
+            # A job from before its DAG run was cleared has another name.
+            with contextlib.suppress(JobLostError):
+                job = call(lambda: runtime.reattach(stored.id, labels))
+        return job
+
+    def _use(self, runtime: Runtime, job: Job) -> JobRecord | None:
+        self.runtime = runtime
+        self.attach(job)
+        record = JobRecord.read(self.call_engine(job.load_record))
         if record is not None:
             self._owners.add(record.owner)
-            runtime = self.runtime = self._host.runtime(record.runtime)
-            try:
-                self.attach(self.call_engine(lambda: runtime.reattach(record.id, self._host.labels())))
-            except JobLostError as error:
-                self._log.warning("The job of an earlier try is lost: %s", error)
+            self.earlier_origin = record.origin
         self._existence_unknown = False
         return record
 
@@ -80,15 +117,21 @@ class JobHandle:
         return job
 
     def save_record(self, record: JobRecord) -> JobRecord:
-        """Store the job's record with this process as its owner."""
-        owned = record.model_copy(update={"owner": self.owner, "stopped": False})
-        self.store.set(CONTAINER, owned.to_json())
+        """Store the record with the job, with this process as its owner, and a copy in the live state."""
+        job = self.job
+        assert job is not None  # the caller has started or found the job
+        owned = record.model_copy(update={"owner": self.owner, "max_tries": self._host.max_tries}).to_json()
+        self.call_engine(lambda: job.save_record(owned))
         self._owners = {self.owner}
-        return owned
+        self.store.set(CONTAINER, owned)
+        return JobRecord.model_validate(owned)
 
     def is_owner(self) -> bool:
-        """Return whether this process still owns the job; return true if the store does not respond within 1 s."""
-        record = within(_QUICK_TIMEOUT_S, lambda: JobRecord.read(self._store.get(CONTAINER)), default=None)
+        """Return whether this process still owns the job; return true if the engine does not respond within 1 s."""
+        job = self.job
+        if job is None:
+            return True
+        record = within(_QUICK_TIMEOUT_S, lambda: JobRecord.read(job.load_record()), default=None)
         return record is None or record.owner in self._owners
 
     def publish_end(self, state: Literal["detached", "failed"], by: Cause, *, stopped: bool = False) -> None:
@@ -101,23 +144,15 @@ class JobHandle:
         """Stop the job and keep its checkpoint; the job has no devices until the next try restarts it."""
         if not self._check_owner():
             return
-        stopped = True
-        if self._is_running():
-            self._apply_to_job("marked as stopped", self._mark_as_stopped)
-            stopped = self._apply_to_job("stopped", lambda job: job.stop(_SAVE_GRACE_S))
+        stopped = self._apply_to_job("stopped", lambda job: job.stop(_SAVE_GRACE_S))
         self.publish_end("detached", "airflow", stopped=stopped)
 
-    def _is_running(self) -> bool:
-        try:
-            return self.job is not None and self.job.status().state == "running"
-        except Exception:
-            return True
-
-    def _mark_as_stopped(self, job: Job) -> None:
-        # Mark the job before stopping it: this process may be killed while the job saves its checkpoint.
-        record = JobRecord.read(self._store.get(CONTAINER))
-        if record is not None:
-            self._store.set(CONTAINER, record.model_copy(update={"stopped": True}).to_json())
+    def renew(self, lease_s: float) -> None:
+        """Renew the job's lease, and log an error instead of raising it."""
+        if self.job is not None:
+            within(
+                _QUICK_TIMEOUT_S, lambda: self._apply_to_job("renewed", lambda job: job.renew(lease_s)), default=False
+            )
 
     def discard(self, grace_s: float = 0.0) -> bool:
         """Remove the job and its keys when no try will resume the job; return whether the job is gone."""
@@ -195,6 +230,10 @@ class JobHandle:
             self._log.error("The job could not be %s: %s", result, error)
             return False
         return True
+
+
+def _call(call: Callable[[], T]) -> T:
+    return call()
 
 
 class RetryingStore:

@@ -34,6 +34,7 @@ from paceline.run._step_times import StepTimes
 from paceline.run._utilization import JobUtilization
 from paceline.run.clock import Clock, SystemClock
 from paceline.run.feasibility import InfeasiblePolicy
+from paceline.run.lease import Lease
 from paceline.run.outcome import describe_failure, describe_missing_progress, error_pct, measurements
 from paceline.run.reading import JobPosition, ProgressReader
 from paceline.runtime import Job, JobStatus
@@ -89,6 +90,8 @@ class PaceLoop:
         resumes it from its checkpoint.
     cores_per_device:
         Cores of CPU time that come with each device.
+    lease_s:
+        Time in seconds for which the job continues without control; ``None`` for a job without a lease.
     """
 
     def __init__(
@@ -113,6 +116,7 @@ class PaceLoop:
         team: TeamJob | None = None,
         shared: Ceiling | None = None,
         cores_per_device: float = 1.0,
+        lease_s: float | None = None,
     ) -> None:
         self._log = log or logging.getLogger(__name__)
         self._job = job
@@ -152,6 +156,7 @@ class PaceLoop:
         )
         self._decision = Decision(allocated_devices, 0.0, 0.0, None, None, True, controller.period_s)
         self._step_times = StepTimes()
+        self._lease = None if lease_s is None else Lease(job, lease_s)
 
     def run(self) -> Outcome:
         """Control the job until it ends.
@@ -199,6 +204,8 @@ class PaceLoop:
         """Run one control step; return the seconds until the next step."""
         allocation = self._allocation
         allocation.count_until(now_s)
+        if self._lease is not None:
+            self._lease.keep(now_s)
         position = self._read_reports(now_s)
         if self._commands.update(self._exchange.newest(), now_s):
             self._move_deadline(now_s)

@@ -24,7 +24,6 @@ from paceline.contract import (
     ControllerState,
     JobRecord,
     Outcome,
-    PaceSample,
     StoredResult,
     TrainingResult,
 )
@@ -35,11 +34,11 @@ from paceline.errors import (
     InvalidInputError,
     JobLostError,
     PacelineError,
-    RuntimeUnavailableError,
     TaskStoppedError,
     TrainingFailedError,
     TrainingOverError,
 )
+from paceline.run._earlier import EarlierJob
 from paceline.run._handle import JobHandle
 from paceline.run._history import History
 from paceline.run._live import Exchange
@@ -49,10 +48,11 @@ from paceline.run._states import Lifecycle
 from paceline.run.clock import Clock, SystemClock
 from paceline.run.host import Host
 from paceline.run.settings import Settings
-from paceline.runtime import Job, JobStatus
+from paceline.runtime import Job
 
 _KILL_GRACE_S = 1.0  # Airflow kills a task 5 s after SIGTERM
 _MAIN_THREAD_S = 2.5  # after this time, another thread ends the try, because the main thread hangs in a call
+_DOUBT_LEASE_S = 600.0  # lease of a job whose task may be over
 _SUSPENDED_S = 10.0  # after a longer gap between two steps, Airflow may have started another process for the job
 
 
@@ -148,8 +148,7 @@ class Training:
         if stored is not None:
             return stored.is_for(self._host.try_number, self._host.max_tries)
         try:
-            earlier, status = self._find_job()
-            return earlier is not None and status is not None and self._can_take_over(earlier, status)
+            return EarlierJob(self._handle, self._host).can_be_taken_over
         finally:
             self._handle.close()
 
@@ -166,46 +165,44 @@ class Training:
         stored = StoredResult.read(self._store.get(RESULT))
         if stored is None:
             return None
-        if stored.is_for(self._host.try_number, self._host.max_tries):
+        place = self._host.output_place()
+        if not stored.is_for(self._host.try_number, self._host.max_tries):
+            EarlierJob(self._handle, self._host).discard()  # the task was cleared before the old job was removed
+        elif stored.result.model != place:  # a user may have written it
+            self._log.warning("The stored result is ignored: its model is %s, expected %s", stored.result.model, place)
+        else:
             self._log.info("An earlier try has already stored the result: returning it")
             self._handle.clean_up()
             return stored.result
-        if self._handle.find() is not None:  # the task was cleared before the old job was removed
-            if not self._handle.discard():
-                raise RuntimeUnavailableError("the job of the previous run could not be removed")
-            self._handle.job = None
         self._store.delete(RESULT)
         return None
 
     def _train(self) -> TrainingResult:
-        handle = self._handle
         past = self._host.past_run()
-        earlier, status = self._find_job()
-        if handle.runtime is None:
-            handle.runtime = self._host.runtime(None)
-        if earlier is not None and status is not None and self._can_take_over(earlier, status):
-            self._log.info("Job %s of an earlier try is %s: taking it over", earlier.id, status.state)
-            record = handle.save_record(earlier)
-            controller, state = self._make_controller(record.origin, past, resumes=True)
-            # The stored state of a paused job has 0 devices; use the job's initial allocation.
-            held = (state.run.allocated_devices if state else 0.0) or record.devices
-        else:
-            record, controller, state = self._start(earlier, past)
-            held = record.devices
+        earlier = EarlierJob(self._handle, self._host, self._settings.on_change)
+        earlier.discard_if_outdated()
+        record, controller, state = (self._take_over if earlier.can_be_taken_over else self._start)(earlier, past)
+        # The stored state of a paused job has 0 devices; use the job's initial allocation.
+        held = min((state.run.allocated_devices if state else 0.0) or record.devices, controller.limits.max_devices)
         return self._store_result(self._control(record, controller, state, held, past), record)
 
-    def _find_job(self) -> tuple[JobRecord | None, JobStatus | None]:
-        """Return the record of an earlier try's job, and the job's status if the job still exists."""
-        earlier, job = self._handle.find(), self._handle.job
-        return earlier, None if job is None else self.call_engine(job.status)
-
-    def _can_take_over(self, earlier: JobRecord, status: JobStatus) -> bool:
-        """Return whether an earlier try's job is running, or completed its training without being stopped."""
-        if status.state == "running":
-            return True
-        sample = PaceSample.read(self._store.get(PACE))
-        was_paused = sample is not None and sample.state == "paused"
-        return status.exit_code == 0 and not earlier.stopped and not was_paused
+    def _take_over(
+        self, earlier: EarlierJob, past: PastRun | None
+    ) -> tuple[JobRecord, Controller, ControllerState | None]:
+        """Take over the job of an earlier try, which is running or has completed its training."""
+        handle, record = self._handle, earlier.record
+        runtime, job = handle.runtime, handle.job
+        assert runtime is not None  # set with the job
+        assert job is not None  # the caller has checked that it can be taken over
+        earlier.log_takeover()
+        origin = record.origin if record is not None else self._host.origin(handle.earlier_origin)
+        controller, state = self._make_controller(origin, past, resumes=True)
+        if record is None:  # the earlier process died between the start of the job and the record of its start
+            devices = controller.limits.quantize(controller.start(self._seconds_after(origin)), None)
+            if earlier.status is not None and earlier.status.state == "running":
+                self.call_engine(lambda: job.resize(devices))
+            record = JobRecord(runtime=runtime.name, id=job.id, origin=origin, devices=devices)
+        return handle.save_record(record), controller, state
 
     def _make_controller(
         self, origin: datetime, past: PastRun | None, *, resumes: bool
@@ -228,16 +225,17 @@ class Training:
                 controller.set_start(stored.run.began_s)
         return controller, stored
 
-    def _start(
-        self, earlier: JobRecord | None, past: PastRun | None
-    ) -> tuple[JobRecord, Controller, ControllerState | None]:
-        """Start the job, or restart the job of an earlier try from its checkpoint."""
+    def _start(self, earlier: EarlierJob, past: PastRun | None) -> tuple[JobRecord, Controller, ControllerState | None]:
+        """Start the job, or restart the ended job of an earlier try from its checkpoint."""
         settings, store, handle = self._settings, self._store, self._handle
+        is_new = handle.job is None
+        if is_new:
+            handle.runtime = self._host.runtime()
         runtime = handle.runtime
-        assert runtime is not None  # set by _train
-        origin = self._host.origin(earlier.origin if earlier else None)
+        assert runtime is not None  # set with the job, or above
+        origin = self._host.origin(handle.earlier_origin)
         controller, state = self._make_controller(origin, past, resumes=False)
-        if earlier is None:
+        if is_new and handle.earlier_origin is None:
             self._check_deadline_not_passed(controller.deadline_s, self._seconds_after(origin))
         granted = self._wait_for_devices(controller, origin, past) if settings.shared else None
         devices = controller.limits.quantize(controller.start(self._seconds_after(origin)), granted)
@@ -245,20 +243,22 @@ class Training:
             spec = self._host.spec(Path(scratch), devices)
             runtime.check(spec)
             started_s = self._seconds_after(origin)
-            job = handle.attach(runtime.start(spec))
-        if earlier is not None and earlier.id == job.id:
-            controller, state = self._make_controller(origin, past, resumes=True)
-        else:
+            job = handle.attach(runtime.start(spec) if is_new else earlier.restart(runtime, spec))
+        if is_new:
             for key in (HISTORY, CONTROLLER) if settings.shared else (HISTORY, CONTROLLER, PACE):
                 store.delete(key)
-        self.call_engine(lambda: job.resize(devices))  # an earlier try may have chosen other devices
-        if job.status().state in ("exited", "gone"):  # gone: the machine was rebooted
-            self._log.info("Restarting the job of an earlier try: it resumes from its checkpoint")
-            self.call_engine(job.restart)
+        else:
+            controller, state = self._make_controller(origin, past, resumes=True)
         due = "none" if math.isinf(controller.deadline_s) else f"{controller.deadline_s:.1f} s after {origin}"
         self._log.info("Training is running as %s job %s, deadline: %s", runtime.name, job.id, due)
-        started_at = origin + timedelta(seconds=started_s)
-        record = JobRecord(runtime=runtime.name, id=job.id, origin=origin, started_at=started_at, devices=devices)
+        record = JobRecord(
+            runtime=runtime.name,
+            id=job.id,
+            origin=origin,
+            started_at=origin + timedelta(seconds=started_s),
+            devices=devices,
+            code=earlier.code,
+        )
         return handle.save_record(record), controller, state
 
     def _check_deadline_not_passed(self, deadline_s: float, now_s: float) -> None:
@@ -326,6 +326,7 @@ class Training:
             team=team,
             shared=shared,
             cores_per_device=self._settings.cores_per_device,
+            lease_s=self._settings.lease_s,
         )
         outcome = handle.loop.run()
         self._succeeded = True
@@ -373,7 +374,11 @@ class Training:
 
     def _stop_for_task_status(self) -> PacelineError:
         handle = self._handle
-        if self._host.task_status() == "over":
+        handle.renew(
+            min(_DOUBT_LEASE_S, self._settings.lease_s)
+        )  # in case this process is killed before it has an answer
+        status = self._host.task_status()
+        if status == "over":
             gone = handle.discard(_KILL_GRACE_S)
             return TaskStoppedError(f"The task is over: its job {'is removed' if gone else 'could not be removed'}")
         if handle.job is None:
@@ -383,6 +388,13 @@ class Training:
         if self._on_drain == "stop":
             handle.stop()
             return DetachedError("This worker process is ending: its job is stopped, and the next process resumes it")
+        if status == "active":
+            handle.renew(self._settings.lease_s)
+        else:
+            self._log.warning(
+                "Airflow has not said whether the task is over: unless another process takes over the job within %.0f "
+                "minutes, the job ends after a checkpoint", _DOUBT_LEASE_S / 60
+            )  # fmt: skip
         handle.publish_end("detached", "airflow")
         return DetachedError("This worker process is ending: its job continues, and the next process takes it over")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -30,11 +30,20 @@ class Host(Protocol):
     def origin(self, earlier: datetime | None) -> datetime:
         """Return the time from which a new job's deadline is counted; ``earlier`` is the last try's value."""
 
-    def runtime(self, name: str | None) -> Runtime:
-        """Return the job's runtime; ``name`` is the runtime's name if the job already exists."""
+    def runtime(self) -> Runtime:
+        """Return the runtime for a new job."""
+
+    def runtimes(self) -> Sequence[Runtime]:
+        """Return each runtime in which an earlier try may have started the job."""
+
+    def job_name(self) -> str:
+        """Return the name of this task's job."""
 
     def labels(self) -> Mapping[str, str]:
         """Return the labels that identify this task's job."""
+
+    def code_digest(self) -> str:
+        """Return a digest of the job's command and files."""
 
     def spec(self, scratch: Path, devices: float) -> JobSpec:
         """Return the job's specification. Its files may be in ``scratch``, which exists until the job has started."""
@@ -47,6 +56,9 @@ class Host(Protocol):
 
     def save_measurements(self, past: Mapping[str, Any]) -> None:
         """Store the measurements of this run. Must not raise, because the result is already stored."""
+
+    def output_place(self) -> str:
+        """Return the destination of the job's output."""
 
     def collect(self, job: Job) -> str:
         """Copy the job's output to the user's destination and return the destination. May be called repeatedly."""

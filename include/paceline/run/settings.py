@@ -41,6 +41,10 @@ class Settings:
         Whether an arbiter allocates the devices.
     max_devices_field:
         The name of ``max_devices`` in messages to the user.
+    lease_s:
+        Longest time for which the job runs without a controlling process.
+    on_change:
+        What a retry does if the job's code has changed: ``"resume"`` or ``"restart"``.
     """
 
     deadline: Deadline
@@ -56,6 +60,8 @@ class Settings:
     gains: Gains | None = None
     shared: bool = False
     max_devices_field: str = "max_devices"
+    lease_s: float = 6 * 3600.0
+    on_change: str = "resume"
 
     def limits(self, capacity: float, log: Any) -> Limits:
         """Return the limits of the allocation on a machine with ``capacity`` cores."""

@@ -1,6 +1,6 @@
 """Tar streams to and from a container. Large input files are streamed. Output is untrusted and therefore validated.
 
-Called by ``DockerRuntime`` (input files) and ``DockerJob`` (output).
+Called by ``DockerRuntime`` (input files, checkpoints) and ``DockerJob`` (output).
 """
 
 from __future__ import annotations
@@ -67,6 +67,22 @@ def _file_chunks(header: tarfile.TarInfo, source: Path) -> Iterator[bytes]:
             left -= len(block)
             yield block
         yield _padding(header.size)
+
+
+def change_owner(chunks: Iterable[bytes], *, uid: int, gid: int) -> Iterator[bytes]:
+    """Yield the tar archive in ``chunks`` with another owner; leave out everything but files, folders and links."""
+    with tarfile.open(fileobj=_ChunkReader(chunks), mode="r|") as archive:
+        for member in archive:
+            if not (member.isreg() or member.isdir() or member.issym() or member.islnk()):
+                continue
+            member.uid, member.gid, member.uname, member.gname = uid, gid, "", ""
+            yield member.tobuf(tarfile.PAX_FORMAT)
+            content = archive.extractfile(member) if member.isreg() else None
+            if content is not None:
+                while block := content.read(_BLOCK):
+                    yield block
+                yield _padding(member.size)
+    yield bytes(2 * tarfile.BLOCKSIZE)
 
 
 def extract_output(chunks: Iterable[bytes], destination: Path, *, root: str, max_bytes: int) -> list[str]:

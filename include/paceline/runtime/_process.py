@@ -9,16 +9,17 @@ import hashlib
 import logging
 import os
 import shutil
+import stat
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import Any, BinaryIO, Literal
 
 from paceline.errors import InvalidInputError, JobLostError, PacelineError, RuntimeUnavailableError
 from paceline.runtime import cgroups, gpus
 from paceline.runtime._sdk import sdk_files
-from paceline.runtime.base import JOB_ENVIRONMENT, JobSpec
+from paceline.runtime.base import JOB_ENVIRONMENT, Job, JobSpec
 from paceline.runtime.checks import check_capacity, check_labels, check_spec, placed_files, spec_digest
 from paceline.runtime.process_job import ProcessJob, claim, launch
 from paceline.runtime.scratch import Scratch, read_json, write_json
@@ -107,40 +108,100 @@ class ProcessRuntime:
             probe.remove()
 
     def start(self, spec: JobSpec) -> ProcessJob:
-        """Start ``spec``; reattach to its job if an earlier process started the job but died before storing its id."""
+        """Start ``spec``; reattach to its job if another process has just started the job."""
         self.check(spec)
         digest = spec_digest(spec)
-        scratch = Scratch(self.root / _folder_name(spec.name))
+        scratch = self._scratch(spec.name)
         if scratch.path.exists():
             job = self._reattach_or_remove(scratch, spec, digest)
             if job is not None:
                 return job
+        return self._start_new(scratch, spec, digest, None)
+
+    def find_job(self, name: str, labels: Mapping[str, str]) -> ProcessJob | None:
+        """Return the job in the scratch folder for this job name. Complete an interrupted ``replace``."""
+        current, earlier = self._scratch(name), self._earlier_scratch(name)
+        if self._stored(earlier) is not None:
+            if self._stored(current) is None:  # it was not launched, and may lack the checkpoint
+                current = earlier
+            else:
+                self._job(earlier).remove()
         try:
-            scratch.path.mkdir(mode=0o700)
-            with claim(scratch) as out:
-                self._fill_and_launch(scratch, spec, digest, out)
-        except OSError as error:
-            raise PacelineError(f"could not create the job's scratch folder: {error}") from error
-        return ProcessJob(scratch, max_output_bytes=self._max_output_bytes, from_start=True)
+            return self.reattach(str(current.path), labels)
+        except JobLostError:
+            return None
+
+    def has_same_spec(self, job: Job, spec: JobSpec) -> bool:
+        """Return whether the digest of ``spec`` is that in the scratch folder."""
+        return (self._stored(Scratch(Path(job.id))) or {}).get("digest") == spec_digest(spec)
+
+    def replace(self, job: Job, spec: JobSpec) -> ProcessJob:
+        """Start a job with a copy of an ended job's checkpoint. The ended job keeps its checkpoint until the start."""
+        self.check(spec)
+        scratch, earlier = self._scratch(spec.name), self._earlier_scratch(spec.name)
+        if self._stored(earlier) is None:  # else an earlier call has moved the ended job
+            self._job(Scratch(Path(job.id))).move(earlier.path)
+        digest = spec_digest(spec)
+        if (self._stored(scratch) or {}).get("digest") == digest:
+            started = self._job(scratch)  # by an earlier call, which could not remove the ended job
+        else:
+            if scratch.path.exists():
+                with claim(scratch):
+                    scratch.delete()
+            started = self._start_new(scratch, spec, digest, earlier)
+        self._job(earlier).remove()
+        return started
 
     def reattach(self, job_id: str, labels: Mapping[str, str] | None = None) -> ProcessJob:
         """Return the job in the scratch folder ``job_id``. Any process of this user on this machine can reattach."""
         scratch = Scratch(Path(job_id))
-        stored = read_json(scratch.job)
-        if stored is None or not scratch.state.exists():
+        stored = self._stored(scratch)
+        if stored is None:
             raise JobLostError(f"there is no job in {job_id}")
         check_labels(f"the job in {job_id}", stored.get("labels"), labels)
-        return ProcessJob(scratch, max_output_bytes=self._max_output_bytes, from_start=False)
+        return self._job(scratch)
 
     def jobs(self) -> Iterator[tuple[str, dict[str, str]]]:
         """Yield the scratch folder and labels of every job of this user on this machine."""
-        # Another user may have created the folder: its files would name processes of this user as those of a job.
-        is_own = self.root.is_dir() and self.root.stat().st_uid == os.getuid()
-        for path in sorted(self.root.iterdir()) if is_own else ():
-            scratch = Scratch(path)
-            stored = read_json(scratch.job)
-            if stored is not None and scratch.state.exists():
+        for path in sorted(self.root.iterdir()) if self.root.is_dir() else ():
+            stored = self._stored(Scratch(path))
+            if stored is not None:
                 yield str(path), dict(stored.get("labels") or {})
+
+    def _scratch(self, name: str) -> Scratch:
+        return Scratch(self.root / _folder_name(name))
+
+    def _earlier_scratch(self, name: str) -> Scratch:
+        """Return the folder of a job while another one replaces it."""
+        return Scratch(self.root / f"{_folder_name(name)}.earlier")
+
+    def _job(self, scratch: Scratch) -> ProcessJob:
+        return ProcessJob(scratch, max_output_bytes=self._max_output_bytes, from_start=False)
+
+    def _stored(self, scratch: Scratch) -> dict[str, Any] | None:
+        """Return what is stored about a started job; ``None`` if there is no job of this user in the folder.
+
+        A user of Airflow may name any folder, and another user of this machine may create one: its files would name
+        processes of this user as those of a job.
+        """
+        try:
+            folders = [path.lstat() for path in (self.root, scratch.path)]
+        except (OSError, ValueError):  # ValueError: a NUL character
+            return None
+        is_own = all(stat.S_ISDIR(info.st_mode) and info.st_uid == os.getuid() for info in folders)
+        if not is_own or scratch.path.parent != self.root or not scratch.state.exists():
+            return None
+        return read_json(scratch.job)
+
+    def _start_new(self, scratch: Scratch, spec: JobSpec, digest: str, earlier: Scratch | None) -> ProcessJob:
+        """Create the folder and start the job. ``earlier``: the job whose checkpoint to copy."""
+        try:
+            scratch.path.mkdir(mode=0o700)
+            with claim(scratch) as out:
+                self._fill_and_launch(scratch, spec, digest, out, earlier)
+        except OSError as error:
+            raise PacelineError(f"could not create the job's scratch folder: {error}") from error
+        return ProcessJob(scratch, max_output_bytes=self._max_output_bytes, from_start=True)
 
     def _make_root(self) -> None:
         try:
@@ -153,24 +214,28 @@ class ProcessRuntime:
 
     def _reattach_or_remove(self, scratch: Scratch, spec: JobSpec, digest: str) -> ProcessJob | None:
         """Return the job in ``scratch`` if it has this digest; otherwise remove the folder and return ``None``."""
-        stored = read_json(scratch.job)
-        if stored is not None and scratch.state.exists():
+        stored = self._stored(scratch)
+        if stored is not None:
             job = self.reattach(str(scratch.path))
             if stored.get("digest") == digest:
                 log.info("%s already contains the same job: reattaching to it", scratch.path)
                 return job
             if job.status().state == "running":
-                accepted = f"a name that no running job uses; {scratch.path} is running another job"
-                raise InvalidInputError("name", spec.name, accepted)
+                raise RuntimeUnavailableError(f"{scratch.path} is running another job named {spec.name}")
             job.remove()
         else:  # the process that prepared the folder died before it started the job
             with claim(scratch):
                 scratch.delete()
         return None
 
-    def _fill_and_launch(self, scratch: Scratch, spec: JobSpec, digest: str, out: BinaryIO) -> None:
+    def _fill_and_launch(
+        self, scratch: Scratch, spec: JobSpec, digest: str, out: BinaryIO, earlier: Scratch | None
+    ) -> None:
         try:
             self._create_scratch(scratch, spec, digest)
+            if earlier is not None:
+                source, target = earlier.folder("checkpoint"), scratch.folder("checkpoint")
+                shutil.copytree(source, target, symlinks=True, dirs_exist_ok=True)
             launch(scratch, out)
         except BaseException:  # without the lock, the folder could be that of another process
             ProcessJob(scratch, max_output_bytes=0, from_start=True).remove()  # the job may already run
@@ -204,6 +269,8 @@ class ProcessRuntime:
             "mechanism": self.mechanism,
             "period_s": self._period_s,
         }
+        if spec.lease_s is not None:
+            write_json(scratch.lease, {"lasts_s": spec.lease_s})
         write_json(scratch.control, {"devices": spec.devices})
         write_json(scratch.job, job)
 

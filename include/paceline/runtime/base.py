@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 # Default environment variables of a job. malloc keeps freed memory for the next batch, because memory from the kernel
 # costs a page fault per 4 KiB: half a million faults in 40 batches of a large model. Idle OpenMP threads sleep, because
@@ -20,6 +20,10 @@ JOB_ENVIRONMENT = {
     "MALLOC_TRIM_THRESHOLD_": str(2**30),
     "OMP_WAIT_POLICY": "PASSIVE",
 }
+
+
+LEASE_GRACE_S = 60.0
+"""Time for a job to save a checkpoint after the end of its lease."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,9 @@ class JobSpec:
         Parent control group of the container, for a device that is only part of a machine.
     labels:
         Extra labels, for people and tools that list containers.
+    lease_s:
+        Longest time in seconds for which the job runs without ``Job.renew``; ``None`` for no limit. Then the job ends
+        itself: SIGTERM, and SIGKILL after ``LEASE_GRACE_S``.
     """
 
     name: str
@@ -92,6 +99,7 @@ class JobSpec:
     published: Mapping[int, tuple[str, int]] = field(default_factory=dict)
     cgroup_parent: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
+    lease_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -100,6 +108,7 @@ class JobStatus:
 
     ``started_s`` and ``finished_s`` are seconds since the epoch on the engine's clock.
     ``reason`` explains the exit code to users if needed ("killed for memory, limit 64 MiB").
+    ``stopped``: the job ended because of ``Job.stop`` or the end of its lease, so exit code 0 does not mean success.
     """
 
     state: Literal["running", "exited", "gone"]
@@ -108,6 +117,7 @@ class JobStatus:
     finished_s: float | None = None
     out_of_memory: bool = False
     reason: str = ""
+    stopped: bool = False
 
 
 @dataclass(frozen=True)
@@ -168,6 +178,18 @@ class Job(Protocol):
     def close(self) -> None:
         """Release this object's streams and threads; the job continues."""
 
+    def renew(self, lease_s: float) -> None:
+        """Renew the lease of a job that started with a lease: it now ends ``lease_s`` after this call."""
+
+    def save_record(self, record: Mapping[str, Any]) -> None:
+        """Replace the small JSON object that is stored with the job, out of reach of Airflow's users.
+
+        In a container, the job's unprivileged user can only read the record.
+        """
+
+    def load_record(self) -> dict[str, Any] | None:
+        """Return the stored JSON object; ``None`` if there is none. Raises RuntimeUnavailableError in an outage."""
+
 
 class Runtime(Protocol):
     """A backend that runs jobs."""
@@ -185,6 +207,18 @@ class Runtime(Protocol):
 
     def jobs(self) -> Iterator[tuple[str, dict[str, str]]]:
         """Yield the id and labels of every running or ended job, whichever process started it."""
+
+    def find_job(self, name: str, labels: Mapping[str, str]) -> Job | None:
+        """Return the job that was started with this name and these labels; ``None`` if there is none."""
+
+    def has_same_spec(self, job: Job, spec: JobSpec) -> bool:
+        """Return whether ``job`` was started with an equal specification, apart from the allocation."""
+
+    def replace(self, job: Job, spec: JobSpec) -> Job:
+        """Start a job with the checkpoint of an ended ``job``, and then remove that job.
+
+        If this process dies meanwhile, ``find_job`` finds one of the two jobs, with the checkpoint.
+        """
 
     def reattach(self, job_id: str, labels: Mapping[str, str] | None = None) -> Job:
         """Return the job with this id. Raises JobLostError if it does not exist or lacks one of the ``labels``."""

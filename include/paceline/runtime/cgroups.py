@@ -11,6 +11,7 @@ import os
 import re
 import signal
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -129,6 +130,17 @@ class Group:
                 return False
             time.sleep(0.01)
 
+    def is_of(self, job: str) -> bool:
+        """Return whether a launcher may have created all folders, below a mount of cgroups, for the job ``job``."""
+        lines = _mount_lines(Path("/proc/self/mountinfo").read_text())
+        mounts = {Path(_unescape(fields[4])) for fields, _ in lines}
+        return all(
+            re.fullmatch(re.escape(job) + "-[0-9]+", folder.name)
+            and ".." not in folder.parts
+            and not mounts.isdisjoint(folder.parents)
+            for folder in self.folders
+        )
+
     def to_json(self) -> dict[str, str | bool | None]:
         """Return the folders as JSON values, for ``from_json`` in another process."""
         return {
@@ -244,11 +256,7 @@ def _own_locations(mounts: str, own_cgroups: str) -> list[tuple[str, Path]]:
             paths[controller] = path
     ours: list[tuple[str, Path]] = []
     others: list[tuple[str, Path]] = []
-    for line in mounts.splitlines():
-        before, _, after = line.partition(" - ")
-        fields, kind = before.split(), after.split()
-        if len(fields) < 5 or len(kind) < 3 or kind[0] not in ("cgroup", "cgroup2"):
-            continue
+    for fields, kind in _mount_lines(mounts):
         root, mount_point = map(_unescape, fields[3:5])
         top = root.rstrip("/")
         for controller in [""] if kind[0] == "cgroup2" else kind[2].split(","):
@@ -261,6 +269,15 @@ def _own_locations(mounts: str, own_cgroups: str) -> list[tuple[str, Path]]:
                 others.append((controller, Path(mount_point)))
     located = {controller for controller, _ in ours}
     return ours + [location for location in others if location[0] not in located]
+
+
+def _mount_lines(mounts: str) -> Iterator[tuple[list[str], list[str]]]:
+    """Yield the words before and after the separator of each line of ``mountinfo`` that mounts cgroups."""
+    for line in mounts.splitlines():
+        before, _, after = line.partition(" - ")
+        fields, kind = before.split(), after.split()
+        if len(fields) >= 5 and len(kind) >= 3 and kind[0] in ("cgroup", "cgroup2"):
+            yield fields, kind
 
 
 def _unescape(field: str) -> str:

@@ -9,7 +9,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from paceline.errors import InvalidInputError, JobLostError
@@ -99,7 +99,6 @@ def spec_digest(spec: JobSpec) -> str:
 
     The digest includes the contents of files, and excludes the number of cores, which changes while a job runs.
     """
-    digest = hashlib.blake2b(digest_size=16)
     values = {
         "name": spec.name,
         "command": list(spec.command),
@@ -117,8 +116,17 @@ def spec_digest(spec: JobSpec) -> str:
         "published": sorted((port, list(address)) for port, address in spec.published.items()),
         "cgroup_parent": spec.cgroup_parent,
     }
-    digest.update(json.dumps(values, sort_keys=True).encode())
-    for target, local in placed_files(spec):
+    return _digest(values, placed_files(spec))
+
+
+def code_digest(command: Sequence[str], files: Mapping[str, Path]) -> str:
+    """Return a digest of a job's command and of the contents of its files, which excludes its inputs."""
+    return _digest({"command": list(command)}, sorted(files.items()))
+
+
+def _digest(values: Mapping[str, object], files: Iterable[tuple[str, Path]]) -> str:
+    digest = hashlib.blake2b(json.dumps(values, sort_keys=True).encode(), digest_size=16)
+    for target, local in files:
         digest.update(f"\0{target}\0{local.stat().st_size}\0".encode())
         with local.open("rb") as stream:
             while block := stream.read(1 << 20):

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 from paceline.errors import InvalidInputError, JobLostError, PacelineError, RuntimeUnavailableError
 from paceline.runtime import _docker_images as docker_images
 from paceline.runtime import _docker_network as docker_network
+from paceline.runtime import _docker_state as docker_state
 from paceline.runtime import docker_gpus
-from paceline.runtime._archive import Entry, tar_stream
+from paceline.runtime._archive import Entry, change_owner, tar_stream
 from paceline.runtime._docker_images import Images
 from paceline.runtime._sdk import sdk_files
-from paceline.runtime.base import JOB_ENVIRONMENT, JobSpec
+from paceline.runtime.base import JOB_ENVIRONMENT, Job, JobSpec
 from paceline.runtime.checks import check_capacity, check_labels, check_spec, placed_files, spec_digest
 from paceline.runtime.docker_errors import engine_call
 from paceline.runtime.docker_job import PERIOD_US, DockerJob, quota_us
@@ -114,10 +115,10 @@ class DockerRuntime:
         return docker_network.exists(self._client, name)
 
     def start(self, spec: JobSpec) -> DockerJob:
-        """Start ``spec``; reattach if an earlier process started its container but died before storing the id."""
+        """Start ``spec``; reattach if another process has just started its container."""
         self.check(spec)
         digest = spec_digest(spec)
-        existing = self._find_by_name(f"paceline-{spec.name}")
+        existing = self._find_by_name(_container_name(spec.name))
         if existing is not None and _is_started(existing, digest):
             log.info("Container %s already contains the same job: reattaching to it", existing["Id"][:12])
             return self.reattach(existing["Id"])
@@ -128,6 +129,46 @@ class DockerRuntime:
         if existing is not None:
             log.info("Removing container %s: it has this job's name and is not running", existing["Id"][:12])
             self._remove_container(existing["Id"])
+        return self._start_new(spec, digest, None)
+
+    def find_job(self, name: str, labels: Mapping[str, str]) -> DockerJob | None:
+        """Return the job of the container with this job name. Complete an interrupted ``replace``."""
+        current, earlier = (self._find_by_name(one) for one in (_container_name(name), _earlier_name(name)))
+        if current is not None and current["State"]["Status"] == "created" and earlier is not None:
+            self._remove_container(current["Id"])  # it was not started, and may lack the checkpoint
+            current = None
+        elif current is not None and earlier is not None:
+            self._remove_container(earlier["Id"])
+        found = current or earlier
+        try:
+            return None if found is None else self.reattach(found["Id"], labels)
+        except JobLostError:  # a container of another application, or one that was never started
+            return None
+
+    def has_same_spec(self, job: Job, spec: JobSpec) -> bool:
+        """Return whether the digest of ``spec`` is that in the container's labels."""
+        return self.labels_of(job.id).get(LABEL_SPEC) == spec_digest(spec)
+
+    def replace(self, job: Job, spec: JobSpec) -> DockerJob:
+        """Start a container with the checkpoint of an ended one, which keeps its files until the start."""
+        self.check(spec)
+        digest, existing = spec_digest(spec), self._find_by_name(_container_name(spec.name))
+        if existing is not None and existing["Id"] != job.id and _is_started(existing, digest):
+            started = self.reattach(existing["Id"])  # by an earlier call, which could not remove ``job``
+        else:
+            with engine_call("rename the container of the earlier job"):
+                if self._client.inspect_container(job.id)["Name"] != f"/{_earlier_name(spec.name)}":
+                    self._client.rename(job.id, _earlier_name(spec.name))
+            if existing is not None and existing["Id"] != job.id:
+                self._remove_container(existing["Id"])
+            assert spec.image is not None  # ``check`` requires an image
+            self._images.pull_once(self._client, spec.image)
+            started = self._start_new(spec, digest, job.id)
+        job.remove()
+        return started
+
+    def _start_new(self, spec: JobSpec, digest: str, earlier: str | None) -> DockerJob:
+        """Create and start a container. ``earlier``: the container whose checkpoint to copy."""
         if spec.own_network is not None and spec.alias is not None:
             docker_network.create(self._client, spec.own_network, external_access=spec.external_access)
         container = None
@@ -135,6 +176,10 @@ class DockerRuntime:
             container = self._create_with_gpus(spec, digest) if spec.gpus else self._create(spec, digest)
             with engine_call("copy the job's files into the container"):
                 self._client.put_archive(container, "/", tar_stream(_file_entries(spec)))
+            if earlier is not None:
+                with engine_call("copy the checkpoint of the earlier job"):
+                    chunks, _ = self._client.get_archive(earlier, f"{HOME}/checkpoint")
+                    self._client.put_archive(container, HOME, change_owner(chunks, **_owner(spec.user)))
             with _report_missing_gpus(spec.gpus), engine_call("start the container"):
                 self._client.start(container)
         except BaseException:
@@ -232,7 +277,7 @@ class DockerRuntime:
 
     def _can_reattach(self, spec: JobSpec) -> bool:
         """Return whether ``start`` would reattach to an existing container of ``spec`` and not need the image."""
-        existing = self._find_by_name(f"paceline-{spec.name}")
+        existing = self._find_by_name(_container_name(spec.name))
         return existing is not None and _is_started(existing, spec_digest(spec))
 
     def _check_replaceable(self, existing: Mapping[str, Any], spec: JobSpec) -> None:
@@ -241,8 +286,7 @@ class DockerRuntime:
         if LABEL_JOB not in (existing["Config"]["Labels"] or {}):
             raise InvalidInputError("name", spec.name, "a name that no other application's container uses")
         if state in ("running", "paused", "restarting"):
-            accepted = f"a name that no running job uses; container {container[:12]} is running another job"
-            raise InvalidInputError("name", spec.name, accepted)
+            raise RuntimeUnavailableError(f"container {container[:12]} is running another job named {spec.name}")
 
     def _create_with_gpus(self, spec: JobSpec, digest: str) -> str:
         ids = docker_gpus.ids_of_engine(self._client, self._gpus)
@@ -296,9 +340,9 @@ class DockerRuntime:
             created = client.create_container(
                 spec.image,
                 # The command replaces the image's entry point, which could otherwise change what runs.
-                entrypoint=command,
+                entrypoint=docker_state.watched_command(command, spec.lease_s),
                 command=[],
-                name=f"paceline-{spec.name}",
+                name=_container_name(spec.name),
                 user=spec.user,
                 working_dir=f"{HOME}/work",
                 environment=_environment(spec),
@@ -318,6 +362,20 @@ class DockerRuntime:
             pass
         except PacelineError as error:
             log.error("Could not remove container %s; run `docker rm -f %s`. %s", container, container, error)
+
+
+def _container_name(job_name: str) -> str:
+    return f"paceline-{job_name}"
+
+
+def _earlier_name(job_name: str) -> str:
+    """Return the name of a container while another one replaces it."""
+    return f"{_container_name(job_name)}.earlier"
+
+
+def _owner(user: str) -> dict[str, int]:
+    uid, _, group = user.partition(":")
+    return {"uid": int(uid), "gid": int(group or 0)}
 
 
 def _is_started(details: Mapping[str, Any], digest: str) -> bool:
@@ -363,10 +421,10 @@ def _environment(spec: JobSpec) -> dict[str, str]:
 
 def _file_entries(spec: JobSpec) -> Iterator[Entry]:
     """Yield the container's files and folders. The job's user can change only the folders that it writes to."""
-    uid, _, group = spec.user.partition(":")
-    owner = {"uid": int(uid), "gid": int(group or 0)}
+    owner = _owner(spec.user)
     root = HOME.lstrip("/")
     yield Entry(root, None, 0o755)
+    yield from docker_state.entries(spec.lease_s, owner)
     for folder in ("sdk", "input"):
         yield Entry(f"{root}/{folder}", None, 0o755)
     for folder in ("work", "output", "checkpoint"):

@@ -9,12 +9,14 @@ import logging
 import math
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.errors import JobLostError, PacelineError, RuntimeUnavailableError, TrainingFailedError
 from paceline.runtime import _docker_network as docker_network
+from paceline.runtime import _docker_state as docker_state
 from paceline.runtime import docker_gpus
 from paceline.runtime._archive import extract_output
 from paceline.runtime._docker_logs import LogFollower
@@ -123,6 +125,8 @@ class DockerJob:
         status = _status_of(details)
         if self._restarting and status.state == "running":
             self._follow()
+        if status.state == "exited" and docker_state.was_stopped(self._client, self._container):
+            status = replace(status, stopped=True)
         return status
 
     def usage(self) -> Usage:
@@ -138,6 +142,7 @@ class DockerJob:
         self._restarting = True  # the engine may restart the container without answering; ``status`` shows this
         with engine_call("restart the container"):
             self._client.start(self._container)
+        docker_state.mark_stopped(self._client, self._container, False)
         try:
             self._check_gpus()  # another process may just have assigned them, see ``docker_gpus.assign``
         except RuntimeUnavailableError:
@@ -159,6 +164,8 @@ class DockerJob:
     def stop(self, grace_s: float = 5.0) -> None:
         """Send SIGTERM, then SIGKILL after ``grace_s``, rounded up to whole seconds."""
         try:
+            if not self._has_ended():
+                docker_state.mark_stopped(self._client, self._container, True)
             with engine_call("stop the container"):
                 self._client.stop(self._container, timeout=math.ceil(grace_s))
         except JobLostError:
@@ -183,6 +190,18 @@ class DockerJob:
         """End the threads that read output and usage; the container continues."""
         self._stats.close()
         self._follower.close()
+
+    def renew(self, lease_s: float) -> None:
+        """Write a new lease into the container, where a watcher compares it with the last one."""
+        docker_state.renew(self._client, self._container, lease_s)
+
+    def save_record(self, record: Mapping[str, Any]) -> None:
+        """Store the record in the container, as a file of root."""
+        docker_state.save_record(self._client, self._container, record)
+
+    def load_record(self) -> dict[str, Any] | None:
+        """Return the record in the container."""
+        return docker_state.load_record(self._client, self._container)
 
     def _follow(self) -> None:
         """Read the output of a container that has been started or restarted."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import json
+import math
 import os
 import resource
 import select
@@ -24,6 +25,7 @@ from paceline.errors import RuntimeUnavailableError
 from paceline.runtime import _guardian as guardian
 from paceline.runtime import cgroups, gpus
 from paceline.runtime._enforcers import CgroupEnforcer, Enforcer, ProcessTree, SignalEnforcer
+from paceline.runtime.base import LEASE_GRACE_S
 from paceline.runtime.processes import identify, kill_descendants, proportional_bytes, send
 from paceline.runtime.scratch import USAGE_BYTES, Scratch, read_json, write_end, write_json
 
@@ -69,9 +71,11 @@ class _Launch:
         self._job = job
         self._cores_per_device = float(job.get("cores_per_device", 1))
         self._cores = float(job["devices"]) * self._cores_per_device
-        self._control = str(scratch.control)
+        self._control, self._lease = str(scratch.control), str(scratch.lease)
         self._control_changed = -1
         self._kill_at: float | None = None
+        self._lease_changed = -1
+        self._lease_ends_at = math.inf
         self._out_of_memory = False
         self._claim_gpus()
         for earlier in (scratch.end, scratch.stop, scratch.usage):  # files of the launch before a restart
@@ -113,6 +117,7 @@ class _Launch:
             "max_rss_bytes": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024,
             "out_of_memory": self._out_of_memory,
             "reason": self._exit_reason(code),
+            "stopped": self._kill_at is not None,
         }
         write_end(self._scratch, end)
         guard.dismiss()
@@ -136,6 +141,8 @@ class _Launch:
                 if check_memory:
                     self._check_memory(enforcer, memory)
                 self._reap_orphans()
+                if now >= self._lease_end(now):
+                    self._end_job(enforcer, LEASE_GRACE_S)
             if self._kill_at is not None and now >= self._kill_at:
                 send(self._child, signal.SIGKILL)
                 self._kill_at = now + 1.0
@@ -145,12 +152,25 @@ class _Launch:
                 return os.waitpid(self._child, 0)[1]
             if wakeup in readable:
                 os.read(wakeup, 512)
-                if self._kill_at is None:
-                    request = read_json(self._scratch.stop) or {}
-                    self._kill_at = time.monotonic() + float(request.get("grace_s", _GRACE_S))
-                    # As in a container, signal only the first process, which saves a checkpoint and ends its workers.
-                    send(self._child, signal.SIGTERM)
-                    enforcer.lift()
+                request = read_json(self._scratch.stop) or {}
+                self._end_job(enforcer, float(request.get("grace_s", _GRACE_S)))
+
+    def _end_job(self, enforcer: Enforcer, grace_s: float) -> None:
+        """Send SIGTERM, and SIGKILL after ``grace_s``. As in a container, signal only the job's first process."""
+        if self._kill_at is None:
+            self._kill_at = time.monotonic() + grace_s
+            send(self._child, signal.SIGTERM)
+            enforcer.lift()
+
+    def _lease_end(self, now: float) -> float:
+        """Return the monotonic time at which the lease ends; a replaced lease file renews it."""
+        with contextlib.suppress(OSError):
+            changed = os.stat(self._lease).st_mtime_ns
+            if changed != self._lease_changed:
+                lasts_s = (read_json(self._scratch.lease) or {}).get("lasts_s")
+                if isinstance(lasts_s, (int, float)):
+                    self._lease_changed, self._lease_ends_at = changed, now + lasts_s
+        return self._lease_ends_at
 
     def _claim_gpus(self) -> None:
         """Claim the job's GPUs until this process and the guardian have ended, and let the job see only them."""

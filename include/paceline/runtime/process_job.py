@@ -14,8 +14,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import psutil
 
@@ -151,12 +152,7 @@ class ProcessJob:
     def resize(self, devices: float) -> None:
         """Rewrite the control file; the launcher applies the new allocation within 50 ms."""
         check_devices(devices)
-        if not self._scratch.path.exists():
-            raise JobLostError(f"there is no job in {self._scratch.path}")
-        try:
-            write_json(self._scratch.control, {"devices": devices})
-        except OSError as error:  # for example, the disk is full
-            raise RuntimeUnavailableError(f"could not change the job's allocation: {error}") from error
+        self._write(self._scratch.control, {"devices": devices}, "change the job's allocation")
 
     def status(self) -> JobStatus:
         """Return the job's state, from the scratch folder, the launcher process and the guardian process."""
@@ -172,6 +168,7 @@ class ProcessJob:
                 finished_s=end.get("finished_s"),
                 out_of_memory=bool(end.get("out_of_memory")),
                 reason=str(end.get("reason", "")),
+                stopped=bool(end.get("stopped")),
             )
         started = state.get("started_s") if state else None
         if running:
@@ -225,6 +222,32 @@ class ProcessJob:
     def close(self) -> None:
         """Do nothing: this object has no open files or threads between calls."""
 
+    def move(self, folder: Path) -> None:
+        """Rename the scratch folder of this ended job."""
+        self._wait_for_helpers()
+        self._kill_remaining()
+        self._scratch.path.rename(folder)
+
+    def renew(self, lease_s: float) -> None:
+        """Replace the lease file, which the launcher watches."""
+        self._write(self._scratch.lease, {"lasts_s": lease_s}, "renew the job's lease")
+
+    def save_record(self, record: Mapping[str, Any]) -> None:
+        """Store the record in the scratch folder, which belongs to this user."""
+        self._write(self._scratch.record, dict(record), "store the job's record")
+
+    def load_record(self) -> dict[str, Any] | None:
+        """Return the record in the scratch folder."""
+        return read_json(self._scratch.record)
+
+    def _write(self, path: Path, value: dict[str, Any], action: str) -> None:
+        if not self._scratch.path.exists():
+            raise JobLostError(f"there is no job in {self._scratch.path}")
+        try:
+            write_json(path, value)
+        except OSError as error:  # for example, the disk is full
+            raise RuntimeUnavailableError(f"could not {action}: {error}") from error
+
     def _helper_identity(self, role: str) -> Identity | None:
         return Identity.read((read_json(self._scratch.state) or {}).get(role))
 
@@ -240,4 +263,6 @@ class ProcessJob:
         kill_by_environment(*guardian.job_variable(self._scratch))
         group = (read_json(self._scratch.state) or {}).get("cgroup")
         if isinstance(group, dict):
-            Group.from_json(group).remove()
+            found = Group.from_json(group)
+            if found.is_of(self._scratch.path.name):  # the job's own code may have changed the file
+                found.remove()

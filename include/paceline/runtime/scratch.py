@@ -53,6 +53,16 @@ class Scratch:
         return self.path / "stop.json"
 
     @property
+    def lease(self) -> Path:
+        """Seconds for which the lease lasts; each renewal replaces the file."""
+        return self.path / "lease.json"
+
+    @property
+    def record(self) -> Path:
+        """The record that the controlling process stores with the job."""
+        return self.path / "record.json"
+
+    @property
     def stdout(self) -> Path:
         """The job's complete standard output."""
         return self.path / "stdout.log"

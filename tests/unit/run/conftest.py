@@ -99,12 +99,17 @@ class SimulatedJob:
         if self.gone:
             return JobStatus("gone")
         if self._finished_s is not None and self.clock.now() >= self._finished_s:
-            error_s = self.clock_error_s
-            return JobStatus("exited", self._exit_code, self._began_s + error_s, self._finished_s + error_s)
+            began_s, finished_s = (moment_s + self.clock_error_s for moment_s in (self._began_s, self._finished_s))
+            is_stopped = self.stopped > self.restarted
+            return JobStatus("exited", self._exit_code, began_s, finished_s, stopped=is_stopped)
         return JobStatus("running", started_s=self._began_s + self.clock_error_s)
 
     def usage(self) -> Usage:
         return Usage(0.0, 0, 0.0)
+
+    def continue_from(self, other: SimulatedJob) -> None:
+        """Resume from the checkpoint of another job."""
+        self._done = float(int(other._done * 0.8))
 
     def restart(self) -> None:
         self.restarted += 1

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from paceline.contract import CONTAINER, Deadline, JobRecord
+from paceline.contract import Deadline, JobRecord
 from paceline.errors import (
     JobLostError,
 )
@@ -29,6 +29,20 @@ class EngineJob(SimulatedJob):
         super().__init__(engine.clock, core_s=20, batches=200)
         self.engine, self.id = engine, name
         self.actions = list(engine.actions)
+        self.stored: Any = None
+        self.spec = engine.spec
+        self.leases: list[float] = []
+
+    def renew(self, lease_s: float) -> None:
+        self.leases.append(lease_s)
+
+    def save_record(self, record: Any) -> None:
+        self.engine.raise_if_broken("save_record")
+        self.stored = record
+
+    def load_record(self) -> Any:
+        self.engine.raise_if_broken("load_record")
+        return self.stored
 
     def resize(self, devices: float) -> None:
         if self.status().state != "running":  # an engine applies this resize when the job starts again
@@ -65,6 +79,7 @@ class SimulatedEngine:
         self.collected: list[str] = []
         self.actions: list[tuple[float, Callable[[], None]]] = []
         self.broken: dict[str, Exception] = {}  # method name: the error that its next call raises
+        self.spec = "spec"  # of the next job
 
     def raise_if_broken(self, name: str) -> None:
         if name in self.broken:
@@ -78,18 +93,28 @@ class SimulatedEngine:
 
     def start(self, spec: Any) -> EngineJob:
         self.raise_if_broken("start")
-        for job in self.jobs.values():  # return an existing job of the same name
-            return job
         self.started += 1
         job = self.jobs[f"job-{self.started}"] = EngineJob(self, f"job-{self.started}")
         return job
 
+    def find_job(self, name: str, labels: Any) -> EngineJob | None:
+        self.raise_if_broken("find_job")
+        for job in self.jobs.values():
+            job.replay_lines()
+            return job
+        return None
+
     def reattach(self, job_id: str, labels: Any) -> EngineJob:
-        self.raise_if_broken("reattach")
-        if job_id not in self.jobs:
-            raise JobLostError(f"no job {job_id}")
-        self.jobs[job_id].replay_lines()
-        return self.jobs[job_id]
+        raise JobLostError(f"no job {job_id}")
+
+    def has_same_spec(self, job: EngineJob, spec: Any) -> bool:
+        return job.spec == self.spec
+
+    def replace(self, job: EngineJob, spec: Any) -> EngineJob:
+        started = self.start(spec)
+        started.continue_from(job)
+        job.remove()
+        return started
 
 
 class FailingStore(MemoryState):
@@ -128,6 +153,7 @@ class SimulatedTask:
         self.status: str = "active"
         self.is_over = False
         self.settings: dict[str, Any] = {}
+        self.code = "code"
         self.log = caplog
 
     def host(self) -> Any:
@@ -138,9 +164,13 @@ class SimulatedTask:
             max_tries=self.max_tries,
             pool="training_pool",
             origin=lambda earlier: self.began,
-            runtime=lambda name: self.engine,
+            runtime=lambda: self.engine,
+            runtimes=lambda: [self.engine],
+            job_name=lambda: "train",
             labels=dict,
-            spec=lambda scratch, devices: None,
+            code_digest=lambda: self.code,
+            spec=lambda scratch, devices: SimpleNamespace(devices=devices),
+            output_place=lambda: "/models/1",
             team=lambda job: None,
             past_run=lambda: None,
             save_measurements=lambda past: None,
@@ -180,6 +210,14 @@ def reach_time_limit() -> None:
     raise TimeLimitReached
 
 
+def record_of(task: SimulatedTask) -> JobRecord:
+    """Return the record that is stored with the task's job."""
+    (job,) = task.engine.jobs.values()
+    record = JobRecord.read(job.load_record())
+    assert record is not None
+    return record
+
+
 def take_over_job(task: SimulatedTask) -> None:
-    record = JobRecord.read(task.store[CONTAINER])
-    task.store[CONTAINER] = record.model_copy(update={"owner": "another"}).to_json()
+    (job,) = task.engine.jobs.values()
+    job.save_record(record_of(task).model_copy(update={"owner": "another"}).to_json())

@@ -62,7 +62,7 @@ def test_stored_result_is_returned_while_the_job_cannot_be_removed(task):
     assert "but the job or its keys could not be removed" in task.log.text
     assert list(task.engine.jobs) == ["job-1"]
     assert JobRecord.read(task.store[CONTAINER]).id == "job-1"
-    task.engine.broken["reattach"] = PacelineError("the engine has changed")
+    task.engine.broken["find_job"] = PacelineError("the engine has changed")
     assert task.run() == result  # Airflow retries the task, for example because writing the XCom failed
     assert list(task.engine.jobs) == ["job-1"]
     assert task.run() == result

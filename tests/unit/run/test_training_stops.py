@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.waiting import until
 
-from paceline.contract import CONTAINER, CONTROLLER, RESULT, JobRecord
+from paceline.contract import CONTAINER, CONTROLLER, RESULT
 from paceline.errors import (
     DetachedError,
     TrainingFailedError,
@@ -19,11 +19,13 @@ from paceline.errors import (
 from paceline.run import _handle as handle_module
 from paceline.run import _training as training_module
 
+from .conftest import SimulatedJob
 from .simulated_task import (
     EngineJob,
     SimulatedTask,
     TimeLimitReached,
     reach_time_limit,
+    record_of,
     take_over_job,
 )
 
@@ -91,24 +93,27 @@ def test_job_stopped_at_a_time_limit_is_resumed_by_the_next_try(task):
 def test_stopped_job_with_exit_code_zero_is_resumed(task, how, monkeypatch):
     """Training code that handles SIGTERM may exit with code 0."""
     task.engine.actions = [(8.0, task.request_stop if how == "drain" else reach_time_limit)]
-    monkeypatch.setattr(EngineJob, "stop", lambda job, grace_s=5.0: job.kill(0))
+    monkeypatch.setattr(EngineJob, "kill", lambda job, code=137: SimulatedJob.kill(job, 0))
     with pytest.raises((DetachedError, TimeLimitReached)):
         task.run(on_drain="stop")
     job = task.engine.jobs["job-1"]
-    assert JobRecord.read(task.store[CONTAINER]).stopped
+    assert (job.status().exit_code, job.status().stopped) == (0, True)
     task.run(same_try=True)
     assert (job.restarted, job._done) == (1, job.batches)
 
 
-def test_paused_job_with_exit_code_zero_is_resumed(task):
+def test_finished_job_of_a_dead_process_is_not_restarted(task):
+    """Whatever users write to the live state, and even if the process died before it stored anything."""
     task.engine.actions = [(8.0, task.request_stop)]
     with pytest.raises(DetachedError):
         task.run()
-    task.engine.jobs["job-1"].kill(0)
+    job = task.engine.jobs["job-1"]
+    job.kill(0)
+    job.stored = None
     task.store["pace"] = {**task.store["pace"], "state": "paused"}
-    task.run(same_try=True)
-    assert task.engine.jobs == {}
-    assert "it resumes from its checkpoint" in task.log.text
+    del task.store[CONTAINER]
+    assert task.run(same_try=True).model == "/models/1"
+    assert (job.restarted, task.engine.started, task.engine.jobs) == (0, 1, {})
 
 
 @pytest.mark.parametrize("error", [TimeLimitReached(), KeyError("anything"), TrainingFailedError("exit code 1")])
@@ -124,7 +129,7 @@ def test_suspended_process_that_raises_an_error_does_not_touch_the_job(clock, ca
     with pytest.raises(type(error)):
         task.run()
     assert task.engine.jobs["job-1"].status().state == "running"
-    assert JobRecord.read(task.store[CONTAINER]).owner == "another"
+    assert record_of(task).owner == "another"
     assert task.store["pace"]["state"] != "detached"
 
 
@@ -135,16 +140,16 @@ def test_output_of_a_job_that_another_process_owns_is_not_collected(task):
     assert (task.engine.collected, list(task.engine.jobs)) == ([], ["job-1"])
 
 
-def test_stop_request_is_handled_while_the_store_hangs(task, monkeypatch):
-    proceed, get = threading.Event(), task.store.get
+def test_stop_request_is_handled_while_the_engine_hangs(task, monkeypatch):
+    proceed, load_record = threading.Event(), EngineJob.load_record
 
-    def get_or_hang(key, default=None):
-        if key == CONTAINER and task.training.stop_requested.is_set():
+    def load_or_hang(job):
+        if task.training.stop_requested.is_set():
             proceed.wait()
-        return get(key, default)
+        return load_record(job)
 
     monkeypatch.setattr(handle_module, "_QUICK_TIMEOUT_S", 0.01)
-    monkeypatch.setattr(task.store, "get", get_or_hang)
+    monkeypatch.setattr(EngineJob, "load_record", load_or_hang)
     task.engine.actions = [(8.0, task.request_stop)]
     with pytest.raises(DetachedError, match="its job continues"):
         task.run()

@@ -1,0 +1,100 @@
+"""Small files that ``DockerRuntime`` keeps in a container: the job's record, its lease, and whether it was stopped.
+
+They belong to root, and users of Airflow cannot reach them, so what they say about the owner of a job can be trusted.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paceline.errors import JobLostError
+from paceline.runtime._archive import Entry, tar_stream
+from paceline.runtime.base import LEASE_GRACE_S
+from paceline.runtime.docker_errors import engine_call
+
+if TYPE_CHECKING:
+    from docker import APIClient
+
+FOLDER = "/paceline/state"
+_RECORD, _STOPPED, _LEASE, _ENDED = "record.json", "stopped", "lease", "own/ended"
+_SCRIPT = "lease.sh"
+_MAX_BYTES = 64 * 1024
+_MAX_PERIOD_S = 30
+
+
+def entries(lease_s: float | None, owner: Mapping[str, int]) -> Iterator[Entry]:
+    """Yield the folder and its first files. ``owner``: the job's user, who can write only to the folder ``own``."""
+    folder = FOLDER.lstrip("/")
+    yield Entry(folder, None, 0o755)
+    if lease_s is not None:
+        yield Entry(f"{folder}/own", None, 0o700, **owner)
+        yield Entry(f"{folder}/{_SCRIPT}", Path(__file__).with_name("_lease.sh"), 0o755)
+        yield Entry(f"{folder}/{_LEASE}", _lease(lease_s), 0o644)
+
+
+def watched_command(command: list[str], lease_s: float | None) -> list[str]:
+    """Return a command that also ends when its lease ends."""
+    if lease_s is None:
+        return command
+    period_s = max(1, min(_MAX_PERIOD_S, round(lease_s / 20)))
+    return ["/bin/sh", f"{FOLDER}/{_SCRIPT}", FOLDER, str(period_s), str(round(LEASE_GRACE_S)), *command]
+
+
+def renew(client: APIClient, container: str, lease_s: float) -> None:
+    """Write a new lease."""
+    _write(client, container, _LEASE, _lease(lease_s))
+
+
+def save_record(client: APIClient, container: str, record: Mapping[str, Any]) -> None:
+    """Replace the record."""
+    _write(client, container, _RECORD, json.dumps(record).encode())
+
+
+def load_record(client: APIClient, container: str) -> dict[str, Any] | None:
+    """Return the record; ``None`` if the container or its record does not exist."""
+    try:
+        value = json.loads(_read(client, container, _RECORD) or b"null")
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def mark_stopped(client: APIClient, container: str, stopped: bool) -> None:
+    """Record whether the container was stopped since its last start."""
+    _write(client, container, _STOPPED, str(int(stopped)).encode())
+
+
+def was_stopped(client: APIClient, container: str) -> bool:
+    """Return whether the container was stopped since its last start, or its lease has ended."""
+    return _read(client, container, _STOPPED) == b"1" or _read(client, container, _ENDED) is not None
+
+
+def _lease(lease_s: float) -> bytes:
+    return f"{time.time_ns()} {max(1, round(lease_s))}\n".encode()
+
+
+def _write(client: APIClient, container: str, name: str, content: bytes) -> None:
+    with engine_call(f"write the job's {name}"):
+        client.put_archive(container, FOLDER, tar_stream([Entry(name, content, 0o644)]))
+
+
+def _read(client: APIClient, container: str, name: str) -> bytes | None:
+    """Return the content of a small file; ``None`` if the file or the container does not exist."""
+    try:
+        with engine_call(f"read the job's {name}"):
+            chunks, details = client.get_archive(container, f"{FOLDER}/{name}")
+            if details["size"] > _MAX_BYTES:
+                return None
+            archive = io.BytesIO(b"".join(chunks))
+    except JobLostError:
+        return None
+    with tarfile.open(fileobj=archive) as files:
+        member = files.next()
+        content = files.extractfile(member) if member is not None and member.isreg() else None
+        return None if content is None else content.read()

@@ -1,0 +1,23 @@
+"""The fixture of tests that run in every runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .jobs import MECHANISMS, ContainerHarness, Harness, ProcessHarness, fail_on_leftovers
+
+
+@pytest.fixture(params=[pytest.param("docker", marks=pytest.mark.docker), *MECHANISMS])
+def harness(request: pytest.FixtureRequest, tmp_path: Path, process_runtime_root: Path) -> Iterator[Harness]:
+    """Yield a harness for each runtime, and fail a test whose jobs have left anything."""
+    made: Harness
+    if request.param == "docker":
+        names = ("docker_client", "docker_host", "trainer_image")
+        made = ContainerHarness(*map(request.getfixturevalue, names), folder=tmp_path)
+    else:
+        made = ProcessHarness(process_runtime_root, request.param, folder=tmp_path)
+    with fail_on_leftovers(made):
+        yield made

@@ -1,0 +1,220 @@
+"""How a process finds the job of an earlier one, what is stored with a job, and how a job without a process ends.
+
+The tests run with a real engine and with local processes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.integration.jobs import RESUMES, Harness, ProcessHarness, read_to_end, wait_for_line
+
+from paceline.errors import JobLostError, RuntimeUnavailableError
+from paceline.runtime import Job, JobSpec
+from paceline.runtime.scratch import Scratch, read_json, write_json
+
+WAITS = "import signal\nprint('up', flush=True)\nsignal.pause()\n"
+LABELS = {"paceline.task": "train"}
+
+
+def spec_of(harness: Harness, code: str, **changes: Any) -> JobSpec:
+    spec = harness.spec(code, **changes)
+    return dataclasses.replace(spec, labels={**spec.labels, **LABELS})
+
+
+def test_job_is_found_by_its_name_and_labels(harness: Harness) -> None:
+    spec = spec_of(harness, WAITS)
+    assert harness.runtime.find_job(spec.name, LABELS) is None
+    job = harness.runtime.start(spec)
+    found = harness.runtime.find_job(spec.name, LABELS)
+    assert found is not None
+    assert found.id == job.id
+    found.close()
+    assert harness.runtime.find_job(spec.name, {"paceline.task": "evaluate"}) is None
+    assert harness.runtime.find_job(f"{spec.name}-2", LABELS) is None
+    job.remove()
+
+
+def test_record_is_kept_with_the_job_until_its_removal(harness: Harness) -> None:
+    job = harness.runtime.start(spec_of(harness, RESUMES))
+    assert job.load_record() is None
+    wait_for_line(job, "saved")
+    job.save_record({"owner": "a", "devices": 1.5})
+    job.save_record({"owner": "b"})
+    assert harness.runtime.reattach(job.id).load_record() == {"owner": "b"}
+    job.stop(0)
+    job.restart()
+    read_to_end(job)
+    assert job.load_record() == {"owner": "b"}
+    job.save_record({"owner": "c"})
+    assert job.load_record() == {"owner": "c"}
+    job.remove()
+    assert job.load_record() is None
+
+
+STOPS = """
+import os, pathlib, signal, sys
+saved = pathlib.Path(os.environ["PACELINE_CHECKPOINT"], "stopped")
+if saved.exists(): sys.exit()
+def save(*_):
+    saved.touch()
+    sys.exit()
+signal.signal(signal.SIGTERM, save)
+print("up", flush=True)
+while True: signal.pause()
+"""
+
+
+def test_stopped_job_is_told_apart_from_a_finished_one(harness: Harness) -> None:
+    job = harness.runtime.start(spec_of(harness, STOPS))
+    wait_for_line(job, "up")
+    job.stop(60)
+    status = harness.runtime.reattach(job.id).status()
+    assert (status.state, status.exit_code, status.stopped) == ("exited", 0, True)
+    job.restart()
+    assert job.wait(60)
+    job.stop()  # of an ended job
+    assert (job.status().exit_code, job.status().stopped) == (0, False)
+    job.remove()
+
+
+def test_job_whose_lease_is_not_renewed_ends_after_a_checkpoint(harness: Harness) -> None:
+    job = harness.runtime.start(spec_of(harness, STOPS, lease_s=1.0))
+    assert job.wait(120)
+    assert (job.status().state, job.status().exit_code, job.status().stopped) == ("exited", 0, True)
+    job.restart()
+    assert job.wait(60)
+    assert (job.status().exit_code, job.status().stopped) == (0, False)
+    job.remove()
+
+
+WAITS_FOR_LEASE = """
+import os, signal
+try:
+    print("child", os.waitpid(-1, os.WNOHANG), flush=True)
+except ChildProcessError:
+    print("no children", flush=True)
+while True: signal.pause()
+"""
+
+
+def test_renewed_lease_replaces_the_earlier_one(harness: Harness) -> None:
+    job = harness.runtime.start(spec_of(harness, WAITS_FOR_LEASE, lease_s=100_000.0))
+    wait_for_line(job, "no children")  # the code may wait for all its children
+    job.renew(1.0)
+    assert job.wait(180)
+    assert (job.status().exit_code, job.status().stopped) == (143, True)
+    job.remove()
+
+
+def test_changed_spec_is_detected_apart_from_the_allocation(harness: Harness) -> None:
+    spec = spec_of(harness, WAITS)
+    job = harness.runtime.start(spec)
+    assert harness.runtime.has_same_spec(job, dataclasses.replace(spec, devices=0.3))
+    assert not harness.runtime.has_same_spec(job, dataclasses.replace(spec, environment={"TRY": "2"}))
+    assert not harness.runtime.has_same_spec(job, spec_of(harness, WAITS + "#"))
+    job.remove()
+
+
+def killed_after_checkpoint(harness: Harness, **changes: Any) -> Job:
+    """Return a job that was killed after it had saved a checkpoint."""
+    job = harness.runtime.start(spec_of(harness, RESUMES, **changes))
+    wait_for_line(job, "saved")
+    job.stop(0)
+    assert job.wait(60)
+    return job
+
+
+@pytest.mark.parametrize("changes", [{"environment": {"TRY": "2"}}, {"user": "1234:5678"}, {"name": "renamed"}])
+def test_replaced_job_continues_from_the_checkpoint(harness: Harness, changes: dict[str, Any]) -> None:
+    if "name" in changes:
+        changes = {"name": f"{harness.mark}-2"}
+    job = killed_after_checkpoint(harness)
+    spec = spec_of(harness, RESUMES, **changes)
+    new = harness.runtime.replace(job, spec)
+    assert read_to_end(new) == ["resumed at 41"]
+    assert new.status().exit_code == 0
+    assert [name for name, _ in harness.runtime.jobs() if name == job.id and job.id != new.id] == []
+    found = harness.runtime.find_job(spec.name, LABELS)
+    assert found is not None
+    assert found.id == new.id
+    found.close()
+    new.remove()
+    assert harness.leftovers() == []
+
+
+def test_replacement_that_cannot_start_keeps_the_checkpoint(harness: Harness, monkeypatch: Any) -> None:
+    job = killed_after_checkpoint(harness)
+    spec = spec_of(harness, RESUMES, environment={"TRY": "2"})
+    missing = dataclasses.replace(spec, inputs={"data": Path("/nowhere")})
+    with pytest.raises(Exception, match="inputs"):
+        harness.runtime.replace(job, missing)
+    with monkeypatch.context() as patch:  # the process dies after the earlier job has its other name
+        patch.setattr(harness.runtime, "_start_new", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            harness.runtime.replace(job, spec)
+    found = harness.runtime.find_job(spec.name, LABELS)
+    assert found is not None
+    new = harness.runtime.replace(found, spec)
+    assert read_to_end(new) == ["resumed at 41"]
+    found.close()
+    new.remove()
+    assert harness.leftovers() == []
+
+
+def test_replacement_is_completed_if_the_earlier_job_could_not_be_removed(harness: Harness, monkeypatch: Any) -> None:
+    job = killed_after_checkpoint(harness)
+    spec = spec_of(harness, RESUMES, environment={"TRY": "2"})
+
+    def fail(self: Job) -> None:
+        raise RuntimeUnavailableError("no engine")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(job), "remove", fail)
+        with pytest.raises(RuntimeUnavailableError):
+            harness.runtime.replace(job, spec)
+    new = harness.runtime.replace(job, spec)
+    assert read_to_end(new) == ["resumed at 41"]
+    new.remove()
+    assert harness.leftovers() == []
+
+
+# --- what users of Airflow, or other users of the machine, may write ------------------------------------------------
+
+
+@pytest.fixture
+def processes(process_runtime_root: Path, tmp_path: Path) -> ProcessHarness:
+    return ProcessHarness(process_runtime_root, "signal", tmp_path)
+
+
+def test_folder_outside_the_root_is_no_job(processes: ProcessHarness, tmp_path: Path) -> None:
+    job = processes.runtime.start(spec_of(processes, WAITS))
+    copy = tmp_path / "job"
+    shutil.copytree(job.id, copy, ignore=shutil.ignore_patterns("tmp"))
+    (processes.runtime.root / "link").symlink_to(copy)
+    paths = [copy, f"{processes.runtime.root}/../{copy.name}", f"{processes.runtime.root}/link", "", "/", "a\0b"]
+    for path in map(str, paths):
+        with pytest.raises(JobLostError, match="there is no job in"):
+            processes.runtime.reattach(path)
+    assert [path for path, _ in processes.runtime.jobs()] == [job.id]
+    (processes.runtime.root / "link").unlink()
+    job.remove()
+    assert copy.exists()
+
+
+def test_forged_cgroup_of_a_job_is_not_removed(processes: ProcessHarness, tmp_path: Path) -> None:
+    """The code of a local job can write to its own folder, and name any folder there as its control group."""
+    job = processes.runtime.start(spec_of(processes, "print('done')"))
+    assert job.wait(60)
+    forged = tmp_path / f"{Path(job.id).name}-1"
+    forged.mkdir()
+    scratch = Scratch(Path(job.id))
+    state = read_json(scratch.state) or {}
+    group = {"cpu": str(forged), "memory": None, "account": None, "processes": None, "unified": True}
+    write_json(scratch.state, {**state, "cgroup": group})
+    job.remove()
+    assert forged.exists()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import time
 import uuid
 from pathlib import Path
 
@@ -10,9 +12,9 @@ from tests.integration.training import gates
 from tests.integration.training.gates import TrainingTask
 from tests.waiting import LONG_S, until
 
-from paceline.airflow import cli
+from paceline.airflow import _clean, cli
 from paceline.airflow.demo.airflow_process import AirflowProcess
-from paceline.runtime import JobSpec, ProcessRuntime
+from paceline.runtime import JobSpec, JobStatus, ProcessRuntime
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(1200)]
 SCRIPT = Path(__file__).parent / "training" / "gated.py"
@@ -82,6 +84,23 @@ def test_running_job_is_listed_and_its_deadline_is_changed(airflow, run_paceline
     assert run_paceline("status", dag_id) == (0, "No training job is running.\n", "")
 
 
+def test_jobs_of_unknown_runs_are_orphans_on_request_when_they_are_old():
+    def is_orphan(age_s: float, *options: str) -> bool:
+        arguments = argparse.ArgumentParser()
+        _clean.add_command(arguments.add_subparsers(), [], lambda _: None)
+        status = JobStatus("running", started_s=time.time() - age_s)
+        job = _clean.FoundJob(ProcessRuntime(), "job", {}, status, "unknown", None)
+        return job.is_orphan(arguments.parse_args(["clean", *options]))
+
+    assert not is_orphan(1e9)
+    assert not is_orphan(6.9 * 86_400, "--unknown")
+    assert is_orphan(7.1 * 86_400, "--unknown")
+    assert is_orphan(3700, "--unknown", "--older-than", "1h")
+    assert not is_orphan(3500, "--unknown", "--older-than", "1h")
+    with pytest.raises(SystemExit):
+        is_orphan(0, "--unknown", "--older-than", "soon")
+
+
 def test_unreachable_airflow_is_reported(monkeypatch, capsys):
     monkeypatch.setenv("PACELINE_AIRFLOW_PASSWORD", "any")
     assert cli.main(["status", "--url", "http://127.0.0.1:9"]) == 1
@@ -101,9 +120,9 @@ def test_orphaned_jobs_are_listed_and_removed(airflow, run_paceline, training_ta
     }
     runtime = ProcessRuntime()
 
-    def start_orphan(**about: str) -> str:
+    def start_orphan(code: str = "pass", **about: str) -> str:
         labels = {f"paceline.{part}": value for part, value in {**labels_of_task, **about}.items()}
-        return runtime.start(JobSpec(f"left-{uuid.uuid4().hex}", ["python", "-c", "pass"], 0.1, labels=labels)).id
+        return runtime.start(JobSpec(f"left-{uuid.uuid4().hex}", ["python", "-c", code], 0.1, labels=labels)).id
 
     def list_jobs(*options: str) -> dict[str, str]:
         code, shown, error = run_paceline("clean", *options)
@@ -118,12 +137,13 @@ def test_orphaned_jobs_are_listed_and_removed(airflow, run_paceline, training_ta
     airflow.api("PATCH", f"/dags/{training_task.dag_id}/dagRuns/{training_task.run_id}", {"state": "failed"})
     until(lambda: mine not in {Path(job).name for job, _ in runtime.jobs()})
 
-    orphan = Path(start_orphan()).name
+    orphans = [Path(start_orphan(code)).name for code in ("pass", "import signal; signal.pause()")]
     jobs_by_id = list_jobs()
-    assert jobs_by_id[orphan].endswith("its task has ended")
+    assert [jobs_by_id[orphan].endswith("its task has ended") for orphan in orphans] == [True, True]
+    assert "running" in jobs_by_id[orphans[1]]
     assert jobs_by_id[others].endswith("this Airflow has no such run")
-    assert orphan in {Path(job).name for job, _ in runtime.jobs()}, "only --remove removes jobs"
-    list_jobs("--remove")
-    assert orphan not in list_jobs()
+    assert {*orphans} <= {Path(job).name for job, _ in runtime.jobs()}, "only --remove removes jobs"
+    list_jobs("--remove", "--unknown")  # the job of an unknown run has started only now
+    assert {*orphans}.isdisjoint(list_jobs())
     assert others in list_jobs()
     runtime.reattach(str(runtime.root / others)).remove()

@@ -1,24 +1,26 @@
 """``paceline clean``: list and remove orphaned jobs on an engine and on this machine.
 
-When a task ends, the worker process removes the task's job. The job is orphaned if the worker process dies first, or if
-the output cannot be collected. In the second case, the task's state store still contains the job's record.
+When a task ends, the worker process removes the task's job. The job is orphaned if the worker process dies first, if
+Airflow does not tell it that the task has ended, or if the output cannot be collected. In the last case, the job has
+ended, and the task's state store still contains its record.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from paceline.airflow.engine_connection import default_engine
-from paceline.contract import CONTAINER, PACE, JobRecord, PaceSample
-from paceline.errors import JobLostError, PacelineError
+from paceline.contract import CONTAINER, PACE, Deadline, JobRecord, PaceSample
+from paceline.errors import InvalidInputError, JobLostError, PacelineError
 
 if TYPE_CHECKING:
     from paceline.airflow.api import AirflowApi
-    from paceline.runtime import Runtime
+    from paceline.runtime import JobStatus, Runtime
 
 Owner = Literal["task", "kept", "none", "unknown"]
 _HEADINGS = ("JOB", "STATE", "DAG", "RUN", "TASK", "UPDATED", "")
@@ -33,13 +35,21 @@ _FINAL_STATES = ("success", "failed", "skipped", "upstream_failed", "removed")
 
 
 class FoundJob(NamedTuple):
-    """A job on a runtime, with its labels, its owner and the newest sample that its task stored."""
+    """A job on a runtime, with its labels, its status, its owner and the newest sample that its task stored."""
 
     runtime: Runtime
     id: str
     labels: dict[str, str]
+    status: JobStatus
     owner: Owner
     sample: PaceSample | None
+
+    def is_orphan(self, options: argparse.Namespace) -> bool:
+        """Return whether the options ask for the removal of this job."""
+        if self.owner == "unknown":
+            age_s = time.time() - (self.status.started_s or time.time())
+            return bool(options.unknown and age_s > options.older_than)
+        return self.owner == "none" or bool(self.owner == "kept" and options.kept)
 
 
 def add_command(
@@ -50,6 +60,19 @@ def add_command(
     clean.add_argument("--engine", default=None, metavar="URL", help="Docker engine (default: DOCKER_HOST or local)")
     clean.add_argument("--remove", action="store_true", help="remove jobs whose task has ended")
     clean.add_argument("--kept", action="store_true", help="also remove jobs whose output has not been collected")
+    clean.add_argument(
+        "--unknown",
+        action="store_true",
+        help="also remove jobs of runs that this Airflow does not have, for example because they have been deleted; "
+        "not if other Airflows use the engine, because their runs are unknown here",
+    )
+    clean.add_argument(
+        "--older-than",
+        type=_seconds,
+        default=7 * 86_400.0,
+        metavar="TIME",
+        help="with --unknown: only jobs that started before this time, such as 12h or 30d (default: 7d)",
+    )
     clean.set_defaults(run=lambda options: _run_clean(options, connect(options)))
 
 
@@ -57,19 +80,20 @@ def find_jobs(api: AirflowApi, runtimes: list[Runtime]) -> Iterator[FoundJob]:
     """Yield every job of the runtimes, and look up in this Airflow whether a task still owns the job."""
     for runtime in runtimes:
         for job_id, labels in runtime.jobs():
+            status = _status(runtime, job_id)
             dag, run, task = (labels.get(f"paceline.{part}", "") for part in ("dag", "run", "task"))
             index = int(labels.get("paceline.map_index", "-1"))
             state = _task_state(api, dag, run, task, index) if _has_run(api, dag, run, labels) else None
             if state is None:
-                yield FoundJob(runtime, job_id, labels, "unknown", None)
+                yield FoundJob(runtime, job_id, labels, status, "unknown", None)
                 continue
             sample = PaceSample.read(api.task_state(dag, run, task, PACE, map_index=index))
             owner: Owner = "task"
             if state in _FINAL_STATES:
                 record = JobRecord.read(api.task_state(dag, run, task, CONTAINER, map_index=index))
                 is_recorded = record is not None and (record.id == job_id or _TEAM_LABEL in labels)
-                owner = "kept" if is_recorded else "none"
-            yield FoundJob(runtime, job_id, labels, owner, sample)
+                owner = "kept" if is_recorded and status.state == "exited" else "none"
+            yield FoundJob(runtime, job_id, labels, status, owner, sample)
 
 
 def _has_run(api: AirflowApi, dag: str, run: str, labels: Mapping[str, str]) -> bool:
@@ -109,7 +133,7 @@ def _run_clean(options: argparse.Namespace, api: AirflowApi) -> int:
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))]
     for row in rows if jobs else ():
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-    orphans = [job for job in jobs if job.owner == "none" or (job.owner == "kept" and options.kept)]
+    orphans = [job for job in jobs if job.is_orphan(options)]
     if not options.remove or not orphans:
         print(f"Orphaned jobs: {len(orphans)} of {len(jobs)}." + (" Remove them with --remove." if orphans else ""))
         return 0
@@ -137,16 +161,32 @@ def _available_runtimes(engine: str | None) -> list[Runtime]:
     return [containers, ProcessRuntime()]
 
 
-def _table_row(job: FoundJob) -> tuple[str, ...]:
+def _seconds(text: str) -> float:
     try:
-        reattached = job.runtime.reattach(job.id)
-        state = reattached.status().state
-        reattached.close()
+        seconds = Deadline.parse(text, "--older-than").duration_s
+    except InvalidInputError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    if seconds is None:
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected a duration such as 12h or 30d")
+    return seconds
+
+
+def _status(runtime: Runtime, job_id: str) -> JobStatus:
+    from paceline.runtime import JobStatus
+
+    try:
+        job = runtime.reattach(job_id)
+        status = job.status()
+        job.close()
     except JobLostError:
-        state = "gone"
+        return JobStatus("gone")
+    return status
+
+
+def _table_row(job: FoundJob) -> tuple[str, ...]:
     updated = job.sample.updated_at.strftime("%Y-%m-%d %H:%M:%S") if job.sample is not None else "-"
     task = (job.labels.get(f"paceline.{part}", "-") for part in ("dag", "run", "task"))
-    return (_short_id(job.id), state, *task, updated, _OWNER_TEXT[job.owner])
+    return (_short_id(job.id), job.status.state, *task, updated, _OWNER_TEXT[job.owner])
 
 
 def _short_id(job_id: str) -> str:

@@ -22,6 +22,7 @@ from paceline.runtime.checks import check_max_processes, check_user
 
 from ._engine import connect, gpus_of_engine
 from ._identity import job_labels, task_labels, unique_name
+from ._restrictions import check_root, check_runtime, fallback_obstacle, is_allowed
 from .values import (
     NOTHING,
     Reader,
@@ -220,6 +221,9 @@ class JobOperator(BaseOperator):
         """
         read_fields(self, self.readers, rendered=True)
         self._check_script()
+        if self.runtime != "auto":
+            check_runtime(self.runtime)
+        check_root(self.allow_root)
 
     def _check_script(self) -> None:
         if (self.script is None) == (self.command is None):
@@ -238,10 +242,11 @@ class JobOperator(BaseOperator):
 
     def possible_runtimes(self) -> list[Runtime]:
         """Return each runtime in which an earlier try may have started the job."""
-        names = [name for name in RUNTIMES if name != "auto"] if self.runtime == "auto" else [self.runtime]
-        return [self._runtime(name) for name in names]
+        both = [name for name in RUNTIMES if name != "auto" and is_allowed(name)]
+        return [self._runtime(name) for name in (both if self.runtime == "auto" else [self.runtime])]
 
     def _runtime(self, name: str) -> Runtime:
+        check_runtime(name)
         if name == "docker":
             from paceline.runtime import DockerRuntime
 
@@ -260,16 +265,24 @@ class JobOperator(BaseOperator):
     def _choose_runtime(self) -> str:
         from paceline.runtime import DockerRuntime
 
+        needed_by = [field for field, default in _CONTAINER_DEFAULTS.items() if getattr(self, field) != default]
+        if not is_allowed("docker"):
+            return "docker" if needed_by else "process"  # `make_runtime` rejects the container
         try:
             DockerRuntime(self._connect, pull=self.force_pull).check(
                 JobSpec(name="check", command=["python"], devices=0.1, image=self.image)
             )
         except (RuntimeUnavailableError, InvalidInputError) as error:
-            needed_by = [field for field, default in _CONTAINER_DEFAULTS.items() if getattr(self, field) != default]
-            if needed_by:
-                self.log.error("Not running as a local process; a container is needed by: %s", ", ".join(needed_by))
+            obstacle = f"a container is needed by: {', '.join(needed_by)}" if needed_by else fallback_obstacle()
+            if obstacle:
+                self.log.error("Not running as a local process: %s", obstacle)
                 raise
-            self.log.info("Running as a local process: %s", error)
+            self.log.warning(
+                "Running as a local process without a container's isolation: the job can read all files and secrets "
+                "that the worker's user (uid %d) can read, and use the worker's network. The reason: %s",
+                os.geteuid(),
+                error,
+            )
             return "process"
         self.log.info("Running in a container of image %s", self.image)
         return "docker"

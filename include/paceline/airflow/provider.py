@@ -60,7 +60,25 @@ def get_provider_info() -> dict[str, Any]:
                         "type": "string",
                         "example": "https://logs.example.com/?container={container}",
                         "default": "",
-                    }
+                    },
+                    "allowed_runtimes": {
+                        "description": "Where jobs may run: ``docker`` (in containers), ``process`` (as local "
+                        "processes on the worker), or ``docker,process``. By default both, except that a job with "
+                        '``runtime="auto"`` does not fall back to a local process if the worker runs as root. '
+                        "Set it on the workers.",
+                        "version_added": "0.1.0",
+                        "type": "string",
+                        "example": "docker",
+                        "default": "",
+                    },
+                    "allow_root": {
+                        "description": "Whether tasks may run containers as root, with ``allow_root=True``. Set "
+                        "it on the workers.",
+                        "version_added": "0.1.0",
+                        "type": "boolean",
+                        "example": None,
+                        "default": "True",
+                    },
                 },
             }
         },

@@ -250,6 +250,8 @@ class AirflowProcess(AirflowApi):
             "dag_processor.refresh_interval": 2,
             "dag_processor.bundle_refresh_check_interval": 1,
             "logging.base_log_folder": self.home / "logs",
+            # Without an engine, jobs run as local processes, even as root: this Airflow runs its owner's code only.
+            "paceline.allowed_runtimes": "docker,process",
             **config,
         }
         env = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}

@@ -1,0 +1,143 @@
+"""The administrator's options ``allowed_runtimes`` and ``allow_root`` of ``[paceline]``, which apply to all jobs."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException
+
+from paceline.errors import InvalidInputError, RuntimeUnavailableError
+from paceline.fleet import Fleet, Machine
+from paceline.operators import (
+    DeadlineTrainingOperator,
+    EvaluateOperator,
+    ParameterServerOperator,
+    ProfileOperator,
+    WorkerTrainingOperator,
+)
+
+GATE = Machine(name="gate", kind="nano", cores=1, memory_gib=1, cgroup_parent="/gate")
+FLEET: dict[str, Any] = {"fleet": Fleet(machines=(GATE,), parameter_server=GATE)}
+PLAN = {"workers": {"gate": {"samples": 10, "batch_size": 2}}}
+TRAIN = {"script": "train.py", "deadline": "1m"}
+JOBS: dict[Any, dict[str, Any]] = {
+    DeadlineTrainingOperator: TRAIN,
+    EvaluateOperator: {
+        "model": "flights", "registry": "/r", "challenger": "/c", "data": {"a": "/a"}, "metric": "auc",
+        "script": "evaluate.py",
+    },
+    ParameterServerOperator: {**FLEET, "plan": PLAN, "deadline": "1m"},
+    ProfileOperator: {**FLEET, "profiles": "/p", "script": "train.py"},
+    WorkerTrainingOperator: {**TRAIN, **FLEET, "worker": "gate", "plan": PLAN, "server_task_id": "server"},
+}  # fmt: skip
+CONTEXT: Any = {"ti": SimpleNamespace(dag_id="dag", run_id="run", task_id="task", get_task_states=lambda **_: {})}
+NO_PROCESS = r"runtime: got 'process', expected 'docker', as set by the administrator in \[paceline\] allowed_runtimes"
+NO_CONTAINER = (
+    r"runtime: got 'docker', expected 'process', as set by the administrator in \[paceline\] allowed_runtimes"
+)
+
+
+@pytest.fixture(autouse=True)
+def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere.sock")
+
+
+def allow(monkeypatch: pytest.MonkeyPatch, runtimes: str, *, uid: int = 0) -> None:
+    """Set ``allowed_runtimes`` and the user of the worker process."""
+    monkeypatch.setenv("AIRFLOW__PACELINE__ALLOWED_RUNTIMES", runtimes)
+    monkeypatch.setattr("os.geteuid", lambda: uid)
+
+
+def train(**arguments: Any) -> DeadlineTrainingOperator:
+    return DeadlineTrainingOperator(task_id="train", **{**TRAIN, **arguments})
+
+
+@pytest.mark.parametrize("operator", [DeadlineTrainingOperator, EvaluateOperator])
+def test_forbidden_local_process_fails_the_task(monkeypatch: pytest.MonkeyPatch, operator: Any) -> None:
+    allow(monkeypatch, "docker")
+    task = operator(task_id="task", runtime="process", **JOBS[operator])
+    with pytest.raises(AirflowFailException, match=NO_PROCESS):
+        task.execute(CONTEXT)
+
+
+@pytest.mark.parametrize("operator", JOBS)
+def test_forbidden_container_fails_the_task(monkeypatch: pytest.MonkeyPatch, operator: Any) -> None:
+    allow(monkeypatch, "process")
+    task = operator(task_id="task", **{"runtime": "docker", **JOBS[operator]})
+    with pytest.raises(AirflowFailException, match=NO_CONTAINER):
+        task.execute(CONTEXT)
+
+
+def test_retry_does_not_continue_a_forbidden_local_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    allow(monkeypatch, "docker")
+    with pytest.raises(InvalidInputError, match=NO_PROCESS):
+        train().make_runtime("process")  # the runtime in the record of the earlier try
+
+
+@pytest.mark.parametrize(
+    ("runtimes", "uid", "expected"),
+    [("", 1000, "process"), ("docker, process", 0, "process"), ("process", 0, "process")],
+)
+def test_auto_runtime_uses_an_allowed_local_process(
+    monkeypatch: pytest.MonkeyPatch, runtimes: str, uid: int, expected: str
+) -> None:
+    allow(monkeypatch, runtimes, uid=uid)
+    assert train().make_runtime().name == expected
+
+
+@pytest.mark.parametrize(
+    ("runtimes", "uid", "reason"),
+    [
+        ("", 0, "the worker process runs as root, and [paceline] allowed_runtimes does not name 'process'"),
+        ("docker", 1000, "[paceline] allowed_runtimes does not name 'process'"),
+    ],
+)
+def test_auto_runtime_without_an_engine_fails_if_it_may_not_use_a_local_process(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], runtimes: str, uid: int, reason: str
+) -> None:
+    allow(monkeypatch, runtimes, uid=uid)
+    with pytest.raises(RuntimeUnavailableError, match=r"no Docker engine responds at unix:///nowhere\.sock"):
+        train().make_runtime()
+    assert f"Not running as a local process: {reason}" in capsys.readouterr().out
+
+
+def test_auto_runtime_fails_if_a_needed_container_is_forbidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    allow(monkeypatch, "process")
+    with pytest.raises(InvalidInputError, match=NO_CONTAINER):
+        train(mem_limit="2g").make_runtime()
+
+
+def test_explicit_local_process_runs_as_root_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    allow(monkeypatch, "")
+    assert train(runtime="process").make_runtime().name == "process"
+
+
+def test_fallback_to_a_local_process_is_a_warning_about_the_lost_isolation(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    allow(monkeypatch, "docker,process")
+    train().make_runtime()
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "local process" in line]
+    assert "warning" in line.lower()
+    assert "no Docker engine responds" in line
+    assert "can read all files and secrets that the worker's user (uid 0) can read" in line
+
+
+@pytest.mark.parametrize("value", ["podman", "docker;process", "docker,,process"])
+def test_invalid_list_of_runtimes_is_rejected_by_name(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    allow(monkeypatch, value)
+    message = rf"\[paceline\] allowed_runtimes: got '{value}', expected 'docker', 'process' or 'docker,process'"
+    with pytest.raises(AirflowFailException, match=message):
+        train(runtime="process").execute(CONTEXT)
+
+
+@pytest.mark.parametrize("operator", JOBS)
+def test_forbidden_root_fails_the_task(monkeypatch: pytest.MonkeyPatch, operator: Any) -> None:
+    monkeypatch.setenv("AIRFLOW__PACELINE__ALLOW_ROOT", "False")
+    task = operator(task_id="task", allow_root=True, **JOBS[operator])
+    with pytest.raises(
+        AirflowFailException, match=r"allow_root: got True, expected False, as .* in \[paceline\] allow_root"
+    ):
+        task.execute(CONTEXT)

@@ -61,7 +61,7 @@ class Arguments(Protocol):
     shared: bool
     output_path: Any
 
-    def read_templates(self) -> None:
+    def read_templates(self, context: Context) -> None:
         """Check and convert the rendered template fields; see ``JobOperator``."""
 
 
@@ -109,9 +109,9 @@ def check(task: Arguments, *, rendered: bool = False) -> None:
         raise InvalidInputError("gains", task.gains, "None, unless the controller is 'paper'")
 
 
-def read(task: Arguments) -> Settings:
+def read(task: Arguments, context: Context) -> Settings:
     """Return the settings of a task whose templates are rendered. Raise InvalidInputError for an invalid argument."""
-    task.read_templates()
+    task.read_templates(context)
     check(task, rendered=True)
     scales = task.objective == "throughput"
     name = "budget" if scales else "max_devices"

@@ -22,6 +22,7 @@ from paceline.runtime.checks import check_max_processes, check_user
 
 from ._engine import connect, gpus_of_engine
 from ._identity import job_labels, task_labels, unique_name
+from ._private import read_private, render_private
 from ._restrictions import check_root, check_runtime, fallback_obstacle, is_allowed
 from .values import (
     NOTHING,
@@ -193,7 +194,8 @@ class JobOperator(BaseOperator):
         self.docker_conn_id = docker_conn_id
         self.force_pull = force_pull
         self.environment: Any = environment
-        self._private_environment = {name: str(value) for name, value in (private_environment or {}).items()}
+        self._private_templates = read_private("private_environment", private_environment)
+        self._private_environment: dict[str, str] = {}  # set by `read_templates`
         self.gpus = gpus
         self.mem_limit = mem_limit
         self.network_mode = network_mode
@@ -211,14 +213,17 @@ class JobOperator(BaseOperator):
         check_user(user, allow_root)
         check_max_processes(max_processes)
 
-    def read_templates(self) -> None:
+    def read_templates(self, context: Context) -> None:
         """Check and convert the rendered template fields; ``execute`` calls this method first.
+
+        The method also renders the private environment variables, and masks their values in the log.
 
         Raises
         ------
         InvalidInputError
             If the constructor would reject a rendered value.
         """
+        self._private_environment = render_private(self, self._private_templates, context)
         read_fields(self, self.readers, rendered=True)
         self._check_script()
         if self.runtime != "auto":

@@ -23,6 +23,7 @@ from paceline.runtime.checks import check_devices
 
 from ._improvement import ResampleCollector, describe_interval, scores_in, summarise
 from ._job import JobOperator
+from ._private import redacted
 from .links import ModelLink
 from .values import Reader, local_copies, mapping, number, open_registry, path_or_url, read_fields, storage_path
 
@@ -177,11 +178,11 @@ the first a letter or digit
         try:
             self._result = self._evaluate(context)
         except InvalidInputError as error:
-            raise AirflowFailException(str(error)) from error  # a retry cannot succeed
+            raise AirflowFailException(redacted(error)) from error  # a retry cannot succeed
         except PacelineError as error:
             if self._killed.is_set():
                 raise AirflowException("The task was stopped; its job has been removed") from error
-            raise AirflowException(str(error)) from error
+            raise AirflowException(redacted(error)) from error
         return self._result
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage[Any, Any]:
@@ -199,7 +200,7 @@ the first a letter or digit
             cleanup.join(4.0)  # Airflow kills the task 5 s after its signal
 
     def _evaluate(self, context: Context) -> dict[str, Any]:
-        self.read_templates()
+        self.read_templates(context)
         registry = open_registry(self.registry)
         trained = storage_path(self.challenger)
         if not trained.is_dir():

@@ -21,6 +21,7 @@ from paceline.fleet.rendezvous import check_rendezvous
 from ._engine import engine_client, gpus_of_engine
 from ._identity import job_labels
 from ._job import JobOperator
+from ._private import redacted
 from ._team import check_distinguishable, check_reachable, container_arguments, only_docker
 from .values import Reader, local_copies, path_or_url, positive_integer, read_fields, storage_path
 
@@ -134,7 +135,7 @@ class ProfileOperator(JobOperator):
             require("worker", "numpy", "pandas", "scipy", "sklearn", "skops")
             from paceline.profiles.store import ProfileStore
 
-            self.read_templates()
+            self.read_templates(context)
             with tempfile.TemporaryDirectory() as scratch:
                 training = self._training_spec(Path(scratch))
                 store = ProfileStore(storage_path(self.profiles))
@@ -149,9 +150,9 @@ class ProfileOperator(JobOperator):
                         store.save(profile)
                         report += profile.report()
         except RuntimeUnavailableError as error:
-            raise AirflowException(str(error)) from error
+            raise AirflowException(redacted(error)) from error
         except (PacelineError, ValueError) as error:
-            raise AirflowFailException(str(error)) from error
+            raise AirflowFailException(redacted(error)) from error
         for row in report:
             self.log.info("%(device)s %(function)s: error %(mape_pct).1f %% on %(points)d points, %(regression)s", row)
         return {"profiled": stale, "kept": kept, "report": report}

@@ -16,6 +16,7 @@ from paceline.run import Training
 from . import _arguments
 from ._host import TaskHost
 from ._job import JobOperator
+from ._private import redacted
 from ._reporting import Callback
 from .links import ContainerLogsLink
 
@@ -194,9 +195,9 @@ class DeadlineTrainingOperator(JobOperator):
             resume_at = datetime.now(timezone.utc) + timedelta(seconds=_RESCHEDULE_S)
             raise AirflowRescheduleException(resume_at) from error  # type: ignore[no-untyped-call]
         except (InvalidInputError, DeadlineInfeasibleError) as error:
-            raise AirflowFailException(str(error)) from error  # a retry cannot succeed
+            raise AirflowFailException(redacted(error)) from error  # a retry cannot succeed
         except PacelineError as error:
-            raise AirflowException(str(error)) from error
+            raise AirflowException(redacted(error)) from error
         has_deadline = result.deadline_s is not None
         deviation = (
             f", {result.error_pct:+.2f} % from its deadline of {result.deadline_s:.1f} s" if has_deadline else ""
@@ -223,7 +224,7 @@ class DeadlineTrainingOperator(JobOperator):
 
     def new_training(self, context: Context) -> Training:
         """Create the object that controls the job during this try."""
-        settings = _arguments.read(self)
+        settings = _arguments.read(self, context)
         self._training = Training(settings, TaskHost(self, context, self.on_deadline_alert), on_drain=self.on_drain)
         return self._training
 

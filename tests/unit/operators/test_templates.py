@@ -149,7 +149,7 @@ def render_training_task(**changed):
 
 
 def job_command(task, tmp_path):
-    task.read_templates()
+    task.read_templates(CONTEXT)
     if task.script is not None:
         task.script = tmp_path / "train.py"
         task.script.touch()
@@ -186,23 +186,24 @@ def test_list_is_read_from_an_xcom_or_a_template(tmp_path, changed, expected):
 )
 def test_rendered_values_are_validated_like_parsed_values(changed, message):
     with pytest.raises(InvalidInputError, match=message):
-        _arguments.read(render_training_task(**changed))
+        _arguments.read(render_training_task(**changed), {})
 
 
 def test_rendered_text_is_converted_to_a_number_or_none():
     settings = _arguments.read(
-        render_training_task(alpha="{{ 0.9 }}", min_devices="{{ 0.5 }}", max_devices="{{ params.none }}")
+        render_training_task(alpha="{{ 0.9 }}", min_devices="{{ 0.5 }}", max_devices="{{ params.none }}"), {}
     )
     assert (settings.alpha, settings.min_devices, settings.max_devices) == (0.9, 0.5, None)
-    assert _arguments.read(render_training_task(max_devices="{{ 3 }}", budget="{{ params.none }}")).max_devices == 3.0
+    limited = render_training_task(max_devices="{{ 3 }}", budget="{{ params.none }}")
+    assert _arguments.read(limited, {}).max_devices == 3.0
     task = render_training_task(engine_conn_id="{{ params.none }}", docker_conn_id="{{ '' }}", output="{{ '' }}")
-    _arguments.read(task)
+    _arguments.read(task, {})
     assert (task.engine_conn_id, task.docker_conn_id, task.output_path) == (None, None, None), "empty text is absent"
 
 
 def test_path_objects_are_accepted():
     task = render_training_task(output=ObjectStoragePath("s3://models/{{ 1 + 1 }}"), script=Path("{{ 'train' }}.py"))
-    _arguments.read(task)
+    _arguments.read(task, {})
     assert (task.output_path, task.script) == ("s3://models/2", "train.py")
 
 

@@ -74,7 +74,7 @@ def test_templates_are_not_validated_when_the_dag_is_parsed():
 def test_number_of_gpus_limits_the_allocation_of_a_gpu_job():
     def max_devices(**arguments):
         task = DeadlineTrainingOperator(**VALID, **arguments)
-        return _arguments.read(task).limits(16.0, task.log).max_devices
+        return _arguments.read(task, {}).limits(16.0, task.log).max_devices
 
     assert max_devices(gpus=2, quantum=1, min_devices=1) == 2
     assert max_devices(gpus=2) == 16  # the devices are cores, in addition to the GPUs
@@ -83,7 +83,7 @@ def test_number_of_gpus_limits_the_allocation_of_a_gpu_job():
 
 def test_cores_of_the_machine_limit_the_gpus_that_come_with_cores():
     task = DeadlineTrainingOperator(**VALID, gpus=8, quantum=1, min_devices=1, cores_per_device=4)
-    settings = _arguments.read(task)
+    settings = _arguments.read(task, {})
     assert [settings.limits(cores, task.log).max_devices for cores in (64.0, 16.0)] == [8, 4]
     assert settings.cores_per_device == 4
 

@@ -22,7 +22,7 @@ from paceline.runtime.checks import check_max_processes, check_user
 
 from ._engine import connect, gpus_of_engine
 from ._identity import job_labels, task_labels, unique_name
-from ._private import read_private, render_private
+from ._private import masked_log, read_private, render_private
 from ._restrictions import check_root, check_runtime, fallback_obstacle, is_allowed
 from .values import (
     NOTHING,
@@ -233,6 +233,11 @@ class JobOperator(BaseOperator):
     def _check_script(self) -> None:
         if (self.script is None) == (self.command is None):
             raise InvalidInputError("script", self.script, "a Python file, or command=..., but not both")
+
+    @property
+    def log(self) -> Any:
+        """The task's log, in which private values are masked."""
+        return masked_log(super().log)
 
     # --- runtime --------------------------------------------------------------------------------------------------
 

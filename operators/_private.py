@@ -1,4 +1,4 @@
-"""Renders the private environment variables of a job, and masks their values in the logs of the task.
+"""Renders the private environment variables of a job, and masks their values in the task's log and errors.
 
 ``JobOperator`` calls this module in each try, before the job starts. The variables are not a template field, because
 Airflow stores and shows the rendered template fields.
@@ -6,9 +6,10 @@ Airflow stores and shows the rendered template fields.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any
 
+import structlog
 from airflow.sdk.log import mask_secret, redact  # type: ignore[attr-defined]
 from jinja2 import TemplateSyntaxError
 
@@ -41,9 +42,21 @@ def render_private(task: BaseOperator, variables: Mapping[str, Any], context: Co
     return rendered
 
 
+def masked_log(log: Any) -> Any:
+    """Return a log that masks values itself: Airflow does not mask the copy in the output of a LocalExecutor."""
+
+    def mask(_log: object, _method: str, event: MutableMapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        masked = {key: value if key == "exc_info" else redact(value) for key, value in event.items()}
+        return (masked.pop("event"),), masked
+
+    processors: list[Any] = [structlog.stdlib.PositionalArgumentsFormatter(), mask]
+    return structlog.wrap_logger(log, processors=processors, wrapper_class=structlog.stdlib.BoundLogger)
+
+
 def redacted(error: Exception) -> str:
-    """Return an error's message without masked values. It may quote the job's output, and callbacks may send it on."""
-    return str(redact(str(error)))
+    """Mask values in an error, which may quote the job's output. Return its message, which callbacks may send on."""
+    error.args = tuple(map(redact, error.args))
+    return str(error)
 
 
 def _render(task: BaseOperator, value: Any, context: Context) -> str:

@@ -71,7 +71,7 @@ PARAMS = {
         "auto",
         enum=["auto", "docker", "process"],
         title="Runtime",
-        description_md="`auto`: a container if a Docker engine with the image is reachable, else a local process.",
+        description_md="`auto`: a container if a Docker engine has the image, else a local process, not as root.",
     ),
     "reference_window": Param("2013-02", type="string", pattern=r"^\d{4}-\d{2}$", title="Reference month"),
     "current_window": Param("2013-07", type="string", pattern=r"^\d{4}-\d{2}$", title="Month to check for drift"),

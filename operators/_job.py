@@ -94,7 +94,8 @@ class JobOperator(BaseOperator):
     runtime:
         ``"docker"``, ``"process"`` or ``"auto"``. ``"auto"`` uses a container if an engine responds and has the image,
         else a local process. It never uses a local process if any of these is set: ``command``, ``image``, a
-        connection, ``gpus``, ``mem_limit``, ``max_processes``, ``network_mode`` or ``user``. (templated)
+        connection, ``gpus``, ``mem_limit``, ``max_processes``, ``network_mode`` or ``user``; nor if the worker runs as
+        root, unless ``[paceline] allowed_runtimes`` names ``process``. That option restricts all jobs. (templated)
     image:
         Container image with Python and the script's dependencies; ``paceline-trainer:latest`` by default. (templated)
     engine_conn_id:
@@ -106,8 +107,11 @@ class JobOperator(BaseOperator):
     force_pull:
         Pull the image before the job starts, even if the engine has it; a failed pull is an error. A retry that
         reconnects to its container does not pull.
-    environment, private_environment:
-        Environment variables of the job. Airflow neither renders nor shows the private variables.
+    environment:
+        Environment variables of the job. (templated)
+    private_environment:
+        Environment variables that Airflow neither stores nor shows. Values may be templates, such as
+        ``"{{ conn.my_db.password }}"``; in the task's log and errors, the rendered values are masked.
     gpus:
         Number of GPUs for the job alone; a container needs NVIDIA's container toolkit. With 0, a container has no GPU,
         and a local process may use all GPUs.
@@ -118,7 +122,7 @@ class JobOperator(BaseOperator):
     user:
         ``uid:gid`` in the container; an unprivileged user by default.
     allow_root:
-        Allow root (uid 0) as ``user``.
+        Allow root (uid 0) as ``user``, unless ``[paceline] allow_root`` is false.
     max_processes:
         Maximum number of processes and threads.
     labels:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
+from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowFailException
 
+from paceline.airflow.demo.airflow_process import AirflowProcess
 from paceline.errors import InvalidInputError, RuntimeUnavailableError
 from paceline.fleet import Fleet, Machine
 from paceline.operators import (
@@ -141,3 +145,18 @@ def test_forbidden_root_fails_the_task(monkeypatch: pytest.MonkeyPatch, operator
         AirflowFailException, match=r"allow_root: got True, expected False, as .* in \[paceline\] allow_root"
     ):
         task.execute(CONTEXT)
+
+
+def test_options_are_declared_with_their_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AIRFLOW__PACELINE__ALLOWED_RUNTIMES")
+    assert (conf.get("paceline", "allowed_runtimes"), conf.getboolean("paceline", "allow_root")) == ("", True)
+
+
+def test_worker_of_docker_compose_forbids_local_processes_and_root(project: Path) -> None:
+    worker = yaml.safe_load((project / "docker-compose.yaml").read_text())["services"]["worker"]["environment"]
+    options = {name: value for name, value in worker.items() if "PACELINE__" in name}
+    assert options == {"AIRFLOW__PACELINE__ALLOWED_RUNTIMES": "docker", "AIRFLOW__PACELINE__ALLOW_ROOT": "False"}
+
+
+def test_airflow_of_the_demo_falls_back_to_a_local_process_even_as_root(tmp_path: Path) -> None:
+    assert AirflowProcess(tmp_path).env["AIRFLOW__PACELINE__ALLOWED_RUNTIMES"] == "docker,process"

@@ -7,6 +7,7 @@ parameter of the Docker provider.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from functools import cached_property
@@ -47,6 +48,7 @@ RUNTIMES = ("auto", "docker", "process")
 DEFAULT_IMAGE = "paceline-trainer:latest"
 DEFAULT_USER = "65532:65532"
 _MIN_LEASE_S = 300.0  # a worker process renews the lease at least once a minute
+DEFAULT_DISK_LIMIT = "20g"
 # If an argument differs from this default, the job needs a container, and "auto" never falls back to a local process.
 _CONTAINER_DEFAULTS: dict[str, object] = {
     "command": None,
@@ -56,6 +58,8 @@ _CONTAINER_DEFAULTS: dict[str, object] = {
     "gpus": 0,
     "mem_limit": "4g",
     "max_processes": 512,
+    "disk_limit": DEFAULT_DISK_LIMIT,
+    "read_only": False,
     "network_mode": None,
     "user": DEFAULT_USER,
 }
@@ -94,8 +98,9 @@ class JobOperator(BaseOperator):
     runtime:
         ``"docker"``, ``"process"`` or ``"auto"``. ``"auto"`` uses a container if an engine responds and has the image,
         else a local process. It never uses a local process if any of these is set: ``command``, ``image``, a
-        connection, ``gpus``, ``mem_limit``, ``max_processes``, ``network_mode`` or ``user``; nor if the worker runs as
-        root, unless ``[paceline] allowed_runtimes`` names ``process``. That option restricts all jobs. (templated)
+        connection, ``gpus``, ``mem_limit``, ``max_processes``, ``disk_limit``, ``read_only``, ``network_mode`` or
+        ``user``; nor if the worker runs as root, unless ``[paceline] allowed_runtimes`` names ``process``. That option
+        restricts all jobs. (templated)
     image:
         Container image with Python and the script's dependencies; ``paceline-trainer:latest`` by default. (templated)
     engine_conn_id:
@@ -125,6 +130,13 @@ class JobOperator(BaseOperator):
         Allow root (uid 0) as ``user``, unless ``[paceline] allow_root`` is false.
     max_processes:
         Maximum number of processes and threads.
+    disk_limit:
+        Limit on the job's files, in bytes or as a string such as ``"50g"``; 20 GiB by default, ``None`` for no limit.
+        It applies to each file, to the collected output and, if the engine supports this, to all files together,
+        except ``files`` and ``inputs``.
+    read_only:
+        Make the container's root file system read-only: the job can write only to its own folders, and to ``/tmp`` and
+        ``/dev/shm``, which are in memory.
     labels:
         Additional labels for the container.
     lease:
@@ -182,6 +194,8 @@ class JobOperator(BaseOperator):
         user: str = DEFAULT_USER,
         allow_root: bool = False,
         max_processes: int = 512,
+        disk_limit: int | str | None = DEFAULT_DISK_LIMIT,
+        read_only: bool = False,
         labels: Mapping[str, str] | None = None,
         lease: str | float | timedelta = "6h",
         **kwargs: Any,
@@ -206,12 +220,17 @@ class JobOperator(BaseOperator):
         self.user = user
         self.allow_root = allow_root
         self.max_processes = max_processes
+        self.disk_limit = disk_limit
+        self.read_only = read_only
         self.labels = dict(labels or {})
         self.lease = lease
         self.lease_s = duration_s("lease", lease, at_least_s=_MIN_LEASE_S)
         read_fields(self, JobOperator.readers, rendered=False)
         self._check_script()
         memory_bytes("mem_limit", mem_limit)
+        memory_bytes("disk_limit", disk_limit)
+        if not isinstance(read_only, bool):
+            raise InvalidInputError("read_only", read_only, "True or False")
         if not isinstance(gpus, int) or isinstance(gpus, bool) or gpus < 0:
             raise InvalidInputError("gpus", gpus, "a whole number of GPUs, 0 for none")
         check_user(user, allow_root)
@@ -261,13 +280,15 @@ class JobOperator(BaseOperator):
 
     def _runtime(self, name: str) -> Runtime:
         check_runtime(name)
+        max_output = memory_bytes("disk_limit", self.disk_limit) or sys.maxsize
         if name == "docker":
             from paceline.runtime import DockerRuntime
 
-            return DockerRuntime(self._connect, pull=self.force_pull, gpus=self._engine_gpus() if self.gpus else 0)
+            gpus = self._engine_gpus() if self.gpus else 0
+            return DockerRuntime(self._connect, pull=self.force_pull, gpus=gpus, max_output_bytes=max_output)
         from paceline.runtime import ProcessRuntime
 
-        return ProcessRuntime()
+        return ProcessRuntime(max_output_bytes=max_output)
 
     def _engine_gpus(self) -> int:
         """Return the declared number of the engine's GPUs; 0 if it is not declared."""
@@ -345,6 +366,8 @@ class JobOperator(BaseOperator):
             gpus=self.gpus,
             memory_bytes=memory_bytes("mem_limit", self.mem_limit),
             max_processes=self.max_processes,
+            disk_bytes=memory_bytes("disk_limit", self.disk_limit),
+            read_only=self.read_only,
             user=self.user,
             allow_root=self.allow_root,
             network=self.network_mode,

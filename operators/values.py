@@ -169,7 +169,7 @@ def positive_integer(field: str, value: object) -> int:
 
 
 def memory_bytes(field: str, value: object) -> int | None:
-    """Read a memory limit in the Docker provider's form: bytes, or text such as ``"512m"`` or ``"2g"``.
+    """Read a limit on memory or disk space, as in the Docker provider: bytes, or text such as ``"512m"`` or ``"2g"``.
 
     >>> memory_bytes("mem_limit", "512m"), memory_bytes("mem_limit", 2**30), memory_bytes("mem_limit", None)
     (536870912, 1073741824, None)

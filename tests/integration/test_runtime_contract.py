@@ -174,6 +174,22 @@ def test_job_killed_for_using_too_much_memory_reports_its_limit(harness: Harness
     job.remove()
 
 
+TOO_LARGE = """
+import errno
+with open("file", "wb", buffering=0) as file:
+    try:
+        for _ in range(64): file.write(bytes(2**20))
+    except OSError as error:
+        print(errno.errorcode[error.errno], file.tell() // 2**20)
+"""
+
+
+def test_no_file_of_a_job_exceeds_its_disk_limit(harness: Harness) -> None:
+    job = harness.runtime.start(harness.spec(TOO_LARGE, disk_bytes=16 * MIB))
+    assert read_to_end(job) == ["EFBIG 16"]
+    job.remove()
+
+
 def test_restarted_job_has_its_checkpoint_and_continues_its_output(harness: Harness) -> None:
     job = harness.runtime.start(harness.spec(RESUMES))
     lines = wait_for_line(job, "saved")

@@ -129,7 +129,8 @@ def test_auto_runtime_without_an_engine_uses_a_local_process(run, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "options", [{"engine_conn_id": "nowhere"}, {"image": "mine:1"}, {"gpus": 1}, {"mem_limit": "1g"}]
+    "options",
+    [{"engine_conn_id": "nowhere"}, {"image": "mine:1"}, {"gpus": 1}, {"mem_limit": "1g"}, {"disk_limit": "1g"}],
 )
 def test_auto_runtime_with_container_options_never_uses_a_local_process(run, monkeypatch, options):
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere.sock")
@@ -166,6 +167,22 @@ def test_out_of_memory_kill_is_reported(run, fail_on_leftover_containers):
     )
     with pytest.raises(AirflowException, match=r"killed for memory, limit 300 MiB"):
         run(greedy, runtime="docker", mem_limit="300m")
+
+
+def test_output_above_the_disk_limit_is_reported(run):
+    sparse = (
+        "from paceline.train import output_dir\nfor name in 'ab': open(output_dir() / name, 'w').truncate(10 * 2**20)\n"
+    )
+    with pytest.raises(AirflowException, match=r"output: exceeds the limit of 16777216 bytes \(disk_limit\)"):
+        run(sparse + TRACKED, runtime="process", disk_limit="16m")
+
+
+@pytest.mark.docker
+def test_read_only_argument_makes_the_root_file_system_read_only(run, fail_on_leftover_containers):
+    check = "import os\nassert os.statvfs('/').f_flag & os.ST_RDONLY\n"
+    with pytest.raises(AirflowException, match=r"AssertionError"):
+        run(check + TRACKED, runtime="docker")
+    assert run(check + TRACKED, runtime="docker", read_only=True)["runtime"] == "docker"
 
 
 @pytest.mark.docker

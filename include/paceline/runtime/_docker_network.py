@@ -14,17 +14,30 @@ if TYPE_CHECKING:
     from docker import APIClient
 
 LABEL = "paceline.network"
+# Supported by all engines, unlike the gateway mode "isolated", which is the same for IPv4.
+_NO_HOST_ADDRESS = {
+    "com.docker.network.bridge.inhibit_ipv4": "true",
+    "com.docker.network.enable_ipv6": "false",  # an engine's default may be true
+}
 
 
 def create(client: APIClient, name: str, *, external_access: bool = False) -> None:
     """Create the network if it does not exist. Without external access, its containers can only reach each other.
+
+    Without external access, the engine's machine has no address in the network: at such an address, containers would
+    reach every service that listens on all of the machine's addresses.
 
     Do not call this function concurrently: two calls could create two networks with the same name.
     """
     if not exists(client, name):
         with engine_call(f"create the network {name}"):
             client.create_network(
-                name, driver="bridge", internal=not external_access, check_duplicate=True, labels={LABEL: name}
+                name,
+                driver="bridge",
+                options=None if external_access else _NO_HOST_ADDRESS,
+                internal=not external_access,
+                check_duplicate=True,
+                labels={LABEL: name},
             )
 
 

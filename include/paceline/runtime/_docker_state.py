@@ -10,7 +10,7 @@ import json
 import tarfile
 import time
 from collections.abc import Iterator, Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from paceline.errors import JobLostError
@@ -28,9 +28,9 @@ _MAX_BYTES = 64 * 1024
 _MAX_PERIOD_S = 30
 
 
-def entries(lease_s: float | None, owner: Mapping[str, int]) -> Iterator[Entry]:
-    """Yield the folder and its first files. ``owner``: the job's user, who can write only to the folder ``own``."""
-    folder = FOLDER.lstrip("/")
+def entries(home: str, lease_s: float | None, owner: Mapping[str, int]) -> Iterator[Entry]:
+    """Yield the folder and its first files, below ``home``. The job's user, ``owner``, can write only to ``own``."""
+    folder = f"{home}/{PurePosixPath(FOLDER).name}"
     yield Entry(folder, None, 0o755)
     if lease_s is not None:
         yield Entry(f"{folder}/own", None, 0o700, **owner)

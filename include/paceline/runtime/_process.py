@@ -55,8 +55,9 @@ class ProcessRuntime:
     Notes
     -----
     A job runs as this user with access to this machine, so it is far less isolated than in a container. The job's new
-    environment contains no Airflow secrets. ``image``, ``user`` and ``network`` of a spec are ignored.
-    ``max_processes`` is enforced only in a cgroup. The scratch folder keeps a job's complete output until ``remove``.
+    environment contains no Airflow secrets. ``image``, ``user``, ``network`` and ``read_only`` of a spec are ignored.
+    ``max_processes`` is enforced only in a cgroup, ``disk_bytes`` only for each file. The scratch folder keeps a job's
+    complete output until ``remove``.
 
     A job with ``gpus`` sees only its own GPUs, which no other job in the same ``root`` uses at the same time. A job
     without ``gpus`` may use all GPUs of the machine.
@@ -266,6 +267,7 @@ class ProcessRuntime:
             "gpu_ids": self._gpus,
             "memory_bytes": spec.memory_bytes,
             "max_processes": spec.max_processes,
+            "disk_bytes": spec.disk_bytes,
             "mechanism": self.mechanism,
             "period_s": self._period_s,
         }

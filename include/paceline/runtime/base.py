@@ -55,6 +55,12 @@ class JobSpec:
         Hard memory limit; ``None`` for no limit.
     max_processes:
         Limit on processes and threads.
+    disk_bytes:
+        Limit on each file that the job writes and, if the engine supports this, on all of them together; ``None`` for
+        no limit.
+    read_only:
+        Whether a container can write only to the folders that Paceline gives it, and to ``/tmp`` and ``/dev/shm``,
+        which are in memory.
     user:
         Numeric ``uid`` or ``uid:gid`` of the job in a container. An unprivileged user by default.
     allow_root:
@@ -90,6 +96,8 @@ class JobSpec:
     cores_per_device: float = 1.0
     memory_bytes: int | None = 4 * 1024**3
     max_processes: int = 512
+    disk_bytes: int | None = 20 * 1024**3
+    read_only: bool = False
     user: str = "65532:65532"
     allow_root: bool = False
     network: str | None = None

@@ -19,6 +19,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,199}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _USER = re.compile(r"([0-9]{1,10})(?::([0-9]{1,10}))?")
 _ID_MAX = 2**31 - 1  # the limit of Docker engines
+DISK_MIN = 16 * 1024**2
 MEMORY_MIN = 16 * 1024**2  # Python does not start with less memory; engines reject less than 6 MiB
 
 
@@ -41,6 +42,8 @@ def check_spec(spec: JobSpec) -> None:
     if spec.memory_bytes is not None and not _is_integer(spec.memory_bytes, MEMORY_MIN):
         raise InvalidInputError("memory_bytes", spec.memory_bytes, f"None or at least {MEMORY_MIN} (16 MiB)")
     check_max_processes(spec.max_processes)
+    if spec.disk_bytes is not None and not _is_integer(spec.disk_bytes, DISK_MIN):
+        raise InvalidInputError("disk_bytes", spec.disk_bytes, f"None or at least {DISK_MIN} (16 MiB)")
     check_user(spec.user, spec.allow_root)
     for variable in spec.environment:
         if not _VARIABLE.fullmatch(variable):
@@ -108,6 +111,8 @@ def spec_digest(spec: JobSpec) -> str:
         "cores_per_device": spec.cores_per_device,
         "memory_bytes": spec.memory_bytes,
         "max_processes": spec.max_processes,
+        "disk_bytes": spec.disk_bytes,
+        "read_only": spec.read_only,
         "user": spec.user,
         "network": spec.network,
         "own_network": spec.own_network,

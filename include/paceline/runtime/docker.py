@@ -17,6 +17,7 @@ from paceline.runtime import _docker_state as docker_state
 from paceline.runtime import docker_gpus
 from paceline.runtime._archive import Entry, change_owner, tar_stream
 from paceline.runtime._docker_images import Images
+from paceline.runtime._docker_limits import WriteLimits
 from paceline.runtime._sdk import sdk_files
 from paceline.runtime.base import JOB_ENVIRONMENT, Job, JobSpec
 from paceline.runtime.checks import check_capacity, check_labels, check_spec, placed_files, spec_digest
@@ -59,8 +60,8 @@ class DockerRuntime:
     Notes
     -----
     A container has no capabilities and cannot gain any. It has no network by default, an unprivileged user, limits on
-    memory and processes, and no access to the host's file system. All files pass through the engine's API, so a remote
-    engine works like a local engine.
+    memory, processes and disk space, and no access to the host's file system. All files pass through the engine's API,
+    so a remote engine works like a local engine.
     """
 
     name = "docker"
@@ -76,6 +77,7 @@ class DockerRuntime:
         self._connect = client
         self._connected: APIClient | None = None
         self._images = Images(pull=pull)
+        self._limits = WriteLimits()
         self._gpus = gpus
         self._max_output_bytes = max_output_bytes
 
@@ -175,7 +177,8 @@ class DockerRuntime:
         try:
             container = self._create_with_gpus(spec, digest) if spec.gpus else self._create(spec, digest)
             with engine_call("copy the job's files into the container"):
-                self._client.put_archive(container, "/", tar_stream(_file_entries(spec)))
+                # With a read-only root, the engine rejects files for any folder but the volume.
+                self._client.put_archive(container, HOME if spec.read_only else "/", tar_stream(_file_entries(spec)))
             if earlier is not None:
                 with engine_call("copy the checkpoint of the earlier job"):
                     chunks, _ = self._client.get_archive(earlier, f"{HOME}/checkpoint")
@@ -327,6 +330,7 @@ class DockerRuntime:
             shm_size=min(memory, _SHM_BYTES) if memory is not None else _SHM_BYTES,
             log_config=LogConfig(type=LogConfig.types.JSON, config=_LOG_OPTIONS),
             **limits,
+            **self._limits.host_options(client, spec, HOME),
         )
         labels = {LABEL_JOB: spec.name, LABEL_SPEC: digest, LABEL_CORES: str(spec.cores_per_device)}
         if gpus:
@@ -337,8 +341,9 @@ class DockerRuntime:
             endpoint = client.create_endpoint_config(aliases=[spec.alias] if spec.alias else None)
             networking = {"EndpointsConfig": {spec.own_network: endpoint}}
         with engine_call("create the container"):
-            created = client.create_container(
-                spec.image,
+            return self._limits.create(
+                client,
+                str(spec.image),
                 # The command replaces the image's entry point, which could otherwise change what runs.
                 entrypoint=docker_state.watched_command(command, spec.lease_s),
                 command=[],
@@ -352,7 +357,6 @@ class DockerRuntime:
                 ports=list(spec.published) or None,
                 networking_config=networking,
             )
-        return str(created["Id"])
 
     def _remove_container(self, container: str) -> None:
         try:
@@ -422,9 +426,9 @@ def _environment(spec: JobSpec) -> dict[str, str]:
 def _file_entries(spec: JobSpec) -> Iterator[Entry]:
     """Yield the container's files and folders. The job's user can change only the folders that it writes to."""
     owner = _owner(spec.user)
-    root = HOME.lstrip("/")
+    root = "." if spec.read_only else HOME.lstrip("/")
     yield Entry(root, None, 0o755)
-    yield from docker_state.entries(spec.lease_s, owner)
+    yield from docker_state.entries(root, spec.lease_s, owner)
     for folder in ("sdk", "input"):
         yield Entry(f"{root}/{folder}", None, 0o755)
     for folder in ("work", "output", "checkpoint"):

@@ -216,6 +216,7 @@ class _Launch:
                 signal.signal(number, signal.SIG_DFL)
             signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores SIGPIPE, and exec keeps this setting
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            _limit_file_size(self._job.get("disk_bytes"))
             _redirect(0, Path(os.devnull), os.O_RDONLY)
             _redirect(1, self._scratch.stdout, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
             _redirect(2, self._scratch.stderr, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -284,6 +285,12 @@ class _Launch:
 def _children_cpu_s() -> float:
     reaped = resource.getrusage(resource.RUSAGE_CHILDREN)
     return reaped.ru_utime + reaped.ru_stime
+
+
+def _limit_file_size(limit: int | None) -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if limit is not None and (hard == resource.RLIM_INFINITY or limit < hard):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
 
 def _redirect(number: int, path: Path, flags: int) -> None:

@@ -32,6 +32,8 @@ VALID = {"task_id": "train", "command": "python -m app.train", "deadline": "20m"
         ({"runtime": "podman"}, "runtime: got 'podman', expected one of auto, docker, process"),
         ({"mem_limit": "lots"}, "mem_limit: got 'lots', expected a number of bytes"),
         ({"mem_limit": "8m"}, "mem_limit: got '8m', expected a number of bytes, .* at least 16 MiB"),
+        ({"disk_limit": "lots"}, "disk_limit: got 'lots', expected a number of bytes"),
+        ({"read_only": "yes"}, "read_only: got 'yes', expected True or False"),
         ({"user": "root"}, "user: got 'root', expected 'uid' or 'uid:gid'"),
         ({"user": "0:0"}, "user: got '0:0', expected an unprivileged user"),
         ({"max_processes": 0}, "max_processes: got 0, expected a whole number of at least 1"),

@@ -44,6 +44,7 @@ def spec(tmp_path: Path) -> JobSpec:
         ("memory_bytes", 1000),
         ("memory_bytes", 1e9),
         ("max_processes", 0),
+        ("disk_bytes", 1000),
         *(
             ("user", user)
             for user in ("root", "abc", "", "1:x", "1:", ":1", "-1", "-1:0", "1:-1", "1 ", "1\n", "٣", 1, None)
@@ -98,6 +99,8 @@ def test_files_of_input_folders_are_placed_below_input(spec: JobSpec, tmp_path: 
         ({"environment": {"A": "1"}}, False),
         ({"image": "x"}, False),
         ({"memory_bytes": None}, False),
+        ({"disk_bytes": None}, False),
+        ({"read_only": True}, False),
         ({"inputs": {}}, False),
     ],
 )

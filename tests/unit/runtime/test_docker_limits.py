@@ -1,0 +1,93 @@
+"""Tests of the limit on disk space, with recorded answers of engines whose storage this machine does not have."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+from docker.errors import APIError
+
+from paceline.runtime import JobSpec
+from paceline.runtime._docker_limits import WriteLimits
+
+SPEC = JobSpec("job", ["python"], 1, image="image", disk_bytes=2**30, memory_bytes=2**28)
+NO_PQUOTA = "--storage-opt is supported only for overlay over xfs with 'pquota' mount option"
+NO_VOLUME_QUOTA = "create 5e4736418033: quota size requested but no quota support"
+FULL = "Failed to limit qgroup for &{}: disk quota exceeded"
+SNAPSHOTTER = {"Driver": "overlayfs", "DriverStatus": [["driver-type", "io.containerd.snapshotter.v1"]]}
+
+
+class Engine:
+    """An engine with recorded answers: ``info`` and, for a request with a limit on disk space, ``error``."""
+
+    def __init__(self, info: dict[str, Any], error: str = "") -> None:
+        self._info, self._error = info, error
+        self.created: list[dict[str, Any]] = []
+
+    def info(self) -> dict[str, Any]:
+        return self._info
+
+    def inspect_image(self, _image: str) -> dict[str, Any]:
+        return {"Size": 5}
+
+    def create_container(self, _image: str, *, host_config: dict[str, Any]) -> dict[str, str]:
+        self.created.append(host_config)
+        if self._error and (host_config.get("StorageOpt") or "size" in str(host_config.get("Mounts"))):
+            raise APIError("500 Server Error", explanation=self._error)
+        return {"Id": "container"}
+
+
+@pytest.mark.parametrize(
+    ("driver", "size"), [("overlay2", 2**30), ("zfs", 2**30), ("btrfs", 2**30 + 5)], ids=["overlay2", "zfs", "btrfs"]
+)
+def test_engine_with_a_limit_gets_it(driver: str, size: int, caplog: pytest.LogCaptureFixture) -> None:
+    engine: Any = Engine({"Driver": driver, "DriverStatus": [["Backing Filesystem", "xfs"]]})
+    options = WriteLimits().host_options(engine, SPEC, "/home")
+    assert options["storage_opt"] == {"size": str(size)}
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("info", [SNAPSHOTTER, {"Driver": "vfs", "DriverStatus": None}], ids=["snapshotter", "vfs"])
+def test_engine_that_would_ignore_the_limit_does_not_get_it(
+    info: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    engine: Any = Engine(info)
+    limits = WriteLimits()
+    for _ in range(2):
+        assert list(limits.host_options(engine, SPEC, "/home")) == ["ulimits"]
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    assert f"storage driver {info['Driver']}" in caplog.text
+
+
+def test_container_is_created_without_a_limit_that_the_engine_rejects(caplog: pytest.LogCaptureFixture) -> None:
+    engine: Any = Engine({"Driver": "overlay2"}, NO_PQUOTA)
+    limits = WriteLimits()
+    host = {"StorageOpt": {"size": "9"}, "Memory": 1}
+    assert limits.create(engine, "image", host_config=host) == "container"
+    assert engine.created[1]["Memory"] == 1
+    assert "storage_opt" not in limits.host_options(engine, SPEC, "/home")
+    assert len(caplog.records) == 1
+    assert NO_PQUOTA in caplog.text
+
+
+def test_volume_of_a_read_only_job_is_created_without_a_limit_that_the_engine_rejects(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    engine: Any = Engine({"Driver": "overlay2"}, NO_VOLUME_QUOTA)
+    limits = WriteLimits()
+    spec = JobSpec("job", ["python"], 1, image="image", disk_bytes=2**30, memory_bytes=2**28, read_only=True)
+    options = limits.host_options(engine, spec, "/home")
+    assert options["tmpfs"] == {"/tmp": f"size={2**28},mode=1777,exec"}
+    assert limits.create(engine, "image", host_config={"Mounts": options["mounts"]}) == "container"
+    first, second = (created["Mounts"][0] for created in engine.created)
+    assert first["VolumeOptions"]["DriverConfig"] == {"Name": "local", "Options": {"size": str(2**30)}}
+    assert second == {**first, "VolumeOptions": {"NoCopy": True, "DriverConfig": None}}
+    assert len(caplog.records) == 1
+
+
+def test_full_disk_is_not_taken_for_a_missing_limit() -> None:
+    engine: Any = Engine({"Driver": "btrfs"}, FULL)
+    with pytest.raises(APIError, match="500"):
+        WriteLimits().create(engine, "image", host_config={"StorageOpt": {"size": "9"}})
+    assert len(engine.created) == 1

@@ -91,8 +91,8 @@ class WriteLimits:
             if not self._is_unlimited:
                 self._is_unlimited = True
                 log.warning(
-                    "disk_limit: the engine does not limit the total disk space of jobs (%s), so a job can fill its "
-                    "disk. The size of each file, the log and the collected output remain limited",
+                    "disk_limit: the engine does not limit the total disk space of jobs (%s), so a job can fill the "
+                    "engine's disk. The size of each file, the log and the collected output remain limited",
                     reason,
                 )
 

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Storage drivers that limit a container's disk space or reject the limit. Other drivers, such as the snapshotters of
-# containerd, ignore the limit.
-_DRIVERS = ("overlay2", "btrfs", "zfs")
+# Storage drivers that limit a container's disk space or reject the limit. The snapshotters of containerd ignore it.
+# Btrfs ignores it after a container is removed, because the kernel then marks its quotas as inconsistent.
+_DRIVERS = ("overlay2", "zfs")
 # Answers of engines whose file system does not support the limit, for a container's layer and for a volume.
 _REJECTED = re.compile(r"--storage-opt|no quota support")
 _TMP_BYTES = 1024**3
@@ -74,7 +74,6 @@ class WriteLimits:
         """Return the limit for the engine; ``None`` for no limit. The files that the job starts with do not count."""
         if spec.disk_bytes is None or self._is_unlimited:
             return None
-        size = spec.disk_bytes + sum(local.stat().st_size for _, local in placed_files(spec))
         if not spec.read_only:
             with engine_call("read the engine's storage driver"):
                 info = client.info()
@@ -82,9 +81,7 @@ class WriteLimits:
                 if driver not in _DRIVERS or any(row[0] == "driver-type" for row in info.get("DriverStatus") or ()):
                     self._warn(f"storage driver {driver}")
                     return None
-                if driver == "btrfs":  # the size of a container includes its image
-                    size += int(client.inspect_image(spec.image)["Size"])  # type: ignore[no-untyped-call]
-        return size
+        return spec.disk_bytes + sum(local.stat().st_size for _, local in placed_files(spec))
 
     def _warn(self, reason: str) -> None:
         with self._lock:

@@ -129,7 +129,10 @@ def killed_after_checkpoint(harness: Harness, **changes: Any) -> Job:
     return job
 
 
-@pytest.mark.parametrize("changes", [{"environment": {"TRY": "2"}}, {"user": "1234:5678"}, {"name": "renamed"}])
+@pytest.mark.parametrize(
+    "changes",
+    [{"environment": {"TRY": "2"}}, {"user": "1234:5678"}, {"read_only": True, "lease_s": 9e4}, {"name": "renamed"}],
+)
 def test_replaced_job_continues_from_the_checkpoint(harness: Harness, changes: dict[str, Any]) -> None:
     if "name" in changes:
         changes = {"name": f"{harness.mark}-2"}

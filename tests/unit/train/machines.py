@@ -109,8 +109,8 @@ class Machine:
 class EmulatedTraining:
     """A job on emulated machines. The constructor starts only the parameter server."""
 
-    def __init__(self, fork, folder, names, epochs=4, options=()):
-        self._fork, self._folder = fork, folder
+    def __init__(self, fork, folder, names, epochs=4, options=(), program=("-m", "paceline.train.parameter_server")):
+        self._fork, self._folder, self._program = fork, folder, program
         self.plan = folder / "plan.json"
         workers = {name: {"samples": 20, "batch_size": BATCH_SIZE} for name in names}
         self.plan.write_text(json.dumps({"workers": workers}))
@@ -122,7 +122,7 @@ class EmulatedTraining:
 
     def start_server(self, *options):
         """Start or restart the parameter server."""
-        command = ["-m", "paceline.train.parameter_server", self.plan, "--port", self.port, *options]
+        command = [*self._program, self.plan, "--port", self.port, *options]
         checkpoint = str(self._folder / "checkpoint")
         self.server = self._start(self._folder / "server", command, PACELINE_CHECKPOINT=checkpoint)
         self.server.wait_until_logged("listens on")

@@ -7,9 +7,9 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Sampler, SubsetRandomSampler, TensorDataset
 
 from paceline.train import checkpoint, track
-from paceline.train.parameter_server import _server as server_module
-from paceline.train.parameter_server import peer
-from paceline.train.parameter_server._server import Server, allocate_order
+from paceline.train.job import EXIT_EXCLUDED
+from paceline.train.parameter_server import _handshake, _limits, worker
+from paceline.train.parameter_server._server import Server
 from paceline.train.parameter_server.shards import SampleShare
 
 from .machines import LIMIT_S
@@ -105,13 +105,17 @@ def test_sampler_seeded_with_the_epoch_has_a_new_order_in_each_epoch(train_as_wo
 
 
 def test_sample_order_may_exceed_the_maximum_message_length(train_as_worker, monkeypatch):
-    monkeypatch.setattr(peer, "_MAX_MESSAGE_BYTES", 1000)
+    monkeypatch.setattr(_handshake, "MAX_REQUEST_BYTES", 1000)
     batches = train_as_worker(DataLoader(dataset(1000), 20, shuffle=True), epochs=1)
     assert sorted(index for batch in batches for index in batch) == list(range(1000))
 
 
-def test_order_of_too_many_samples_is_rejected(monkeypatch):
-    monkeypatch.setattr(server_module, "_MAX_SAMPLES", 10)
-    assert len(allocate_order(10)) == 10
-    with pytest.raises(ValueError, match="samples: got 11, expected at most 10"):
-        allocate_order(11)
+@pytest.mark.parametrize(("samples", "memory_bytes"), [(10, 1 << 20), (1000, 640)])
+def test_order_of_too_many_samples_is_rejected(train_as_worker, monkeypatch, capsys, samples, memory_bytes):
+    monkeypatch.setattr(_limits, "_MAX_SAMPLES", samples)
+    monkeypatch.setattr(_limits, "memory_bytes", lambda: memory_bytes)
+    monkeypatch.setattr(worker, "_RETRY_S", 0.01)
+    with pytest.raises(SystemExit) as ended:
+        train_as_worker(DataLoader(dataset(), 4))
+    assert ended.value.code == EXIT_EXCLUDED
+    assert "samples: got 12, expected at most 10" in capsys.readouterr().err

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any
 
+from ._limits import MAX_PROCESSES, count
 from .peer import Peer, connect
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class Ranges:
         """Connect to the processes in the parameter server's ``layout``. Always return true."""
         if layout["version"] == self.version:
             return True
+        count("processes", len(layout["others"]), MAX_PROCESSES)
         self._server_size = layout["own"]
         self._others = [((host, port), slice(begin, end)) for host, port, begin, end in layout["others"]]
         addresses = [address for address, _ in self._others]

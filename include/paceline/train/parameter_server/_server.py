@@ -16,6 +16,7 @@ from paceline.train.job import EXIT_NO_WORKERS, EXIT_STATE_LOST, EXIT_TERMINATED
 from paceline.train.saving.store import Store
 
 from ._handshake import Handshake, describe_error
+from ._limits import MAX_EPOCHS, count, max_samples, number_type, printable_name
 from ._spread import Holder
 from ._training import NOT_FINITE, SharedTraining
 from .peer import Peer
@@ -26,14 +27,21 @@ _POLL_S = 0.05
 _MAX_SAVE_FRACTION, _MIN_SAVE_INTERVAL_S = 0.02, 1.0
 # After training has ended, lost workers have this many seconds to reconnect and to learn that training is over.
 _END_NOTICE_S = 30.0
-_MAX_SAMPLES = 1 << 28  # maximum samples of an epoch; their order takes 2 GiB
+_MAX_PORT = 65535
 
 
-def allocate_order(length: int) -> torch.Tensor:
-    """Return memory for the order of ``length`` samples; raise ``ValueError`` if there are too many."""
-    if length > _MAX_SAMPLES:
-        raise ValueError(f"samples: got {length}, expected at most {_MAX_SAMPLES}")
-    return torch.empty(length, dtype=torch.int64)
+class _Joining:
+    """The first message of a worker. Raises ``ValueError`` if a field is invalid."""
+
+    def __init__(self, message: dict[str, Any]) -> None:
+        self.worker = printable_name("worker", message["worker"])
+        self.epochs = count("epochs", message["epochs"], MAX_EPOCHS, least=1)
+        self.until: dict[str, Any] | None = message.get("until")
+        size = whole_number("size", message["size"], 0)
+        dtype: torch.dtype = getattr(torch, number_type(message["dtype"]))
+        self.model = size, count("summed", message["summed"], size), dtype
+        batch_size = message.get("batch_size")
+        self.batch_size = None if batch_size is None else whole_number("batch_size", batch_size)
 
 
 class Server:
@@ -149,15 +157,17 @@ class Server:
     def _serve(self, peer: Peer, message: dict[str, Any], connection_id: int) -> bool:
         """Serve one connection; return whether to keep it open."""
         if "part" in message:
-            self._training.add_holder(Holder(str(message["part"]), (peer.host, int(message["port"])), peer))
+            address = peer.host, count("port", message["port"], _MAX_PORT, least=1)
+            self._training.add_holder(Holder(printable_name("part", message["part"]), address, peer))
             return True
         if "leaves" in message:
-            self._training.remove_holder(str(message["leaves"]))
+            self._training.remove_holder(printable_name("leaves", message["leaves"]))
             peer.send({"kind": "ok"})
             return False
-        worker = str(message["worker"])
+        joining = _Joining(message)
+        worker = joining.worker
         try:
-            if self._admit(peer, worker, message, connection_id):
+            if self._admit(peer, joining, connection_id):
                 buffer: list[torch.Tensor] = []
                 while self._handle_message(peer, worker, connection_id, buffer):
                     pass
@@ -165,23 +175,22 @@ class Server:
             self._training.disconnect(worker, connection_id, describe_error(error))
         return False
 
-    def _admit(self, peer: Peer, worker: str, message: dict[str, Any], connection_id: int) -> bool:
+    def _admit(self, peer: Peer, joining: _Joining, connection_id: int) -> bool:
         """Admit or reject a worker; return whether it is admitted."""
-        training, size, summed = self._training, message["size"], message["summed"]
-        epochs, dtype = whole_number("epochs", message["epochs"]), getattr(torch, message["dtype"])
-        reason = training.rejection_reason(worker, epochs, size, summed, dtype, message.get("until"))
+        training, worker, model = self._training, joining.worker, joining.model
+        reason = training.rejection_reason(worker, joining.epochs, *model, joining.until)
         if reason is None and not training.has_state:
-            initial = torch.zeros(size, dtype=dtype)
+            size, summed, dtype = model
+            initial = torch.empty(size, dtype=dtype)  # unlike zeros, takes memory only as far as numbers arrive
             peer.send({"kind": "begin"})
             peer.receive(initial)
             training.set_initial_state(initial, summed)
             # Another worker may have sent its initial state first, with a different size.
-            reason = training.rejection_reason(worker, epochs, size, summed, dtype)
+            reason = training.rejection_reason(worker, joining.epochs, *model)
         if reason is not None:
             peer.send({"kind": "excluded" if training.has_excluded(worker) else "rejected", "why": reason})
             return False
-        batch_size = message.get("batch_size")
-        training.join(worker, connection_id, batch_size if isinstance(batch_size, int) and batch_size > 0 else None)
+        training.join(worker, connection_id, joining.batch_size)
         layout, own_range = training.own_range()
         peer.send(
             {"kind": "welcome", "client": connection_id, "layout": layout, **training.progress_of(worker)}, own_range
@@ -204,7 +213,7 @@ class Server:
                 own.append(training.allocate_kept(length))
                 return own[0]
             if message["kind"] == "order":
-                own.append(allocate_order(length))
+                own.append(torch.empty(count("samples", length, max_samples()), dtype=torch.int64))
                 return own[0]
             received = True
             if not sent or len(sent[0]) != length:
@@ -222,7 +231,8 @@ class Server:
             return answer["kind"] not in ("over", "rejected")
         if kind == "done":
             update = sent[0] if received else torch.empty(0)
-            result = message["number"], message["version"], update, message["reported"], message["reports"]
+            reports = whole_number("reports", message["reports"], 0)
+            result = message["number"], message["version"], update, message["reported"], reports
             counts = training.apply_change(worker, connection_id, *result)
             layout, own_range = training.own_range()
             kind = "moved" if counts is None else "accepted"
@@ -242,7 +252,8 @@ class Server:
             layout, own_range = training.own_range()
             peer.send({"kind": "there", "layout": layout}, own_range)
         elif kind == "order":
-            training.start_epoch(worker, connection_id, own[0].tolist() if own else [])
+            if training.expects_order(worker, connection_id):  # as objects, the samples take several times the memory
+                training.start_epoch(worker, connection_id, own[0].tolist() if own else [])
             peer.send({"kind": "ok"})
         elif kind == "stop":
             training.stop()

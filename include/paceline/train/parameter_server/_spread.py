@@ -70,9 +70,12 @@ class Holder:
         self, message: dict[str, Any], vector: torch.Tensor | None = None, into: torch.Tensor | None = None
     ) -> None:
         self._peer.send(message, vector)
-        answer = self._peer.receive(into)
-        if answer["kind"] != "done":
-            raise DisconnectedError(f"unexpected answer: {answer['kind']}")
+        try:
+            kind = self._peer.receive(into).get("kind")
+        except ValueError as error:
+            raise DisconnectedError(f"invalid answer: {error}") from None
+        if kind != "done":
+            raise DisconnectedError(f"unexpected answer: {str(kind)[:40]!r}")
 
 
 class Spread:

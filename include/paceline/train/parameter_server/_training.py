@@ -19,6 +19,7 @@ from paceline.train.pacing.monitor import Converged, Monitor
 from paceline.train.progress import Progress
 
 from ._kept import allocate_packed
+from ._limits import MAX_PROCESSES, count, max_state_size, metrics
 from ._spread import Holder, Spread
 from .peer import DisconnectedError
 from .shards import MAX_FAILURES, SampleShare, Shards
@@ -83,6 +84,9 @@ class SharedTraining:
             shards = self._shards or Shards(self._shares, epochs, fixed=self._fixed)
             if not shards.is_scheduled(worker):
                 return f"the schedule has no share for {worker}"
+            limit = max_state_size(str(dtype).removeprefix("torch."))
+            if not self._spread.has_state and size > limit:
+                return f"the model of {worker} has {size} numbers, the memory of the parameter server allows {limit}"
             if self._shards is None:
                 self._monitor = Monitor(Converged(**until), epochs) if until else None
                 self._shards, self._max_epochs = shards, epochs
@@ -196,12 +200,17 @@ class SharedTraining:
                 self._lock.wait(_WAIT_S)
             return {"kind": "rejected", "why": f"another process has joined as {worker}"}
 
+    def expects_order(self, worker: str, connection_id: int) -> bool:
+        """Return whether the server has requested the sample order from a worker."""
+        with self._lock:
+            request = self._order_request
+            return self._connection_ids.get(worker) == connection_id and request is not None and request[0] == worker
+
     def start_epoch(self, worker: str, connection_id: int, order: Sequence[int]) -> None:
         """Start an epoch with the sample order that a worker has sent on request."""
         with self._lock:
             assert self._shards is not None
-            request = self._order_request
-            if self._connection_ids.get(worker) == connection_id and request is not None and request[0] == worker:
+            if self.expects_order(worker, connection_id):
                 self._order_request = None
                 self._shards.start_epoch(order)
                 self._lock.notify_all()
@@ -226,6 +235,7 @@ class SharedTraining:
             raise ValueError(NOT_FINITE)
         with self._lock:
             assert self._shards is not None
+            reported = metrics(reported, self._reported)
             if version != self._spread.version:
                 return None
             own_range = len(self._spread.own_range())
@@ -339,6 +349,7 @@ class SharedTraining:
 
     def add_holder(self, holder: Holder) -> None:
         """Add a process that holds a range of the state."""
+        count("processes", self._spread.processes + 1, MAX_PROCESSES)
         self._change_layout(lambda: self._spread.join(holder), f"{holder.name} holds a shard of the state")
 
     def remove_holder(self, name: str) -> None:
@@ -357,12 +368,12 @@ class SharedTraining:
         began_s = time.monotonic()
         with self._lock:
             try:
-                change()
+                changed = change() is not False
             except DisconnectedError as error:
                 self.state_loss = f"a shard of the state is lost: {error}"
                 return
             duration_s, processes = time.monotonic() - began_s, self._spread.processes
-        if event:
+        if event and changed:
             log(f"{event}, which {processes} processes now share ({1000 * duration_s:.0f} ms)")
 
     def progress_of(self, worker: str) -> dict[str, int]:

@@ -18,17 +18,16 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener, answer_challenge, deliver_challenge
 from typing import TYPE_CHECKING, Any
 
-from paceline.train._values import bad_value
+from paceline.train._values import bad_value, whole_number
 from paceline.train.job import ENV_SERVER
+
+from ._limits import MAX_ANSWER_BYTES
 
 if TYPE_CHECKING:
     import torch
 
     Allocate = Callable[[dict[str, Any], int], torch.Tensor]
 
-# Larger than any valid message: the indices of a batch of ten million samples are shorter. The order of an epoch is a
-# vector.
-_MAX_MESSAGE_BYTES = 1 << 27
 # A machine that loses power does not close its connections: close them after about a minute without a response.
 _KEEPALIVE = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 4}
 
@@ -44,6 +43,8 @@ class Peer:
     ----------
     connection:
         The open connection.
+    max_bytes:
+        Maximum length of a message from the other side, without its vector.
 
     Raises
     ------
@@ -51,8 +52,9 @@ class Peer:
         Raised by all methods if the other side has disconnected.
     """
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, max_bytes: int = MAX_ANSWER_BYTES) -> None:
         self._connection = connection
+        self._max_bytes = max_bytes
         # Send and receive vectors through the socket, without copies: a ``Connection`` reads in chunks and copies
         # twice.
         self._socket = socket.socket(fileno=os.dup(connection.fileno()))
@@ -68,12 +70,15 @@ class Peer:
     def authenticate(self, key: bytes, *, first: bool) -> None:
         """Verify that both sides have the key, unless it is empty. Exactly one side must pass ``first=True``.
 
-        Raises ``DisconnectedError`` if the other side does not have the key.
+        Raises ``DisconnectedError`` if the other side does not have the key, or sends anything else.
         """
         if key:
             steps = [deliver_challenge, answer_challenge]
             for step in steps if first else reversed(steps):
-                self._call(step, self._connection, key)
+                try:
+                    self._call(step, self._connection, key)
+                except (AssertionError, ValueError):  # depends on the version of Python
+                    raise DisconnectedError("the peer is no process of a training job") from None
 
     def send(self, message: dict[str, Any], vector: torch.Tensor | None = None) -> None:
         """Send a message, and a vector of numbers if there is one."""
@@ -91,17 +96,22 @@ class Peer:
         """Wait for the next message and return it. Store the numbers that follow some messages in ``into``.
 
         If ``into`` is callable, it is called with the message and the length of the vector, and returns the memory.
-        Raises ``ValueError`` if the vector and the memory differ in length.
+        Raises ``ValueError`` if the message is invalid, or the vector and the memory differ in length.
         """
-        length, message = json.loads(self._call(self._connection.recv_bytes, _MAX_MESSAGE_BYTES))
+        try:
+            content = json.loads(self._call(self._connection.recv_bytes, self._max_bytes))
+        except RecursionError:
+            raise ValueError("message: got deeply nested JSON, expected an object") from None
+        if not isinstance(content, list) or len(content) != 2 or not isinstance(content[1], dict):
+            raise ValueError("message: expected the length of a vector and an object")
+        length, message = whole_number("length", content[0], 0), content[1]
         if length:
             into = into(message, length) if callable(into) else into
             expected = 0 if into is None else into.numel()
             if into is None or length != expected:
                 raise ValueError(f"state: got {length} numbers, expected {expected}")
             self._call(self._read, memory(into))
-        result: dict[str, Any] = message
-        return result
+        return message
 
     def finish(self, timeout_s: float) -> None:
         """Wait until the other side has read all messages and has closed the connection, and discard what it sends.

@@ -22,11 +22,11 @@ from paceline.train._values import bad_value, log
 from paceline.train.job import ENV_SERVER, ENV_SERVER_KEY, ENV_WORKER, EXIT_NO_SERVER
 
 from ._handshake import Handshake, end_process
+from ._limits import MAX_PROCESSES, count, max_state_size, number_type, printable_name
 from ._vector import apply_update
 from .peer import DisconnectedError, Peer, connect, parse_address
 
 _PATIENCE_S, _RETRY_S = 120.0, 0.5
-_MAX_WORKERS = 256
 _LEAVE_RETRY_S = 0.5
 
 
@@ -66,8 +66,8 @@ class HeldShard:
             raise ValueError("change: got values that are not finite, expected finite numbers")
         with self._lock:
             fits = version == self._version and self._vector is not None and len(update) == len(self._vector)
-            if fits and worker not in self._pending and len(self._pending) >= _MAX_WORKERS:
-                raise ValueError(f"workers: got more than {_MAX_WORKERS}, expected at most {_MAX_WORKERS}")
+            if fits:
+                count("workers", len(self._pending.keys() | {worker}), MAX_PROCESSES)
             if fits:
                 self._pending[worker] = (number, update)
             return fits
@@ -164,7 +164,8 @@ class ShardServer:
         received: list[torch.Tensor] = []
 
         def allocate(message: dict[str, Any], length: int) -> torch.Tensor:
-            received.append(torch.empty(length, dtype=getattr(torch, message["dtype"])))
+            dtype = number_type(message["dtype"])
+            received.append(torch.empty(count("state", length, max_state_size(dtype)), dtype=getattr(torch, dtype)))
             return received[0]
 
         message = peer.receive(allocate)
@@ -181,7 +182,7 @@ class ShardServer:
 
     def _serve(self, peer: Peer, message: dict[str, Any], connection_id: int) -> bool:
         """Answer a worker's requests until it disconnects."""
-        worker = str(message["worker"])
+        worker = printable_name("worker", message["worker"])
         with contextlib.suppress(DisconnectedError):  # the worker has ended or uses another layout
             while True:
                 self._answer_request(peer, worker)

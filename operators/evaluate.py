@@ -16,7 +16,7 @@ from paceline.contract import EVALUATION_XCOM
 from paceline.errors import InvalidInputError, PacelineError, TrainingFailedError
 from paceline.registry import ModelVersion, Registry
 from paceline.registry.manifest import check_name
-from paceline.run.lease import Lease
+from paceline.run.lease import JobLease
 from paceline.run.outcome import describe_failure
 from paceline.run.reading import ProgressReader
 from paceline.runtime.checks import check_devices
@@ -293,7 +293,7 @@ the first a letter or digit
             del lines[:-_LAST_LINES]
 
         reader = ProgressReader(log_line, lambda line, reason: self.log.warning("[%s] %s (%s)", role, line, reason))
-        ended, lease = False, Lease(job, self.lease_s)
+        ended, lease = False, JobLease(job, self.lease_s)
         while not ended:
             lease.keep(time.monotonic())
             ended = job.wait(0.5)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-import time
 import uuid
 from pathlib import Path
 
@@ -12,9 +10,9 @@ from tests.integration.training import gates
 from tests.integration.training.gates import TrainingTask
 from tests.waiting import LONG_S, until
 
-from paceline.airflow import _clean, cli
+from paceline.airflow import cli
 from paceline.airflow.demo.airflow_process import AirflowProcess
-from paceline.runtime import JobSpec, JobStatus, ProcessRuntime
+from paceline.runtime import JobSpec, ProcessRuntime
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(1200)]
 SCRIPT = Path(__file__).parent / "training" / "gated.py"
@@ -82,23 +80,6 @@ def test_running_job_is_listed_and_its_deadline_is_changed(airflow, run_paceline
     assert code == 1
     assert error == f"paceline: TASK: got 'train', expected a running training task of run {run_id} of {dag_id}\n"
     assert run_paceline("status", dag_id) == (0, "No training job is running.\n", "")
-
-
-def test_jobs_of_unknown_runs_are_orphans_on_request_when_they_are_old():
-    def is_orphan(age_s: float, *options: str) -> bool:
-        arguments = argparse.ArgumentParser()
-        _clean.add_command(arguments.add_subparsers(), [], lambda _: None)
-        status = JobStatus("running", started_s=time.time() - age_s)
-        job = _clean.FoundJob(ProcessRuntime(), "job", {}, status, "unknown", None)
-        return job.is_orphan(arguments.parse_args(["clean", *options]))
-
-    assert not is_orphan(1e9)
-    assert not is_orphan(6.9 * 86_400, "--unknown")
-    assert is_orphan(7.1 * 86_400, "--unknown")
-    assert is_orphan(3700, "--unknown", "--older-than", "1h")
-    assert not is_orphan(3500, "--unknown", "--older-than", "1h")
-    with pytest.raises(SystemExit):
-        is_orphan(0, "--unknown", "--older-than", "soon")
 
 
 def test_unreachable_airflow_is_reported(monkeypatch, capsys):

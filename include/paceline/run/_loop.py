@@ -34,7 +34,7 @@ from paceline.run._step_times import StepTimes
 from paceline.run._utilization import JobUtilization
 from paceline.run.clock import Clock, SystemClock
 from paceline.run.feasibility import InfeasiblePolicy
-from paceline.run.lease import Lease
+from paceline.run.lease import JobLease
 from paceline.run.outcome import describe_failure, describe_missing_progress, error_pct, measurements
 from paceline.run.reading import JobPosition, ProgressReader
 from paceline.runtime import Job, JobStatus
@@ -156,7 +156,7 @@ class PaceLoop:
         )
         self._decision = Decision(allocated_devices, 0.0, 0.0, None, None, True, controller.period_s)
         self._step_times = StepTimes()
-        self._lease = None if lease_s is None else Lease(job, lease_s)
+        self._lease = None if lease_s is None else JobLease(job, lease_s)
 
     def run(self) -> Outcome:
         """Control the job until it ends.

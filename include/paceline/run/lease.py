@@ -10,7 +10,7 @@ from paceline.runtime import Job
 _LONGEST_PERIOD_S = 60.0
 
 
-class Lease:
+class JobLease:
     """The lease of a job. The job ends itself if no process renews the lease.
 
     Parameters

@@ -17,6 +17,7 @@ from paceline.errors import TrainingFailedError
 from paceline.fleet import Machine
 from paceline.fleet.rendezvous import Rendezvous
 from paceline.profiles._worker_job import WorkerJob
+from paceline.profiles.neighbours import LONGEST_LIFE_S
 from paceline.runtime import DockerRuntime, JobSpec
 from paceline.runtime.docker_job import DockerJob
 from paceline.train.job import ENV_EPOCHS
@@ -154,6 +155,7 @@ class MeasuredTraining:
             allow_root=self._training.allow_root,
             memory_bytes=int(machine.memory_gib * 2**30),
             labels=self._labels,
+            lease_s=LONGEST_LIFE_S,
             **options,
         )
 

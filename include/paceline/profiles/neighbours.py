@@ -23,6 +23,7 @@ _OVERHEAD_BYTES = 64 * _MIB  # memory that stress-ng needs in addition to the lo
 _MIN_SHARE = 0.01
 _POLL_S = 0.1
 _FILLED_SHARE, _FILL_TIMEOUT_S = 0.95, 30.0
+LONGEST_LIFE_S = 86_400.0  # lease of a profile's jobs, which no process renews
 # stress-ng ends after an hour, even if this process dies and cannot stop it.
 _TIMEOUT = ("--timeout", "3600")
 
@@ -204,6 +205,7 @@ class Neighbours:
                 memory_bytes=memory_bytes or int(self._device.memory_gib * 2**30),
                 cgroup_parent=self._device.cgroup_parent,
                 labels=self._labels,
+                lease_s=LONGEST_LIFE_S,
             )
         )
         if self._closed:  # another thread closed the bench before this job was registered

@@ -5,6 +5,7 @@ They belong to root, and users of Airflow cannot reach them, so what they say ab
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import tarfile
@@ -67,7 +68,8 @@ def load_record(client: APIClient, container: str) -> dict[str, Any] | None:
 
 def mark_stopped(client: APIClient, container: str, stopped: bool) -> None:
     """Record whether the container was stopped since its last start."""
-    _write(client, container, _STOPPED, str(int(stopped)).encode())
+    with contextlib.suppress(JobLostError):  # the caller finds out whether the container exists
+        _write(client, container, _STOPPED, str(int(stopped)).encode())
 
 
 def was_stopped(client: APIClient, container: str) -> bool:
@@ -80,8 +82,11 @@ def _lease(lease_s: float) -> bytes:
 
 
 def _write(client: APIClient, container: str, name: str, content: bytes) -> None:
+    folder = PurePosixPath(FOLDER)
+    # A container that an earlier version of Paceline started does not have the folder.
+    entries = [Entry(folder.name, None, 0o755), Entry(f"{folder.name}/{name}", content, 0o644)]
     with engine_call(f"write the job's {name}"):
-        client.put_archive(container, FOLDER, tar_stream([Entry(name, content, 0o644)]))
+        client.put_archive(container, str(folder.parent), tar_stream(entries))
 
 
 def _read(client: APIClient, container: str, name: str) -> bytes | None:

@@ -13,33 +13,30 @@ from typing import TYPE_CHECKING, Any
 from paceline.errors import InvalidInputError, JobLostError, PacelineError, RuntimeUnavailableError
 from paceline.runtime import _docker_images as docker_images
 from paceline.runtime import _docker_network as docker_network
-from paceline.runtime import _docker_state as docker_state
 from paceline.runtime import docker_gpus
-from paceline.runtime._archive import Entry, change_owner, tar_stream
+from paceline.runtime._archive import change_owner, tar_stream
+from paceline.runtime._docker_container import (
+    HOME,
+    LABEL_CORES,
+    LABEL_JOB,
+    LABEL_SPEC,
+    container_name,
+    create,
+    earlier_name,
+    file_entries,
+    owner_of,
+)
 from paceline.runtime._docker_images import Images
 from paceline.runtime._docker_limits import WriteLimits
-from paceline.runtime._sdk import sdk_files
-from paceline.runtime.base import JOB_ENVIRONMENT, Job, JobSpec
-from paceline.runtime.checks import check_capacity, check_labels, check_spec, placed_files, spec_digest
+from paceline.runtime.base import Job, JobSpec
+from paceline.runtime.checks import check_capacity, check_labels, check_spec, spec_digest
 from paceline.runtime.docker_errors import engine_call
-from paceline.runtime.docker_job import PERIOD_US, DockerJob, quota_us
-from paceline.train.job import ENV_CHECKPOINT, ENV_CORES_PER_DEVICE, ENV_INPUT, ENV_OUTPUT
+from paceline.runtime.docker_job import PERIOD_US, DockerJob
 
 if TYPE_CHECKING:
     from docker import APIClient
 
 log = logging.getLogger(__name__)
-
-HOME = "/paceline"
-LABEL_JOB = "paceline.job"
-LABEL_SPEC = "paceline.spec"
-LABEL_CORES = "paceline.cores_per_device"
-_SHM_BYTES = 1024**3
-# Size limits of a job's log on the engine's disk. The engine keeps the newest log files, so recent progress lines
-# survive while nothing reads the log: at 5 lines per second, deleted lines are more than a day old.
-_LOG_OPTIONS = {"max-size": "50m", "max-file": "4"}
-# Debian images have only ``python3``. Commands other than ``python`` are not changed.
-_PYTHON = ["/bin/sh", "-c", 'exec "$(command -v python || command -v python3 || echo python)" "$@"', "python"]
 
 
 class DockerRuntime:
@@ -120,7 +117,7 @@ class DockerRuntime:
         """Start ``spec``; reattach if another process has just started its container."""
         self.check(spec)
         digest = spec_digest(spec)
-        existing = self._find_by_name(_container_name(spec.name))
+        existing = self._find_by_name(container_name(spec.name))
         if existing is not None and _is_started(existing, digest):
             log.info("Container %s already contains the same job: reattaching to it", existing["Id"][:12])
             return self.reattach(existing["Id"])
@@ -135,7 +132,7 @@ class DockerRuntime:
 
     def find_job(self, name: str, labels: Mapping[str, str]) -> DockerJob | None:
         """Return the job of the container with this job name. Complete an interrupted ``replace``."""
-        current, earlier = (self._find_by_name(one) for one in (_container_name(name), _earlier_name(name)))
+        current, earlier = (self._find_by_name(one) for one in (container_name(name), earlier_name(name)))
         if current is not None and current["State"]["Status"] == "created" and earlier is not None:
             self._remove_container(current["Id"])  # it was not started, and may lack the checkpoint
             current = None
@@ -154,13 +151,13 @@ class DockerRuntime:
     def replace(self, job: Job, spec: JobSpec) -> DockerJob:
         """Start a container with the checkpoint of an ended one, which keeps its files until the start."""
         self.check(spec)
-        digest, existing = spec_digest(spec), self._find_by_name(_container_name(spec.name))
+        digest, existing = spec_digest(spec), self._find_by_name(container_name(spec.name))
         if existing is not None and existing["Id"] != job.id and _is_started(existing, digest):
             started = self.reattach(existing["Id"])  # by an earlier call, which could not remove ``job``
         else:
             with engine_call("rename the container of the earlier job"):
-                if self._client.inspect_container(job.id)["Name"] != f"/{_earlier_name(spec.name)}":
-                    self._client.rename(job.id, _earlier_name(spec.name))
+                if self._client.inspect_container(job.id)["Name"] != f"/{earlier_name(spec.name)}":
+                    self._client.rename(job.id, earlier_name(spec.name))
             if existing is not None and existing["Id"] != job.id:
                 self._remove_container(existing["Id"])
             assert spec.image is not None  # ``check`` requires an image
@@ -175,14 +172,14 @@ class DockerRuntime:
             docker_network.create(self._client, spec.own_network, external_access=spec.external_access)
         container = None
         try:
-            container = self._create_with_gpus(spec, digest) if spec.gpus else self._create(spec, digest)
+            container = self._create(spec, digest)
             with engine_call("copy the job's files into the container"):
                 # With a read-only root, the engine rejects files for any folder but the volume.
-                self._client.put_archive(container, HOME if spec.read_only else "/", tar_stream(_file_entries(spec)))
+                self._client.put_archive(container, HOME if spec.read_only else "/", tar_stream(file_entries(spec)))
             if earlier is not None:
                 with engine_call("copy the checkpoint of the earlier job"):
                     chunks, _ = self._client.get_archive(earlier, f"{HOME}/checkpoint")
-                    self._client.put_archive(container, HOME, change_owner(chunks, **_owner(spec.user)))
+                    self._client.put_archive(container, HOME, change_owner(chunks, **owner_of(spec.user)))
             with _report_missing_gpus(spec.gpus), engine_call("start the container"):
                 self._client.start(container)
         except BaseException:
@@ -280,7 +277,7 @@ class DockerRuntime:
 
     def _can_reattach(self, spec: JobSpec) -> bool:
         """Return whether ``start`` would reattach to an existing container of ``spec`` and not need the image."""
-        existing = self._find_by_name(_container_name(spec.name))
+        existing = self._find_by_name(container_name(spec.name))
         return existing is not None and _is_started(existing, spec_digest(spec))
 
     def _check_replaceable(self, existing: Mapping[str, Any], spec: JobSpec) -> None:
@@ -291,72 +288,16 @@ class DockerRuntime:
         if state in ("running", "paused", "restarting"):
             raise RuntimeUnavailableError(f"container {container[:12]} is running another job named {spec.name}")
 
-    def _create_with_gpus(self, spec: JobSpec, digest: str) -> str:
-        ids = docker_gpus.ids_of_engine(self._client, self._gpus)
+    def _create(self, spec: JobSpec, digest: str) -> str:
+        def create_with(gpus: Sequence[str]) -> str:
+            return create(self._client, spec, digest, self._limits, gpus)
+
+        ids = docker_gpus.ids_of_engine(self._client, self._gpus) if spec.gpus else ()
         if ids:
-            return docker_gpus.assign(
-                self._client, ids, spec.gpus, lambda own: self._create(spec, digest, own), self._remove_container
-            )
-        log.warning("gpus: the engine picks the job's GPUs and may share them: the engine's GPU count is not known")
-        return self._create(spec, digest)
-
-    def _create(self, spec: JobSpec, digest: str, gpus: Sequence[str] = ()) -> str:
-        from docker.types import DeviceRequest, LogConfig
-
-        client = self._client
-        command = list(spec.command)
-        if command[0] == "python":
-            command = [*_PYTHON, *command[1:]]
-        memory = spec.memory_bytes
-        requested = {"device_ids": [*gpus]} if gpus else {"count": spec.gpus}
-        limits: dict[str, Any] = {}
-        if memory is not None:
-            limits = {"mem_limit": memory, "memswap_limit": memory}
-        host = client.create_host_config(
-            cpu_period=PERIOD_US,
-            cpu_quota=quota_us(spec.devices * spec.cores_per_device),
-            cap_drop=["ALL"],
-            security_opt=["no-new-privileges"],
-            pids_limit=spec.max_processes,
-            device_requests=[DeviceRequest(**requested, capabilities=[["gpu"]])] if spec.gpus else None,
-            network_mode=spec.own_network or spec.network or "none",
-            # By default, looking up the name of a dead parameter server takes ten seconds.
-            dns_opt=["timeout:1", "attempts:2"] if spec.own_network else None,
-            cgroup_parent=spec.cgroup_parent,
-            port_bindings={port: (host, host_port) for port, (host, host_port) in spec.published.items()} or None,
-            init=True,
-            privileged=False,
-            # PyTorch's data loaders pass batches through /dev/shm and fail with the engine's default of 64 MiB.
-            shm_size=min(memory, _SHM_BYTES) if memory is not None else _SHM_BYTES,
-            log_config=LogConfig(type=LogConfig.types.JSON, config=_LOG_OPTIONS),
-            **limits,
-            **self._limits.host_options(client, spec, HOME),
-        )
-        labels = {LABEL_JOB: spec.name, LABEL_SPEC: digest, LABEL_CORES: str(spec.cores_per_device)}
-        if gpus:
-            labels[docker_gpus.LABEL] = ",".join(gpus)
-        networking: Any = None
-        if spec.own_network is not None:
-            labels[docker_network.LABEL] = spec.own_network
-            endpoint = client.create_endpoint_config(aliases=[spec.alias] if spec.alias else None)
-            networking = {"EndpointsConfig": {spec.own_network: endpoint}}
-        with engine_call("create the container"):
-            return self._limits.create(
-                client,
-                str(spec.image),
-                # The command replaces the image's entry point, which could otherwise change what runs.
-                entrypoint=docker_state.watched_command(command, spec.lease_s),
-                command=[],
-                name=_container_name(spec.name),
-                user=spec.user,
-                working_dir=f"{HOME}/work",
-                environment=_environment(spec),
-                labels={**spec.labels, **labels},
-                stop_signal="SIGTERM",
-                host_config=host,
-                ports=list(spec.published) or None,
-                networking_config=networking,
-            )
+            return docker_gpus.assign(self._client, ids, spec.gpus, create_with, self._remove_container)
+        if spec.gpus:
+            log.warning("gpus: the engine picks the job's GPUs and may share them: the engine's GPU count is not known")
+        return create_with(())
 
     def _remove_container(self, container: str) -> None:
         try:
@@ -366,20 +307,6 @@ class DockerRuntime:
             pass
         except PacelineError as error:
             log.error("Could not remove container %s; run `docker rm -f %s`. %s", container, container, error)
-
-
-def _container_name(job_name: str) -> str:
-    return f"paceline-{job_name}"
-
-
-def _earlier_name(job_name: str) -> str:
-    """Return the name of a container while another one replaces it."""
-    return f"{_container_name(job_name)}.earlier"
-
-
-def _owner(user: str) -> dict[str, int]:
-    uid, _, group = user.partition(":")
-    return {"uid": int(uid), "gid": int(group or 0)}
 
 
 def _is_started(details: Mapping[str, Any], digest: str) -> bool:
@@ -402,47 +329,3 @@ def _report_missing_gpus(gpus: int) -> Iterator[None]:
             accepted = f"at most the number of GPUs that the engine can assign ({error})"
             raise InvalidInputError("gpus", gpus, accepted) from error
         raise
-
-
-def _environment(spec: JobSpec) -> dict[str, str]:
-    environment = dict(spec.environment)
-    path = f"{HOME}/sdk" + (f":{environment['PYTHONPATH']}" if environment.get("PYTHONPATH") else "")
-    home = {"HOME": f"{HOME}/work", "USER": "paceline", "LANG": "C.UTF-8"}  # /etc/passwd lacks the user
-    return (
-        JOB_ENVIRONMENT
-        | home
-        | environment
-        | {
-            "PYTHONUNBUFFERED": "1",
-            "PYTHONPATH": path,
-            ENV_INPUT: f"{HOME}/input",
-            ENV_OUTPUT: f"{HOME}/output",
-            ENV_CHECKPOINT: f"{HOME}/checkpoint",
-            ENV_CORES_PER_DEVICE: str(spec.cores_per_device),
-        }
-    )
-
-
-def _file_entries(spec: JobSpec) -> Iterator[Entry]:
-    """Yield the container's files and folders. The job's user can change only the folders that it writes to."""
-    owner = _owner(spec.user)
-    root = "." if spec.read_only else HOME.lstrip("/")
-    yield Entry(root, None, 0o755)
-    yield from docker_state.entries(root, spec.lease_s, owner)
-    for folder in ("sdk", "input"):
-        yield Entry(f"{root}/{folder}", None, 0o755)
-    for folder in ("work", "output", "checkpoint"):
-        yield Entry(f"{root}/{folder}", None, 0o700, **owner)
-    for path, content in sdk_files().items():
-        yield Entry(f"{root}/sdk/{path}", content, 0o644)
-    yielded = {"work", "input"}
-    for target, local in placed_files(spec):
-        ownership = owner if target.startswith("work/") else {}
-        parts = target.split("/")
-        for depth in range(1, len(parts)):
-            folder = "/".join(parts[:depth])
-            if folder not in yielded:
-                yielded.add(folder)
-                yield Entry(f"{root}/{folder}", None, 0o755, **ownership)
-        executable = local.stat().st_mode & 0o111
-        yield Entry(f"{root}/{target}", local, 0o755 if executable else 0o644, **ownership)

@@ -30,19 +30,19 @@ class ProfileStore:
 
     def load(self, kind: str) -> DeviceProfile | None:
         """Return the profile of a kind, or ``None`` if missing. Raises ``InvalidInputError`` if the file is invalid."""
-        path = self._path(kind)
-        data = storage.read(path)
+        data = storage.read(self._root, _name(kind))
         if data is None:
             return None
         try:
             return DeviceProfile.loads(data)
         except InvalidInputError as error:
             accepted = f"{error.accepted}; remove the file to create a new profile"
-            raise InvalidInputError("profiles", str(path), accepted) from None
+            raise InvalidInputError("profiles", str(self._root / _name(kind)), accepted) from None
 
     def save(self, profile: DeviceProfile) -> None:
         """Store a profile. Replace an earlier profile of the same kind atomically."""
-        storage.put(self._path(profile.kind), profile.dumps())
+        storage.put(self._root, _name(profile.kind), profile.dumps())
 
-    def _path(self, kind: str) -> UPath:
-        return self._root / f"{kind}.skops"
+
+def _name(kind: str) -> str:
+    return f"{kind}.skops"

@@ -17,6 +17,7 @@ from upath import UPath
 
 from paceline.errors import InvalidInputError
 from paceline.registry import storage
+from paceline.registry._signature import Signer
 from paceline.registry.base import StoragePath, check_champion, check_digest, check_model_dir, missing_version
 from paceline.registry.manifest import (
     FileRecord,
@@ -24,10 +25,14 @@ from paceline.registry.manifest import (
     ModelVersion,
     Promotion,
     check_contents,
+    check_digests,
     check_name,
     decode,
     encode,
+    read_manifest,
 )
+
+_MANIFEST = "manifest.json"
 
 
 class FileRegistry:
@@ -45,6 +50,9 @@ class FileRegistry:
     ----------
     root:
         Path or URL. Airflow code passes an ``ObjectStoragePath``, which includes its connection.
+    signing_key:
+        Key of at least 32 bytes, with which versions are signed (HMAC-SHA256). With a key, a version without a valid
+        signature is neither returned nor promoted nor fetched. By default, versions are not signed.
 
     Examples
     --------
@@ -62,8 +70,9 @@ class FileRegistry:
     0.7
     """
 
-    def __init__(self, root: StoragePath) -> None:
+    def __init__(self, root: StoragePath, *, signing_key: str | bytes | None = None) -> None:
         self.root = root if isinstance(root, UPath) else UPath(root)
+        self._signer = Signer(signing_key)
 
     def register(
         self,
@@ -76,71 +85,73 @@ class FileRegistry:
         key: str | None = None,
     ) -> ModelVersion:
         """Copy the model in ``model_dir`` into the registry, as :meth:`Registry.register` describes."""
-        model = self._model(name)
-        source = check_model_dir(model_dir)
+        check_name(name)
+        source, paths = check_model_dir(model_dir)
         check_contents(metrics or {}, data_window=data_window or {}, lineage=lineage or {})
-        number = None if key is None else self._number_for_key(model, key)
-        if number is not None and (existing := self._load_other_attempt(model, number, key)):
+        number = None if key is None else self._number_for_key(name, key)
+        if number is not None and (existing := self._load_other_attempt(name, number, key)):
             return existing
         if number is None:
-            number = self._reserve_number(model)
+            number = self._reserve_number(name)
             if key is not None and not storage.put_new(
-                self._key_path(model, key), encode(KeyRecord(key=key, version=number))
+                self.root, _key_path(name, key), encode(KeyRecord(key=key, version=number))
             ):
                 # A concurrent attempt has stored this key first. Use that attempt's number; this number remains unused.
-                number = self._number_for_key(model, key) or number
+                number = self._number_for_key(name, key) or number
 
         # Each attempt writes to its own folder, so that a late attempt cannot change another attempt's files.
         folder = f"files-{uuid.uuid4().hex}"
-        home = self._version_path(model, number)
+        home = _home(name, number)
         try:
+            files = {}
+            for path in paths:
+                size, sha256 = storage.copy(source, path, self.root, f"{home}/{folder}/{path}")
+                files[path] = FileRecord(size_bytes=size, sha256=sha256)
             version = ModelVersion(
                 name=name,
                 version=number,
                 created_at=datetime.now(timezone.utc),
                 folder=folder,
-                files={
-                    path: FileRecord(size_bytes=size, sha256=sha256)
-                    for path, file in storage.files_below(source, "model_dir")
-                    for size, sha256 in [storage.copy(file, home / folder / path)]
-                },
+                files=files,
                 metrics=dict(metrics or {}),
                 data_window=dict(data_window or {}),
                 lineage=dict(lineage or {}),
                 key=key,
             )
         except BaseException as error:
-            storage.remove_folder(home / folder)
-            if isinstance(error, FileNotFoundError) and (existing := self._load_other_attempt(model, number, key)):
+            storage.remove_folder(self.root, f"{home}/{folder}")
+            if isinstance(error, FileNotFoundError) and (existing := self._load_other_attempt(name, number, key)):
                 return existing  # a faster attempt with this key removed this attempt's folder
             raise
-        if not storage.put_new(home / "manifest.json", encode(version)):
-            storage.remove_folder(home / folder)
-            return self._load_other_attempt(model, number, key) or self.version(name, number)
+        version = self._signer.sign(version)
+        if not storage.put_new(self.root, f"{home}/{_MANIFEST}", encode(version)):
+            storage.remove_folder(self.root, f"{home}/{folder}")
+            return self._load_other_attempt(name, number, key) or self.version(name, number)
         self._remove_other_folders(home, keep=folder)
         return version
 
     def version(self, name: str, version: int) -> ModelVersion:
-        """Return a version; raise InvalidInputError if it does not exist."""
-        model = self._model(name)
-        if isinstance(version, int) and (loaded := self._load(model, version)):
+        """Return a version; raise InvalidInputError if it does not exist or, with a signing key, is not signed."""
+        check_name(name)
+        if isinstance(version, int) and (loaded := self._load(name, version)):
+            self._signer.check(loaded)
             return loaded
         raise missing_version(name, version, (existing.version for existing in self.versions(name)))
 
     def versions(self, name: str) -> list[ModelVersion]:
-        """Return all complete versions, oldest first."""
-        model = self._model(name)
-        loaded = (self._load(model, number) for number in storage.numbered(model / "versions"))
-        return [version for version in loaded if version]
+        """Return all complete versions, oldest first; with a signing key, only those that it has signed."""
+        numbers = storage.numbered(self.root, f"{check_name(name)}/versions")
+        loaded = (self._load(name, number) for number in numbers)
+        return [version for version in loaded if version and self._signer.is_valid(version)]
 
     def history(self, name: str) -> list[Promotion]:
         """Return all promotions, oldest first."""
-        folder = self._model(name) / "promotions"
-        return [self._promotion(folder, number) for number in storage.numbered(folder, ".json")]
+        numbers = storage.numbered(self.root, f"{check_name(name)}/promotions", ".json")
+        return [self._promotion(name, number) for number in numbers]
 
     def champion(self, name: str) -> ModelVersion | None:
         """Return the current champion, or ``None`` before the first promotion."""
-        _, latest = self._latest_promotion(self._model(name) / "promotions")
+        _, latest = self._latest_promotion(check_name(name))
         return self.version(name, latest.version) if latest else None
 
     def promote(
@@ -148,9 +159,8 @@ class FileRegistry:
     ) -> Promotion:
         """Make ``version`` the champion, as :meth:`Registry.promote` describes. One atomic write stores the record."""
         self.version(name, version)
-        folder = self._model(name) / "promotions"
         while True:
-            number, latest = self._latest_promotion(folder)
+            number, latest = self._latest_promotion(name)
             if latest and latest.version == version:
                 return latest
             previous = latest.version if latest else None
@@ -163,79 +173,88 @@ class FileRegistry:
                 reason=reason,
             )
             # If a concurrent promotion has used this number, read the champion again.
-            if storage.put_new(self._promotion_path(folder, number + 1), encode(record)):
+            if storage.put_new(self.root, _promotion_path(name, number + 1), encode(record)):
                 return record
 
     def location(self, version: ModelVersion) -> UPath:
         """Return the folder with the files of a version. Callers must not change the files."""
-        return self._version_path(self._model(version.name), version.version) / version.folder
+        return self.root / _home(version.name, version.version) / version.folder
 
     def uri(self, version: ModelVersion) -> str:
         """Return the path or URL of the folder with the files of a version."""
         return str(self.location(version))
 
     def fetch(self, version: ModelVersion, destination: Path) -> Path:
-        """Copy the files of a version into the local folder ``destination`` and check each digest."""
+        """Copy the files of a version into the local folder ``destination``, as :meth:`Registry.fetch` describes."""
         source = self.location(version)
-        for path, record in version.files.items():
-            try:
-                _, sha256 = storage.copy(source / path, UPath(destination) / path)
-            except FileNotFoundError:
-                raise InvalidInputError(str(source / path), "no file", "the file named in the manifest") from None
-            check_digest(str(source / path), sha256, record)
+        check_digests(version, str(source))
+        self._signer.check(version)
+        with storage.staged(destination) as folder:
+            for path, record in version.files.items():
+                place = f"{_home(version.name, version.version)}/{version.folder}/{path}"
+                try:
+                    _, sha256 = storage.copy(self.root, place, folder, path)
+                except (FileNotFoundError, NotADirectoryError):
+                    raise InvalidInputError(str(source / path), "no file", "the file named in the manifest") from None
+                check_digest(str(source / path), sha256, record.sha256)
         return destination
 
-    def _model(self, name: str) -> UPath:
-        return self.root / check_name(name)
+    def _number_for_key(self, name: str, key: str) -> int | None:
+        path = _key_path(name, key)
+        data = storage.read(self.root, path)
+        return None if data is None else decode(KeyRecord, data, str(self.root / path)).version
 
-    def _version_path(self, model: UPath, number: int) -> UPath:
-        return model / "versions" / f"{number:06}"
-
-    def _key_path(self, model: UPath, key: str) -> UPath:
-        return model / "keys" / f"{hashlib.sha256(key.encode()).hexdigest()}.json"
-
-    def _number_for_key(self, model: UPath, key: str) -> int | None:
-        path = self._key_path(model, key)
-        data = storage.read(path)
-        return None if data is None else decode(KeyRecord, data, str(path)).version
-
-    def _load(self, model: UPath, number: int) -> ModelVersion | None:
-        path = self._version_path(model, number) / "manifest.json"
-        data = storage.read(path)
+    def _load(self, name: str, number: int) -> ModelVersion | None:
+        path = f"{_home(name, number)}/{_MANIFEST}"
+        data = storage.read(self.root, path)
         if data is None:
             return None
-        version = decode(ModelVersion, data, str(path))
-        if (version.name, version.version) != (model.name, number):
-            raise InvalidInputError(f"{path}: version", f"{version.name} {version.version}", f"{model.name} {number}")
+        place = str(self.root / path)
+        version = read_manifest(data, place)
+        if (version.name, version.version) != (name, number):
+            raise InvalidInputError(f"{place}: version", f"{version.name} {version.version}", f"{name} {number}")
         return version
 
-    def _load_other_attempt(self, model: UPath, number: int, key: str | None) -> ModelVersion | None:
+    def _load_other_attempt(self, name: str, number: int, key: str | None) -> ModelVersion | None:
         """Return the version that another attempt with ``key`` has registered. Raise an error if the keys differ."""
-        version = self._load(model, number)
-        if version is not None and (key is None or version.key != key):
-            where = self._version_path(model, number) / "manifest.json"
-            raise InvalidInputError(f"{where}: key", version.key, f"{key!r}, for which this number is reserved")
+        version = self._load(name, number)
+        if version is None:
+            return None
+        if key is None or version.key != key:
+            place = self.root / _home(name, number) / _MANIFEST
+            raise InvalidInputError(f"{place}: key", version.key, f"{key!r}, for which this number is reserved")
+        self._signer.check(version)
         return version
 
-    def _promotion_path(self, folder: UPath, number: int) -> UPath:
-        return folder / f"{number:06}.json"
+    def _promotion(self, name: str, number: int) -> Promotion:
+        path = _promotion_path(name, number)
+        with storage.open_file(self.root, path) as file:
+            return decode(Promotion, file.read(), str(self.root / path))
 
-    def _promotion(self, folder: UPath, number: int) -> Promotion:
-        path = self._promotion_path(folder, number)
-        return decode(Promotion, path.read_bytes(), str(path))
-
-    def _latest_promotion(self, folder: UPath) -> tuple[int, Promotion | None]:
+    def _latest_promotion(self, name: str) -> tuple[int, Promotion | None]:
         """Return the number and record of the newest promotion, or 0 and ``None`` before the first promotion."""
-        number = max(storage.numbered(folder, ".json"), default=0)
-        return number, self._promotion(folder, number) if number else None
+        number = max(storage.numbered(self.root, f"{name}/promotions", ".json"), default=0)
+        return number, self._promotion(name, number) if number else None
 
-    def _reserve_number(self, model: UPath) -> int:
-        number = max(storage.numbered(model / "versions"), default=0) + 1
-        while not storage.put_new(self._version_path(model, number) / "reserved", uuid.uuid4().bytes):
+    def _reserve_number(self, name: str) -> int:
+        number = max(storage.numbered(self.root, f"{name}/versions"), default=0) + 1
+        while not storage.put_new(self.root, f"{_home(name, number)}/reserved", uuid.uuid4().bytes):
             number += 1
         return number
 
-    def _remove_other_folders(self, home: UPath, keep: str) -> None:
-        for entry in list(home.iterdir()):
-            if entry.name.startswith("files-") and entry.name != keep:
-                storage.remove_folder(entry)
+    def _remove_other_folders(self, home: str, keep: str) -> None:
+        for name in storage.names_in(self.root, home):
+            if name.startswith("files-") and name != keep:
+                storage.remove_folder(self.root, f"{home}/{name}")
+
+
+def _home(name: str, number: int) -> str:
+    return f"{name}/versions/{number:06}"
+
+
+def _key_path(name: str, key: str) -> str:
+    return f"{name}/keys/{hashlib.sha256(key.encode()).hexdigest()}.json"
+
+
+def _promotion_path(name: str, number: int) -> str:
+    return f"{name}/promotions/{number:06}.json"

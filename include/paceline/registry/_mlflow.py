@@ -7,7 +7,6 @@ rely on this order alone.
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import uuid
 from collections.abc import Callable, Mapping
@@ -20,13 +19,24 @@ from upath import UPath
 
 from paceline.errors import InvalidInputError
 from paceline.registry import _mlflow_runs as runs
+from paceline.registry import storage
 from paceline.registry._mlflow_promotions import CHAMPION, PromotionLog, create_model, tags_of
 from paceline.registry._mlflow_server import MlflowServer
+from paceline.registry._signature import Signer
 from paceline.registry.base import StoragePath, check_champion, check_digest, check_model_dir, missing_version
-from paceline.registry.manifest import FileRecord, ModelVersion, Promotion, check_contents, check_name, decode
+from paceline.registry.manifest import (
+    ModelVersion,
+    Promotion,
+    check_contents,
+    check_name,
+    decode,
+    read_manifest,
+)
 
-# Tags of a version: a digest of its registration key, and the digest of its manifest.
-_KEY, _MANIFEST = "paceline.key", "paceline.manifest"
+# Tags of a version: a digest of its registration key, the digest of its manifest, and its signature. MLflow assigns the
+# number that the signature covers. So a writer first signs the manifest, and then the version with its number.
+_KEY, _MANIFEST, _SIGNATURE = "paceline.key", "paceline.manifest", "paceline.signature"
+_SIGNED_CONTENTS = "paceline.signed_contents"
 _CHALLENGER = "challenger"
 _LARGEST_VERSION = 2**31  # MLflow's database stores the number as a 32-bit integer
 
@@ -40,7 +50,7 @@ class MlflowRegistry:
     model ``NAME.promotions``.
 
     A user may set the alias ``champion`` in MLflow; the version with the alias is then the champion. Versions that
-    other tools have registered can be promoted and fetched, without a check of their digests.
+    other tools have registered have no digests. Without a signing key, they can be promoted and fetched.
 
     Parameters
     ----------
@@ -57,6 +67,8 @@ class MlflowRegistry:
     writer_timeout_s:
         Seconds after which the writer of an unfinished promotion is presumed dead. The next promotion of the same model
         waits that long before it completes the unfinished promotion.
+    signing_key:
+        As for ``FileRegistry``.
 
     Examples
     --------
@@ -75,7 +87,9 @@ http://localhost:5000
         verify: bool | str = True,
         open_path: Callable[[str], StoragePath] = UPath,
         writer_timeout_s: float = 60.0,
+        signing_key: str | bytes | None = None,
     ) -> None:
+        self._signer = Signer(signing_key)
         self._writer_timeout_s = writer_timeout_s
         self._server = MlflowServer(url, auth=auth, headers=headers, verify=verify, open_path=open_path)
 
@@ -95,7 +109,7 @@ http://localhost:5000
     ) -> ModelVersion:
         """Copy the model in ``model_dir`` to the server as the next version, as :meth:`Registry.register` describes."""
         self._log(name)
-        source = check_model_dir(model_dir)
+        source, paths = check_model_dir(model_dir)
         check_contents(metrics or {}, data_window=data_window or {}, lineage=lineage or {})
         create_model(self._server, name, "")
         identity = uuid.uuid4().hex if key is None else hashlib.sha256(key.encode()).hexdigest()
@@ -107,6 +121,7 @@ http://localhost:5000
                     self._server,
                     run,
                     source,
+                    paths,
                     name=name,
                     metrics=dict(metrics or {}),
                     data_window=dict(data_window or {}),
@@ -116,26 +131,34 @@ http://localhost:5000
             except BaseException:
                 runs.discard_run(self._server, run)
                 raise
-            found = self._create_version(name, run, {_KEY: identity, _MANIFEST: manifest})
+            signed = self._signer.sign_contents(name, manifest)
+            tags = {_KEY: identity, _MANIFEST: manifest} | ({_SIGNED_CONTENTS: signed} if signed else {})
+            found = self._create_version(name, run, tags)
+        version = self._sign(found[0])
+        if version.key != key:
+            raise InvalidInputError(f"key of {name} version {version.version}", version.key, f"{key!r}, as in its tag")
         self._update_challenger(name)
-        return self._load(found[0])
+        return version
 
     def version(self, name: str, version: int) -> ModelVersion:
-        """Return a version; raise InvalidInputError if it does not exist."""
+        """Return a version; raise InvalidInputError if it does not exist or, with a signing key, is not signed."""
         check_name(name)
         if isinstance(version, int) and 0 < version < _LARGEST_VERSION:
             found = self._server.call_if_found("GET", "/model-versions/get", name=name, version=version)
             if found is not None:
-                return self._load(found["model_version"])
+                loaded = self._load(found["model_version"])
+                self._signer.check(loaded)
+                return loaded
         existing = self._server.search_versions(f"name = '{name}'")
         raise missing_version(name, version, (int(one["version"]) for one in existing))
 
     def versions(self, name: str) -> list[ModelVersion]:
-        """Return all versions, oldest first."""
+        """Return all versions, oldest first; with a signing key, only those that it has signed."""
         first: dict[str, dict[str, Any]] = {}
         for version in self._server.search_versions(f"name = '{check_name(name)}'"):
             first.setdefault(tags_of(version).get(_KEY, version["version"]), version)
-        return [self._load(version) for version in first.values()]
+        loaded = (self._load(version) for version in first.values())
+        return [version for version in loaded if self._signer.is_valid(version)]
 
     def history(self, name: str) -> list[Promotion]:
         """Return all promotions, oldest first. There is none for a champion that a user has chosen in MLflow."""
@@ -177,15 +200,20 @@ http://localhost:5000
         return f"models:/{version.name}/{version.version}"
 
     def fetch(self, version: ModelVersion, destination: Path) -> Path:
-        """Copy the files of a version into the local folder ``destination``, and check each digest if there is one."""
+        """Copy the files of a version into the local folder ``destination``, as :meth:`Registry.fetch` describes.
+
+        A version that another tool has registered has no digests to check.
+        """
+        self._signer.check(version)
         folder = self._artifact_folder(version.name, version.version)
-        for path, record in version.files.items():
-            place = f"{folder}/{path}"
-            try:
-                sha256 = self._server.read(folder, path, UPath(destination) / path)
-            except FileNotFoundError:
-                raise InvalidInputError(place, "no file", "the file named in the manifest") from None
-            check_digest(place, sha256, record)
+        with storage.staged(destination) as target:
+            for path, record in version.files.items():
+                place = f"{folder}/{path}"
+                try:
+                    sha256 = self._server.read(folder, path, target)
+                except FileNotFoundError:
+                    raise InvalidInputError(place, "no file", "the file named in the manifest") from None
+                check_digest(place, sha256, record.sha256 or sha256)
         return destination
 
     def _create_version(self, name: str, run: Mapping[str, Any], tags: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -223,18 +251,34 @@ http://localhost:5000
             "name": version["name"],
             "version": int(version["version"]),
             "created_at": int(version["creation_timestamp"]) / 1000,
+            "signature": tags.get(_SIGNATURE),
         }
         if _MANIFEST not in tags:
             described = {**known, **self._describe_foreign(version)}
-            return decode(ModelVersion, json.dumps(described).encode(), f"{known['name']} {known['version']} in MLflow")
+            return decode(ModelVersion, b"{}", f"{known['name']} {known['version']} in MLflow", **described)
         folder = version["source"].removesuffix(f"/{runs.MODEL_FOLDER}")
         place = f"{folder}/{runs.MANIFEST_FILE}"
         try:
             manifest = self._server.read_bytes(folder, runs.MANIFEST_FILE)
         except FileNotFoundError:
             raise InvalidInputError(place, "no file", f"the manifest of {known['name']} {known['version']}") from None
-        check_digest(place, hashlib.sha256(manifest).hexdigest(), FileRecord(size_bytes=0, sha256=tags[_MANIFEST]))
-        return runs.read_manifest(manifest, place, **known)
+        check_digest(place, hashlib.sha256(manifest).hexdigest(), tags[_MANIFEST])
+        return read_manifest(manifest, place, **known)
+
+    def _sign(self, found: Mapping[str, Any]) -> ModelVersion:
+        """Return a registered version. Sign it if its writer, which has signed the contents, has died before that."""
+        version, tags = self._load(found), tags_of(found)
+        signed = self._signer.sign(version)
+        if _SIGNATURE not in tags and self._signer.has_signed_contents(
+            version.name, tags.get(_MANIFEST, ""), tags.get(_SIGNED_CONTENTS, "")
+        ):
+            place = {"name": version.name, "version": str(version.version)}
+            self._server.call(
+                "POST", "/model-versions/set-tag", {**place, "key": _SIGNATURE, "value": signed.signature}
+            )
+            return signed
+        self._signer.check(version)
+        return version
 
     def _describe_foreign(self, version: Mapping[str, Any]) -> dict[str, Any]:
         """Return the files, metrics and origin of a version that another tool has registered."""

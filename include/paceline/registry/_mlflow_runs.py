@@ -7,16 +7,15 @@ import json
 import re
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
 from upath import UPath
 
 from paceline.errors import PacelineError
-from paceline.registry import storage
 from paceline.registry._mlflow_server import MlflowError, MlflowServer
-from paceline.registry.manifest import ModelVersion, decode
+from paceline.registry.manifest import read_manifest
 
 # Names of the folder with the model's files, and of the manifest, among the run's artifacts.
 MODEL_FOLDER, MANIFEST_FILE = "model", "paceline.json"
@@ -46,15 +45,15 @@ def create_run(server: MlflowServer, name: str) -> dict[str, Any]:
     return dict(server.create("/runs/create", body, find)["run"]["info"])
 
 
-def fill_run(server: MlflowServer, run: Mapping[str, Any], source: UPath, **contents: Any) -> str:
+def fill_run(server: MlflowServer, run: Mapping[str, Any], source: UPath, paths: Iterable[str], **contents: Any) -> str:
     """Copy the files and the manifest to the run's artifacts, log the metrics and end the run.
 
     Parameters
     ----------
     server, run:
         The server, and the result of :func:`create_run`.
-    source:
-        Folder with the model's files.
+    source, paths:
+        Folder with the model's files, and their paths below it.
     **contents:
         Fields of the manifest: ``name``, ``metrics``, ``data_window``, ``lineage``, ``key``.
 
@@ -65,11 +64,12 @@ def fill_run(server: MlflowServer, run: Mapping[str, Any], source: UPath, **cont
     """
     folder = run["artifact_uri"]
     files = {}
-    for path, file in storage.files_below(source, "model_dir"):
-        size, sha256 = server.write(folder, f"{MODEL_FOLDER}/{path}", file)
+    for path in paths:
+        size, sha256 = server.write(folder, f"{MODEL_FOLDER}/{path}", source, path)
         files[path] = {"size_bytes": size, "sha256": sha256}
     manifest = json.dumps({**contents, "folder": MODEL_FOLDER, "files": files}, indent=2).encode()
-    read_manifest(manifest, MANIFEST_FILE, version=1, created_at=0)  # a version must never have an invalid manifest
+    # A version must never have an invalid manifest.
+    read_manifest(manifest, MANIFEST_FILE, version=1, created_at=0)
     server.write_bytes(folder, MANIFEST_FILE, manifest)
     metrics = [
         {"key": _REFUSED.sub("_", metric)[:_LONGEST_NAME], "value": value, "timestamp": run["start_time"], "step": 0}
@@ -80,11 +80,6 @@ def fill_run(server: MlflowServer, run: Mapping[str, Any], source: UPath, **cont
         server.call("POST", "/runs/log-batch", {"run_id": run["run_id"], "metrics": batch})
     server.call("POST", "/runs/update", {"run_id": run["run_id"], "status": "FINISHED", "end_time": _now_ms()})
     return hashlib.sha256(manifest).hexdigest()
-
-
-def read_manifest(manifest: bytes, place: str, **known: Any) -> ModelVersion:
-    """Return the version that a manifest and ``known`` describe. ``place`` is the manifest's URI for error messages."""
-    return decode(ModelVersion, json.dumps({**json.loads(manifest), **known}).encode(), place)
 
 
 def discard_run(server: MlflowServer, run: Mapping[str, Any]) -> None:

@@ -153,59 +153,61 @@ class MlflowServer:
         found = self.call("GET", "/registered-models/search", filter=f"name = '{name}'", max_results=1)
         return next(iter(found.get("registered_models", [])), None)
 
-    def write(self, folder: str, path: str, source: UPath) -> tuple[int, str]:
-        """Copy a file to ``path`` below the artifact folder ``folder``. Return its size in bytes and SHA-256."""
+    def write(self, folder: str, path: str, source: UPath, name: str) -> tuple[int, str]:
+        """Copy the file ``name`` below ``source`` to ``path`` below ``folder``. Return its size and SHA-256."""
         served = _served_path(folder)
         if served is None:
-            return storage.copy(source, self._open_path(folder) / path)
-        return self._retries(self._upload, source, f"{served}/{path}")
+            return storage.copy(source, name, self._open_path(folder), path)
+        return self._retries(self._upload, source, name, f"{served}/{path}")
 
     def write_bytes(self, folder: str, path: str, data: bytes) -> None:
         """Write ``data`` to ``path`` below the artifact folder ``folder``."""
         served = _served_path(folder)
         if served is None:
-            storage.put(self._open_path(folder) / path, data)
+            storage.put(self._open_path(folder), path, data)
         else:
             self._retries(self._put, f"{served}/{path}", data)
 
     def read(self, folder: str, path: str, target: UPath) -> str:
-        """Copy the file ``path`` below the artifact folder to ``target``. Return its SHA-256.
+        """Copy the file ``path`` below the artifact folder to the same path below ``target``. Return its SHA-256.
 
         Raises FileNotFoundError if the artifact does not exist.
         """
         served = _served_path(folder)
         if served is None:
-            return storage.copy(self._open_path(folder) / path, target)[1]
-        target.parent.mkdir(parents=True, exist_ok=True)
-        return self._retries(self._download, f"{served}/{path}", target)
+            return storage.copy(self._open_path(folder), path, target, path)[1]
+        (target / path).parent.mkdir(parents=True, exist_ok=True)
+        return self._retries(self._download, f"{served}/{path}", target / path)
 
     def read_bytes(self, folder: str, path: str) -> bytes:
         """Return the content of a small file below the artifact folder. Raises FileNotFoundError if it is missing."""
         served = _served_path(folder)
         if served is None:
-            return bytes((self._open_path(folder) / path).read_bytes())
+            with storage.open_file(self._open_path(folder), path) as file:
+                return bytes(file.read())
         return self._retries(self._load, f"{served}/{path}")
 
     def list_files(self, folder: str) -> dict[str, int]:
         """Return the path and size in bytes of every file below the artifact folder ``folder``."""
         served = _served_path(folder)
         if served is None:
-            return {name: file.stat().st_size for name, file in storage.files_below(self._open_path(folder), "source")}
+            root = self._open_path(folder)
+            return {path: storage.size_of(root, path) for path in storage.files_below(root, "source")}
         return dict(self._list_served(served, ""))
 
     def _open_path(self, folder: str) -> UPath:
-        if (
-            urlsplit(folder).scheme in ("", "file") and not self._is_local
-        ):  # another machine must not choose local files
+        try:
+            opened = self._open_folder(folder)
+            path = opened if isinstance(opened, UPath) else UPath(opened)
+        except (ValueError, TypeError, ImportError, OSError) as error:
+            raise InvalidInputError("artifact_uri", folder, f"a location that fsspec can open ({error})") from error
+        # Another machine must not choose local files, nor through a chain of file systems (``simplecache::file://``).
+        if not self._is_local and (storage.local(path) is not None or "::" in folder):
             accepted = (
                 "artifacts that the server serves or keeps on an object store, or a local folder if the server is local"
             )
             raise InvalidInputError("artifact_uri", folder, accepted)
-        try:
-            path = self._open_folder(folder)
-            return path if isinstance(path, UPath) else UPath(path)
-        except (ValueError, TypeError, ImportError, OSError) as error:
-            raise InvalidInputError("artifact_uri", folder, f"a location that fsspec can open ({error})") from error
+        return path
 
     def _list_served(self, served: str, below: str) -> Iterator[tuple[str, int]]:
         for entry in self.call("GET", _ARTIFACTS, path=f"{served}/{below}".rstrip("/")).get("files", []):
@@ -232,11 +234,11 @@ class MlflowServer:
             )
             raise MlflowError("not an MLflow server", text) from None
 
-    def _upload(self, source: UPath, path: str) -> tuple[int, str]:
-        digest, size = hashlib.sha256(), source.stat().st_size
+    def _upload(self, source: UPath, name: str, path: str) -> tuple[int, str]:
+        digest, size = hashlib.sha256(), storage.size_of(source, name)
 
         def blocks() -> Iterator[bytes]:
-            with source.open("rb") as file:
+            with storage.open_file(source, name) as file:
                 while block := file.read(_BLOCK):
                     digest.update(block)
                     yield block

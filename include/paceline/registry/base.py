@@ -14,7 +14,14 @@ from upath.extensions import ProxyUPath
 
 from paceline.errors import InvalidInputError
 from paceline.registry import storage
-from paceline.registry.manifest import FileRecord, ModelVersion, Promotion, is_text
+from paceline.registry.manifest import (
+    ACCEPTED_PATH,
+    ACCEPTED_PATHS,
+    ModelVersion,
+    Promotion,
+    find_collision,
+    is_safe_path,
+)
 
 # Type checkers see Airflow's ``ObjectStoragePath`` as a ``ProxyUPath``; at run time it is a ``UPath``.
 StoragePath = str | os.PathLike[str] | UPath | ProxyUPath
@@ -46,7 +53,8 @@ class Registry(Protocol):
         Parameters
         ----------
         model_dir:
-            Folder with the model's files. Symbolic links and empty folders are rejected.
+            Folder with the model's files. A folder without files, with symbolic links or with names that not every
+            file system accepts is rejected.
         name:
             Name of the model.
         metrics, data_window, lineage:
@@ -58,7 +66,7 @@ class Registry(Protocol):
         Raises
         ------
         InvalidInputError
-            For a bad name, a folder without files or with symbolic links, or a metric that is not a finite number.
+            For a bad name or folder, or a metric that is not a finite number.
         """
 
     def version(self, name: str, version: int) -> ModelVersion:
@@ -91,25 +99,32 @@ class Registry(Protocol):
         """Return the location of a version's files, as a URI for other tools."""
 
     def fetch(self, version: ModelVersion, destination: Path) -> Path:
-        """Copy the files of a version into the local folder ``destination`` and check each digest."""
+        """Copy the files of a version into the local folder ``destination`` and check each digest.
+
+        Files that the version does not list are left out. Files and folders of ``destination`` with the names of the
+        model's files and folders are replaced. If a file is missing, changed or a link, ``destination`` stays as it
+        was.
+        """
 
 
-def check_model_dir(model_dir: StoragePath) -> UPath:
-    """Return ``model_dir`` as a path. Raise InvalidInputError unless it contains files and no symbolic links."""
+def check_model_dir(model_dir: StoragePath) -> tuple[UPath, list[str]]:
+    """Return ``model_dir`` as a path, and the relative paths of its files. Raise InvalidInputError for a bad folder."""
     source = model_dir if isinstance(model_dir, UPath) else UPath(model_dir)
-    names = [name for name, _ in storage.files_below(source, "model_dir")] if source.is_dir() else []
-    if not names:
+    paths = storage.files_below(source, "model_dir") if source.is_dir() else []
+    if not paths:
         raise InvalidInputError("model_dir", str(model_dir), "a folder with at least one file")
-    for name in names:
-        if "\\" in name or not is_text(name):
-            raise InvalidInputError("model_dir", name, "file names in UTF-8 without backslashes")
-    return source
+    for path in paths:
+        if not is_safe_path(path):
+            raise InvalidInputError("model_dir", path, ACCEPTED_PATH)
+    if (collision := find_collision(paths)) is not None:
+        raise InvalidInputError("model_dir", collision, ACCEPTED_PATHS)
+    return source, paths
 
 
-def check_digest(place: str, sha256: str, record: FileRecord) -> None:
-    """Raise InvalidInputError if a file differs from its record. ``place`` is the file's path or URI."""
-    if record.sha256 is not None and sha256 != record.sha256:
-        raise InvalidInputError(place, f"sha256 {sha256}", f"{record.sha256} as in the manifest; the file has changed")
+def check_digest(place: str, sha256: str, expected: str | None) -> None:
+    """Raise InvalidInputError if a file's digest is not the expected one. ``place`` is the file's path or URI."""
+    if sha256 != expected:
+        raise InvalidInputError(place, f"sha256 {sha256}", f"{expected} as in the manifest; the file has changed")
 
 
 def check_champion(name: str, champion: int | None, expected: int | EllipsisType | None) -> None:

@@ -8,16 +8,22 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from pathlib import PurePosixPath
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from paceline.errors import InvalidInputError
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_LONGEST_NAME, _LONGEST_PATH = 255, 1024  # bytes; the limits of local file systems and of S3
+ACCEPTED_PATH = (
+    "file names in UTF-8 without backslashes or control characters, of at most 255 bytes (1024 with their folders)"
+)
+ACCEPTED_PATHS = "file names that differ in more than upper and lower case, none of which is also a folder"
 
 
 def check_name(name: str, *, field: str = "name") -> str:
@@ -52,17 +58,34 @@ def check_contents(metrics: Mapping[str, float], **fields: Mapping[str, JsonValu
             raise InvalidInputError(field, content, f"values that JSON can represent ({error})") from error
 
 
-def is_text(text: str) -> bool:
-    """Return whether UTF-8 can represent the text: it has no lone surrogates.
+def is_safe_path(path: str) -> bool:
+    """Return whether ``path`` names the same file below every folder, on every file system and object store.
 
-    >>> is_text("größe"), is_text("\\udcff")
-    (True, False)
+    >>> is_safe_path("größe/1.json"), is_safe_path("../1.json"), is_safe_path("\\udcff"), is_safe_path("a\\0")
+    (True, False, False, False)
     """
     try:
-        text.encode()
-    except UnicodeEncodeError:
+        names = path.encode().split(b"/")
+    except UnicodeEncodeError:  # a lone surrogate
         return False
-    return True
+    return (
+        all(name not in (b"", b".", b"..") and len(name) <= _LONGEST_NAME for name in names)
+        and len(path.encode()) <= _LONGEST_PATH
+        and not any(character < " " or character in "\\\x7f" for character in path)
+    )
+
+
+def find_collision(paths: Collection[str]) -> str | None:
+    """Return a path that another path may replace: it differs only in case, or it is a folder of the other path.
+
+    >>> find_collision(["a/b", "A/b"]), find_collision(["a", "a/b"]), find_collision(["a", "ab"])
+    ('a/b', 'a/b', None)
+    """
+    files = Counter(path.casefold() for path in paths)
+    for path in paths:
+        if files[path.casefold()] > 1 or any(str(folder) in files for folder in PurePosixPath(path.casefold()).parents):
+            return path
+    return None
 
 
 def _is_finite(value: float) -> bool:
@@ -73,10 +96,15 @@ def _is_finite(value: float) -> bool:
 
 
 def _check_relative_path(path: str) -> str:
-    pure = PurePosixPath(path)
-    if pure.is_absolute() or "\\" in path or pure.as_posix() != path or {"..", "."} & {path, *pure.parts}:
-        raise ValueError("must be a relative path inside the version, without '.', '..' or backslashes")
+    if not is_safe_path(path):
+        raise ValueError(f"must be a relative path inside the version, without '.' or '..': {ACCEPTED_PATH}")
     return path
+
+
+def _check_distinct(files: Mapping[str, FileRecord]) -> Mapping[str, FileRecord]:
+    if (path := find_collision(files)) is not None:
+        raise ValueError(f"{path!r} must be one of {ACCEPTED_PATHS}")
+    return files
 
 
 RelativePath = Annotated[str, Field(min_length=1), AfterValidator(_check_relative_path)]
@@ -89,7 +117,10 @@ class _Record(BaseModel):
 
 
 class FileRecord(_Record):
-    """Size in bytes and SHA-256 of one file of a version. ``sha256`` is ``None`` if another tool stored the file."""
+    """Size in bytes and SHA-256 of one file of a version.
+
+    ``sha256`` is ``None`` only in a version that another tool has registered with MLflow: it has no manifest.
+    """
 
     size_bytes: int = Field(ge=0)
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None
@@ -101,17 +132,19 @@ class ModelVersion(_Record):
     ``folder``, relative to the version's folder, contains the model's files. ``files`` maps each path inside ``folder``
     to the file's size and digest. ``metrics`` are the scores at registration, ``data_window`` describes the training
     data, ``lineage`` describes the origin. A repeated registration with the same ``key`` returns this version.
+    ``signature`` is the HMAC-SHA256 of all other fields, if the registry has a signing key.
     """
 
     name: Name
     version: int = Field(ge=1)
     created_at: datetime
     folder: RelativePath
-    files: Mapping[RelativePath, FileRecord] = Field(min_length=1)
+    files: Annotated[Mapping[RelativePath, FileRecord], Field(min_length=1), AfterValidator(_check_distinct)]
     metrics: Mapping[str, Finite] = Field(default_factory=dict)
     data_window: Mapping[str, JsonValue] = Field(default_factory=dict)
     lineage: Mapping[str, JsonValue] = Field(default_factory=dict)
     key: str | None = None
+    signature: str | None = None
 
 
 class Promotion(_Record):
@@ -139,8 +172,8 @@ def encode(record: _Record) -> bytes:
     return (record.model_dump_json(indent=2) + "\n").encode()
 
 
-def decode(kind: type[_AnyRecord], data: bytes, path: str) -> _AnyRecord:
-    """Parse a record from JSON. ``path`` is the file's name for error messages.
+def decode(kind: type[_AnyRecord], data: bytes, path: str, **known: Any) -> _AnyRecord:
+    """Parse a record from JSON. ``path`` is the file's name for error messages; ``known`` replaces fields.
 
     >>> decode(Promotion, b'{"name": "m", "version": 0, "promoted_at": 0, "reason": ""}', "000001.json")
     Traceback (most recent call last):
@@ -148,10 +181,40 @@ def decode(kind: type[_AnyRecord], data: bytes, path: str) -> _AnyRecord:
 equal to 1
     """
     try:
-        return kind.model_validate_json(data)
+        return kind.model_validate_json(json.dumps({**_parse_object(data, path), **known}))
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"] if part != "[key]")
-        value = first["input"] if field else data[:80].decode(errors="replace")
         message = first["msg"][:1].lower() + first["msg"][1:]
-        raise InvalidInputError(f"{path}: {field}" if field else path, value, message) from error
+        raise InvalidInputError(f"{path}: {field}", first["input"], message) from error
+
+
+def read_manifest(data: bytes, path: str, **known: Any) -> ModelVersion:
+    """Parse the manifest of a version. Reject a manifest that lacks the digest of a file."""
+    version = decode(ModelVersion, data, path, **known)
+    check_digests(version, path)
+    return version
+
+
+def check_digests(version: ModelVersion, path: str) -> None:
+    """Raise InvalidInputError if a version has a file without a digest. ``path`` is the name for error messages."""
+    for name, record in version.files.items():
+        if record.sha256 is None:
+            raise InvalidInputError(f"{path}: files.{name}.sha256", None, "the file's SHA-256, 64 hexadecimal digits")
+
+
+def _parse_object(data: bytes, path: str) -> dict[str, Any]:
+    try:
+        content = json.loads(data, object_pairs_hook=_read_unique)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInputError(path, data[:80].decode(errors="replace"), f"a JSON object ({error})") from error
+    if not isinstance(content, dict):
+        raise InvalidInputError(path, content, "a JSON object")
+    return content
+
+
+def _read_unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    # Of two equal keys, one parser may read the first value and another parser the second.
+    if len(unique := dict(pairs)) < len(pairs):
+        raise ValueError(f"a key is repeated in {sorted(key for key, _ in pairs)}")
+    return unique

@@ -1,27 +1,28 @@
 """File operations of the registry, with the same guarantees on local and remote file systems.
 
-Called by the registries and ``ProfileStore``. Local folders use the kernel's atomic link and rename. Other fsspec file
-systems write a file in one request. For a file that only one of several writers may create, the request is conditional.
+Called by the registries and ``ProfileStore``. A file is named by a root, which is a path or URL that the user has
+chosen, and a path below it. Local folders use the kernel's atomic link and rename, and links below the root are not
+followed. Other fsspec file systems write a file in one request. For a file that only one of several writers may create,
+the request is conditional.
 """
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
-import uuid
+import shutil
+import tempfile
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
 from upath import UPath
 
 from paceline.errors import InvalidInputError
+from paceline.registry import _local
 
 _BLOCK = 1 << 20
-# Errors of file systems without hard links (FAT, some network and FUSE mounts).
-_NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
 
 
 def local(path: UPath) -> Path | None:
@@ -29,136 +30,160 @@ def local(path: UPath) -> Path | None:
     return Path(path.path) if path.protocol in ("", "file", "local") else None
 
 
-def forget_listings(path: UPath) -> None:
-    """Discard the cached listing of a remote folder, because other writers may have changed the folder."""
-    if local(path) is None:
-        path.fs.invalidate_cache()
+def open_file(root: UPath, path: str) -> IO[bytes]:
+    """Open the file ``path`` below ``root`` for reading.
+
+    Raises FileNotFoundError if it does not exist, and InvalidInputError if it is a link or lies behind a link.
+    """
+    here = local(root)
+    if here is not None:
+        return _local.open_file(here, path)
+    file: IO[bytes] = (root / path).open("rb")
+    return file
 
 
-def put(path: UPath, data: bytes) -> None:
+def size_of(root: UPath, path: str) -> int:
+    """Return the size of the file ``path`` below ``root`` in bytes. Raises the errors of :func:`open_file`."""
+    with open_file(root, path) as file:
+        return file.seek(0, os.SEEK_END)
+
+
+def put(root: UPath, path: str, data: bytes) -> None:
     """Write ``data`` atomically: a reader sees either the old or the new content, never a mixture."""
-    here = local(path)
+    here = local(root)
     if here is None:
-        path.write_bytes(data)
-        return
-    temporary = _write_temporary(here, data)
-    os.replace(temporary, here)
+        (root / path).write_bytes(data)
+    else:
+        _local.put(here, path, data)
 
 
-def put_new(path: UPath, data: bytes) -> bool:
+def put_new(root: UPath, path: str, data: bytes) -> bool:
     """Write ``data`` unless ``path`` exists; among concurrent writers, exactly one gets ``True``.
 
     Remote stores need a conditional put (S3, Google Cloud Storage, Azure, memory). ``data`` must differ between
     writers, so that a writer recognises its own put after a lost response. It must not be empty, because s3fs writes
     empty files unconditionally.
     """
-    here = local(path)
-    if here is None:
-        try:
-            with path.open("xb") as file:
-                file.write(data)
-        except Exception as error:
-            if read(path) == data:  # the put succeeded, but its response was lost
-                return True
-            if isinstance(error, FileExistsError):
-                return False
-            raise
-        return True
-    temporary = _write_temporary(here, data)
+    here = local(root)
+    if here is not None:
+        return _local.put_new(here, path, data)
     try:
-        os.link(temporary, here)
-    except FileExistsError:
-        return False
-    except OSError as error:
-        if error.errno not in _NO_LINKS:
-            raise
-        try:
-            with here.open("xb") as file:
-                file.write(data)
-        except FileExistsError:
+        with (root / path).open("xb") as file:
+            file.write(data)
+    except Exception as error:
+        if read(root, path) == data:  # the put succeeded, but its response was lost
+            return True
+        if isinstance(error, FileExistsError):
             return False
-    finally:
-        temporary.unlink()
+        raise
     return True
 
 
-def read(path: UPath) -> bytes | None:
-    """Return the bytes of ``path``, or ``None`` if the file does not exist."""
+def read(root: UPath, path: str) -> bytes | None:
+    """Return the bytes of the file ``path`` below ``root``, or ``None`` if it does not exist."""
     try:
-        return bytes(path.read_bytes())
+        with open_file(root, path) as file:
+            return bytes(file.read())
     except (FileNotFoundError, NotADirectoryError):
         return None
 
 
-def numbered(folder: UPath, suffix: str = "") -> list[int]:
-    """Return the sorted numbers of the entries in ``folder`` whose names are a six-digit number and ``suffix``."""
-    forget_listings(folder)
+def names_in(root: UPath, path: str) -> list[str]:
+    """Return the names of the entries of a folder; none if it does not exist. Other writers may have changed them."""
+    here = local(root)
     try:
-        names = [entry.name for entry in folder.iterdir()]
+        if here is not None:
+            return _local.names_in(here, path)
+        folder = root / path
+        folder.fs.invalidate_cache()
+        return [entry.name for entry in folder.iterdir()]
     except (FileNotFoundError, NotADirectoryError):
         return []
+
+
+def numbered(root: UPath, path: str, suffix: str = "") -> list[int]:
+    """Return the sorted numbers of the entries of a folder whose names are a six-digit number and ``suffix``."""
+    names = names_in(root, path)
     stems = (name[: len(name) - len(suffix)] for name in names if name.endswith(suffix))
     numbers = (int(stem) for stem in stems if stem.isascii() and stem.isdigit() and stem == f"{int(stem):06}")
     return sorted(number for number in numbers if number > 0)
 
 
-def files_below(folder: UPath, field: str) -> Iterator[tuple[str, UPath]]:
-    """Yield (relative path, path) of the files below ``folder``, sorted. Reject symbolic links and devices."""
-    for entry in sorted(folder.iterdir(), key=lambda item: item.name):
-        on_disk = local(entry)
-        if on_disk is not None and on_disk.is_symlink():
-            raise InvalidInputError(field, str(entry), "plain files and folders, not a symbolic link")
-        if entry.is_dir():
-            for inner, path in files_below(entry, field):
-                yield f"{entry.name}/{inner}", path
-        elif on_disk is None or on_disk.is_file():
-            yield entry.name, entry
-        else:
-            raise InvalidInputError(field, str(entry), "plain files and folders")
+def files_below(root: UPath, field: str) -> list[str]:
+    """Return the sorted paths of the files below ``root``, relative to it. Reject symbolic links and devices."""
+    here = local(root)
+    found = _remote_files_below(root, "", field) if here is None else _local.files_below(here, field)
+    return sorted(found, key=lambda path: path.split("/"))
 
 
-def copy(source: UPath, target: UPath) -> tuple[int, str]:
-    """Copy one file, and create the folder of ``target`` if necessary. Return the file's size in bytes and SHA-256."""
-    target.parent.mkdir(parents=True, exist_ok=True)
+def copy(source: UPath, path: str, target: UPath, target_path: str) -> tuple[int, str]:
+    """Copy a file, and create the target's folder if necessary. Return the file's size in bytes and its SHA-256."""
+    here = local(target)
     digest, size = hashlib.sha256(), 0
-    with source.open("rb") as reader, target.open("wb") as writer:
+    with open_file(source, path) as reader, _create(target, target_path) as writer:
         while block := reader.read(_BLOCK):
             digest.update(block)
             size += len(block)
             writer.write(block)
-        if local(target) is not None:
-            _flush_to_disk(writer)
+        if here is not None:
+            _local.flush_to_disk(writer)
     return size, digest.hexdigest()
 
 
-def digest_of(folder: UPath, field: str) -> str:
-    """Return the SHA-256 of the names and contents of all files below ``folder``."""
+def digest_of(root: UPath, field: str) -> str:
+    """Return the SHA-256 of the names and contents of all files below ``root``."""
     whole = hashlib.sha256()
-    for name, path in files_below(folder, field):
+    for path in files_below(root, field):
         digest = hashlib.sha256()
-        with path.open("rb") as reader:
+        with open_file(root, path) as reader:
             while block := reader.read(_BLOCK):
                 digest.update(block)
-        whole.update(f"{len(name)}:{name}:{digest.hexdigest()}\n".encode())
+        whole.update(f"{len(path)}:{path}:{digest.hexdigest()}\n".encode())
     return whole.hexdigest()
 
 
-def remove_folder(folder: UPath) -> None:
-    """Remove ``folder``. Ignore errors, because the registry no longer uses the folder."""
+def remove_folder(root: UPath, path: str) -> None:
+    """Remove the folder ``path`` below ``root``. Ignore errors, because the registry no longer uses the folder."""
+    here = local(root)
+    if here is not None:
+        _local.remove_folder(here, path)
+        return
     with suppress(OSError):
-        folder.fs.rm(folder.path, recursive=True)
+        root.fs.rm((root / path).path, recursive=True)
 
 
-def _write_temporary(path: Path, data: bytes) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    with temporary.open("wb") as file:
-        file.write(data)
-        _flush_to_disk(file)
-    return temporary
+@contextmanager
+def staged(destination: Path) -> Iterator[UPath]:
+    """Yield an empty private folder. After the block, move its entries to ``destination``; after an error, remove them.
+
+    Entries of ``destination`` with the same names are replaced, not followed if they are links.
+    """
+    destination.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".paceline-", dir=destination) as folder:
+        yield UPath(folder)
+        for entry in list(Path(folder).iterdir()):
+            target = destination / entry.name
+            if target.is_dir() and not target.is_symlink():
+                shutil.rmtree(target)
+            elif entry.is_dir():
+                target.unlink(missing_ok=True)  # os.replace does not replace a file or a link with a folder
+            os.replace(entry, target)
 
 
-def _flush_to_disk(file: IO[bytes]) -> None:
-    # After a power failure, a manifest must not exist without the files that it names.
-    file.flush()
-    os.fsync(file.fileno())
+def _create(root: UPath, path: str) -> IO[bytes]:
+    here = local(root)
+    if here is not None:
+        return _local.create_file(here, path)
+    (root / path).parent.mkdir(parents=True, exist_ok=True)
+    file: IO[bytes] = (root / path).open("wb")
+    return file
+
+
+def _remote_files_below(folder: UPath, below: str, field: str) -> Iterator[str]:
+    for entry in folder.iterdir():
+        if entry.name in ("", ".", ".."):  # an object store accepts such names
+            raise InvalidInputError(field, str(entry), "names of files and folders other than '.' and '..'")
+        if entry.is_dir():
+            yield from _remote_files_below(entry, f"{below}{entry.name}/", field)
+        else:
+            yield f"{below}{entry.name}"

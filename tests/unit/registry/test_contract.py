@@ -2,64 +2,13 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.mlflow_server import MlflowServer
-from upath import UPath
+from tests.unit.registry.stores import Store
 
 from paceline.errors import InvalidInputError
-from paceline.registry import FileRegistry, MlflowRegistry, ModelVersion, Registry
-
-
-@dataclass(frozen=True)
-class Store:
-    """A way to open a registry, and to find a version's files behind its back."""
-
-    open: Callable[[], Registry]
-    folder: Callable[[ModelVersion], UPath]
-
-
-@pytest.fixture(params=["local", "object store", pytest.param("mlflow", marks=pytest.mark.mlflow)])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
-    if request.param == "mlflow":
-        server: MlflowServer = request.getfixturevalue("mlflow_server")
-        server.clear()
-        return Store(
-            open=lambda: MlflowRegistry(server.url),
-            folder=lambda version: UPath(next(server.artifacts.glob(f"*/{run_id(server, version)}/artifacts/model"))),
-        )
-    root = UPath(tmp_path / "registry" if request.param == "local" else f"memory://{uuid.uuid4().hex}/registry")
-    return Store(open=lambda: FileRegistry(root), folder=lambda version: FileRegistry(root).location(version))
-
-
-def run_id(server: MlflowServer, version: ModelVersion) -> str:
-    found = server.get("/model-versions/get", name=version.name, version=version.version)
-    return str(found["model_version"]["run_id"])
-
-
-@pytest.fixture
-def registry(store: Store) -> Registry:
-    return store.open()
-
-
-@pytest.fixture
-def name() -> str:
-    """Return a new name, because all tests use the same MLflow server."""
-    return f"flights-{uuid.uuid4().hex[:8]}"
-
-
-@pytest.fixture
-def model_dir(tmp_path: Path) -> Path:
-    folder = tmp_path / "model"
-    (folder / "vocabulary").mkdir(parents=True)
-    (folder / "weights.pt").write_bytes(b"weights" * 1000)
-    (folder / "vocabulary" / "größe 1.json").write_text('["AA", "UA"]')
-    (folder / "empty").touch()
-    return folder
+from paceline.registry import Registry
 
 
 def test_version_stores_files_metrics_window_and_lineage(

@@ -78,5 +78,5 @@ def test_error_for_a_modified_manifest_names_file_and_field(
     with pytest.raises(InvalidInputError, match=message):
         registry.version("flights", 1)
     path.write_bytes(b"\x80\x04pickle")
-    with pytest.raises(InvalidInputError, match=r"manifest\.json: got .*pickle.* expected invalid JSON"):
+    with pytest.raises(InvalidInputError, match=r"manifest\.json: got .*pickle.* expected a JSON object"):
         registry.versions("flights")

@@ -1,0 +1,88 @@
+"""The kinds of registries that tests open and attackers change."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from tests.mlflow_server import MlflowServer
+from upath import UPath
+
+from paceline.registry import FileRegistry, MlflowRegistry, ModelVersion, Registry
+
+
+class Store:
+    """A way to open a registry in a folder or on an object store, and to change its files behind its back."""
+
+    def __init__(self, root: UPath) -> None:
+        self.root = root
+
+    def open(self, signing_key: str | None = None) -> Registry:
+        return FileRegistry(self.root, signing_key=signing_key)
+
+    def folder(self, version: ModelVersion) -> UPath:
+        """Return the folder with the version's files."""
+        return FileRegistry(self.root).location(version)
+
+    def manifest(self, version: ModelVersion) -> UPath:
+        return self.folder(version).parent / "manifest.json"
+
+    def write_manifest(self, version: ModelVersion, text: str) -> None:
+        self.manifest(version).write_text(text)
+
+    def change_manifest(self, version: ModelVersion, **fields: Any) -> None:
+        self.write_manifest(version, json.dumps(json.loads(self.manifest(version).read_text()) | fields))
+
+    def copy(self, version: ModelVersion, name: str, number: int) -> None:
+        """Make a complete version available under another name or number, as an attacker would."""
+        home, target = self.manifest(version).parent, self.root / name / "versions" / f"{number:06}"
+        for path in version.files:
+            copied = target / version.folder / path
+            copied.parent.mkdir(parents=True, exist_ok=True)
+            copied.write_bytes((home / version.folder / path).read_bytes())
+        manifest = json.loads(self.manifest(version).read_text())
+        (target / "manifest.json").write_text(json.dumps(manifest | {"name": name, "version": number}))
+
+    def set_champion(self, version: ModelVersion) -> None:
+        """Replace the record of the newest promotion."""
+        folder = self.root / version.name / "promotions"
+        newest = max(folder.iterdir(), key=lambda entry: entry.name)
+        newest.write_text(json.dumps(json.loads(newest.read_text()) | {"version": version.version}))
+
+
+class MlflowStore(Store):
+    """A way to open a registry on an MLflow server, and to change it behind its back, including the server's tags."""
+
+    def __init__(self, server: MlflowServer) -> None:
+        self.server = server
+
+    def open(self, signing_key: str | None = None) -> Registry:
+        return MlflowRegistry(self.server.url, signing_key=signing_key)
+
+    def describe(self, version: ModelVersion) -> Any:
+        return self.server.get("/model-versions/get", name=version.name, version=version.version)["model_version"]
+
+    def folder(self, version: ModelVersion) -> UPath:
+        return UPath(next(self.server.artifacts.glob(f"*/{self.describe(version)['run_id']}/artifacts/model")))
+
+    def manifest(self, version: ModelVersion) -> UPath:
+        return self.folder(version).parent / "paceline.json"
+
+    def write_manifest(self, version: ModelVersion, text: str) -> None:
+        super().write_manifest(version, text)
+        tag = {"key": "paceline.manifest", "value": hashlib.sha256(text.encode()).hexdigest()}
+        place = {"name": version.name, "version": str(version.version)}
+        self.server.post("/model-versions/set-tag", {**place, **tag})
+
+    def copy(self, version: ModelVersion, name: str, number: int) -> None:
+        described = self.describe(version)
+        if name != version.name:
+            self.server.post("/registered-models/create", {"name": name})
+        body = {"name": name, **{key: described[key] for key in ("source", "run_id", "tags")}}
+        created = self.server.post("/model-versions/create", body)["model_version"]
+        assert int(created["version"]) == number
+
+    def set_champion(self, version: ModelVersion) -> None:
+        body = {"name": version.name, "alias": "champion", "version": str(version.version)}
+        self.server.post("/registered-models/alias", body)

@@ -25,7 +25,17 @@ from ._improvement import ResampleCollector, describe_interval, scores_in, summa
 from ._job import JobOperator
 from ._private import redacted
 from .links import ModelLink
-from .values import Reader, local_copies, mapping, number, open_registry, path_or_url, read_fields, storage_path
+from .values import (
+    Reader,
+    local_copies,
+    mapping,
+    number,
+    open_registry,
+    optional_conn_id,
+    path_or_url,
+    read_fields,
+    storage_path,
+)
 
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
@@ -81,6 +91,9 @@ class EvaluateOperator(JobOperator):
     lineage:
         Additional provenance of the challenger (drift report, training summary, ...). The operator adds the DAG, run,
         task and evaluation. (templated)
+    signing_conn_id:
+        Id of a connection whose password is a key of at least 32 bytes. The task then signs the version that it
+        registers, and fails if this key has not signed the champion.
     devices:
         Cores for the script. (templated)
     **kwargs:
@@ -154,6 +167,7 @@ the first a letter or digit
         greater_is_better: bool = True,
         data_window: Any = None,
         lineage: Any = None,
+        signing_conn_id: str | None = None,
         devices: float | str = 1.0,
         **kwargs: Any,
     ) -> None:
@@ -166,6 +180,7 @@ the first a letter or digit
         self.greater_is_better = greater_is_better
         self.data_window = data_window
         self.lineage = lineage
+        self.signing_conn_id = optional_conn_id("signing_conn_id", signing_conn_id)
         self.devices: Any = devices
         self._job: Job | None = None
         self._result: dict[str, Any] | None = None
@@ -201,7 +216,7 @@ the first a letter or digit
 
     def _evaluate(self, context: Context) -> dict[str, Any]:
         self.read_templates(context)
-        registry = open_registry(self.registry)
+        registry = open_registry(self.registry, self.signing_conn_id)
         trained = storage_path(self.challenger)
         if not trained.is_dir():
             raise InvalidInputError("challenger", self.challenger, "an existing folder with a model")

@@ -17,7 +17,7 @@ from paceline.registry.manifest import check_name
 from ._improvement import confidence as confidence_of
 from ._improvement import read_quantiles
 from .links import ModelLink
-from .values import Reader, number, open_registry, optional_number, path_or_url, read_fields
+from .values import Reader, number, open_registry, optional_conn_id, optional_number, path_or_url, read_fields
 
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
@@ -80,6 +80,9 @@ class PromoteOperator(BaseOperator):
         between 0.5 and 1; the script has to report :func:`paceline.train.resampled`. By default, only the improvement
         on the whole hold-out data counts. The share that is reached is rounded down to a multiple of 0.5 %, so a
         confidence above 0.995 requires every resample. (templated)
+    signing_conn_id:
+        Id of a connection whose password is the key of ``EvaluateOperator``. The task then fails if this key has not
+        signed the version or the champion.
 
     Returns
     -------
@@ -108,6 +111,7 @@ class PromoteOperator(BaseOperator):
         registry: str,
         min_improvement: float | str = 0.0,
         confidence: float | str | None = None,
+        signing_conn_id: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -115,6 +119,7 @@ class PromoteOperator(BaseOperator):
         self.registry = registry
         self.min_improvement: Any = min_improvement
         self.confidence: Any = confidence
+        self.signing_conn_id = optional_conn_id("signing_conn_id", signing_conn_id)
         self.promoted_model: str | None = None
         self._result: dict[str, Any] | None = None
         read_fields(self, _READERS, rendered=False)
@@ -148,7 +153,7 @@ class PromoteOperator(BaseOperator):
         read_fields(self, _READERS, rendered=True)
         verdict = _read_evaluation(self.evaluation)
         name, version = verdict["model"], verdict["version"]
-        registry = open_registry(self.registry)
+        registry = open_registry(self.registry, self.signing_conn_id)
         champion = registry.champion(name)
         before = champion.version if champion else None
         result = {

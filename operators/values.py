@@ -78,6 +78,16 @@ def optional_text(field: str, value: object, accepted: str = "text, or None") ->
     return None if value in NOTHING else text(field, value, accepted)
 
 
+def optional_conn_id(field: str, value: object) -> str | None:
+    """Read the id of a connection that makes a task safer. Only ``None`` means no connection, not empty text.
+
+    >>> optional_conn_id("signing_conn_id", "")
+    Traceback (most recent call last):
+    paceline.errors.InvalidInputError: signing_conn_id: got '', expected the id of a connection, or None
+    """
+    return None if value is None else text(field, value, "the id of a connection, or None")
+
+
 def sequence(field: str, value: object, accepted: str = "a list or a tuple") -> list[Any]:
     """Return a list. Reject text and dicts; Airflow's own operators do not split text into a list either.
 
@@ -228,18 +238,28 @@ def storage_path(value: str) -> ObjectStoragePath:
     return ObjectStoragePath(value if "://" in value else f"file://{Path(value).absolute()}")
 
 
-def open_registry(location: str) -> Registry:
-    """Open a model registry: a folder (``/data/x``, ``s3://conn@bucket/x``) or an MLflow server (``mlflow://conn``)."""
+def open_registry(location: str, signing_conn_id: str | None = None) -> Registry:
+    """Open a model registry: a folder (``/data/x``, ``s3://conn@bucket/x``) or an MLflow server (``mlflow://conn``).
+
+    The password of the connection ``signing_conn_id`` is the key with which the registry signs and checks versions.
+    """
     from paceline.registry import FileRegistry
 
+    signing_key = None if signing_conn_id is None else _password(signing_conn_id)
     if not location.startswith(_MLFLOW):
-        return FileRegistry(storage_path(location))
+        return FileRegistry(storage_path(location), signing_key=signing_key)
     from paceline.airflow.mlflow_hook import MlflowHook
 
     conn_id = location.removeprefix(_MLFLOW)
     if not conn_id or "/" in conn_id:
         raise InvalidInputError("registry", location, "mlflow:// and the id of a connection: mlflow://mlflow_default")
-    return MlflowHook(conn_id).get_conn()
+    return MlflowHook(conn_id).get_conn(signing_key)
+
+
+def _password(conn_id: str) -> str:
+    from airflow.sdk import BaseHook
+
+    return BaseHook.get_connection(conn_id).password or ""
 
 
 def is_local(path: ObjectStoragePath) -> bool:

@@ -46,6 +46,7 @@ class CheckOptions(TypedDict, total=False):
     settings: DriftSettings
     model: str | None
     registry: str | None
+    signing_conn_id: str | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,6 +71,7 @@ class DriftCheck:
     settings: DriftSettings = dataclasses.field(default_factory=DriftSettings)
     model: str | None = None
     registry: str | None = None
+    signing_conn_id: str | None = None
     window_column: str | None = None
     reference_conn_id: str | None = None
     champion: str = ""
@@ -82,6 +84,8 @@ class DriftCheck:
         for field in ("features", "categorical"):
             if isinstance(getattr(self, field), str):
                 raise InvalidInputError(field, getattr(self, field), "a list of column names")
+        if self.signing_conn_id is not None and (not isinstance(self.signing_conn_id, str) or not self.signing_conn_id):
+            raise InvalidInputError("signing_conn_id", self.signing_conn_id, "the id of a connection, or None")
         check_column_pair(self.prediction, self.actual)
         check_age_column(self.time, self.settings.quality)
         check_champion(self.reference, self.model, self.registry, self.settings)
@@ -96,7 +100,7 @@ class DriftCheck:
         # mypy does not find the operators' folder by this name.
         from paceline.operators.values import open_registry  # type: ignore[import-not-found]
 
-        champion = open_registry(self.registry).champion(self.model)
+        champion = open_registry(self.registry, self.signing_conn_id).champion(self.model)
         if champion is None:
             return None
         window: Any = champion.data_window

@@ -68,6 +68,9 @@ class DriftSensor(BaseSensorOperator):
         Thresholds and methods, for example ``DriftSettings(minimum_samples=500)``.
     model, registry:
         Name of the model, and path, URL or ``mlflow://CONN_ID`` of its registry, for ``reference="champion"``.
+    signing_conn_id:
+        Id of a connection whose password is the key of ``EvaluateOperator``. The check then fails if this key has not
+        signed the champion, which names the reference.
     cooldown:
         Time after a run with drift during which further drift does not start training (``"1d"``, ``"PT12H"``, seconds).
         With a cooldown or ``reference="champion"``, drift also does not start training while an earlier run of the DAG
@@ -157,6 +160,7 @@ class DriftSensor(BaseSensorOperator):
         settings: DriftSettings = DriftSettings(),  # noqa: B008  (frozen)
         model: str | None = None,
         registry: str | None = None,
+        signing_conn_id: str | None = None,
         cooldown: timedelta | float | str | None = None,
         on_no_drift: OnNoDrift = "wait",
         on_bad_data: OnBadData = "fail",
@@ -183,6 +187,7 @@ class DriftSensor(BaseSensorOperator):
         self.settings = settings
         self.model = model
         self.registry = registry
+        self.signing_conn_id = signing_conn_id
         self.cooldown: Any = cooldown
         self.on_no_drift: OnNoDrift = on_no_drift
         self.on_bad_data: OnBadData = on_bad_data

@@ -54,8 +54,8 @@ class MlflowHook(BaseHook):
             },
         }
 
-    def get_conn(self) -> MlflowRegistry:
-        """Return the registry.
+    def get_conn(self, signing_key: str | bytes | None = None) -> MlflowRegistry:
+        """Return the registry, which signs and checks versions if there is a ``signing_key``.
 
         Raises
         ------
@@ -79,6 +79,7 @@ class MlflowHook(BaseHook):
             headers={"Authorization": f"Bearer {password}"} if password and not connection.login else None,
             verify=extra.get("verify", True),
             open_path=lambda uri: ObjectStoragePath(uri, conn_id=artifact_conn_id),
+            signing_key=signing_key,
         )
 
     def test_connection(self) -> tuple[bool, str]:

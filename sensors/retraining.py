@@ -47,10 +47,10 @@ def parse_cooldown(value: object) -> float | None:
     from paceline.contract import Deadline
 
     try:
-        duration_s = Deadline.parse(value, "cooldown").duration_s
+        duration_s = Deadline.parse(value, "cooldown", max_s=_MAX_S).duration_s
     except InvalidInputError:
         duration_s = None
-    if duration_s is None or duration_s > _MAX_S:
+    if duration_s is None or duration_s > _MAX_S:  # a timedelta may be longer
         raise InvalidInputError("cooldown", value, _ACCEPTED)
     return duration_s
 

@@ -208,6 +208,7 @@ def test_page_shows_why_a_deadline_is_rejected(
     ("deadline", "task_id", "status", "message"),
     [
         ("soon", "train", 422, "deadline: got 'soon', expected a duration"),
+        ("1900000000", "train", 422, "a Unix time? write an ISO 8601 time"),
         ("0.01s", "train", 422, "a time in the future"),
         ("", "train", 422, "deadline"),
         ("20m", "unknown", 409, "unknown is not training"),

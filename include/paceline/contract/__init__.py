@@ -6,7 +6,7 @@ The TypeScript types of the pages are generated from these models.
 from paceline.contract._alerts import AlertKind, SentAlerts
 from paceline.contract._ceiling import Ceiling
 from paceline.contract._controller import ControllerState, Reported, RunTotals
-from paceline.contract._deadline import Deadline
+from paceline.contract._deadline import Deadline, storable_deadline
 from paceline.contract._job import JobRecord
 from paceline.contract._keys import ALERTS, CEILING, CONTAINER, CONTROLLER, DEADLINE, HISTORY, OUTPUT, PACE, RESULT
 from paceline.contract._record import finite
@@ -49,4 +49,5 @@ __all__ = [
     "StoredResult",
     "TrainingResult",
     "finite",
+    "storable_deadline",
 ]

@@ -16,7 +16,8 @@ ACCEPTED = (
     'a duration ("90s", "20m", "1h30m", "PT20M", a number of seconds greater than 0) '
     'or a time with its zone ("2030-01-31T18:00:00Z")'
 )
-_MAX_S = 1e12
+_YEAR_S = 365 * 86_400.0
+_CENTURY_S = 100 * _YEAR_S  # later times may be beyond the years of a datetime
 _UNIT_S = {"d": 86_400.0, "h": 3_600.0, "m": 60.0, "min": 60.0, "s": 1.0}
 _SHORT = re.compile(r"(?:\d+(?:\.\d+)?\s*(?:d|h|min|m|s)\s*)+", re.IGNORECASE)
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*(d|h|min|m|s)", re.IGNORECASE)
@@ -29,6 +30,8 @@ _ISO = re.compile(
 @dataclass(frozen=True)
 class Deadline:
     """The deadline of a job: a duration from an origin, or a point in time; ``Deadline()`` means no deadline.
+
+    A duration is at most 365 days, unless it is a ``timedelta``: a Unix time is not read as a number of seconds.
 
     Examples
     --------
@@ -44,23 +47,31 @@ class Deadline:
     Traceback (most recent call last):
     paceline.errors.InvalidInputError: deadline: got '-5m', expected a duration ("90s", "20m", "1h30m", "PT20M", a \
 number of seconds greater than 0) or a time with its zone ("2030-01-31T18:00:00Z")
+    >>> Deadline.parse(1_900_000_000)
+    Traceback (most recent call last):
+    paceline.errors.InvalidInputError: deadline: got 1900000000, expected a duration of at most 365 days (a Unix time? \
+write an ISO 8601 time with its zone, "2030-01-31T18:00:00Z")
     """
 
     duration_s: float | None = None
     at: datetime | None = None
 
     @classmethod
-    def parse(cls, value: object, field: str = "deadline") -> Deadline:
-        """Parse a deadline; raise InvalidInputError, which names ``field``, if it is invalid."""
+    def parse(cls, value: object, field: str = "deadline", *, max_s: float = _YEAR_S) -> Deadline:
+        """Parse a deadline; raise InvalidInputError, which names ``field``, if it is invalid.
+
+        A number above ``max_s`` is more likely a Unix time than a duration. Only a ``timedelta`` may be longer.
+        """
         if isinstance(value, timedelta):
-            duration_s: float | None = value.total_seconds()
+            duration_s, max_s = value.total_seconds(), _CENTURY_S
         elif isinstance(value, datetime):
             return cls._from_time(value, value, field)
         elif isinstance(value, bool) or value is None:
             duration_s = None
         elif isinstance(value, (int, float)):
-            # Compare first: float() raises OverflowError for an integer beyond the float range.
-            duration_s = float(value) if abs(value) < _MAX_S else None
+            duration_s = (
+                float(value) if abs(value) < 1e300 else None
+            )  # float() raises OverflowError for a longer integer
         elif isinstance(value, str):
             duration_s = _parse_duration(value.strip())
             if duration_s is None:
@@ -69,6 +80,8 @@ number of seconds greater than 0) or a time with its zone ("2030-01-31T18:00:00Z
             duration_s = None
         if duration_s is None or not math.isfinite(duration_s) or duration_s <= 0:
             raise InvalidInputError(field, value, ACCEPTED)
+        if duration_s > max_s:
+            raise InvalidInputError(field, value, _too_long(max_s))
         return cls(duration_s=duration_s)
 
     @classmethod
@@ -82,6 +95,25 @@ number of seconds greater than 0) or a time with its zone ("2030-01-31T18:00:00Z
         if self.at is not None:
             return (self.at - origin).total_seconds()
         return math.inf if self.duration_s is None else self.duration_s
+
+
+def storable_deadline(seconds: float, origin: datetime) -> float | str:
+    """Return a deadline in seconds after ``origin`` as a value that ``Deadline.parse`` accepts.
+
+    >>> from datetime import timezone
+    >>> storable_deadline(90.0, noon := datetime(2030, 1, 1, 12, tzinfo=timezone.utc))
+    90.0
+    >>> storable_deadline(400 * 86_400.0, noon)
+    '2031-02-05T12:00:00+00:00'
+    """
+    return seconds if seconds <= _YEAR_S or math.isinf(seconds) else (origin + timedelta(seconds=seconds)).isoformat()
+
+
+def _too_long(max_s: float) -> str:
+    return (
+        f"a duration of at most {max_s / 86_400:.0f} days "
+        '(a Unix time? write an ISO 8601 time with its zone, "2030-01-31T18:00:00Z")'
+    )
 
 
 def _parse_duration(text: str) -> float | None:

@@ -10,7 +10,7 @@ import math
 from datetime import datetime
 from typing import Any
 
-from paceline.contract import CEILING, DEADLINE, Ceiling, StoredDeadline
+from paceline.contract import CEILING, DEADLINE, Ceiling, StoredDeadline, storable_deadline
 from paceline.errors import InvalidInputError
 from paceline.run._journal import Journal
 
@@ -55,7 +55,7 @@ class Commands:
     def update(self, newest: dict[str, Any], now_s: float) -> bool:
         """Apply the newest raw values; return whether the deadline has changed."""
         before_s = self.deadline_s
-        if newest.get(DEADLINE) == before_s:
+        if newest.get(DEADLINE) == storable_deadline(before_s, self._origin):
             self._extended_from_s = None
         if self._is_new(DEADLINE, newest):
             self._update_deadline(newest[DEADLINE], now_s)
@@ -63,11 +63,12 @@ class Commands:
             self._update_ceiling(newest[CEILING], now_s)
         return self.deadline_s != before_s
 
-    def extend(self, deadline_s: float, now_s: float) -> float:
+    def extend(self, deadline_s: float, now_s: float) -> float | str:
         """Extend the deadline; return the raw value to write to the live state."""
         self._extended_from_s = self.deadline_s
-        self.deadline_s = self._seen[DEADLINE] = round(deadline_s, 1)
-        return self.deadline_s
+        self.deadline_s = round(deadline_s, 1)
+        stored = self._seen[DEADLINE] = storable_deadline(self.deadline_s, self._origin)
+        return stored
 
     def _is_new(self, key: str, newest: dict[str, Any]) -> bool:
         if key not in newest or (key in self._seen and self._seen[key] == newest[key]):

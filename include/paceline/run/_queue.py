@@ -8,7 +8,7 @@ from datetime import datetime, timedelta, timezone
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
-from paceline.contract import CEILING, DEADLINE, PACE, Ceiling, StoredDeadline
+from paceline.contract import CEILING, DEADLINE, PACE, Ceiling, StoredDeadline, storable_deadline
 from paceline.control import Decision
 from paceline.errors import DeadlineInfeasibleError, InvalidInputError, TaskStoppedError
 from paceline.run._live import LiveState
@@ -153,7 +153,7 @@ class Queue:
             extended_s = extended_deadline_s(newest.earliest_s, self._now_s())
             self._log.warning("Deadline moved to %.1f s", extended_s)
             self._controller.move_deadline(self._now_s(), extended_s)
-            self._call_store(lambda: self._store.set(DEADLINE, extended_s))
+            self._call_store(lambda: self._store.set(DEADLINE, storable_deadline(extended_s, self._origin)))
 
     def _publish(self) -> None:
         newest, now_s = self._newest, self._now_s()

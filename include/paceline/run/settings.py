@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from paceline.contract import DEADLINE, PACE, Deadline, PaceSample, StoredDeadline
+from paceline.contract import DEADLINE, PACE, Deadline, PaceSample, StoredDeadline, storable_deadline
 from paceline.control import CPU_QUANTUM, BudgetController, Controller, Gains, Limits, PastRun, make_controller
 from paceline.errors import InvalidInputError
 from paceline.run._live import LiveState
@@ -106,7 +106,10 @@ class Settings:
             except InvalidInputError as error:
                 log.warning("The deadline in the task state store was rejected. %s", error)
                 if before_s is not None:
-                    store.set(DEADLINE, before_s)
+                    store.set(DEADLINE, storable_deadline(before_s, origin))
                     return before_s
-        store.set(DEADLINE, StoredDeadline(self.written).to_json())
+        written = self.written
+        if isinstance(written, float):  # a timedelta, which may be longer than a number of seconds
+            written = storable_deadline(written, origin)
+        store.set(DEADLINE, StoredDeadline(written).to_json())
         return self.deadline.seconds_after(origin)

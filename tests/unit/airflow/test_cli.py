@@ -83,3 +83,9 @@ def test_closed_pipe_ends_the_command_without_traceback(tmp_path):
     )
     os.close(writer)
     assert (ended.returncode, ended.stderr) == (1, "")
+
+
+def test_unix_time_as_a_deadline_is_rejected_before_airflow_is_called(monkeypatch, capsys):
+    monkeypatch.setattr(cli, "_connect", lambda options: pytest.fail("Airflow was called"))
+    assert cli.main(["deadline", "set", "dag", "latest", "train", "1900000000"]) != 0
+    assert "a Unix time? write an ISO 8601 time" in capsys.readouterr().err

@@ -53,6 +53,20 @@ def test_invalid_deadline_is_rejected_with_the_accepted_forms(written):
     assert "20m" in message
 
 
+@pytest.mark.parametrize(
+    "written", [1_900_000_000, 1.9e9, 1_900_000_000_000, "1900000000", "1900000000s", "366d", "P366D"]
+)
+def test_unix_time_is_rejected_with_a_hint(written):
+    with pytest.raises(InvalidInputError, match=r"at most 365 days \(a Unix time\? write an ISO 8601 time"):
+        Deadline.parse(written)
+
+
+def test_timedelta_may_be_longer_than_a_year():
+    assert Deadline.parse(timedelta(days=400)).seconds_after(NOON) == 400 * 86_400
+    with pytest.raises(InvalidInputError, match="at most 36500 days"):
+        Deadline.parse(timedelta(days=40_000))
+
+
 @given(st.text())
 def test_any_text_is_parsed_or_rejected_with_a_message(text):
     try:

@@ -18,6 +18,7 @@ VALID = {"task_id": "train", "command": "python -m app.train", "deadline": "20m"
         ({"deadline": "-5m"}, "deadline: got '-5m', expected a duration"),
         ({"deadline": "tomorrow"}, "deadline: got 'tomorrow', expected a duration"),
         ({"deadline": 0}, "deadline: got 0, expected a duration"),
+        ({"deadline": 1_900_000_000}, "deadline: got 1900000000, expected a duration of at most 365 days"),
         ({"deadline_from": "now"}, "deadline_from: got 'now', expected one of run, task"),
         ({"alpha": 0}, r"alpha: got 0, expected a number in \(0, 1\]"),
         ({"alpha": 1.2}, r"alpha: got 1.2, expected a number in \(0, 1\]"),

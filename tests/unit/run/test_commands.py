@@ -36,6 +36,21 @@ def test_deadline_of_a_run_cannot_be_removed(caplog: pytest.LogCaptureFixture) -
     assert "the old deadline of 60.0 s remains. deadline: got None" in caplog.text
 
 
+def test_unix_time_as_a_new_deadline_is_rejected(caplog: pytest.LogCaptureFixture) -> None:
+    run = make_commands(60.0)
+    assert not run.update({DEADLINE: {"deadline": 1_900_000_000, "by": "anna"}}, 10.0)
+    assert run.deadline_s == 60.0
+    assert "a Unix time? write an ISO 8601 time" in caplog.text
+
+
+def test_extension_beyond_a_year_is_stored_in_a_form_that_is_accepted() -> None:
+    run = make_commands(60.0)
+    stored = run.extend(400 * 86_400.0, 20.0)
+    assert not run.update({DEADLINE: stored}, 21.0)
+    assert make_commands(60.0).update({DEADLINE: stored}, 21.0)
+    assert run.deadline_s == 400 * 86_400.0
+
+
 def test_old_deadline_read_after_an_extension_is_ignored() -> None:
     run = make_commands(60.0)
     run.update({DEADLINE: "1m"}, 10.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 
 import pytest
 from tests.samples import a_sample
@@ -44,6 +44,19 @@ def test_next_try_keeps_the_deadline_of_the_last_sample_instead_of_a_rejected_on
     assert deadline_in_force_s(store, 60.0, deadline=Deadline.parse("20m"), written="20m") == 900
     assert StoredDeadline.read(store[DEADLINE]).parse().duration_s == 900
     assert "The deadline in the task state store was rejected" in caplog.text
+
+
+def test_unix_time_as_a_stored_deadline_is_rejected(caplog):
+    store = MemoryState(deadline="1900000000")
+    assert deadline_in_force_s(store, deadline=Deadline.parse("20m"), written="20m") == 1200
+    assert "a Unix time? write an ISO 8601 time" in caplog.text
+
+
+def test_timedelta_longer_than_a_year_is_in_force_in_the_next_try_too():
+    longest = timedelta(days=400)
+    store, settings = MemoryState(), {"deadline": Deadline.parse(longest), "written": longest.total_seconds()}
+    assert deadline_in_force_s(store, **settings) == longest.total_seconds()
+    assert deadline_in_force_s(store, deadline=Deadline.parse("20m"), written="20m") == longest.total_seconds()
 
 
 def test_deadline_that_has_passed_since_it_was_set_stays_in_force(caplog):

@@ -7,7 +7,7 @@ import { Notice } from "../look/Notice";
 import { timeZone } from "../look/zone";
 import { formatClock, formatDevices, formatDuration, formatTime } from "../format";
 import { previewAll } from "./preview";
-import { originOf, parseDeadline } from "./parseDeadline";
+import { describeRejected, originOf, parseDeadline } from "./parseDeadline";
 
 const STEPS_S = [10, 60, 300, 1800, 7200];
 
@@ -102,9 +102,7 @@ export function DeadlineForm({ jobs, paces, pace, mayChange }: Props) {
             </Text>
           ) : (
             <Text fontSize="sm" color="fg.muted">
-              {text.trim()
-                ? "Enter a duration from the start (90s, 20m, 1h30m) or a time of day (18:30)."
-                : `A duration from the start, or a time of day (${timeZone()}).`}
+              {text.trim() ? describeRejected(text) : `A duration from the start, or a time of day (${timeZone()}).`}
             </Text>
           )}
         </Box>

@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 
 import { makePace } from "../samples";
-import { originOf, parseDeadline } from "./parseDeadline";
+import { describeRejected, originOf, parseDeadline } from "./parseDeadline";
 
 const origin = new Date("2030-01-01T12:00:00Z");
 const now = new Date("2030-01-01T12:10:00Z");
@@ -38,6 +38,16 @@ test.each([
 
 test.each(["", "soon", "-5m", "0", "25:00", "12:61", "5 parsecs"])("%s is invalid", (text) => {
   expect(parseDeadline(text, origin, now)).toBeNull();
+});
+
+test.each(["1900000000", "1900000000s", "366d"])("%s is refused, because it may be a Unix time", (text) => {
+  expect(parseDeadline(text, origin, now)).toBeNull();
+  expect(describeRejected(text)).toContain("A Unix time? Write an ISO 8601 time");
+});
+
+test("an ISO 8601 time with its zone is a deadline", () => {
+  const value = "2032-01-01T12:00:00Z";
+  expect(parseDeadline(value, origin, now)).toEqual({ value, seconds: 731 * 24 * 3600 - 24 * 3600 });
 });
 
 test("the origin is the time from which the seconds of a sample are counted", () => {

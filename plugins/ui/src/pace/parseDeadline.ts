@@ -8,9 +8,13 @@ export function originOf(pace: Pace): Date {
 }
 
 const DAY_S = 86_400;
+const LONGEST_S = 365 * DAY_S; // a larger number is more likely a Unix time; paceline.contract has the same limit
 const UNITS: Record<string, number> = { d: 86_400, h: 3_600, m: 60, min: 60, s: 1 };
 
-/** Parse `20m`, `1h30m`, `PT20M`, `90` (seconds), or a time of day (its next occurrence); `null` if it is invalid. */
+/**
+ * Parse `20m`, `1h30m`, `PT20M`, `90` (seconds), a time of day (its next occurrence), or an ISO 8601 time with its zone;
+ * `null` if it is invalid.
+ */
 export function parseDeadline(
   text: string,
   origin: Date,
@@ -28,8 +32,17 @@ export function parseDeadline(
     const at = correctForShift(new Date(next * 1000), wanted, zone);
     return { value: at.toISOString(), seconds: (at.getTime() - origin.getTime()) / 1000 };
   }
+  if (/^\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:\d\d)$/i.test(typed) && !Number.isNaN(Date.parse(typed)))
+    return { value: typed, seconds: (Date.parse(typed) - origin.getTime()) / 1000 };
   const seconds = parseDuration(typed);
-  return seconds !== null && seconds > 0 ? { value: `${seconds}s`, seconds } : null;
+  return seconds !== null && seconds > 0 && seconds <= LONGEST_S ? { value: `${seconds}s`, seconds } : null;
+}
+
+/** Describe what a text that `parseDeadline` rejects has to be. */
+export function describeRejected(text: string): string {
+  return (parseDuration(text.trim()) ?? 0) > LONGEST_S
+    ? "Enter a duration of at most 365 days. A Unix time? Write an ISO 8601 time (2030-01-31T18:00:00Z)."
+    : "Enter a duration from the start (90s, 20m, 1h30m) or a time of day (18:30).";
 }
 
 /** Correct a time by the shift of the clocks if the clocks change before then, for example to summer time. */

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Protocol
 
 from paceline.contract import Deadline
@@ -16,8 +15,6 @@ from paceline.runtime.checks import check_devices
 from .values import NOTHING, is_template, number, one_of, optional_number, optional_path_or_url
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
-
     from paceline.elastic import Options
 
 OBJECTIVES = ("deadline", "throughput")
@@ -142,17 +139,3 @@ def read(task: Arguments, context: Context) -> Settings:
         lease_s=task.lease_s,
         on_change=task.on_change,
     )
-
-
-def origin(context: Context, deadline_from: str) -> datetime:
-    """Return the time from which a deadline's duration counts: the start of the DAG run, or of this task.
-
-    ``airflow dags test`` reports the logical date as the start of the run. In that case, use the later ``run_after``.
-    """
-    now = datetime.now(timezone.utc)
-    if deadline_from == "task":
-        moments: list[datetime | None] = [context["ti"].start_date]
-    else:
-        moments = [context["dag_run"].start_date, getattr(context["dag_run"], "run_after", None)]
-    known = [moment.astimezone(timezone.utc) for moment in moments if moment is not None]
-    return min(max(known, default=now), now)

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 from paceline.contract import OUTPUT, CollectedOutput
 from paceline.control import PastRun
 from paceline.run import LiveState
+from paceline.run.clock import Clock, SystemClock
 from paceline.run.host import TaskStatus
 from paceline.run.within import within
 from paceline.runtime.checks import code_digest
 
 from . import _related_runs
-from ._arguments import origin
+from ._clock import origin
 from ._identity import task_labels
 from ._objective import ObjectiveTask, runtime_for, team_of
 from ._output import collect_output, default_output_path
@@ -81,12 +82,17 @@ class TaskHost:
         Airflow's context of the task's try.
     callbacks:
         Functions to call for each alert.
+    clock:
+        The clock of the control loop.
     """
 
-    def __init__(self, task: TrainingTask, context: Context, callbacks: Sequence[Callback]) -> None:
+    def __init__(
+        self, task: TrainingTask, context: Context, callbacks: Sequence[Callback], clock: Clock | None = None
+    ) -> None:
         ti = context["ti"]
         self._task, self._context, self._ti, self._callbacks = task, context, ti, callbacks
         self._reporter: SampleReporter | None = None
+        self._clock = clock or SystemClock()
         self.store: LiveState = context["task_state_store"]
         self.log = task.log
         self.pool = task.pool
@@ -96,7 +102,7 @@ class TaskHost:
         """Return the time from which durations count. A retry uses the first try's time, to keep the deadline."""
         if earlier is not None and self._task.deadline_from == "task":
             return earlier
-        return origin(self._context, self._task.deadline_from)
+        return origin(self._context, self._task.deadline_from, self._clock)
 
     def runtime(self) -> Runtime:
         """Return the operator's runtime, for one job or for a team of containers."""

@@ -14,6 +14,7 @@ from paceline.errors import DeadlineInfeasibleError, DetachedError, InvalidInput
 from paceline.run import Training
 
 from . import _arguments
+from ._clock import task_clock
 from ._host import TaskHost
 from ._job import JobOperator
 from ._private import redacted
@@ -224,8 +225,9 @@ class DeadlineTrainingOperator(JobOperator):
 
     def new_training(self, context: Context) -> Training:
         """Create the object that controls the job during this try."""
-        settings = _arguments.read(self, context)
-        self._training = Training(settings, TaskHost(self, context, self.on_deadline_alert), on_drain=self.on_drain)
+        settings, clock = _arguments.read(self, context), task_clock(self.log)
+        host = TaskHost(self, context, self.on_deadline_alert, clock)
+        self._training = Training(settings, host, on_drain=self.on_drain, clock=clock)
         return self._training
 
     def extend_spec(self, context: Context, spec: JobSpec, scratch: Path) -> JobSpec:

@@ -61,7 +61,7 @@ def change_deadline(dag_id: str, run_id: str, change: DeadlineChange, session: S
         pace = PaceSample.read(parse(rows[PACE].value)) if PACE in rows else None
         if DEADLINE not in rows or pace is None:
             raise HTTPException(409, f"{target.task_id} is not training")
-        _check_is_future(deadline, change.deadline, pace)
+        _check_is_future(deadline, change.deadline, pace, rows[PACE].updated_at)
         _replace_deadline(session, rows[DEADLINE], target, value)
 
 
@@ -78,9 +78,10 @@ def _stored_rows(session: Session, dag_id: str, run_id: str, target: TargetTask)
     return {row.key: row for row in rows}
 
 
-def _check_is_future(deadline: Deadline, value: object, pace: PaceSample) -> None:
+def _check_is_future(deadline: Deadline, value: object, pace: PaceSample, stored: datetime) -> None:
     """Reject a deadline that has passed, because the training task would reject it too."""
-    passed_s = (datetime.now(timezone.utc) - pace.origin).total_seconds()
+    # Add the age of the sample to the task's own time: a clock may have been set since the start.
+    passed_s = pace.t_s + (datetime.now(timezone.utc) - stored).total_seconds()
     if deadline.seconds_after(pace.origin) <= passed_s:
         accepted = f"a time in the future ({passed_s:.0f} s have passed)"
         raise HTTPException(422, str(InvalidInputError("deadline", value, accepted)))

@@ -5,10 +5,22 @@ The TypeScript types of the pages are generated from these models.
 
 from paceline.contract._alerts import AlertKind, SentAlerts
 from paceline.contract._ceiling import Ceiling
+from paceline.contract._clock import StoredClock
 from paceline.contract._controller import ControllerState, Reported, RunTotals
 from paceline.contract._deadline import Deadline, storable_deadline
 from paceline.contract._job import JobRecord
-from paceline.contract._keys import ALERTS, CEILING, CONTAINER, CONTROLLER, DEADLINE, HISTORY, OUTPUT, PACE, RESULT
+from paceline.contract._keys import (
+    ALERTS,
+    CEILING,
+    CLOCK,
+    CONTAINER,
+    CONTROLLER,
+    DEADLINE,
+    HISTORY,
+    OUTPUT,
+    PACE,
+    RESULT,
+)
 from paceline.contract._record import finite
 from paceline.contract._result import CollectedOutput, Outcome, StoredResult, TrainingResult
 from paceline.contract._sample import PaceSample, Remaining, State
@@ -19,6 +31,7 @@ from paceline.contract.history import RunEvent, StoredHistory
 __all__ = [
     "ALERTS",
     "CEILING",
+    "CLOCK",
     "CONTAINER",
     "CONTROLLER",
     "DEADLINE",
@@ -44,6 +57,7 @@ __all__ = [
     "RunTotals",
     "SentAlerts",
     "State",
+    "StoredClock",
     "StoredDeadline",
     "StoredHistory",
     "StoredResult",

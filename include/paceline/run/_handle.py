@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any, Literal, TypeVar
 
-from paceline.contract import ALERTS, CEILING, CONTAINER, CONTROLLER, DEADLINE, JobRecord
+from paceline.contract import ALERTS, CEILING, CLOCK, CONTAINER, CONTROLLER, DEADLINE, JobRecord
 from paceline.errors import JobLostError, RuntimeUnavailableError
 from paceline.run._live import Exchange, LiveState
 from paceline.run._loop import PaceLoop
@@ -21,7 +21,7 @@ from paceline.runtime import Job, Runtime
 
 T = TypeVar("T")
 
-_RUN_KEYS = (ALERTS, CEILING, CONTAINER, CONTROLLER, DEADLINE)  # keys to delete with the job
+_RUN_KEYS = (ALERTS, CEILING, CLOCK, CONTAINER, CONTROLLER, DEADLINE)  # keys to delete with the job
 _RETRY_FOR_S = 300.0  # maximum time for retries of a call to an engine or a store
 _RETRY_EVERY_S = 2.0
 _SAVE_GRACE_S = 10.0  # time for the job to end a batch and save a checkpoint

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from paceline.control import Decision
 from paceline.errors import DeadlineInfeasibleError, InvalidInputError, TaskStoppedError
 from paceline.run._live import LiveState
 from paceline.run._sample import make_sample
+from paceline.run.clock import Clock
 from paceline.run.feasibility import extended_deadline_s
 
 if TYPE_CHECKING:
@@ -56,6 +57,8 @@ class Queue:
         The response to a deadline that does not fit alongside the deadlines of other jobs.
     pool:
         Name of the Airflow pool, for messages.
+    clock:
+        The clock of the control loop.
     stop_requested:
         Set when the task has to end.
     log:
@@ -71,6 +74,7 @@ class Queue:
         *,
         on_infeasible: str,
         pool: str,
+        clock: Clock,
         stop_requested: Event,
         log: Any,
     ) -> None:
@@ -78,7 +82,7 @@ class Queue:
         self._remaining = past.remaining() if past else None
         self._startup_s = past.startup_s if past else None
         self._on_infeasible, self._pool, self._log = on_infeasible, pool, log
-        self._stop_requested = stop_requested
+        self._clock, self._stop_requested = clock, stop_requested
         self._newest: Ceiling | None = None
         self._handled_s: float | None = None  # the last deadline whose admission result was handled
         self._rejected: Any = None
@@ -192,4 +196,4 @@ class Queue:
             self._failing = False
 
     def _now_s(self) -> float:
-        return datetime.now(timezone.utc).timestamp() - self._origin.timestamp()
+        return self._clock.now() - self._origin.timestamp()

@@ -196,6 +196,7 @@ class Training:
         assert job is not None  # the caller has checked that it can be taken over
         earlier.log_takeover()
         origin = record.origin if record is not None else self._host.origin(handle.earlier_origin)
+        self._keep_clock(origin)
         controller, state = self._make_controller(origin, past, resumes=True)
         if record is None:  # the earlier process died between the start of the job and the record of its start
             devices = controller.limits.quantize(controller.start(self._seconds_after(origin)), None)
@@ -234,6 +235,7 @@ class Training:
         runtime = handle.runtime
         assert runtime is not None  # set with the job, or above
         origin = self._host.origin(handle.earlier_origin)
+        self._keep_clock(origin)
         controller, state = self._make_controller(origin, past, resumes=False)
         if is_new and handle.earlier_origin is None:
             self._check_deadline_not_passed(controller.deadline_s, self._seconds_after(origin))
@@ -280,6 +282,7 @@ class Training:
             origin,
             on_infeasible=self._settings.on_infeasible,
             pool=self._host.pool,
+            clock=self._clock,
             stop_requested=self.stop_requested,
             log=self._log,
         )
@@ -410,6 +413,10 @@ class Training:
     @property
     def _job_id(self) -> str | None:
         return self._handle.job.id if self._handle.job is not None else None
+
+    def _keep_clock(self, origin: datetime) -> None:
+        if isinstance(self._clock, SystemClock):
+            self._clock.keep(self._store, origin)
 
     def _seconds_after(self, origin: datetime) -> float:
         return self._clock.now() - origin.timestamp()

@@ -190,9 +190,10 @@ class SimulatedTask:
 
     def next_training(self, on_drain: str = "leave") -> Training:
         """Return the training of a new process for the current try."""
-        deadline = {"deadline": Deadline.parse("40s"), "written": "40s"}
-        settings = Settings(**{**deadline, **self.settings})
-        return Training(settings, self.host(), on_drain=on_drain, clock=self.clock)
+        return Training(self.make_settings(), self.host(), on_drain=on_drain, clock=self.clock)
+
+    def make_settings(self) -> Settings:
+        return Settings(**{"deadline": Deadline.parse("40s"), "written": "40s", **self.settings})
 
     def clear(self) -> None:
         """Clear the task, as a user can do in the UI."""

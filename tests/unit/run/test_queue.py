@@ -14,6 +14,7 @@ from paceline.errors import DeadlineInfeasibleError, TaskStoppedError
 from paceline.run import MemoryState
 from paceline.run import _queue as queue_module
 from paceline.run._queue import Queue
+from paceline.run.clock import SystemClock
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ def make_queue(monkeypatch):
         controller = DeadlineController(Limits(0.1, 2.0), 60.0)
         options = {"pool": "training_pool", "stop_requested": stop, "log": logging.getLogger("test")}
         began = datetime.now(timezone.utc) - timedelta(seconds=waited_s)
-        made = Queue(store, controller, past, began, on_infeasible=on_infeasible, **options)
+        made = Queue(store, controller, past, began, on_infeasible=on_infeasible, clock=SystemClock(), **options)
         made.samples, made.store, made.stop = samples, store, stop  # the tests read these attributes
         return made
 

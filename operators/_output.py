@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterable
 from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from paceline.runtime.temporary import TemporaryFolder
 
 from .values import is_local, storage_path
 
@@ -43,13 +44,13 @@ def collect_output(job: Job, destination: str, previous: Iterable[str] = ()) -> 
     if is_local(place):
         names = job.collect(Path(place.path))
     else:
-        with tempfile.TemporaryDirectory(prefix="paceline-") as scratch:
-            output = Path(scratch) / "output"
+        with TemporaryFolder() as scratch:
+            output = scratch / "output"
             names = job.collect(output)
             for number, name in enumerate(names):
                 _remove(place / name)
                 # `copy` would interpret "[", "*" and "?" in the name of its source as a pattern.
-                source = (output / name).rename(Path(scratch) / str(number))
+                source = (output / name).rename(scratch / str(number))
                 storage_path(str(source)).copy(place / name, recursive=True)
     for name in previous:
         # Users can edit the stored names, so skip names that lead outside the destination.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -20,6 +19,7 @@ from paceline.run.lease import JobLease
 from paceline.run.outcome import describe_failure
 from paceline.run.reading import ProgressReader
 from paceline.runtime.checks import check_devices
+from paceline.runtime.temporary import TemporaryFolder
 
 from ._improvement import ResampleCollector, describe_interval, scores_in, summarise
 from ._job import JobOperator
@@ -223,8 +223,7 @@ the first a letter or digit
         runtime = self.make_runtime()
         key = self._registration_key(context, trained)
         champion = self._find_champion(registry, key)
-        with tempfile.TemporaryDirectory(prefix="paceline-") as folder:
-            scratch = Path(folder)
+        with TemporaryFolder() as scratch:
             new, resamples = self._score(context, runtime, "challenger", self.challenger, scratch)
             old: dict[str, float] | None = None
             improvements: dict[str, Any] | None = None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta, timezone
@@ -17,6 +16,7 @@ from paceline.errors import InvalidInputError, PacelineError, RuntimeUnavailable
 from paceline.extras import require
 from paceline.fleet import BackgroundApp, Fleet, Machine
 from paceline.fleet.rendezvous import check_rendezvous
+from paceline.runtime.temporary import TemporaryFolder
 
 from ._engine import engine_client, gpus_of_engine
 from ._identity import job_labels
@@ -136,8 +136,8 @@ class ProfileOperator(JobOperator):
             from paceline.profiles.store import ProfileStore
 
             self.read_templates(context)
-            with tempfile.TemporaryDirectory() as scratch:
-                training = self._training_spec(Path(scratch))
+            with TemporaryFolder() as scratch:
+                training = self._training_spec(scratch)
                 store = ProfileStore(storage_path(self.profiles))
                 stale, kept = self._check_profiles(store, training)
                 for kind, reason in stale.items():

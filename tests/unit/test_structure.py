@@ -41,10 +41,10 @@ EXPORTS = {
     ),
     "paceline.arbiter": "Arbiter DeviceRequest Grant",
     "paceline.contract": (
-        "ALERTS CEILING CONTAINER CONTROLLER DEADLINE DRIFT_XCOM EVALUATION_XCOM HISTORY OUTPUT PACE PROMOTION_XCOM "
-        "RESULT SCHEDULE_XCOM AlertKind Ceiling CollectedOutput ControllerState Deadline JobRecord Outcome PaceSample "
-        "Remaining Reported RunEvent RunTotals SentAlerts State StoredDeadline StoredHistory StoredResult "
-        "TrainingResult finite"
+        "ALERTS CEILING CLOCK CONTAINER CONTROLLER DEADLINE DRIFT_XCOM EVALUATION_XCOM HISTORY OUTPUT PACE "
+        "PROMOTION_XCOM RESULT SCHEDULE_XCOM AlertKind Ceiling CollectedOutput ControllerState Deadline JobRecord "
+        "Outcome PaceSample Remaining Reported RunEvent RunTotals SentAlerts State StoredClock StoredDeadline "
+        "StoredHistory StoredResult TrainingResult finite storable_deadline"
     ),
     "paceline.control": (
         "BudgetController CONTROLLERS CPU_QUANTUM Controller DeadlineController Decision GPU_QUANTUM Gains Limits "

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from paceline.airflow._folders import report_folders
 from paceline.airflow.engine_connection import default_engine
 from paceline.contract import CONTAINER, PACE, Deadline, JobRecord, PaceSample
 from paceline.errors import InvalidInputError, JobLostError, PacelineError
@@ -128,6 +129,7 @@ def _parse_time(text: str) -> datetime | None:
 
 
 def _run_clean(options: argparse.Namespace, api: AirflowApi) -> int:
+    report_folders(remove=options.remove)
     jobs = sorted(find_jobs(api, _available_runtimes(options.engine)), key=lambda job: (job.owner, job.id))
     rows = [_HEADINGS, *map(_table_row, jobs)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +17,7 @@ from paceline.elastic.team import TeamJob, TeamMember
 from paceline.errors import JobLostError, PacelineError
 from paceline.runtime import Job, JobSpec
 from paceline.runtime.checks import check_labels
+from paceline.runtime.temporary import TemporaryFolder
 from paceline.train.job import EXIT_TERMINATED
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class TeamRuntime:
     ) -> None:
         self._containers, self._training, self._options = containers, training, options or Options()
         self._decider = decider or self._create_scaling
-        self._files: tempfile.TemporaryDirectory[str] | None = None
+        self._files: TemporaryFolder | None = None
         self._job_spec: JobSpec | None = None
 
     def capacity(self) -> float:
@@ -168,13 +168,13 @@ class TeamRuntime:
     def _single_job_spec(self) -> JobSpec:
         """Return the specification of the single job; fetch its inputs once, for all nodes that join later."""
         if self._job_spec is None:
-            self._files = tempfile.TemporaryDirectory(prefix="paceline-")  # deleted with this object
-            self._job_spec = self._training(Path(self._files.name))
+            self._files = TemporaryFolder()  # deleted with this object
+            self._job_spec = self._training(self._files.path)
         return self._job_spec
 
     def _start_node(self, training: JobSpec, name: str, cores: float, earlier: Job | None = None) -> Job:
-        with tempfile.TemporaryDirectory(prefix="paceline-") as scratch:
-            spec = node_spec(training, name, cores, write_plan(Path(scratch), self._options.max_workers))
+        with TemporaryFolder() as scratch:
+            spec = node_spec(training, name, cores, write_plan(scratch, self._options.max_workers))
             return self._containers.start(spec) if earlier is None else self._containers.replace(earlier, spec)
 
     def _create_scaling(self, budget: float, configuration: TeamConfiguration | None) -> Decider:

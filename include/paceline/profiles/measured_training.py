@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import secrets
-import tempfile
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -20,6 +19,7 @@ from paceline.profiles._worker_job import WorkerJob
 from paceline.profiles.neighbours import LONGEST_LIFE_S
 from paceline.runtime import DockerRuntime, JobSpec
 from paceline.runtime.docker_job import DockerJob
+from paceline.runtime.temporary import TemporaryFolder
 from paceline.train.job import ENV_EPOCHS
 from paceline.train.parameter_server.plan import PLAN, SERVER_COMMAND
 from paceline.train.progress import Progress, parse_line
@@ -99,8 +99,8 @@ class MeasuredTraining:
         is_open = any(self._machines[name].engine != self._server_machine.engine for name in plan)
         network = f"{self._name}-{uuid.uuid4().hex[:6]}"
         rendezvous = Rendezvous(network, self._server_machine, open=is_open, secret=secrets.token_hex())
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder) / PLAN
+        with TemporaryFolder() as folder:
+            file = folder / PLAN
             file.write_text(json.dumps({"workers": plan}))
             command = [*SERVER_COMMAND, *_STUCK_OPTION, *(["--fixed-shards"] if fixed_shards else [])]
             spec = self._job_spec(self._server_machine, command, files={file.name: file})

@@ -7,12 +7,10 @@ the controller's state (``controller``) and the result (``result``) to the next 
 from __future__ import annotations
 
 import math
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 from paceline.contract import (
@@ -49,6 +47,7 @@ from paceline.run.clock import Clock, SystemClock
 from paceline.run.host import Host
 from paceline.run.settings import Settings
 from paceline.runtime import Job
+from paceline.runtime.temporary import TemporaryFolder
 
 _KILL_GRACE_S = 1.0  # Airflow kills a task 5 s after SIGTERM
 _MAIN_THREAD_S = 2.5  # after this time, another thread ends the try, because the main thread hangs in a call
@@ -241,8 +240,8 @@ class Training:
             self._check_deadline_not_passed(controller.deadline_s, self._seconds_after(origin))
         granted = self._wait_for_devices(controller, origin, past) if settings.shared else None
         devices = controller.limits.quantize(controller.start(self._seconds_after(origin)), granted)
-        with tempfile.TemporaryDirectory(prefix="paceline-") as scratch:
-            spec = self._host.spec(Path(scratch), devices)
+        with TemporaryFolder() as scratch:
+            spec = self._host.spec(scratch, devices)
             runtime.check(spec)
             started_s = self._seconds_after(origin)
             job = handle.attach(runtime.start(spec) if is_new else earlier.restart(runtime, spec))

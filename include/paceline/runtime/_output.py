@@ -9,13 +9,13 @@ import errno
 import logging
 import os
 import shutil
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
 from paceline.errors import TrainingFailedError
+from paceline.runtime.temporary import TemporaryFolder
 
 log = logging.getLogger(__name__)
 
@@ -250,8 +250,8 @@ def collect_output(destination: Path, add_entries: Callable[[OutputCollector], N
         See ``OutputCollector``.
     """
     destination.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".paceline-", dir=destination) as folder:
-        collector = OutputCollector(Path(folder), max_bytes)
+    with TemporaryFolder(destination) as folder:
+        collector = OutputCollector(folder, max_bytes)
         try:
             add_entries(collector)
             collector.finish()
@@ -259,9 +259,9 @@ def collect_output(destination: Path, add_entries: Callable[[OutputCollector], N
             if error.errno == errno.ENAMETOOLONG:  # ``destination`` may have a longer path than the job's folder
                 raise TrainingFailedError("output: a path is longer than this machine allows") from error
             raise
-        names = sorted(child.name for child in Path(folder).iterdir())
+        names = sorted(child.name for child in folder.iterdir())
         for name in names:
-            child, target = Path(folder) / name, destination / name
+            child, target = folder / name, destination / name
             if target.is_dir() and not target.is_symlink():
                 shutil.rmtree(target)
             elif child.is_dir():

@@ -17,6 +17,7 @@ from paceline.registry import ModelVersion, Registry
 from paceline.registry.manifest import check_name
 from paceline.run.lease import JobLease
 from paceline.run.outcome import describe_failure
+from paceline.run.output import Output
 from paceline.run.reading import ProgressReader
 from paceline.runtime.checks import check_devices
 from paceline.runtime.temporary import TemporaryFolder
@@ -42,8 +43,6 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from paceline.runtime import Job, Runtime
-
-_LAST_LINES = 20
 
 
 def _nonempty_mapping(field: str, value: object) -> dict[str, Any]:
@@ -299,14 +298,8 @@ the first a letter or digit
 
     def _read_scores(self, job: Job, role: str, resamples: ResampleCollector) -> dict[str, float]:
         scores: dict[str, float] = {}
-        lines: list[str] = []
-
-        def log_line(line: str) -> None:
-            self.log.info("[%s] %s", role, line)
-            lines.append(line)
-            del lines[:-_LAST_LINES]
-
-        reader = ProgressReader(log_line, lambda line, reason: self.log.warning("[%s] %s (%s)", role, line, reason))
+        output = Output(self.log, f"[{role}] ")
+        reader = ProgressReader(output.add, lambda line, reason: output.warn(f"{line} ({reason})"))
         ended, lease = False, JobLease(job, self.lease_s)
         while not ended:
             lease.keep(time.monotonic())
@@ -314,7 +307,8 @@ the first a letter or digit
             for progress in reader.feed(job.read_lines(), now_s=0.0):
                 scores.update(scores_in(progress))
                 resamples.add(progress)
-        failure = describe_failure(job.status(), lines)
+            output.flush(ended=ended)
+        failure = describe_failure(job.status(), output.last)
         if failure:
             raise TrainingFailedError(f"scoring the {role}: {failure}")
         return scores

@@ -24,7 +24,6 @@ from paceline.run._history import History
 from paceline.run._journal import Journal
 from paceline.run._live import Exchange
 from paceline.run._outage import Outage
-from paceline.run._output import Output
 from paceline.run._pauses import Pauses
 from paceline.run._preemption import Preemption
 from paceline.run._publishing import Publisher
@@ -36,6 +35,7 @@ from paceline.run.clock import Clock, SystemClock
 from paceline.run.feasibility import InfeasiblePolicy
 from paceline.run.lease import JobLease
 from paceline.run.outcome import describe_failure, describe_missing_progress, error_pct, measurements
+from paceline.run.output import Output
 from paceline.run.reading import JobPosition, ProgressReader
 from paceline.runtime import Job, JobStatus
 
@@ -368,7 +368,7 @@ class PaceLoop:
         )
 
     def _log_malformed(self, line: str, reason: str) -> None:
-        self._log.warning("Progress line skipped (%s): %.200s", reason, line)
+        self._output.warn(f"Progress line skipped ({reason}): {line:.200s}")
 
     def _wait_for_step(self, timeout_s: float) -> JobStatus | None:
         """Wait for the next step; return the status of a job that has ended, else ``None``."""
@@ -396,7 +396,7 @@ class PaceLoop:
             raise TaskStoppedError("the task was stopped")
 
     def _finish(self, status: JobStatus) -> Outcome:
-        self._output.flush(all_lines=True)
+        self._output.flush(ended=True)
         newest = self._reader.newest
         deadline_s = self._controller.deadline_s
         finished_s = self._ended_s(status.finished_s) if status.finished_s else self._now()

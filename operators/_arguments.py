@@ -15,6 +15,8 @@ from paceline.runtime.checks import check_devices
 from .values import NOTHING, is_template, number, one_of, optional_number, optional_path_or_url
 
 if TYPE_CHECKING:
+    from airflow.sdk import Context
+
     from paceline.elastic import Options
 
 OBJECTIVES = ("deadline", "throughput")

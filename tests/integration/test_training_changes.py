@@ -25,6 +25,7 @@ pytestmark = [pytest.mark.airflow, pytest.mark.docker, pytest.mark.timeout(1200)
 GATED = Path(__file__).parent / "training" / "gated.py"
 DAGS = """
 import threading
+import time
 from datetime import timedelta
 
 from airflow.sdk import DAG
@@ -39,10 +40,20 @@ class Unanswered(DeadlineTrainingOperator):
         return super().execute(context)
 
 
+class WrongClock(DeadlineTrainingOperator):
+    \"\"\"A task whose worker's clock is ten days ahead.\"\"\"
+
+    def execute(self, context):
+        now = time.time
+        time.time = lambda: now() + 864_000
+        return super().execute(context)
+
+
 for name, operator, options in [
     ("changes", DeadlineTrainingOperator, {"environment": {"TRY": "{{ ti.try_number }}"}}),
     ("changes_unanswered", Unanswered, {}),
     ("changes_short", DeadlineTrainingOperator, {"retries": 0}),
+    ("changes_clock", WrongClock, {}),
 ]:
     with DAG(name, schedule=None, params={"script": "", "argument": ""}):
         operator(
@@ -143,6 +154,15 @@ def test_job_that_ends_at_once_runs_once(start):
     assert task.airflow.wait(task.dag_id, task.run_id, LONG_S) == "success", task.log()
     assert len(re.findall(r"\bbatch\b", task.log())) == 2
     assert "Restarting the job" not in task.log()
+
+
+def test_wrong_clock_of_the_worker_does_not_count_as_elapsed_time(start, docker_client):
+    task = start(GATED.read_text(), "changes_clock")
+    task.wait_until(lambda pace: pace["state"] == "starting")
+    open_gates(docker_client, task.container, "begin", "go")
+    assert task.airflow.wait(task.dag_id, task.run_id, LONG_S) == "success", task.log()
+    assert 0 < task.result()["finished_s"] < 864_000
+    assert "This machine's clock differs from the API server's by +864" in task.log()
 
 
 def test_cleared_task_trains_with_the_fixed_script(start, docker_client, tmp_path):

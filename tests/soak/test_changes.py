@@ -14,6 +14,7 @@ from tests.integration.test_training_changes import (
     test_job_is_found_without_the_live_state,
     test_job_that_ends_at_once_runs_once,
     test_marked_task_leaves_a_short_lease_if_airflow_does_not_answer,
+    test_wrong_clock_of_the_worker_does_not_count_as_elapsed_time,
 )
 from tests.integration.training import gates
 
@@ -27,6 +28,7 @@ __all__ = [
     "test_job_is_found_without_the_live_state",
     "test_job_that_ends_at_once_runs_once",
     "test_marked_task_leaves_a_short_lease_if_airflow_does_not_answer",
+    "test_wrong_clock_of_the_worker_does_not_count_as_elapsed_time",
 ]
 pytestmark = changes.pytestmark
 

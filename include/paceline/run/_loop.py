@@ -389,6 +389,8 @@ class PaceLoop:
             return None
         self._raise_if_stopped()  # the stop request may have ended the job
         self._outage.record_answer()
+        if status.stopped and self._is_training_done():
+            return replace(status, stopped=False)  # the stop came after the last batch
         return status
 
     def _raise_if_stopped(self) -> None:

@@ -93,10 +93,13 @@ class Outage:
             self._journal.event(now_s, "engine_responding", "The engine is responding again after %.0f s", away_s)
 
     def restart_after(self, status: JobStatus) -> bool:
-        """If an outage ended the job, restart the job from its checkpoint; return whether control continues."""
-        if status.state != "exited" or status.exit_code == 0:
+        """If an outage ended the job, restart the job from its checkpoint; return whether control continues.
+
+        The same applies to a job that was stopped, for example because no process renewed its lease in the outage.
+        """
+        if status.state != "exited" or (status.exit_code == 0 and not status.stopped):
             return False
-        if not self._occurred and not self._is_engine_shutting_down(status):
+        if not (self._occurred or status.stopped or self._is_engine_shutting_down(status)):
             return False
         if self.active:
             return True  # restart the job once the engine is back
@@ -109,7 +112,7 @@ class Outage:
             return True
         self._occurred = False
         self.restarts += 1
-        message = "The engine stopped the job (exit code %s): restarting it from its checkpoint"
+        message = "The job was stopped (exit code %s), not by its code: restarting it from its checkpoint"
         self._journal.event(self._now(), "restarted", message, status.exit_code, level=logging.WARNING)
         return True
 

@@ -20,11 +20,13 @@ def error_pct(finished_s: float, deadline_s: float) -> float:
 
 
 def describe_failure(status: JobStatus, last_lines: Iterable[str]) -> str | None:
-    """Return a description of the failure of an ended job; ``None`` after exit code 0."""
+    """Return a description of the failure of an ended job; ``None`` after exit code 0 of a job that was not stopped."""
     if status.state == "gone":
         return "the job was removed while it ran" + (f" ({status.reason})" if status.reason else "")
-    if status.exit_code == 0:
+    if status.exit_code == 0 and not status.stopped:
         return None
+    if status.exit_code == 0:
+        return "the job was stopped, because its lease ended or another process stopped it"
     reason = f"exit code {status.exit_code}" + (f", {status.reason}" if status.reason else "")
     return f"script: ended with {reason}, expected exit code 0. Its last lines:\n" + ("\n".join(last_lines) or "(none)")
 

@@ -117,6 +117,29 @@ def test_job_stopped_by_an_engine_outage_is_restarted(make_job, run, caplog, awa
     assert "Training resumes at" in caplog.text
 
 
+@pytest.mark.parametrize("exit_code", [0, 143])
+def test_job_whose_lease_ended_is_restarted(make_job, run, exit_code):
+    """The worker may have been cut off from the engine, without which it can renew no lease."""
+    job = make_job(core_s=20)
+
+    def end_lease() -> None:
+        job.stopped += 1
+        job.kill(exit_code)
+
+    job.actions = [(8.0, end_lease)]
+    outcome, exchange = run(job, 60)
+    assert (outcome.restarts, job.restarted) == (1, 1)
+    assert exchange.samples[-1]["progress_pct"] == 100.0
+
+
+def test_job_stopped_again_and_again_fails_the_run(make_job, run):
+    job = make_job(core_s=200)
+    job.stop_again = lambda: (setattr(job, "stopped", job.stopped + 1), job.kill(0))
+    job.actions = [(5.0 * number, job.stop_again) for number in range(1, 6)]
+    with pytest.raises(TrainingFailedError, match="the job was stopped, because its lease ended or another process"):
+        run(job, 600)
+
+
 def test_job_killed_after_surviving_an_outage_is_not_restarted(make_job, run, monkeypatch):
     job = make_job(core_s=60)
     monkeypatch.setattr(job, "usage", lambda: Usage(0.0, 0, measured_s=job.elapsed_s))

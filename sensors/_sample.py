@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from paceline.drift.malformed import check_order
 from paceline.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -113,11 +114,17 @@ class Newest:
             names = ", ".join(map(str, part.columns[:20]))
             accepted = f"a column of the {self._field} window (the columns are {names})"
             raise InvalidInputError("window_column", self.column, accepted)
+        check_order(part[self.column], self._field)
         values = part[self.column].dropna()
         if values.dtype == "category":  # categories have no order
             values = values.astype(values.cat.categories.dtype)
-        if len(values) and (self._value is None or values.max() > self._value):
-            self._value = values.max()
+        newest = values.max() if len(values) else None
+        try:
+            if newest is not None and (self._value is None or newest > self._value):
+                self._value = newest
+        except TypeError as error:
+            accepted = f"values like {self._value!r}, an earlier value of the {self._field} window"
+            raise InvalidInputError(self.column, newest, accepted) from error
 
     def reset(self) -> None:
         """Forget all rows."""

@@ -30,11 +30,19 @@ class InvalidInputError(PacelineError, ValueError):
         self.field = field
         self.value = value
         self.accepted = accepted
-        super().__init__(f"{field}: got {value!r}, expected {accepted}")
+        super().__init__(f"{field}: got {describe_value(value)}, expected {accepted}")
 
     def __reduce__(self) -> tuple[type[InvalidInputError], tuple[str, object, str]]:
         # Airflow pickles exceptions. By default, unpickling would pass only the message to the constructor.
         return type(self), (self.field, self.value, self.accepted)
+
+
+def describe_value(value: object) -> str:
+    """Return ``repr(value)``, or the type of a value for which ``repr`` fails."""
+    try:
+        return repr(value)
+    except Exception:  # Python does not convert integers of more than 4,300 digits to text
+        return f"a value of type {type(value).__name__}"
 
 
 class BadDataError(PacelineError):

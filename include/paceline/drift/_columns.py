@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from paceline.drift._quality_settings import ProblemKind
 from paceline.drift._vectors import count_dimensions, is_array, is_array_text
-from paceline.errors import InvalidInputError
+from paceline.errors import InvalidInputError, describe_value
 
 if TYPE_CHECKING:
     import numpy as np
@@ -146,7 +146,7 @@ def _choose_column(
 
 
 def _show(value: object) -> str:
-    return shorten(repr(value.tolist() if hasattr(value, "tolist") else value))
+    return shorten(describe_value(value.tolist() if hasattr(value, "tolist") else value))
 
 
 def shorten(text: str) -> str:
@@ -244,7 +244,12 @@ def to_numbers(series: pd.Series[Any], window: str) -> NDArray[np.float64]:
     """
     import numpy as np
 
-    values = series.dropna().to_numpy(dtype=float)
+    try:
+        values = series.dropna().to_numpy(dtype=float)
+    except OverflowError:
+        huge = next(value for value in series.dropna() if abs(value) > _MAX_NUMBER)
+        accepted = f"numbers between {-_MAX_NUMBER:g} and {_MAX_NUMBER:g} or missing values in the {window} window"
+        raise InvalidInputError(str(series.name), huge, accepted) from None
     infinite = np.abs(values) > _MAX_NUMBER
     if infinite.any():
         raise InvalidInputError(

@@ -18,6 +18,7 @@ from paceline.drift._performance import PerformanceEstimate
 from paceline.drift._report import ConceptDrift, DriftReport, FeatureDrift, JointDrift, Verdict
 from paceline.drift._settings import DriftSettings
 from paceline.drift.concept import detect_concept_drift
+from paceline.drift.malformed import check_values
 from paceline.drift.prediction_errors import compute_errors
 from paceline.drift.quality import (
     describe_severe,
@@ -105,6 +106,8 @@ def compare(
     reference, current = check_window("reference", reference), check_window("current", current)
     if not len(reference):
         raise InvalidInputError("reference", "0 rows", f"at least {settings.minimum_samples} rows (minimum_samples)")
+    for window, frame in (("reference", reference), ("current", current)):
+        check_values(frame, window, time, (prediction, actual))
 
     excluded = {name for name in (prediction, actual, time) if name is not None}
     notes: list[str] = []

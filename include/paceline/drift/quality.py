@@ -17,6 +17,7 @@ from paceline.drift._quality_settings import KINDS, ProblemKind, QualitySettings
 from paceline.drift._report import FeatureDrift, QualityProblem
 from paceline.drift._settings import DriftSettings
 from paceline.drift._statistics import missing_test
+from paceline.drift.malformed import check_order
 from paceline.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -72,14 +73,16 @@ def find_stale_rows(
     values = current[time].dropna()
     if not len(values):
         return [_problem("stale", time, "no row has a time, so the age of the data is unknown", settings)]
+    check_order(values, "current")
     try:
         if pd.api.types.is_numeric_dtype(values.dtype):
             raise ValueError("numbers")
         times = pd.to_datetime(values, utc=True, format="ISO8601" if values.dtype.kind not in "Mm" else None)
     except (ValueError, TypeError) as error:
-        raise InvalidInputError(
-            time, values.iloc[-1:].tolist()[0], "dates or times (ISO 8601 if they are text), because max_age_s is set"
-        ) from error
+        unread = values[pd.to_datetime(values, utc=True, format="ISO8601", errors="coerce").isna()]
+        odd = (unread if len(unread) else values).iloc[:1].tolist()[0]
+        accepted = "dates or times (ISO 8601 if they are text), because max_age_s is set"
+        raise InvalidInputError(time, odd, accepted) from error
     now = now or datetime.now(timezone.utc)
     newest = times[times <= now].max()
     if pd.isna(newest):

@@ -96,6 +96,7 @@ def test_malformed_value_gives_a_report_or_an_error_that_names_its_column(column
         ("late", np.array([1.0, 2.0]), r"late: got array\(\[1., 2.\]\), expected numbers, text or true/false"),
         ("predicted", "\ud800", r"predicted: got '\\ud800', expected text that UTF-8 can represent"),
     ],
+    ids=["text", "time with a zone", "number", "number beyond float", "signalling NaN", "array", "surrogate"],
 )
 def test_error_names_the_column_and_the_malformed_value(column, value, message):
     with pytest.raises(InvalidInputError, match=message):

@@ -52,7 +52,7 @@ class PacelineCallback:
         server.
     ValueError
         When training starts: with a boosting type other than ``gbdt``, several machines, penalties for the first use of
-        a feature, initial scores, or ``keep_training_booster``.
+        a feature, initial scores, positions of a ranking, or ``keep_training_booster``.
 
     Examples
     --------
@@ -135,6 +135,9 @@ class PacelineCallback:
 
     def _start(self, booster: Any, params: dict[str, Any]) -> None:
         assert self._steps is not None
+        if booster.train_set.get_field("position") is not None:  # also from a file next to the data's
+            accepted = "none: LightGBM does not save the position bias that lambdarank has estimated"
+            raise bad_value("position", "the positions of a ranking", accepted)
         self._booster = booster
         aliases = ("num_threads", "num_thread", "nthread", "nthreads", "n_jobs")
         count = next((params[key] for key in aliases if (params.get(key) or 0) > 0), usable_cores())

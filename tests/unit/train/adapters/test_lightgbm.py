@@ -143,6 +143,13 @@ def test_cross_validation_is_rejected():
         ),
         ({"params": {"num_machines": 2}}, "num_machines: got 'several machines', expected 1"),
         ({"data": lightgbm.Dataset(*DATA, init_score=DATA[1])}, "init_score: got 'initial scores', expected none"),
+        (
+            {
+                "params": {"objective": "lambdarank"},
+                "data": lightgbm.Dataset(DATA[0], DATA[1] > 40, group=[30] * 3, position=np.tile(np.arange(30), 3)),
+            },
+            "position: got 'the positions of a ranking', expected none",
+        ),
         ({"keep_training_booster": True}, "keep_training_booster: got True, expected False"),
     ],
 )

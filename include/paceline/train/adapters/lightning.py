@@ -10,6 +10,8 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from paceline.train._values import bad_value
 from paceline.train.saving import data
 from paceline.train.saving.store import check_loadable
 
+from . import _lightning_state
 from ._steps import Steps
 
 try:
@@ -44,7 +47,8 @@ class PacelineCallback(Callback):
     Raises
     ------
     ValueError
-        In ``fit``, if the number of steps is unknown or there are several processes.
+        In ``fit``, if the number of steps is unknown, if there are several processes, or for a callback that Lightning
+        could not resume.
 
     Examples
     --------
@@ -62,7 +66,10 @@ class PacelineCallback(Callback):
         self._seen = self._total = 0
         self._loaders: list[Any] = []
         self._started = self._saving = self._step_ended = self._counts_batches = False
-        self._epoch_started = self._epoch_ended = False
+        self._epoch_ended = False
+        self._stepped: int | None = None  # Lightning's count of batches with an optimizer step, for its loggers
+        self._created_groups: list[list[dict[str, Any]]] = []  # parameter groups of each new optimizer
+        self._first = _First(self)
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Restore the newest checkpoint."""
@@ -71,13 +78,17 @@ class PacelineCallback(Callback):
         if trainer.world_size > 1:
             raise bad_value("devices", f"{trainer.world_size} processes", "one process, as with Trainer(devices=1)")
         self._started = self._step_ended = False
-        self._loaded = None
+        self._loaded = self._steps = None
+        if _lightning_state.is_tuning(trainer.callbacks):
+            return
+        _lightning_state.check_callbacks(trainer.callbacks)
         self._steps = Steps(lambda folder: self._save(trainer, folder), path=self._path, every_s=self._every_s)
         if self._steps.restored is not None:
             # Lightning restores the file that its connector has loaded, even without fit(ckpt_path=...).
             trainer._checkpoint_connector.resume_start(self._steps.restored / _FILE, weights_only=True)
-        # Run after the other callbacks, so that a checkpoint contains their changes at the end of a step.
-        trainer.callbacks = [*(one for one in trainer.callbacks if one is not self), self]
+            trainer.num_sanity_val_steps = 0  # its hooks could change the restored state
+        others = (one for one in trainer.callbacks if one not in (self, self._first))
+        trainer.callbacks = [self._first, *others, self]
 
     def _save(self, trainer: Any, folder: Path) -> None:
         self._saving = True
@@ -87,10 +98,14 @@ class PacelineCallback(Callback):
             self._saving = False
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
-        """Reject a state that could not be restored."""
+        """Add the state that Lightning does not save, and reject one that could not be restored."""
         if self._saving:
+            checkpoint["callbacks"][self.state_key] |= {
+                "stepped": trainer.fit_loop.epoch_loop._batches_that_stepped,
+                "training": _lightning_state.capture(trainer, pl_module),
+            }
             if self._epoch_ended:
-                _begin_epoch(checkpoint["loops"]["fit_loop"])
+                _lightning_state.begin_epoch(checkpoint["loops"]["fit_loop"])
             check_loadable("checkpoint", checkpoint)
 
     def state_dict(self) -> dict[str, Any]:
@@ -99,8 +114,14 @@ class PacelineCallback(Callback):
         return {"batch": self._batch, "epoch_start": self._epoch_start, "now": now}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Keep the state for ``on_train_start``."""
+        """Keep the state for the start of training."""
         self._loaded = state_dict
+
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+        """Restore the parameter groups, before Lightning restores the optimizers."""
+        self._created_groups = [[dict(group) for group in one.param_groups] for one in trainer.optimizers]
+        if self._loaded is not None and "training" in self._loaded:
+            _lightning_state.restore_groups(trainer, pl_module, self._loaded["training"])
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Start the loop and continue the epoch where the checkpoint was written."""
@@ -117,60 +138,83 @@ class PacelineCallback(Callback):
         self._loaders = list(trainer.fit_loop._combined_loader.flattened)
         if not steps.advance():  # training was stopped before a restart
             trainer.should_stop = True
-        loaded = self._loaded
-        if loaded is not None:
-            self._batch = loaded["batch"]
-            if self._batch:
-                self._call_epoch_start_hooks(trainer, pl_module)
-            self._rewind(loaded["epoch_start"] if self._batch else loaded["now"])
-        # Lightning has started the loaders' iterators already, with random numbers that no checkpoint contains.
-        self._start_epoch(trainer)
-        self._epoch_started = not self._batch
-        if loaded is not None and self._batch:
-            fetcher = trainer.fit_loop._data_fetcher
-            for _ in range(self._batch):
-                next(fetcher)
-            fetcher.fetched -= self._batch  # Lightning adds these batches itself
-            self._rewind(loaded["now"])
+        loaded = self._loaded or {}
+        self._batch = loaded.get("batch", 0)
+        self._stepped = loaded.get("stepped")
+        self._epoch_start = []
+        if self._batch:
+            self._call_epoch_start_hooks(trainer, pl_module)
+        # No hook of a callback runs right before an epoch's first batch is drawn, nor after the hooks of a batch.
+        loop = trainer.fit_loop.epoch_loop
+        for name in ("on_run_start", "on_advance_end"):
+            vars(loop).pop(name, None)  # of an earlier call of fit
+        loop.on_run_start = partial(self._start_epoch, trainer, loop.on_run_start)
+        loop.on_advance_end = partial(self._end_batch, trainer, loop.on_advance_end)
 
     def _call_epoch_start_hooks(self, trainer: Any, pl_module: Any) -> None:
         """Call the hooks that Lightning omits in a resumed epoch, because this process lacks the values that they set.
 
-        Callbacks that save a state restore it themselves, and calling their hook could change it twice.
+        Callbacks that save a state restore it themselves, and calling their hook could change it twice. The model and
+        the optimizers have been restored, so the hooks must not change them again.
         """
-        for callback in trainer.callbacks:
-            if callback is not self and not callback.state_dict():
-                callback.on_train_epoch_start(trainer, pl_module)
-        pl_module.on_train_epoch_start()
+        with _lightning_state.kept(trainer, pl_module, self._created_groups):
+            for callback in trainer.callbacks:
+                if callback not in (self, self._first) and not callback.state_dict():
+                    callback.on_train_epoch_start(trainer, pl_module)
+            pl_module.on_train_epoch_start()
 
-    def _start_epoch(self, trainer: Any) -> None:
+    def _start_epoch(self, trainer: Any, lightning: Callable[[Any], None], fetcher: Any) -> None:
+        """Start an epoch's loaders, in a resumed epoch at its next batch; keep the random states that determine it.
+
+        ``lightning`` is the method of Lightning's loop that this method replaces.
+        """
+        loaded, first = self._loaded, not self._epoch_start
+        if self._stepped is not None:  # Lightning may have added 1, depending on its version
+            trainer.fit_loop.epoch_loop._batches_that_stepped = self._stepped
+            self._stepped = None
+        if self._batch and loaded is not None:
+            self._rewind(loaded["epoch_start"])
         self._epoch_start = [data.snapshot(loader) for loader in self._loaders]
-        for loader in self._loaders:
-            data.set_epoch(loader, trainer.current_epoch)
-        iter(trainer.fit_loop._data_fetcher)
+        if first:  # Lightning has started the iterators already, with random numbers that no checkpoint contains
+            for loader in self._loaders:
+                data.set_epoch(loader, trainer.current_epoch)
+            iter(fetcher)
+        if self._batch and loaded is not None:
+            for _ in range(self._batch):
+                next(fetcher)
+            fetcher.fetched -= self._batch  # Lightning adds these batches itself
+            self._rewind(loaded["now"])
+        lightning(fetcher)
 
     def _rewind(self, states: list[dict[str, Any]]) -> None:
         for loader, state in zip(self._loaders, states, strict=True):
             data.rewind(loader, state)
 
-    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
-        """Begin the first step of the epoch, and keep the random states that determine the epoch's order.
+    def begin_epoch(self, trainer: Any, pl_module: Any) -> None:
+        """Begin the first step of the epoch, before the hooks of other callbacks.
 
         At the end of an epoch, early stopping and Lightning's own checkpoints run after this callback.
         """
-        if self._started and not self._epoch_started:
-            self._batch = 0
-            if self._step_ended:
-                self._epoch_ended = True
-                self._next_step(trainer)
-                self._epoch_ended = False
-            self._epoch_start = [data.snapshot(loader) for loader in self._loaders]
-        self._epoch_started = False
-
-    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        """Begin a step, if the previous hooks have not begun it."""
-        if self._step_ended:
+        if not self._started:
+            return
+        self._batch = 0
+        if self._loaded is not None:
+            self._rewind(self._loaded["now"])
+            self._restore(trainer, pl_module)
+        elif self._step_ended:
+            self._epoch_ended = True
             self._next_step(trainer)
+            self._epoch_ended = False
+
+    def begin_batch(self, trainer: Any, pl_module: Any) -> None:
+        """Restore the state in the first batch of a resumed epoch."""
+        if self._started and self._loaded is not None:
+            self._restore(trainer, pl_module)
+
+    def _restore(self, trainer: Any, pl_module: Any) -> None:
+        if self._loaded is not None and "training" in self._loaded:
+            _lightning_state.restore(trainer, pl_module, self._loaded["training"])
+        self._loaded = None
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """End a step, unless a validation or the end of the epoch follows."""
@@ -183,10 +227,20 @@ class PacelineCallback(Callback):
         if self._counts_batches or trainer.global_step > self._seen:
             self._seen = trainer.global_step
             self._step_ended = True
-            epoch_loop = trainer.fit_loop.epoch_loop
-            last = trainer.is_last_batch or self._batch == trainer.num_training_batches
-            if not last and not epoch_loop._should_check_val_fx(trainer.fit_loop._data_fetcher):
-                self._next_step(trainer)
+            if self._steps is not None and self._steps.stopping and self._steps.done + 1 < self._total:
+                trainer.should_stop = True
+
+    def _end_batch(self, trainer: Any, lightning: Callable[[Any], None], fetcher: Any) -> None:
+        """Begin the next step after all hooks of a batch and its validation, unless the end of the epoch follows.
+
+        ``lightning`` is the method of Lightning's loop that this method replaces.
+        """
+        if self._loaded is not None:  # Lightning repeats the end of the batch before the checkpoint
+            trainer.fit_loop.epoch_loop._skip_next_val = False
+            return
+        lightning(fetcher)
+        if self._step_ended and not (trainer.is_last_batch or self._batch == trainer.num_training_batches):
+            self._next_step(trainer)
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
         """Report the pause before the next period."""
@@ -194,11 +248,9 @@ class PacelineCallback(Callback):
             self._steps.pause()
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
-        """Report the metrics, and begin the next step within the epoch."""
+        """Report the metrics."""
         if self._started:
             _report_metrics(trainer)
-            if self._step_ended and not trainer.is_last_batch:
-                self._next_step(trainer)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Report the metrics."""
@@ -234,17 +286,17 @@ class PacelineCallback(Callback):
             self._steps.close()
 
 
-def _begin_epoch(progress: dict[str, Any]) -> None:
-    """Change the stored progress so that it describes the moment before the first hook of the epoch.
+class _First(Callback):
+    """Runs before the other callbacks, so that a checkpoint at the start of an epoch precedes their hooks."""
 
-    Lightning resumes exactly from the hooks in which its own checkpoints are written, and this is not one of them.
-    """
-    for count in progress["epoch_progress"].values():
-        count["ready"] = count["completed"]
-    batches = progress["epoch_loop.batch_progress"]
-    batches["current"] = dict.fromkeys(batches["current"], 0)
-    batches["is_last_batch"] = False
-    progress["epoch_loop.state_dict"]["_batches_that_stepped"] -= 1  # Lightning adds 1 again when it resumes
+    def __init__(self, callback: PacelineCallback) -> None:
+        self._callback = callback
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        self._callback.begin_epoch(trainer, pl_module)
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        self._callback.begin_batch(trainer, pl_module)
 
 
 def _replace_sigterm_handler() -> None:

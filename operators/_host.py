@@ -22,6 +22,7 @@ from ._identity import task_labels
 from ._objective import ObjectiveTask, runtime_for, team_of
 from ._output import collect_output, default_output_path
 from ._reporting import Callback, SampleReporter
+from ._restrictions import check_runtime
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -114,6 +115,10 @@ class TaskHost:
         if self._task.objective != "deadline":
             possible = [one for one in possible if one.name == "docker"]  # a team needs several containers
         return [runtime_for(self._task, one, self._context) for one in possible]
+
+    def check_runtime(self, runtime: Runtime) -> None:
+        """Raise InvalidInputError if an administrator has forbidden this runtime since the job started."""
+        check_runtime(runtime.name)
 
     def job_name(self) -> str:
         """Return the name of the task's job."""

@@ -271,15 +271,16 @@ class JobOperator(BaseOperator):
 
     def make_runtime(self) -> Runtime:
         """Return a runtime for a new job of this task."""
-        return self._runtime(self._choose_runtime() if self.runtime == "auto" else self.runtime)
+        name = self._choose_runtime() if self.runtime == "auto" else self.runtime
+        check_runtime(name)
+        return self._runtime(name)
 
     def possible_runtimes(self) -> list[Runtime]:
         """Return each runtime in which an earlier try may have started the job."""
-        both = [name for name in RUNTIMES if name != "auto" and is_allowed(name)]
-        return [self._runtime(name) for name in (both if self.runtime == "auto" else [self.runtime])]
+        names = [name for name in RUNTIMES if name != "auto"] if self.runtime == "auto" else [self.runtime]
+        return [self._runtime(name) for name in names]
 
     def _runtime(self, name: str) -> Runtime:
-        check_runtime(name)
         max_output = memory_bytes("disk_limit", self.disk_limit) or sys.maxsize
         if name == "docker":
             from paceline.runtime import DockerRuntime
@@ -302,7 +303,11 @@ class JobOperator(BaseOperator):
 
         needed_by = [field for field, default in _CONTAINER_DEFAULTS.items() if getattr(self, field) != default]
         if not is_allowed("docker"):
-            return "docker" if needed_by else "process"  # `make_runtime` rejects the container
+            if needed_by:
+                self.log.error("A container is needed by: %s", ", ".join(needed_by))
+                return "docker"  # which `make_runtime` rejects
+            self.log.warning("Running as a local process: [paceline] allowed_runtimes does not name 'docker'")
+            return "process"
         try:
             DockerRuntime(self._connect, pull=self.force_pull).check(
                 JobSpec(name="check", command=["python"], devices=0.1, image=self.image)

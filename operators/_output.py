@@ -24,7 +24,13 @@ def default_output_path(ti: Any) -> str:
     mapped = [str(ti.map_index)] if ti.map_index is not None and ti.map_index >= 0 else []
     parts = [ti.dag_id, ti.run_id, ti.task_id, *mapped]
     # If this folder's name were "paceline", Python could import the folder as the package.
-    return os.path.join(home, "paceline-data", "output", *(part.replace("/", "-") for part in parts))
+    return os.path.join(home, "paceline-data", "output", *map(_folder_name, parts))
+
+
+def _folder_name(part: str) -> str:
+    """Return a folder's name for an id, which may contain slashes or be ``..``."""
+    name = part.replace("/", "-")
+    return name if name.strip(".") else name.replace(".", "-")
 
 
 def collect_output(job: Job, destination: str, previous: Iterable[str] = ()) -> list[str]:

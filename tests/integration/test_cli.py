@@ -118,13 +118,18 @@ def test_orphaned_jobs_are_listed_and_removed(airflow, run_paceline, training_ta
     airflow.api("PATCH", f"/dags/{training_task.dag_id}/dagRuns/{training_task.run_id}", {"state": "failed"})
     until(lambda: mine not in {Path(job).name for job, _ in runtime.jobs()})
 
-    orphans = [Path(start_orphan(code)).name for code in ("pass", "import signal; signal.pause()")]
+    orphans = [Path(start_orphan(code)).name for code in ("raise SystemExit(1)", "import signal; signal.pause()")]
+    completed = Path(start_orphan()).name
+    until(lambda: "exited" in list_jobs()[completed])
     jobs_by_id = list_jobs()
+    assert jobs_by_id[completed].endswith("kept with its output or checkpoint: clear its task to continue")
     assert [jobs_by_id[orphan].endswith("its task has ended") for orphan in orphans] == [True, True]
     assert "running" in jobs_by_id[orphans[1]]
     assert jobs_by_id[others].endswith("this Airflow has no such run")
     assert {*orphans} <= {Path(job).name for job, _ in runtime.jobs()}, "only --remove removes jobs"
     list_jobs("--remove", "--unknown")  # the job of an unknown run has started only now
     assert {*orphans}.isdisjoint(list_jobs())
-    assert others in list_jobs()
+    assert {others, completed} <= {*list_jobs()}
+    list_jobs("--remove", "--kept")
+    assert completed not in list_jobs()
     runtime.reattach(str(runtime.root / others)).remove()

@@ -7,15 +7,27 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.integration.jobs import RESUMES, Harness, ProcessHarness, read_to_end, wait_for_line
+from tests.integration.jobs import (
+    RESUMES,
+    ContainerHarness,
+    Harness,
+    ProcessHarness,
+    fail_on_leftovers,
+    read_to_end,
+    wait_for_line,
+)
 
-from paceline.errors import JobLostError, RuntimeUnavailableError
-from paceline.runtime import Job, JobSpec
+from paceline.errors import InvalidInputError, JobLostError, RuntimeUnavailableError
+from paceline.runtime import DockerRuntime, Job, JobSpec
 from paceline.runtime.scratch import Scratch, read_json, write_json
+
+if TYPE_CHECKING:
+    import docker
 
 WAITS = "import signal\nprint('up', flush=True)\nsignal.pause()\n"
 LABELS = {"paceline.task": "train"}
@@ -198,15 +210,74 @@ def test_folder_outside_the_root_is_no_job(processes: ProcessHarness, tmp_path: 
     job = processes.runtime.start(spec_of(processes, WAITS))
     copy = tmp_path / "job"
     shutil.copytree(job.id, copy, ignore=shutil.ignore_patterns("tmp"))
-    (processes.runtime.root / "link").symlink_to(copy)
-    paths = [copy, f"{processes.runtime.root}/../{copy.name}", f"{processes.runtime.root}/link", "", "/", "a\0b"]
+    root = processes.runtime.root
+    (root / "link").symlink_to(copy)
+    for name in ("job.json", "state.json"):  # the folder above the root, in which other users may write
+        shutil.copy(copy / name, root.parent)
+    paths = [copy, f"{root}/../{copy.name}", f"{root}/link", f"{root}/..", root, "", ".", "/", "a\0b"]
     for path in map(str, paths):
         with pytest.raises(JobLostError, match="there is no job in"):
             processes.runtime.reattach(path)
     assert [path for path, _ in processes.runtime.jobs()] == [job.id]
-    (processes.runtime.root / "link").unlink()
+    (root / "link").unlink()
     job.remove()
     assert copy.exists()
+
+
+def test_root_that_another_user_can_change_is_rejected(tmp_path: Path) -> None:
+    """Another user may have created the default root, or a link in its place."""
+    target = tmp_path / "target"
+    target.mkdir()
+    (tmp_path / "link").symlink_to(target)
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    for name in ("link", "open"):
+        harness = ProcessHarness(tmp_path / name, "signal", tmp_path)
+        with pytest.raises(InvalidInputError, match="a folder, not a link, that this user owns and only this user can"):
+            harness.runtime.start(spec_of(harness, WAITS))
+
+
+HIDES_ITS_END = """
+import os, pathlib
+own = pathlib.Path("/paceline/state/own/ended")
+own.mkdir()
+with open(own / "large", "wb") as file: file.truncate(3 * 2**30)
+"""
+
+
+@pytest.mark.docker
+def test_worker_reads_only_a_small_file_of_the_job(
+    docker_client: docker.APIClient, docker_host: str, trainer_image: str, tmp_path: Path, monkeypatch: Any
+) -> None:
+    harness = ContainerHarness(docker_client, docker_host, trainer_image, tmp_path)
+    with fail_on_leftovers(harness):
+        job = harness.runtime.start(spec_of(harness, HIDES_ITS_END, lease_s=9e4))
+        assert job.wait(60)
+        read = 0
+        get_archive = docker_client.get_archive
+
+        def count(*arguments: Any) -> Any:
+            chunks, details = get_archive(*arguments)
+
+            def counted() -> Iterator[bytes]:
+                nonlocal read
+                for chunk in chunks:
+                    read += len(chunk)
+                    yield chunk
+
+            return counted(), details
+
+        monkeypatch.setattr(docker_client, "get_archive", count)
+        assert (job.status().exit_code, job.status().stopped) == (0, False)
+        assert read < 2**20
+        job.remove()
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize("job_id", ["", ".", "..", "../images", "../images/paceline-trainer:latest", "x", "ab" * 40])
+def test_stored_id_that_is_no_container_is_no_job(docker_client: docker.APIClient, job_id: str) -> None:
+    with pytest.raises(JobLostError, match="is no id of a container"):
+        DockerRuntime(docker_client).reattach(job_id, LABELS)
 
 
 def test_forged_cgroup_of_a_job_is_not_removed(processes: ProcessHarness, tmp_path: Path) -> None:

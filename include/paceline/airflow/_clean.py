@@ -1,8 +1,8 @@
 """``paceline clean``: list and remove orphaned jobs on an engine and on this machine.
 
 When a task ends, the worker process removes the task's job. The job is orphaned if the worker process dies first, if
-Airflow does not tell it that the task has ended, or if the output cannot be collected. In the last case, the job has
-ended, and the task's state store still contains its record.
+Airflow does not tell it that the task has ended, or if the output cannot be collected. A job that has completed its
+training, or was stopped after a checkpoint, is kept: a cleared task would use it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from paceline.airflow._folders import report_folders
 from paceline.airflow.engine_connection import default_engine
-from paceline.contract import CONTAINER, PACE, Deadline, JobRecord, PaceSample
+from paceline.contract import PACE, Deadline, PaceSample
 from paceline.errors import InvalidInputError, JobLostError, PacelineError
 
 if TYPE_CHECKING:
@@ -27,11 +27,10 @@ Owner = Literal["task", "kept", "none", "unknown"]
 _HEADINGS = ("JOB", "STATE", "DAG", "RUN", "TASK", "UPDATED", "")
 _OWNER_TEXT: dict[Owner, str] = {
     "task": "its task has not ended",
-    "kept": "kept: clear its task to collect its output",
+    "kept": "kept with its output or checkpoint: clear its task to continue",
     "none": "its task has ended",
     "unknown": "this Airflow has no such run",
 }
-_TEAM_LABEL = "paceline.team"  # a distributed job has several containers; its record contains only the first
 _FINAL_STATES = ("success", "failed", "skipped", "upstream_failed", "removed")
 
 
@@ -60,7 +59,7 @@ def add_command(
     clean = commands.add_parser("clean", parents=parents, help="list and remove orphaned jobs")
     clean.add_argument("--engine", default=None, metavar="URL", help="Docker engine (default: DOCKER_HOST or local)")
     clean.add_argument("--remove", action="store_true", help="remove jobs whose task has ended")
-    clean.add_argument("--kept", action="store_true", help="also remove jobs whose output has not been collected")
+    clean.add_argument("--kept", action="store_true", help="also remove jobs with an output or a checkpoint")
     clean.add_argument(
         "--unknown",
         action="store_true",
@@ -91,9 +90,9 @@ def find_jobs(api: AirflowApi, runtimes: list[Runtime]) -> Iterator[FoundJob]:
             sample = PaceSample.read(api.task_state(dag, run, task, PACE, map_index=index))
             owner: Owner = "task"
             if state in _FINAL_STATES:
-                record = JobRecord.read(api.task_state(dag, run, task, CONTAINER, map_index=index))
-                is_recorded = record is not None and (record.id == job_id or _TEAM_LABEL in labels)
-                owner = "kept" if is_recorded and status.state == "exited" else "none"
+                # Decide from the job, not from the task's state, which users can edit.
+                is_completed = status.state == "exited" and (status.exit_code == 0 or status.stopped)
+                owner = "kept" if is_completed else "none"
             yield FoundJob(runtime, job_id, labels, status, owner, sample)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
-from paceline.contract._record import Record, Text
+from paceline.contract._record import Record, Seconds, Text
 
 
 class Reported(Record):
@@ -18,9 +18,9 @@ class Reported(Record):
     epochs: int
     loss: float | None = None
     metrics: dict[str, float] = Field(default_factory=dict)
-    first_s: float | None = None
+    first_s: Seconds | None = None
     """Start of the first batch, if known."""
-    clock_offset_s: float | None = None
+    clock_offset_s: float | None = Field(default=None, ge=-1e11, le=1e11)
     """Seconds to add to a time on the job's clock to get the task's time."""
     numbers: dict[Text, int] = Field(default_factory=dict)
     """Number of the last progress line from each recent process of the job."""
@@ -29,11 +29,11 @@ class Reported(Record):
 class RunTotals(Record):
     """Totals of a run so far. Times are in seconds, counted from the same time as the deadline."""
 
-    began_s: float
+    began_s: Seconds
     restarts: int = Field(default=0, ge=0)
-    last_step_s: float | None = None
+    last_step_s: Seconds | None = None
     """The time up to which ``device_s`` is counted."""
-    device_s: float = Field(default=0.0, ge=0)
+    device_s: float = Field(default=0.0, ge=0, le=1e15)
     """Device-seconds used by the job."""
     resizes: int = Field(default=0, ge=0)
     allocated_devices: float = Field(default=0.0, ge=0)

@@ -42,6 +42,7 @@ _DEFAULT_TAIL, _MIN_TAIL_S, _MAX_TAIL_S = 0.02, 0.5, 1.0
 _MAX_PUBLISHED_SD = 0.25  # the arbiter cannot use a speed with a larger relative error
 _TOLERANCE = 0.005  # a predicted delay below this fraction of the time to the deadline still counts as feasible
 _REPORT_DELAY_S = 0.25
+_MAX_TIME_S = 1e10  # of a stored time, which users can edit
 _PARTIAL = 0.95  # the extrapolation assumes at most this fraction of an unreported batch to be done
 
 
@@ -344,8 +345,8 @@ class DeadlineController:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from the result of ``state``."""
-        self.deadline_s = _from_finite(state["deadline_s"])
-        self.began_s = stored_number(state.get("began_s", 0.0))
+        self.deadline_s = _from_finite(state["deadline_s"], -_MAX_TIME_S, _MAX_TIME_S)
+        self.began_s = stored_number(state.get("began_s", 0.0), -_MAX_TIME_S, _MAX_TIME_S)
         if state["ramp"]:
             start_s, start_pct, end_s = state["ramp"]
             self._ramp = Ramp(_from_finite(end_s), stored_number(start_s), stored_number(start_pct))

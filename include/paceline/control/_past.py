@@ -79,10 +79,10 @@ class PastRun:
         except (KeyError, TypeError, ValueError, OverflowError):
             return None
         values = {name: value for name, value in past.to_dict().items() if value is not None}
-        valid = all(map(math.isfinite, values.values())) and all(values[name] >= 0 for name in _SECONDS)
-        valid = valid and values.get("save_s", 0.0) >= 0
-        positive = all(values.get(name, 1) > 0 for name in _POSITIVE)
-        return past if valid and positive else None
+        # Users can edit results. Within these limits, every value that a controller computes is finite.
+        valid = all(0 <= values.get(name, 0.0) <= _MOST for name in (*_SECONDS, "save_s"))
+        positive = all(_LEAST <= values.get(name, 1.0) <= _MOST for name in _POSITIVE)
+        return past if valid and positive and past.exponent <= _MAX_EXPONENT else None
 
     def remaining(self) -> RemainingWork | None:
         """Return the work of a new run of this job, including its start-up; ``None`` for a run of another task.
@@ -105,4 +105,5 @@ _SECONDS = ("startup_s", "tail_s", "pauses_s")
 _SPEED = ("devices", "batches_per_s", "exponent")
 _OPTIONAL: dict[str, type] = {"usable_devices": float, "epochs": int, "save_s": float}
 _POSITIVE = (*_SPEED, "batches", "epochs", "usable_devices")
+_LEAST, _MOST, _MAX_EXPONENT = 1e-9, 1e12, 4.0
 _OWN_SD, _RELATED_SD = 0.1, 0.3

@@ -176,6 +176,8 @@ class SpeedModel:
         self._log_speed = stored_number(state["log_speed"], -_MAX_LOG_SPEED, _MAX_LOG_SPEED)
         self._exponent = stored_number(state["exponent"], _MIN_EXPONENT, _MAX_EXPONENT)
         self._var, self._cov, self._exponent_var = map(stored_number, state["covariance"])
+        limit = math.sqrt(stored_number(self._var, 0, 1e9) * stored_number(self._exponent_var, 0, 1e9))
+        stored_number(abs(self._cov), 0, limit + 1e-6)
         self._noise_var = stored_number(state["noise_var"], low=0)
         self._observations = int(stored_number(state.get("observed", _WARM_UP_OBSERVATIONS), low=0))
         self._start = None

@@ -193,7 +193,7 @@ class FileRegistry:
             for path, record in version.files.items():
                 place = f"{_home(version.name, version.version)}/{version.folder}/{path}"
                 try:
-                    _, sha256 = storage.copy(self.root, place, folder, path)
+                    _, sha256 = storage.copy(self.root, place, folder, path, size_bytes=record.size_bytes)
                 except (FileNotFoundError, NotADirectoryError):
                     raise InvalidInputError(str(source / path), "no file", "the file named in the manifest") from None
                 check_digest(str(source / path), sha256, record.sha256)

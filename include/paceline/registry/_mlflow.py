@@ -134,9 +134,7 @@ http://localhost:5000
             signed = self._signer.sign_contents(name, manifest)
             tags = {_KEY: identity, _MANIFEST: manifest} | ({_SIGNED_CONTENTS: signed} if signed else {})
             found = self._create_version(name, run, tags)
-        version = self._sign(found[0])
-        if version.key != key:
-            raise InvalidInputError(f"key of {name} version {version.version}", version.key, f"{key!r}, as in its tag")
+        version = self._sign(found[0], key)
         self._update_challenger(name)
         return version
 
@@ -265,9 +263,15 @@ http://localhost:5000
         check_digest(place, hashlib.sha256(manifest).hexdigest(), tags[_MANIFEST])
         return read_manifest(manifest, place, **known)
 
-    def _sign(self, found: Mapping[str, Any]) -> ModelVersion:
-        """Return a registered version. Sign it if its writer, which has signed the contents, has died before that."""
+    def _sign(self, found: Mapping[str, Any], key: str | None) -> ModelVersion:
+        """Return a registered version. Sign it if its writer, which has signed the contents, has died before that.
+
+        Another writer may have created the version with the tags of this registration and the manifest of another one.
+        """
         version, tags = self._load(found), tags_of(found)
+        if version.key != key:
+            field = f"key of {version.name} version {version.version}"
+            raise InvalidInputError(field, version.key, f"{key!r}, as in its tag")
         signed = self._signer.sign(version)
         if _SIGNATURE not in tags and self._signer.has_signed_contents(
             version.name, tags.get(_MANIFEST, ""), tags.get(_SIGNED_CONTENTS, "")

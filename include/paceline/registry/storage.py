@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,8 +20,11 @@ from upath import UPath
 
 from paceline.errors import InvalidInputError
 from paceline.registry import _local
+from paceline.runtime.temporary import TemporaryFolder
 
 _BLOCK = 1 << 20
+MAX_RECORD_BYTES = 64 * 1024**2
+"""Maximum size of a manifest, a promotion and other records: about 500,000 files in a version."""
 
 
 def local(path: UPath) -> Path | None:
@@ -80,12 +82,15 @@ def put_new(root: UPath, path: str, data: bytes) -> bool:
 
 
 def read(root: UPath, path: str) -> bytes | None:
-    """Return the bytes of the file ``path`` below ``root``, or ``None`` if it does not exist."""
+    """Return the bytes of the record ``path`` below ``root``, or ``None`` if it does not exist."""
     try:
         with open_file(root, path) as file:
-            return bytes(file.read())
+            data = bytes(file.read(MAX_RECORD_BYTES + 1))
     except (FileNotFoundError, NotADirectoryError):
         return None
+    if len(data) > MAX_RECORD_BYTES:
+        raise InvalidInputError(str(root / path), "a larger file", f"a record of at most {MAX_RECORD_BYTES} bytes")
+    return data
 
 
 def names_in(root: UPath, path: str) -> list[str]:
@@ -116,14 +121,23 @@ def files_below(root: UPath, field: str) -> list[str]:
     return sorted(found, key=lambda path: path.split("/"))
 
 
-def copy(source: UPath, path: str, target: UPath, target_path: str) -> tuple[int, str]:
-    """Copy a file, and create the target's folder if necessary. Return the file's size in bytes and its SHA-256."""
+def copy(
+    source: UPath, path: str, target: UPath, target_path: str, *, size_bytes: int | None = None
+) -> tuple[int, str]:
+    """Copy a file, and create the target's folder if necessary. Return the file's size in bytes and its SHA-256.
+
+    Reject a file that is larger than ``size_bytes``.
+    """
     here = local(target)
     digest, size = hashlib.sha256(), 0
     with open_file(source, path) as reader, _create(target, target_path) as writer:
         while block := reader.read(_BLOCK):
             digest.update(block)
             size += len(block)
+            if size_bytes is not None and size > size_bytes:
+                raise InvalidInputError(
+                    str(source / path), "a larger file", f"{size_bytes} bytes: the file has changed"
+                )
             writer.write(block)
         if here is not None:
             _local.flush_to_disk(writer)
@@ -159,9 +173,9 @@ def staged(destination: Path) -> Iterator[UPath]:
     Entries of ``destination`` with the same names are replaced, not followed if they are links.
     """
     destination.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".paceline-", dir=destination) as folder:
+    with TemporaryFolder(destination) as folder:
         yield UPath(folder)
-        for entry in list(Path(folder).iterdir()):
+        for entry in list(folder.iterdir()):
             target = destination / entry.name
             if target.is_dir() and not target.is_symlink():
                 shutil.rmtree(target)

@@ -102,9 +102,10 @@ class EarlierJob:
         assert self.status is not None
         self._host.log.info("Job %s of an earlier try is %s: taking it over", self._handle.job.id, self.status.state)
         if self.has_other_code:
+            effect = "it continues" if self.status.state == "running" else "it has trained"
             self._host.log.warning(
-                f"{_CODE} changed since this job started: it continues without the change. Clear the task to train "
-                "from the beginning, or set on_change='restart'"
+                f"{_CODE} changed since this job started: {effect} without the change. Clear the task to train from "
+                "the beginning, or set on_change='restart'"
             )
 
     def restart(self, runtime: Runtime, spec: JobSpec) -> Job:

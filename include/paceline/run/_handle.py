@@ -84,9 +84,13 @@ class JobHandle:
                 continue  # the job is in a runtime that responds, or there is none
             if job is not None:
                 return self._use(runtime, job)
-        if stored is not None:
-            self._log.warning("The job of an earlier try is lost: %s has no job of this task", stored.runtime)
         self._existence_unknown = False
+        if stored is not None and stored.max_tries not in (None, self._host.max_tries):
+            self.earlier_origin = None  # the process of the cleared task removed the job, but could not delete the keys
+            for key in _RUN_KEYS:
+                self.store.delete(key)
+        elif stored is not None:
+            self._log.warning("The job of an earlier try is lost: %s has no job of this task", stored.runtime)
         return None
 
     def _find_in(
@@ -108,6 +112,7 @@ class JobHandle:
             self._owners.add(record.owner)
             self.earlier_origin = record.origin
         self._existence_unknown = False
+        self._host.check_runtime(runtime)
         return record
 
     def attach(self, job: Job) -> Job:

@@ -117,7 +117,7 @@ class Training:
                 handle.publish_end("detached", "airflow")
             elif self._succeeded or isinstance(error, (TrainingFailedError, JobLostError)):
                 self._keep_or_discard()
-            else:  # the job did not cause the error
+            elif handle.job is not None:  # the job did not cause the error
                 handle.stop()
                 self._log.error("Job %s was stopped and keeps its checkpoint: clear the task to continue", self._job_id)
             raise
@@ -394,9 +394,10 @@ class Training:
             handle.renew(self._settings.lease_s)
         else:
             self._log.warning(
-                "Airflow has not said whether the task is over: unless another process takes over the job within %.0f "
-                "minutes, the job ends after a checkpoint", _DOUBT_LEASE_S / 60
-            )  # fmt: skip
+                "Airflow has not answered whether the task is over: unless another process takes over the job within "
+                "%.0f minutes, the job ends after a checkpoint",
+                _DOUBT_LEASE_S / 60,
+            )
         handle.publish_end("detached", "airflow")
         return DetachedError("This worker process is ending: its job continues, and the next process takes it over")
 

@@ -15,6 +15,7 @@ from typing import Protocol
 from paceline.contract import CLOCK, StoredClock
 from paceline.run._live import LiveState
 
+_MAX_ELAPSED_S = 10 * 365 * 86_400.0
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -58,7 +59,9 @@ class SystemClock:
             boot_id = _BOOT_ID.read_text().strip()
         stored = StoredClock.read(store.get(CLOCK))
         if stored is not None and boot_id and (stored.boot_id, stored.origin) == (boot_id, origin):
-            self._offset_s = stored.offset_s
+            elapsed_s = seconds_since_boot() + stored.offset_s - origin.timestamp()
+            if abs(elapsed_s) <= _MAX_ELAPSED_S:  # else a user has written it
+                self._offset_s = stored.offset_s
         else:
             store.set(CLOCK, StoredClock(boot_id=boot_id, origin=origin, offset_s=self._offset_s).to_json())
 

@@ -36,6 +36,9 @@ class Host(Protocol):
     def runtimes(self) -> Sequence[Runtime]:
         """Return each runtime in which an earlier try may have started the job."""
 
+    def check_runtime(self, runtime: Runtime) -> None:
+        """Raise InvalidInputError if an administrator has forbidden this runtime since the job started."""
+
     def job_name(self) -> str:
         """Return the name of this task's job."""
 

@@ -72,7 +72,7 @@ def _file_chunks(header: tarfile.TarInfo, source: Path) -> Iterator[bytes]:
 def change_owner(chunks: Iterable[bytes], *, uid: int, gid: int) -> Iterator[bytes]:
     """Yield the tar archive in ``chunks`` with another owner; leave out everything but files, folders and links."""
     with tarfile.open(fileobj=_ChunkReader(chunks), mode="r|") as archive:
-        for member in archive:
+        for member in _members(archive):
             if not (member.isreg() or member.isdir() or member.issym() or member.islnk()):
                 continue
             member.uid, member.gid, member.uname, member.gname = uid, gid, "", ""
@@ -112,7 +112,7 @@ def extract_output(chunks: Iterable[bytes], destination: Path, *, root: str, max
 
     def unpack(collector: OutputCollector) -> None:
         with tarfile.open(fileobj=_ChunkReader(chunks), mode="r|") as archive:
-            for member in archive:
+            for member in _members(archive):
                 path = _relative_parts(member.name, root)
                 if path is None:
                     raise TrainingFailedError(f"output: {member.name!r} is outside the output folder")
@@ -130,6 +130,13 @@ def extract_output(chunks: Iterable[bytes], destination: Path, *, root: str, max
                     collector.skip(path)
 
     return collect_output(destination, unpack, max_bytes=max_bytes)
+
+
+def _members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    """Yield the entries of a stream. ``tarfile`` would keep all of them, and a job chooses how many there are."""
+    while (member := archive.next()) is not None:
+        yield member
+        archive.members.clear()  # type: ignore[attr-defined]
 
 
 def _relative_parts(name: str, root: str) -> tuple[str, ...] | None:

@@ -11,6 +11,7 @@ import json
 import tarfile
 import time
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ FOLDER = "/paceline/state"
 _RECORD, _STOPPED, _LEASE, _ENDED = "record.json", "stopped", "lease", "own/ended"
 _SCRIPT = "lease.sh"
 _MAX_BYTES = 64 * 1024
+_MAX_CHUNKS = 16  # of at most 2 MiB, in case the file is replaced while it is read
 _MAX_PERIOD_S = 30
 
 
@@ -94,12 +96,17 @@ def _read(client: APIClient, container: str, name: str) -> bytes | None:
     try:
         with engine_call(f"read the job's {name}"):
             chunks, details = client.get_archive(container, f"{FOLDER}/{name}")
-            if details["size"] > _MAX_BYTES:
+            # The job chooses what is in ``own``. Only folders, links and devices have bits above the permissions.
+            if details["size"] > _MAX_BYTES or details["mode"] > 0o777:
+                chunks.close()
                 return None
-            archive = io.BytesIO(b"".join(chunks))
+            archive = io.BytesIO(b"".join(islice(chunks, _MAX_CHUNKS)))
     except JobLostError:
         return None
-    with tarfile.open(fileobj=archive) as files:
-        member = files.next()
-        content = files.extractfile(member) if member is not None and member.isreg() else None
-        return None if content is None else content.read()
+    try:
+        with tarfile.open(fileobj=archive) as files:
+            member = files.next()
+            content = files.extractfile(member) if member is not None and member.isreg() else None
+            return None if content is None else content.read(_MAX_BYTES)
+    except tarfile.TarError:
+        return None

@@ -185,14 +185,10 @@ class ProcessRuntime:
         A user of Airflow may name any folder, and another user of this machine may create one: its files would name
         processes of this user as those of a job.
         """
-        try:
-            folders = [path.lstat() for path in (self.root, scratch.path)]
-        except (OSError, ValueError):  # ValueError: a NUL character
+        if scratch.path != self.root / scratch.path.name or not scratch.path.name.startswith("paceline-"):
             return None
-        is_own = all(stat.S_ISDIR(info.st_mode) and info.st_uid == os.getuid() for info in folders)
-        if not is_own or scratch.path.parent != self.root or not scratch.state.exists():
-            return None
-        return read_json(scratch.job)
+        is_own = _is_own_folder(self.root) and _is_own_folder(scratch.path)
+        return read_json(scratch.job) if is_own and scratch.state.exists() else None
 
     def _start_new(self, scratch: Scratch, spec: JobSpec, digest: str, earlier: Scratch | None) -> ProcessJob:
         """Create the folder and start the job. ``earlier``: the job whose checkpoint to copy."""
@@ -207,11 +203,11 @@ class ProcessRuntime:
     def _make_root(self) -> None:
         try:
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-            info = self.root.stat()
         except OSError as error:
             raise InvalidInputError("root", str(self.root), f"a writable folder ({error})") from error
-        if info.st_uid != os.getuid() or not os.access(self.root, os.W_OK):
-            raise InvalidInputError("root", str(self.root), "a writable folder owned by this user")
+        if not _is_own_folder(self.root) or not os.access(self.root, os.W_OK):
+            accepted = "a folder, not a link, that this user owns and only this user can write to"
+            raise InvalidInputError("root", str(self.root), accepted)
 
     def _reattach_or_remove(self, scratch: Scratch, spec: JobSpec, digest: str) -> ProcessJob | None:
         """Return the job in ``scratch`` if it has this digest; otherwise remove the folder and return ``None``."""
@@ -275,6 +271,17 @@ class ProcessRuntime:
             write_json(scratch.lease, {"lasts_s": spec.lease_s})
         write_json(scratch.control, {"devices": spec.devices})
         write_json(scratch.job, job)
+
+
+def _is_own_folder(path: Path) -> bool:
+    """Return whether a path is a folder, not a link, that belongs to this user and that no other user can change."""
+    try:
+        info = path.lstat()
+    except (OSError, ValueError):  # ValueError: a NUL character
+        return False
+    return (
+        stat.S_ISDIR(info.st_mode) and info.st_uid == os.getuid() and not info.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    )
 
 
 def _folder_name(name: str) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from docker import APIClient
 
 log = logging.getLogger(__name__)
+
+_ID = re.compile(r"[0-9a-f]{12,64}")
 
 
 class DockerRuntime:
@@ -192,6 +195,8 @@ class DockerRuntime:
 
     def reattach(self, job_id: str, labels: Mapping[str, str] | None = None) -> DockerJob:
         """Return the job of a container that any process started with ``start``."""
+        if not _ID.fullmatch(job_id):  # the engine would take a path such as "../images" as another request
+            raise JobLostError(f"{job_id!r} is no id of a container")
         with engine_call("find the container"):
             details = self._client.inspect_container(job_id)
         if LABEL_JOB not in (details["Config"]["Labels"] or {}):

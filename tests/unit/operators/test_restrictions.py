@@ -20,6 +20,7 @@ from paceline.operators import (
     ParameterServerOperator,
     ProfileOperator,
     WorkerTrainingOperator,
+    _restrictions,
 )
 
 GATE = Machine(name="gate", kind="nano", cores=1, memory_gib=1, cgroup_parent="/gate")
@@ -74,10 +75,11 @@ def test_forbidden_container_fails_the_task(monkeypatch: pytest.MonkeyPatch, ope
         task.execute(CONTEXT)
 
 
-def test_retry_does_not_continue_a_forbidden_local_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forbidden_local_process_of_an_earlier_try_is_found_but_not_continued(monkeypatch: pytest.MonkeyPatch) -> None:
     allow(monkeypatch, "docker")
+    assert "process" in [one.name for one in train().possible_runtimes()]
     with pytest.raises(InvalidInputError, match=NO_PROCESS):
-        train().make_runtime("process")  # the runtime in the record of the earlier try
+        _restrictions.check_runtime("process")  # `Training` then removes the job
 
 
 @pytest.mark.parametrize(

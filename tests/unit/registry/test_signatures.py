@@ -127,6 +127,20 @@ def test_changed_file_of_a_signed_version_is_rejected(
         signed.fetch(signed.version(name, 1), tmp_path / "fetched")
 
 
+def test_manifest_and_file_are_not_read_beyond_their_limits(
+    store: Store, signed: Registry, name: str, model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = register(signed, model_dir, name)
+    with (store.folder(version) / "weights.pt").open("ab") as file:
+        file.write(b"more")
+    with pytest.raises(InvalidInputError, match="the file has changed"):
+        signed.fetch(version, tmp_path / "fetched")
+    assert not list((tmp_path / "fetched").iterdir())
+    monkeypatch.setattr("paceline.registry.storage.MAX_RECORD_BYTES", 10)
+    with pytest.raises(InvalidInputError):
+        signed.version(name, 1)
+
+
 def test_champion_can_be_set_back_to_an_earlier_signed_version_but_to_no_other(
     store: Store, signed: Registry, name: str, model_dir: Path
 ) -> None:
@@ -188,7 +202,7 @@ def test_retry_signs_the_version_of_a_writer_that_died_before_it_unless_the_vers
 ) -> None:
     store = MlflowStore(mlflow_server)
     killed = MlflowRegistry(mlflow_server.url, signing_key=KEY)
-    monkeypatch.setattr(killed, "_sign", lambda found: sys.exit(1))
+    monkeypatch.setattr(killed, "_sign", lambda *_: sys.exit(1))
     with pytest.raises(SystemExit):
         register(killed, model_dir, name, key="run")
     registry = store.open(KEY)
@@ -201,6 +215,23 @@ def test_retry_signs_the_version_of_a_writer_that_died_before_it_unless_the_vers
     store.write_manifest(store.open().version(name, 1), original)
     assert register(registry, model_dir, name, key="run") == registry.version(name, 1)
     assert len(registry.versions(name)) == 1
+
+
+@pytest.mark.mlflow
+def test_registration_does_not_sign_an_earlier_version_under_another_number(
+    mlflow_server: MlflowServer, name: str, model_dir: Path
+) -> None:
+    """A writer without the key copies the tags of a signed version, and sets the key of the next registration."""
+    store = MlflowStore(mlflow_server)
+    registry = store.open(KEY)
+    described = store.describe(register(registry, model_dir, name, key="first"))
+    copied = [tag for tag in described["tags"] if tag["key"] in ("paceline.manifest", "paceline.signed_contents")]
+    planted = {"key": "paceline.key", "value": hashlib.sha256(b"second").hexdigest()}
+    body = {"name": name, "source": described["source"], "run_id": described["run_id"], "tags": [*copied, planted]}
+    mlflow_server.post("/model-versions/create", body)
+    with pytest.raises(InvalidInputError, match=r"key of .* version 2: got 'first'"):
+        register(registry, model_dir, name, key="second")
+    assert_rejected(registry, name, 2)
 
 
 @pytest.mark.mlflow

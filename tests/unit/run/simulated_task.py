@@ -154,6 +154,7 @@ class SimulatedTask:
         self.is_over = False
         self.settings: dict[str, Any] = {}
         self.code = "code"
+        self.check_runtime: Callable[[], None] = lambda: None
         self.log = caplog
 
     def host(self) -> Any:
@@ -166,6 +167,7 @@ class SimulatedTask:
             origin=lambda earlier: self.began,
             runtime=lambda: self.engine,
             runtimes=lambda: [self.engine],
+            check_runtime=lambda runtime: self.check_runtime(),
             job_name=lambda: "train",
             labels=dict,
             code_digest=lambda: self.code,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from paceline.contract import CONTAINER, CONTROLLER, OUTPUT, PACE, RESULT, JobRecord, StoredResult
-from paceline.errors import DetachedError, RuntimeUnavailableError, TrainingFailedError
+from paceline.errors import DetachedError, InvalidInputError, RuntimeUnavailableError, TrainingFailedError
 from paceline.run import _handle as handle_module
 
 from .simulated_task import SimulatedTask, record_of
@@ -100,8 +100,6 @@ def test_changed_job_resumes_from_the_checkpoint_of_the_failed_one(task, code, w
 
 
 def test_code_that_cannot_be_read_does_not_end_a_running_job(task, monkeypatch):
-    from paceline.errors import InvalidInputError
-
     detach(task)
     host = task.host()
     monkeypatch.setattr(task, "host", lambda: host)
@@ -150,7 +148,7 @@ def test_job_of_a_task_that_may_be_over_gets_a_short_lease(task, status, lease_s
     task.status = status
     job = detach(task)
     assert job.leases[-2:] == [600.0, lease_s] if status == "active" else job.leases[-1] == lease_s
-    assert ("Airflow has not said whether the task is over" in task.log.text) == (status == "unknown")
+    assert ("Airflow has not answered whether the task is over" in task.log.text) == (status == "unknown")
     task.status = "active"
     task.run(same_try=True)
     assert job.leases[-1] == 6 * 3600.0
@@ -198,7 +196,7 @@ def test_forged_allocation_is_limited(task):
 
 
 @pytest.mark.parametrize(
-    "key", [PACE, OUTPUT, RESULT, CONTAINER, CONTROLLER, "deadline", "ceiling", "history", "alerts"]
+    "key", [PACE, OUTPUT, RESULT, CONTAINER, CONTROLLER, "deadline", "ceiling", "history", "alerts", "clock"]
 )
 @pytest.mark.parametrize("value", [None, "x", {}, [], {"version": 1}, {"id": "../..", "runtime": 7}, 1e999])
 def test_any_stored_value_leaves_the_job_to_the_next_try(task, key, value):
@@ -206,6 +204,31 @@ def test_any_stored_value_leaves_the_job_to_the_next_try(task, key, value):
     task.store[key] = value
     assert task.run().model == "/models/1"
     assert (task.engine.started, job.gone) == (1, True)
+
+
+def test_job_in_a_forbidden_runtime_is_removed(task):
+    """An administrator has forbidden local processes between two tries."""
+    job = detach(task)
+
+    def forbid() -> None:
+        raise InvalidInputError("runtime", "process", "'docker', as set by the administrator")
+
+    task.check_runtime = forbid
+    with pytest.raises(InvalidInputError):
+        task.run()
+    assert (task.engine.jobs, job.gone) == ({}, True)
+
+
+def test_cleared_task_does_not_use_the_keys_of_a_removed_job(task):
+    """Airflow may reject the deletion of keys by the process of a cleared task."""
+    detach(task)
+    task.engine.jobs.clear()
+    task.store["deadline"] = "50d"
+    task.clear()
+    task.clock.sleep(5.0)
+    task.run()
+    assert task.store["pace"]["deadline_s"] == pytest.approx(40.0)
+    assert "is lost" not in task.log.text
 
 
 def test_record_survives_a_round_trip():

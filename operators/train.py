@@ -17,6 +17,7 @@ from . import _arguments
 from ._clock import task_clock
 from ._host import TaskHost
 from ._job import JobOperator
+from ._later_inputs import check_later_inputs
 from ._private import redacted
 from ._reporting import Callback
 from .links import ContainerLogsLink
@@ -189,6 +190,7 @@ class DeadlineTrainingOperator(JobOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Start the job, or continue the job of an earlier try; see :meth:`paceline.run.Training.run`."""
+        check_later_inputs(self, context)
         try:
             result = self.new_training(context).run()
         except DetachedError as error:

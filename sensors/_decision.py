@@ -17,6 +17,7 @@ from .retraining import is_cooling_down, parse_time
 if TYPE_CHECKING:
     from paceline.drift import DriftReport
 
+    from ._queries import Snapshot
     from .check import DriftCheck
     from .windows import DataWindow
 
@@ -110,7 +111,12 @@ def decide_new_drift(
 
 
 def decide_new_window(
-    check: DriftCheck, window: DataWindow, last: TriggerState, now: datetime, cooldown_s: float | None
+    check: DriftCheck,
+    window: DataWindow,
+    last: TriggerState,
+    now: datetime,
+    cooldown_s: float | None,
+    snapshot: Snapshot | None = None,
 ) -> EventDecision:
     """Check the current window unless it has led to an event or hardly grown since its last check; fire on drift.
 
@@ -133,7 +139,7 @@ def decide_new_window(
         return EventDecision(False, known, None)
     number = known.check_count + 1
     spent = dataclasses.replace(settings, significance=significance_of_check(settings.significance, number))
-    report = dataclasses.replace(check, settings=spent).compare(window, now)
+    report = dataclasses.replace(check, settings=spent).compare(window, now, snapshot)
     if report.verdict == "bad data":
         return EventDecision(False, known, report)  # check the window again until its data is repaired
     state = dataclasses.replace(known, check_count=number, rows=window.rows)

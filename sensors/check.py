@@ -20,7 +20,7 @@ from paceline.errors import InvalidInputError
 from paceline.extras import require
 
 from ._files import identify_file
-from ._queries import Parameters
+from ._queries import Parameters, Snapshot
 from .windows import DataWindow, cached_window, describe, is_sql, read_window
 
 if TYPE_CHECKING:
@@ -129,9 +129,12 @@ class DriftCheck:
 
         Rows are stale with respect to ``now``, by default the current time.
         """
-        current = self.read_current()
-        check = self.resolve()
-        return (self.without_champion(current, now) if check is None else check.compare(current, now)), current
+        with Snapshot() as snapshot:
+            current = self.read_current(snapshot)
+            check = self.resolve()
+            if check is None:
+                return self.without_champion(current, now), current
+            return check.compare(current, now, snapshot), current
 
     def without_champion(self, current: DataWindow, now: datetime | None = None) -> DriftReport:
         """Return the report of a check whose model has no champion."""
@@ -153,16 +156,23 @@ class DriftCheck:
             quality=tuple(stale),
         )
 
-    def read_current(self) -> DataWindow:
+    def read_current(self, snapshot: Snapshot | None = None) -> DataWindow:
         """Read the current window."""
-        return self._read("current", self.current, self.conn_id, self.current_parameters, self.window_column)
+        return self._read("current", self.current, self.conn_id, self.current_parameters, snapshot, self.window_column)
 
-    def compare(self, current: DataWindow, now: datetime | None = None) -> DriftReport:
-        """Read the reference and compare the current window with it. Rows are stale with respect to ``now``."""
+    def compare(
+        self, current: DataWindow, now: datetime | None = None, snapshot: Snapshot | None = None
+    ) -> DriftReport:
+        """Read the reference and compare the current window with it. Rows are stale with respect to ``now``.
+
+        Close the ``snapshot`` before the comparison, which may take minutes.
+        """
         from paceline.drift import compare
 
         name = describe(self.reference, self.reference_parameters)
-        reference = self._read_reference()
+        reference = self._read_reference(snapshot)
+        if snapshot is not None:
+            snapshot.close()
         is_feature = self.window_column in (self.features or ())
         left_out = [] if self.window_column is None or is_feature else [self.window_column]
         before = reference.frame.drop(columns=left_out, errors="ignore")
@@ -190,12 +200,12 @@ class DriftCheck:
                 raise
             raise InvalidInputError("features", error.value, error.accepted) from None
 
-    def _read_reference(self) -> DataWindow:
+    def _read_reference(self, snapshot: Snapshot | None) -> DataWindow:
         """Read the reference; read the same file, or the data of the same champion, only once."""
         conn_id = self.reference_conn_id or self.conn_id
 
         def read() -> DataWindow:
-            return self._read("reference", self.reference, conn_id, self.reference_parameters)
+            return self._read("reference", self.reference, conn_id, self.reference_parameters, snapshot)
 
         if is_sql(self.reference) and not self.champion:
             return read()  # the query may return different rows each time
@@ -204,7 +214,13 @@ class DriftCheck:
         return cached_window(repr(parts), read)
 
     def _read(
-        self, field: str, source: str, conn_id: str | None, parameters: Parameters | None, column: str | None = None
+        self,
+        field: str,
+        source: str,
+        conn_id: str | None,
+        parameters: Parameters | None,
+        snapshot: Snapshot | None,
+        column: str | None = None,
     ) -> DataWindow:
         require("worker", "pandas", "pyarrow", "river", "sklearn", "scipy")
         return read_window(
@@ -216,6 +232,7 @@ class DriftCheck:
             max_rows=self.settings.max_rows,
             window_column=column,
             optional=[self.actual] if field == "current" and self.actual else [],  # labels come later
+            snapshot=snapshot,
         )
 
     def _columns(self, *more: str | None) -> list[str] | None:

@@ -18,6 +18,7 @@ from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 from paceline.errors import InvalidInputError
 
 from ._decision import EventDecision, TriggerState, decide_new_drift, decide_new_window
+from ._queries import Snapshot
 from .check import CHAMPION, CheckOptions, DriftCheck
 from .reports import summarise
 from .retraining import parse_cooldown
@@ -221,14 +222,15 @@ class DriftEventTrigger(BaseEventTrigger):
         return True, decision.state, {**event["summary"], "current": report.current, "fingerprint": folder}
 
     def _decide(self, last: TriggerState) -> tuple[EventDecision, DataWindow]:
-        now, window, check = timezone.utcnow(), self.check.read_current(), self.check.resolve()
-        if check is None:
-            report, digest = self.check.without_champion(window, now), self.check.fingerprint()
-            return decide_new_drift(report, last, digest, now, self.cooldown_s), window
-        if self.fire_on == "new_window":
-            return decide_new_window(check, window, last, now, self.cooldown_s), window
-        report = check.compare(window, now)
-        return decide_new_drift(report, last, check.fingerprint(), now, self.cooldown_s), window
+        with Snapshot() as snapshot:
+            now, window, check = timezone.utcnow(), self.check.read_current(snapshot), self.check.resolve()
+            if check is None:
+                report, digest = self.check.without_champion(window, now), self.check.fingerprint()
+                return decide_new_drift(report, last, digest, now, self.cooldown_s), window
+            if self.fire_on == "new_window":
+                return decide_new_window(check, window, last, now, self.cooldown_s, snapshot), window
+            report = check.compare(window, now, snapshot)
+            return decide_new_drift(report, last, check.fingerprint(), now, self.cooldown_s), window
 
     async def _load_state(self) -> TriggerState:
         if self.asset_state_store is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ from paceline.drift import DriftSettings
 from paceline.errors import InvalidInputError
 
 from ._files import identify_file, read_file
-from ._queries import Parameters, read_query
+from ._queries import Parameters, Snapshot, read_query
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -58,6 +59,7 @@ def read_window(
     max_rows: int = DriftSettings.max_rows,
     window_column: str | None = None,
     optional: Collection[str] = (),
+    snapshot: Snapshot | None = None,
 ) -> DataWindow:
     """Read a window of data.
 
@@ -82,6 +84,8 @@ def read_window(
         and a query has none.
     optional:
         Those of ``columns`` that the window may lack.
+    snapshot:
+        The state of the database that a query sees; by default, the current state.
 
     Raises
     ------
@@ -92,7 +96,8 @@ def read_window(
     if not isinstance(source, str) or not source.strip():
         raise InvalidInputError(field, source, "a SQL query, or the path of a Parquet or CSV file")
     if is_sql(source):
-        return DataWindow(*read_query(field, source, conn_id, parameters, max_rows, window_column))
+        with Snapshot() if snapshot is None else nullcontext(snapshot) as state:
+            return DataWindow(*read_query(field, source, conn_id, parameters, max_rows, window_column, state))
     identity = identify_file(field, source)
     frame, rows, newest = read_file(field, source, columns, max_rows, window_column, optional)
     return DataWindow(frame, rows, identity if window_column is None else newest)

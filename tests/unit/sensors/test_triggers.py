@@ -141,7 +141,7 @@ def test_growing_window_is_checked_at_each_quarter_with_less_significance(
 ) -> None:
     checks: list[tuple[int, float]] = []
 
-    def compare(self: DriftCheck, window: DataWindow, now: datetime) -> DriftReport:
+    def compare(self: DriftCheck, window: DataWindow, now: datetime, snapshot: Any) -> DriftReport:
         checks.append((window.rows, self.settings.significance))
         return make_report()
 
@@ -261,7 +261,7 @@ def test_event_trigger_continues_after_an_error(tmp_path: Path, monkeypatch: pyt
     failed = threading.Event()
     read = DriftCheck.read_current
 
-    def read_and_note_failure(self: DriftCheck) -> DataWindow:
+    def read_and_note_failure(self: DriftCheck, snapshot: Any) -> DataWindow:
         try:
             return read(self)
         except InvalidInputError:
@@ -297,12 +297,12 @@ def test_drift_trigger_returns_the_report_and_fails_on_invalid_data(tmp_path: Pa
 def test_slow_check_does_not_block_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     release = threading.Event()
 
-    def read_slowly(self: DriftCheck) -> DataWindow:
+    def read_slowly(self: DriftCheck, snapshot: Any) -> DataWindow:
         assert release.wait(30)
         return DataWindow(pd.DataFrame(), 500)
 
     monkeypatch.setattr(DriftCheck, "read_current", read_slowly)
-    monkeypatch.setattr(DriftCheck, "compare", lambda self, window, now: make_report("temp"))
+    monkeypatch.setattr(DriftCheck, "compare", lambda self, window, now, snapshot: make_report("temp"))
 
     async def run_scenario() -> None:
         event = asyncio.ensure_future(anext(DriftEventTrigger(reference="a.csv", current="b.csv").run()))

@@ -91,7 +91,7 @@ def _read_parquet(
     import pyarrow as pa  # type: ignore[import-untyped]
     from pyarrow import parquet
 
-    sample = RowSample[pa.Table](max_rows, lambda parts: pa.concat_tables(parts, promote_options="permissive"))
+    sample = RowSample[pa.Table](max_rows, _concat)
     named = {*(columns or ()), newest.column}
     for part in _parquet_files(path):
         with part.open("rb") as stream:
@@ -114,6 +114,33 @@ def _read_parquet(
                 if newest.column is not None:
                     newest.add(_to_frame(rows.select([newest.column]) if newest.column in known else rows, named))
     return _to_frame(sample.table(), named), sample.rows
+
+
+def _concat(parts: Sequence[Any]) -> Any:
+    """Join tables. A column that has categories in some tables and plain values in others gets plain values."""
+    import pyarrow as pa
+
+    encoded = {field.name for part in parts for field in part.schema if pa.types.is_dictionary(field.type)}
+    for name in encoded:
+        kinds = {
+            getattr(kind, "value_type", kind)
+            for part in parts
+            if name in part.column_names
+            for kind in [part.field(name).type]
+        }
+        plain = any(not pa.types.is_dictionary(part.field(name).type) for part in parts if name in part.column_names)
+        if plain or len(kinds) > 1:
+            parts = [_decode(part, name) for part in parts]
+    return pa.concat_tables(parts, promote_options="permissive")
+
+
+def _decode(table: Any, name: str) -> Any:
+    import pyarrow as pa
+
+    number = table.schema.get_field_index(name)
+    if number < 0 or not pa.types.is_dictionary(table.field(number).type):
+        return table
+    return table.set_column(number, name, table.column(number).cast(table.field(number).type.value_type))
 
 
 def _to_frame(table: Any, named: Collection[str | None]) -> pd.DataFrame:

@@ -266,6 +266,9 @@ class DriftSensor(BaseSensorOperator):
         check = self._check()
         report, window = check.measure(self._now(context))
         self.log.info("%s", report.reason)
+        skipped = [f"{one.name} ({one.reason})" for one in report.features if one.verdict == "skipped"]
+        for remark in [*report.notes, *([f"Not compared: {', '.join(skipped[:20])}"] if skipped else [])]:
+            self.log.info("%s", remark)
         for problem in report.quality:
             self.log.warning("Data quality: %s: %s: %s", problem.kind, problem.column or "rows", problem.reason)
         fails = report.verdict == "bad data" and self.on_bad_data == "fail"

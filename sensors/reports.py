@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -59,15 +60,15 @@ def summarise(
             if check.actual is not None and check.actual not in window.frame:
                 # Later checks expect the column in one of their windows.
                 window = replace(window, frame=window.frame.assign(**{check.actual: None}))
-            summary["window"] = {"source": write_window(window, report_dir, *parts)}
+            summary["window"] = {"source": write_window(window, report_dir, *parts, categorical=check.categorical)}
     return {"summary": summary, "report": fit_to_xcom(report.to_dict())}
 
 
-def write_window(window: DataWindow, report_dir: str, *parts: str) -> str:
+def write_window(window: DataWindow, report_dir: str, *parts: str, categorical: Collection[str] = ()) -> str:
     """Write the rows of a window to ``report_dir/parts…/window.parquet``, and return the path."""
     path = _folder(report_dir, *parts) / "window.parquet"
     with path.open("wb") as stream:  # type: ignore[no-untyped-call]
-        to_storable(window.frame).to_parquet(stream, index=False)
+        to_storable(window.frame, categorical).to_parquet(stream, index=False)
     return str(path)
 
 

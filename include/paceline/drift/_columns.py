@@ -28,7 +28,7 @@ class Column:
     """A column to compare, or a column to skip for the reason in ``skipped``.
 
     If the reason is a data quality problem, ``problem`` is its kind. ``dimensions`` is the length of the vectors of
-    an embedding.
+    an embedding. ``is_odd`` says that its values have a type without a comparison, for example JSON.
     """
 
     name: str
@@ -36,20 +36,26 @@ class Column:
     skipped: str = ""
     problem: ProblemKind | None = None
     dimensions: int = 0
+    is_odd: bool = False
+
+
+class OddValueError(InvalidInputError):
+    """A column has values of a type that is not compared."""
 
 
 def check_window(field: str, frame: object) -> pd.DataFrame:
-    """Check that ``frame`` is a table with unique column names, and return it."""
+    """Check that ``frame`` is a table with unique column names, and return it with text as names."""
     import pandas as pd
 
     if not isinstance(frame, pd.DataFrame):
         raise InvalidInputError(field, type(frame).__name__, "a pandas DataFrame")
     if not len(frame.columns):
         raise InvalidInputError(field, "a table without columns", "a table with columns")
-    duplicated = frame.columns[frame.columns.duplicated()]
+    table: pd.DataFrame = frame.set_axis(frame.columns.map(str), axis="columns")
+    duplicated = table.columns[table.columns.duplicated()]
     if len(duplicated):
         raise InvalidInputError(field, duplicated[0], "unique column names")
-    return frame
+    return table
 
 
 def check_column(field: str, name: str, frame: pd.DataFrame, window: str) -> None:
@@ -89,7 +95,8 @@ def choose_columns(
     if isinstance(categorical, str):
         raise InvalidInputError("categorical", categorical, "a list of column names")
     explicit = columns is not None
-    names = list(dict.fromkeys(columns)) if columns is not None else []
+    names = list(dict.fromkeys(map(str, columns))) if columns is not None else []
+    categorical = [*map(str, categorical)]
     new: list[str] = []
     if not explicit:
         names = [name for name in reference.columns if name not in excluded]
@@ -105,15 +112,25 @@ def _choose_column(
     name: str, reference: pd.DataFrame, current: pd.DataFrame, as_labels: bool, explicit: bool
 ) -> Column:
     """Choose how to compare a column, or state why it is not compared."""
-    before = _labels_or_kind(reference[name], "reference", as_labels)
+    before, odd = None, None
+    try:
+        before = _labels_or_kind(reference[name], "reference", as_labels)
+    except OddValueError as error:
+        if explicit:
+            raise
+        odd = error
     usual = _KINDS.get(before or "", "numeric")
     if name not in current.columns:
         new = [str(column) for column in current.columns if column not in reference.columns]
         hint = _suggest([shorten(column) for column in _find_closest(name, new)])
         return Column(name, usual, f"the current window lacks the column{f' ({hint})' * bool(hint)}", "missing column")
+    if odd is not None:
+        return _skip_odd(name, odd)
     try:
         after = _labels_or_kind(current[name], "current", as_labels)
     except InvalidInputError as error:
+        if before is None and isinstance(error, OddValueError) and not explicit:
+            return _skip_odd(name, error)
         if before is None:
             raise
         reason = f"the current window contains {_show(error.value)}, expected {error.accepted}"
@@ -143,6 +160,10 @@ def _choose_column(
     labels = "" if "embedding" in kinds else " (or add the column to categorical, if its values are labels)"
     reason = f"{_KIND_TEXT[str(before)]} became {_KIND_TEXT[str(after)]}, for example {example}{labels}"
     return Column(name, usual, reason, "changed type")
+
+
+def _skip_odd(name: str, error: OddValueError) -> Column:
+    return Column(name, "numeric", f"values such as {_show(error.value)} are not compared", is_odd=True)
 
 
 def _show(value: object) -> str:
@@ -175,7 +196,7 @@ def _column_kind(series: pd.Series[Any], window: str) -> str | None:
     if types.is_datetime64_any_dtype(series.dtype) or types.is_timedelta64_dtype(series.dtype):
         return "time"
     if types.is_complex_dtype(series.dtype):
-        raise InvalidInputError(str(series.name), series.dropna().iloc[0], "real numbers or categories")
+        raise OddValueError(str(series.name), series.dropna().iloc[0], "real numbers or categories")
     if types.is_numeric_dtype(series.dtype):
         return "numeric"
     values = series.dropna()
@@ -183,7 +204,7 @@ def _column_kind(series: pd.Series[Any], window: str) -> str | None:
     odd = values[kinds == "other"]
     if len(odd):
         accepted = f"numbers, text, true/false or arrays of numbers in the {window} window"
-        raise InvalidInputError(str(series.name), odd.iloc[0], accepted)
+        raise OddValueError(str(series.name), odd.iloc[0], accepted)
     if kinds.nunique() > 1:
         rarest = kinds.value_counts().index[-1]
         raise InvalidInputError(
@@ -234,6 +255,20 @@ def value_kind(value: object) -> str:
     if isinstance(value, datetime.date | datetime.time | datetime.timedelta):
         return "time"
     return "embedding" if is_array(value) else "other"
+
+
+def without_infinite(series: pd.Series[Any]) -> tuple[pd.Series[Any], int]:
+    """Return numbers with missing values instead of those beyond 1e300, and how many these are.
+
+    >>> import pandas as pd
+    >>> values, infinite = without_infinite(pd.Series([1.0, float("inf"), None]))
+    >>> values.isna().tolist(), infinite
+    ([False, True, True], 1)
+    """
+    if series.dtype.kind in "biu":
+        return series, 0
+    infinite = series.where(series.notna(), 0).abs() > _MAX_NUMBER
+    return series.mask(infinite) if infinite.any() else series, int(infinite.sum())
 
 
 def to_numbers(series: pd.Series[Any], window: str) -> NDArray[np.float64]:

@@ -85,8 +85,8 @@ class Change:
     """A change in the model's error.
 
     ``row`` is the estimated row of the change, and ``at`` its time. ``detected_row`` is the row at which the detector
-    reported the change, never before ``row``. Rows count from 0 in the current window. The errors are the means before
-    and after ``row``.
+    reported the change, never before ``row``. Rows count from 0 in the current window, or in the sample that stands for
+    it. The errors are the means before and after ``row``.
     """
 
     row: int
@@ -107,8 +107,8 @@ class ConceptDrift:
 
     ``measure`` is ``"share of wrong predictions"``, ``"mean absolute error"``, ``"Brier score"``, ``"mean log loss"``
     or ``"ranking error"``; ``error_reference`` and ``error_current`` are its values in each window. ``curve`` is the
-    running error as (row, error), downsampled for plotting. Row 0 is the first row of the current window; reference
-    rows are negative.
+    running error as (row, error), downsampled for plotting. Row 0 is the first row of the current window or of its
+    sample; reference rows are negative.
 
     ``auc_reference`` and ``auc_current`` are each window's area under the ROC curve. They are None unless the labels
     are 0 and 1, the predictions are probabilities or scores, and the window has labels of both classes.

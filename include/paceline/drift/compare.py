@@ -10,7 +10,15 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from paceline.drift._columns import Column, check_column, check_window, choose_columns, shorten, with_order
+from paceline.drift._columns import (
+    Column,
+    check_column,
+    check_window,
+    choose_columns,
+    shorten,
+    with_order,
+    without_infinite,
+)
 from paceline.drift._estimates import estimate_performance
 from paceline.drift._features import TestedFeature, judge_features, run_tests
 from paceline.drift._joint import compare_jointly
@@ -84,7 +92,9 @@ def compare(
     Raises
     ------
     InvalidInputError
-        For an empty reference, unknown columns, infinite values, and values in the reference that cannot be compared.
+        For an empty reference, unknown columns, and values in the reference that cannot be compared. Columns of types
+        without a comparison (JSON, bytes) are skipped, and infinite values count as missing, unless ``columns`` names
+        the column.
 
     Notes
     -----
@@ -103,6 +113,7 @@ def compare(
     ['wind']
     """
     check_column_pair(prediction, actual)
+    prediction, actual, time = (None if name is None else str(name) for name in (prediction, actual, time))
     reference, current = check_window("reference", reference), check_window("current", current)
     if not len(reference):
         raise InvalidInputError("reference", "0 rows", f"at least {settings.minimum_samples} rows (minimum_samples)")
@@ -112,6 +123,11 @@ def compare(
     excluded = {name for name in (prediction, actual, time) if name is not None}
     notes: list[str] = []
     chosen, new = choose_columns(reference, current, columns=columns, categorical=categorical, excluded=excluded)
+    if columns is None:
+        reference, current = (
+            _without_infinite(chosen, frame, window, notes)
+            for window, frame in (("reference", reference), ("current", current))
+        )
     for field, name in (("prediction", prediction), ("time", time)):
         if name is not None:
             check_column(field, name, current, "current")
@@ -145,7 +161,10 @@ def compare(
                 [column for column in chosen if column.name in tested], reference, current, settings
             )
         if prediction is not None and actual is not None:
-            concept, estimate = _compare_errors(chosen, reference, current, prediction, actual, time, settings)
+            rows_per_row = (current_rows or 0) / len(current)
+            concept, estimate = _compare_errors(
+                chosen, reference, current, prediction, actual, time, settings, rows_per_row
+            )
         verdict, reason = _overall_verdict(features, (joint, concept, estimate), measured)
         problems += find_missing_predictions(prediction, reference, current, settings)
         problems += find_implausible_values(chosen, features, reference, current, settings, (prediction, actual))
@@ -176,6 +195,21 @@ def check_column_pair(prediction: object, actual: object) -> None:
         raise InvalidInputError(field, None, "a column name, because prediction and actual must be given together")
 
 
+def _without_infinite(columns: Sequence[Column], frame: pd.DataFrame, window: str, notes: list[str]) -> pd.DataFrame:
+    """Return the rows with missing values instead of the features' infinite values, and add a note for each feature."""
+    found = {}
+    for name in (column.name for column in columns if column.kind == "numeric" and not column.skipped):
+        values, infinite = without_infinite(frame[name])
+        if infinite:
+            found[name] = values
+            notes.append(
+                f"{shorten(name)}: {infinite:,} of {len(frame):,} values of the {window} window are infinite or beyond "
+                "1e300; they count as missing."
+            )
+    finite: pd.DataFrame = frame.assign(**found)
+    return finite
+
+
 def _compare_errors(
     columns: Sequence[Column],
     reference: pd.DataFrame,
@@ -184,6 +218,7 @@ def _compare_errors(
     actual: str,
     time: str | None,
     settings: DriftSettings,
+    rows_per_row: float,
 ) -> tuple[ConceptDrift, PerformanceEstimate | None]:
     if time is not None:
         current = current.sort_values(time, kind="stable")
@@ -210,6 +245,7 @@ def _compare_errors(
         no_skill=errors.no_skill,
         ceiling=errors.ceiling,
         classes=errors.classes,
+        rows_per_row=rows_per_row,
     )
     concept = replace(concept, auc_reference=errors.auc_reference, auc_current=errors.auc_current)
     estimate = estimate_performance(columns, reference, current, prediction, actual, errors, settings, time)

@@ -34,6 +34,7 @@ def detect_concept_drift(
     no_skill: float = 1.0,
     ceiling: float = 1.0,
     classes: NDArray[np.float64] | None = None,
+    rows_per_row: float = 1.0,
 ) -> ConceptDrift:
     """Detect changes in the error on the current rows. The detector processes the reference rows first, as its history.
 
@@ -65,6 +66,8 @@ def detect_concept_drift(
         Class (0 or 1) of each row of both windows. With classes, one detector follows all rows and two more follow one
         class each: the rows of a rare class hardly change the mean of all rows. The ranking error, which needs classes,
         is the mean of the two classes' means.
+    rows_per_row:
+        Number of rows of the window for each row of the sample that stands for it. The reason names both rows.
 
     Notes
     -----
@@ -138,10 +141,16 @@ def detect_concept_drift(
     rises = [c for c in changes if c.error_after - c.error_before >= smallest]
     if rises:
         first = rises[0]
-        where = f"row {first.row}" + (f" ({first.at})" if first.at else "")
+        if rows_per_row > 1.0:
+            place, found_at = (
+                f"row {row:,} of the sample, about row {round(row * rows_per_row):,}"
+                for row in (first.row, first.detected_row)
+            )
+        else:
+            place, found_at = f"row {first.row}", f"row {first.detected_row}"
         reason = (
-            f"The {measure} rose from {first.error_before:.3g} to {first.error_after:.3g} at {where} of the "
-            f"current window; {detector} detected it at row {first.detected_row}."
+            f"The {measure} rose from {first.error_before:.3g} to {first.error_after:.3g} at {place}"
+            f"{f' ({first.at})' if first.at else ''} of the current window; {detector} detected it at {found_at}."
         )
     else:
         reason = f"The {measure} did not rise."

@@ -159,11 +159,6 @@ DUPLICATED = pd.concat([window(0), window(0)[["temp"]]], axis=1)
         (window(0), [1, 2], "current: got 'list', expected a pandas DataFrame"),
         (window(0), DUPLICATED, "current: got 'temp', expected unique column names"),
         (window(level=MIXED), window(level=1.5), "level: got 'n/a', expected only numbers, like most values in the"),
-        (
-            window(0, tags=pd.Series([["a"]] * 500)),
-            window(1, tags=pd.Series([["a"]] * 500)),
-            r"tags: got \['a'\], expected numbers, text, true/false or arrays of numbers",
-        ),
     ],
 )
 def test_invalid_windows_are_rejected(reference: Any, current: Any, message: str) -> None:
@@ -214,7 +209,7 @@ def test_infinite_values_are_rejected_with_column_window_and_count() -> None:
     current = window(1)
     current.loc[[3, 7], "temp"] = np.inf
     with pytest.raises(InvalidInputError) as caught:
-        compare(window(0), current)
+        compare(window(0), current, columns=["temp"])
     assert str(caught.value) == (
         "temp: got inf, expected finite numbers or missing values (2 of 500 rows of the current window are infinite)"
     )
@@ -224,7 +219,7 @@ def test_largest_float_in_place_of_a_missing_value_is_rejected_because_means_wou
     current = window(1)
     current.loc[[3, 7], "temp"] = -sys.float_info.max
     with pytest.raises(InvalidInputError, match=r"^temp: got -1\.79.*e\+308, .*\(2 of 500 rows of the current window"):
-        compare(window(0), current)
+        compare(window(0), current, columns=["temp"])
 
 
 @pytest.mark.parametrize(("before", "after"), [(3.0, 4.0), ("same", "y"), (True, False)])

@@ -384,6 +384,20 @@ def test_auc_is_none_without_scores_of_two_classes(predicted: list[object], late
     assert (concept.auc_reference, concept.auc_current) == (None, None)
 
 
+def test_row_of_a_change_is_one_of_the_sample_and_of_the_window() -> None:
+    reference = make_predictions(1, 2000, wrong_share=0.1)
+    current = make_predictions(2, 2000, wrong_share=0.1, wrong_share_later=0.5)
+    options: dict[str, Any] = {"prediction": "predicted", "actual": "late", "columns": ["temp"]}
+    whole = compare(reference, current, **options)
+    sample = compare(reference, current, current_rows=10_000, **options)
+    assert whole.concept is not None
+    assert sample.concept is not None
+    row = sample.concept.changes[0].row
+    assert f"at row {row} of the current window" in whole.concept.reason
+    assert f"at row {row:,} of the sample, about row {5 * row:,} of the current window" in sample.concept.reason
+    assert sample.concept.reason in sample.reason
+
+
 # --- settings ----------------------------------------------------------------------------------------------------
 
 

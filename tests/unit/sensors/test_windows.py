@@ -17,13 +17,13 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from airflow.providers.sqlite.hooks.sqlite import SqliteHook
 from pyarrow import parquet as pq
 from tests.s3_server import serve
 
 from paceline.drift import DriftReport, DriftSettings
 from paceline.errors import InvalidInputError
 from paceline.sensors import _files, windows
+from paceline.sensors._queries import Snapshot
 from paceline.sensors.check import DriftCheck
 from paceline.sensors.windows import describe, is_sql, read_window
 
@@ -186,8 +186,10 @@ def test_only_the_needed_columns_of_a_file_are_read(large: Path, source: str) ->
 
 def test_query_of_a_small_window_runs_unchanged(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     queries: list[str] = []
-    run = SqliteHook.get_df
-    monkeypatch.setattr(SqliteHook, "get_df", lambda self, sql, **kw: queries.append(sql) or run(self, sql, **kw))
+    run = Snapshot.run
+    monkeypatch.setattr(
+        Snapshot, "run", lambda self, hook, sql, *rest: queries.append(sql) or run(self, hook, sql, *rest)
+    )
     query = "SELECT * FROM flights; -- '; all of them */"
     read_window("current", query, conn_id=store, window_column="temp")
     assert queries[1:] == [query]
@@ -372,3 +374,30 @@ def test_parquet_file_with_a_repeated_column_name_is_rejected(tmp_path: Path) ->
     pq.write_table(pa.Table.from_arrays([values, values], names=["temp", "temp"]), tmp_path / "a.parquet")
     with pytest.raises(InvalidInputError, match=r"current: got '.*a\.parquet', .*duplicate field names"):
         read_window("current", str(tmp_path / "a.parquet"))
+
+
+def test_folder_may_have_a_column_as_text_and_as_categories(tmp_path: Path) -> None:
+    (folder := tmp_path / "parts.parquet").mkdir()
+    for number, carrier in enumerate(
+        [FRAME["carrier"], FRAME["carrier"].astype("category"), pd.Categorical(["B6"] * 3)]
+    ):
+        FRAME.assign(carrier=carrier).to_parquet(folder / f"part-{number}.parquet")
+    for max_rows in (3, 100):
+        frame = read_window("current", str(folder), window_column="carrier", max_rows=max_rows).frame
+        assert set(frame["carrier"]) <= {"AA", "UA", "B6"}
+    assert frame["carrier"].tolist() == ["AA", "UA", "AA"] * 2 + ["B6"] * 3
+
+
+def test_parquet_columns_of_any_type_are_read_and_skipped(tmp_path: Path) -> None:
+    columns = {
+        "temp": pa.array(map(float, range(500))),
+        "struct": pa.array([{"a": 1}] * 500),
+        "map": pa.array([[("a", 1)]] * 500, pa.map_(pa.string(), pa.int64())),
+        "list": pa.array([["a", "b"]] * 500),
+        "binary": pa.array([b"a"] * 500),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    report = DriftCheck(str(tmp_path / "a.parquet"), str(tmp_path / "a.parquet")).run()
+    assert {feature.name: feature.verdict for feature in report.features} == dict.fromkeys(columns, "skipped") | {
+        "temp": "no drift"
+    }

@@ -249,3 +249,15 @@ def test_check_with_quality_settings_round_trips_through_json() -> None:
     settings = DriftSettings(quality=QualitySettings(severe=["stale"], max_age_s=60.0))
     check = DriftCheck("a.csv", "b.csv", time="day", settings=settings)
     assert DriftCheck(**check.to_dict()) == check
+
+
+def test_log_names_the_skipped_columns_and_the_infinite_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    odd = {"tags": pd.Series([["a"]] * 200), "wind": [np.inf, *range(199)]}
+    current = write(tmp_path / "current.parquet", **odd)
+    sensor = make_sensor(tmp_path, current, on_no_drift="succeed")
+    sensor.reference = current
+    lines: list[str] = []
+    monkeypatch.setattr(sensor.log, "info", lambda text, *args: lines.append(text % args))
+    sensor.poke(Task().context)
+    assert "Not compared: tags (values such as ['a'] are not compared)" in lines
+    assert "wind: 1 of 200 values of the current window are infinite or beyond 1e300; they count as missing." in lines

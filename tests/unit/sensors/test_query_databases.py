@@ -57,7 +57,8 @@ def _find(name: str, *modules: str) -> str:
 
 
 def _as_user(name: str, folder: Path) -> list[str]:
-    """Return the start of a command as this user, who owns the folder. The servers do not run as root."""
+    """Create the folder for this user, and return the start of the user's commands. The servers do not run as root."""
+    folder.mkdir()
     if os.getuid() != 0:
         return []
     shutil.chown(folder, name)
@@ -71,7 +72,6 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         yield {"conn_type": "sqlite", "host": str(tmp_path_factory.mktemp("sqlite") / "store.db")}
         return
     folder, port = Path("/tmp") / f"paceline-{request.param}-{os.getpid()}", free_port()  # a socket's path is short
-    folder.mkdir()
     if request.param == "postgresql":
         program = _find("postgres", "airflow.providers.postgres.hooks.postgres")
         user = _as_user("postgres", folder)

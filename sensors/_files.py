@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-from collections.abc import Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from paceline.errors import InvalidInputError
 
+from ._csv import read_csv
 from ._sample import Newest, RowSample
 
 if TYPE_CHECKING:
@@ -38,17 +39,19 @@ def read_file(
     The third value is the greatest value of ``window_column``, or "". A path that ends in ``.parquet`` may be a folder
     of Parquet files. Only ``columns`` are read, unless the file lacks one of them that is not ``optional``.
     """
-    import pandas as pd
-
     path = find_file(field, source)
     newest = Newest(field, window_column)
-    read = _read_parquet if path.name.lower().endswith(_PARQUET) else _read_csv
+
+    def choose(known: Sequence[str]) -> list[str]:
+        return _choose(known, columns, optional)
+
     try:
-        frame, rows = read(path, columns, optional, max_rows, newest)
+        if path.name.lower().endswith(_PARQUET):
+            frame, rows = _read_parquet(path, choose, {*(columns or ()), newest.column}, max_rows, newest)
+        else:
+            frame, rows = read_csv(field, path, choose, max_rows, newest)
     except FileNotFoundError as error:
         raise InvalidInputError(field, source, "a file that exists") from error
-    except pd.errors.EmptyDataError as error:
-        raise InvalidInputError(field, source, "a file with a header line of column names") from error
     except InvalidInputError:
         raise
     except (ValueError, TypeError, EOFError, gzip.BadGzipFile) as error:  # Arrow's and pandas' errors are ValueErrors
@@ -86,18 +89,21 @@ def _choose(known: Sequence[str], columns: Sequence[str] | None, optional: Colle
 
 
 def _read_parquet(
-    path: Any, columns: Sequence[str] | None, optional: Collection[str], max_rows: int, newest: Newest
+    path: Any,
+    choose: Callable[[Sequence[str]], list[str]],
+    named: Collection[str | None],
+    max_rows: int,
+    newest: Newest,
 ) -> tuple[pd.DataFrame, int]:
     import pyarrow as pa  # type: ignore[import-untyped]
     from pyarrow import parquet
 
     sample = RowSample[pa.Table](max_rows, _concat)
-    named = {*(columns or ()), newest.column}
     for part in _parquet_files(path):
         with part.open("rb") as stream:
             file = parquet.ParquetFile(stream, pre_buffer=False)  # a buffer would hold the whole file
             known = [name for name in file.schema_arrow.names if not name.startswith("__index_level_")]  # pandas' index
-            wanted = _choose(known, columns, optional)
+            wanted = choose(known)
             if not file.metadata.num_rows:
                 sample.add(file.read(columns=wanted))
             part_rows = _PART_ROWS
@@ -185,42 +191,3 @@ def _parquet_files(path: Any) -> Iterator[Any]:
     if not parts:
         raise FileNotFoundError(path)
     yield from parts
-
-
-def _read_csv(
-    path: Any, columns: Sequence[str] | None, optional: Collection[str], max_rows: int, newest: Newest
-) -> tuple[pd.DataFrame, int]:
-    import pandas as pd
-
-    compression: Literal["gzip"] | None = "gzip" if path.name.lower().endswith(".gz") else None
-    wanted = None
-    if columns:
-        with path.open("rb") as stream:
-            header = pd.read_csv(stream, compression=compression, nrows=0).columns
-        wanted = _choose(list(header), columns, optional)
-    text: set[str] = set()
-    while True:
-        sample = RowSample[pd.DataFrame](max_rows, lambda parts: pd.concat(parts, ignore_index=True))
-        numbers, others = set[str](), set[str]()
-        with path.open("rb") as stream:
-            for part in pd.read_csv(
-                stream,
-                compression=compression,
-                usecols=wanted,
-                chunksize=_PART_ROWS,
-                dtype=dict.fromkeys(text, "str"),
-                low_memory=False,  # otherwise, pandas may infer several types for a column of a wide part
-            ):
-                sample.add(part)
-                filled = part.columns[part.notna().any()]
-                numbers.update(name for name in filled if pd.api.types.is_numeric_dtype(part[name]))
-                others.update(name for name in filled if not pd.api.types.is_numeric_dtype(part[name]))
-                if not numbers & others - text:
-                    newest.add(part)
-        mixed = numbers & others - text
-        if not mixed:
-            return sample.table(), sample.rows
-        # pandas infers the types of each part. If a column has text in one part, all its parts are read
-        # as text, so that "007" stays "007" if another part contains "A7".
-        text |= mixed
-        newest.reset()

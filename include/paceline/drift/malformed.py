@@ -16,6 +16,11 @@ from paceline.errors import InvalidInputError
 if TYPE_CHECKING:
     import pandas as pd
 
+# Text with which tools mark missing values, as in pandas. In a column of text, it is a category like any other.
+MISSING_MARKERS = (
+    *("NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "<NA>", "-nan", "-NaN", "#N/A", "#NA"),
+    *("#N/A N/A", "1.#IND", "-1.#IND", "1.#QNAN", "-1.#QNAN"),
+)
 _MAX_BITS = 14_000  # Python does not convert longer integers to text
 
 
@@ -65,6 +70,24 @@ def check_order(series: pd.Series[Any], window: str) -> None:
     elif len(counts):
         accepted = f"only {counts.index[0]}, like most values in the {window} window"
         raise InvalidInputError(str(series.name), values[kinds == counts.index[-1]].iloc[0], accepted)
+
+
+def describe_markers(reference: pd.Series[Any], current: pd.Series[Any]) -> list[str]:
+    """Return a note if text that marks missing values, such as NA, is among the categories of a column.
+
+    >>> import pandas as pd
+    >>> describe_markers(pd.Series(["NA", "yes"], name="late"), pd.Series(["no", "yes"], name="late"))
+    ['late: 1 value of the reference and 0 of the current window may mean missing values (NA), but are categories.']
+    """
+    found = [values[values.isin(MISSING_MARKERS)] for values in (reference, current)]
+    before, after = map(len, found)
+    if not before + after:
+        return []
+    names = ", ".join(sorted({str(value) for values in found for value in values}))
+    return [
+        f"{reference.name}: {before} value{'' if before == 1 else 's'} of the reference and {after} of the current "
+        f"window may mean missing values ({names}), but are categories."
+    ]
 
 
 def _check_readable(series: pd.Series[Any], window: str) -> None:

@@ -1,0 +1,132 @@
+"""CSV files of other programs are read as they are meant, or rejected with the file and the row."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from paceline.errors import InvalidInputError
+from paceline.sensors import _csv
+from paceline.sensors.check import DriftCheck
+from paceline.sensors.windows import read_window
+
+
+def write(path: Path, *lines: str) -> str:
+    path.write_text("\n".join([*lines, ""]), encoding="utf-8")
+    return str(path)
+
+
+def read(tmp_path: Path, *lines: str) -> pd.DataFrame:
+    return read_window("current", write(tmp_path / "a.csv", *lines)).frame
+
+
+def test_delimiter_at_the_end_of_each_row_does_not_shift_the_columns(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    paths = {
+        mean: write(tmp_path / f"{mean}.csv", "price,qty", *(f"{mean + draw.normal():.2f},3," for _ in range(300)))
+        for mean in (100, 400)
+    }
+    report = DriftCheck(reference=paths[100], current=paths[400]).run()
+    assert report.drifted_features == ["price"]
+    assert report.features[0].level_current == pytest.approx(400, abs=1)
+
+
+@pytest.mark.parametrize("rows", [['"1",5.5,a', '"2",6.5,b'], ['"Mazda RX4",5.5,a', '"Datsun 710",6.5,b']])
+def test_row_names_of_r_do_not_shift_the_columns(tmp_path: Path, rows: list[str]) -> None:
+    frame = read(tmp_path, '"price","colour"', *rows)
+    assert frame.to_dict("list") == {"price": [5.5, 6.5], "colour": ["a", "b"]}
+
+
+@pytest.mark.parametrize(
+    ("lines", "row", "found"),
+    [
+        (["price,qty", "99.1,3,red", "98.2,4,blue"], 2, "3 fields"),  # a name is missing: not R's row names
+        (["price,qty", "1,2", "3"], 3, "1 field"),
+        (["price,qty", "1,2", "3,4,5"], 3, "3 fields"),
+        (["price", "1,5", "2,5"], 2, "2 fields"),
+    ],
+)
+def test_row_with_another_number_of_fields_is_rejected(tmp_path: Path, lines: list[str], row: int, found: str) -> None:
+    path = write(tmp_path / "a.csv", *lines)
+    with pytest.raises(InvalidInputError, match=f"^current: got '{path}', .* row {row} has .*; it has {found}$"):
+        read_window("current", path)
+
+
+def test_value_after_the_last_column_is_rejected_in_any_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_csv, "_HEAD_CHARACTERS", 100)
+    with pytest.raises(InvalidInputError, match=r"a\.csv', .* row 102 has no value after .*; it has 'red'$"):
+        read(tmp_path, "price,qty", *["1,2,"] * 100, "3,4,red")
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
+def test_delimiter_is_recognised(tmp_path: Path, delimiter: str) -> None:
+    frame = read(tmp_path, *(line.replace("|", delimiter) for line in ("age|pay|plan", "30|2.5|a", '31|"3.5"|b')))
+    assert frame.to_dict("list") == {"age": [30, 31], "pay": [2.5, 3.5], "plan": ["a", "b"]}
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (["pay;n", "1,5;1", "1.250,75;2"], [1.5, 1250.75]),
+        (["pay;n", "1.250;1,5", "2.000;2,5"], [1250.0, 2000.0]),  # the other column has decimal commas
+        (["pay;n", "1.250;1.5", "2.000;2.5"], [1.25, 2.0]),  # the other column has decimal points
+        (["pay,n", '"1,250.5",1', '"2,000",2'], [1250.5, 2000.0]),
+        (["pay,n", '"1,250",1.5', '"2,000",2.5'], [1250.0, 2000.0]),
+        (["pay;n", "1 250,5;1", "12;2"], [1250.5, 12.0]),
+        (["pay;n", "12;1", "NA;2"], [12.0, None]),
+    ],
+)
+def test_number_format_is_recognised(tmp_path: Path, lines: list[str], expected: list[float | None]) -> None:
+    pay = read(tmp_path, *lines)["pay"]
+    assert pay.dtype.kind in "fi"
+    assert pay.astype(object).where(pay.notna(), None).tolist() == expected
+
+
+@pytest.mark.parametrize("lines", [["pay;n", "1.250;1", "2.000;2"], ["pay,n", '"1,250",1', '"2,000",2']])
+def test_number_of_unknown_format_is_rejected(tmp_path: Path, lines: list[str]) -> None:
+    with pytest.raises(InvalidInputError, match=r"^pay: got '1.250', .* in .*a\.csv, because 1.250 may be"):
+        read(tmp_path, *lines)
+
+
+def test_shift_in_a_file_with_semicolons_and_decimal_commas_is_drift(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+
+    def window(mean: float) -> str:
+        rows = (f"{draw.integers(20, 60)};{mean + draw.normal():.2f};{draw.choice(list('ab'))}" for _ in range(300))
+        return write(tmp_path / f"{mean}.csv", "age;pay;plan", *(row.replace(".", ",") for row in rows))
+
+    assert DriftCheck(reference=window(0), current=window(2)).run().drifted_features == ["pay"]
+
+
+@pytest.mark.parametrize("late", ["2.5", "A7", "TRUE"])
+def test_column_has_one_type_if_a_late_row_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: str) -> None:
+    monkeypatch.setattr(_csv, "_BLOCK_BYTES", 1000)
+    monkeypatch.setattr(_csv, "_HEAD_CHARACTERS", 1000)
+    lines = ["code,batch", *["007,1"] * 5000, f"{late},2"]
+    window = read_window("current", write(tmp_path / "a.csv", *lines), max_rows=100, window_column="batch")
+    expected = {7.0} if late == "2.5" else {"007"}
+    assert (set(window.frame["code"]) - {late, 2.5}, window.rows, window.identity) == (expected, 5001, "2")
+
+
+def test_markers_of_missing_values_are_categories_in_csv_and_parquet_files(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    frame = pd.DataFrame({"kind": draw.choice(["NA", "None", "x"], 300), "temp": draw.normal(size=300)})
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    frame.to_parquet(tmp_path / "a.parquet", index=False)
+    report = DriftCheck(reference=str(tmp_path / "a.parquet"), current=str(tmp_path / "a.csv")).run()
+    assert report.verdict == "no drift"
+    [note] = report.notes
+    rows = int((frame["kind"] != "x").sum())
+    assert note == (
+        f"kind: {rows} values of the reference and {rows} of the current window may mean missing values (NA, None), "
+        "but are categories."
+    )
+
+
+def test_markers_of_missing_values_are_missing_among_numbers(tmp_path: Path) -> None:
+    frame = read(tmp_path, "n,truth,text", "1,TRUE,", "NA,NA,NA", "2,FALSE,x")
+    assert frame["n"].isna().tolist() == frame["truth"].isna().tolist() == [False, True, False]
+    assert frame["text"].isna().tolist() == [True, False, False]

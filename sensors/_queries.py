@@ -118,6 +118,9 @@ def read_query(
     newest.add(frame)
     if window_column is None:
         return frame, rows, ""
+    if not newest.sorts_as_text:
+        accepted = "dates, numbers or ISO 8601 text, because the database finds the greatest value of a large window"
+        raise InvalidInputError(window_column, newest.identity(), accepted)
     name = quote + window_column.replace(quote, quote * 2) + quote
     return frame, rows, to_identity(run(f"MAX({name})").iloc[0, 0])
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from paceline.drift.malformed import check_order
+from paceline.drift.text_order import TextOrder
 from paceline.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -105,9 +106,17 @@ class Newest:
         self._field = field
         self.column = column
         self._value: Any = None
+        self._text = TextOrder(str(column), field)
+
+    @property
+    def sorts_as_text(self) -> bool:
+        """Whether databases find the same greatest value."""
+        return self._text.sorts_as_text
 
     def add(self, part: pd.DataFrame) -> None:
         """Add the next rows. Raise InvalidInputError if they lack the column."""
+        import pandas as pd
+
         if self.column is None:
             return
         if self.column not in part.columns:
@@ -118,6 +127,9 @@ class Newest:
         values = part[self.column].dropna()
         if values.dtype == "category":  # categories have no order
             values = values.astype(values.cat.categories.dtype)
+        if len(values) and pd.api.types.is_string_dtype(values):
+            self._text.add(values)
+            values = values[:0]
         newest = values.max() if len(values) else None
         try:
             if newest is not None and (self._value is None or newest > self._value):
@@ -125,14 +137,19 @@ class Newest:
         except TypeError as error:
             accepted = f"values like {self._value!r}, an earlier value of the {self._field} window"
             raise InvalidInputError(self.column, newest, accepted) from error
+        if self._value is not None and (text := self._text.greatest()) is not None:
+            accepted = f"values like {self._value!r}, another value of the {self._field} window"
+            raise InvalidInputError(self.column, text, accepted)
 
     def reset(self) -> None:
         """Forget all rows."""
         self._value = None
+        self._text = TextOrder(str(self.column), self._field)
 
     def identity(self) -> str:
         """Return the greatest value as text, or "" without a column or values."""
-        return to_identity(self._value)
+        text = self._text.greatest()
+        return to_identity(self._value) if text is None else text
 
 
 def to_identity(value: Any) -> str:

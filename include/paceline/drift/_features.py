@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 BARS = 20
 LABELS = 10
+CONSTANT = "constant in both windows"
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ def run_tests(column: Column, reference: pd.DataFrame, current: pd.DataFrame, se
         feature, values = _test_categorical(feature, before, after, settings)
     least = settings.minimum_samples * (FEWEST if column.kind == "embedding" else 1)
     too_few = min(before.notna().sum(), after.notna().sum()) < least
-    if feature.reason.startswith("constant") and missing.p_value == 1.0:
+    if feature.reason == CONSTANT and missing.p_value == 1.0:
         return TestedFeature(feature)
     return TestedFeature(feature, values, missing, too_few)
 
@@ -160,7 +161,7 @@ def _test_numeric(
             histogram=_number_histogram(before, after),
         )
         if before.min() == before.max() == after.min() == after.max():
-            return replace(feature, reason="constant in both windows"), None
+            return replace(feature, reason=CONSTANT), None
     if min(len(before), len(after)) < settings.minimum_samples:
         return replace(feature, reason=_too_few_reason(len(before), len(after), settings.minimum_samples)), None
     result = kolmogorov_smirnov(before, after)
@@ -175,7 +176,7 @@ def _test_categorical(
     new = sorted((label for label in c if label not in r), key=lambda label: -c[label]) if r else []
     feature = replace(feature, new_categories=tuple(map(shorten, new[:LABELS])), histogram=_label_histogram(r, c))
     if len(r) == 1 and r.keys() == c.keys():
-        return replace(feature, reason="constant in both windows"), None
+        return replace(feature, reason=CONSTANT), None
     if min(sum(r.values()), sum(c.values())) < settings.minimum_samples:
         reason = _too_few_reason(sum(r.values()), sum(c.values()), settings.minimum_samples)
         return replace(feature, reason=reason), None

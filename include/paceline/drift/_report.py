@@ -15,7 +15,7 @@ from paceline.drift._performance import EstimatedPeriod, PerformanceEstimate
 from paceline.drift._quality_settings import ProblemKind
 from paceline.errors import InvalidInputError
 
-Verdict = Literal["drift", "no drift", "not enough data", "no champion", "bad data"]
+Verdict = Literal["drift", "no drift", "not enough data", "no champion", "bad data", "nothing compared"]
 # Verdicts after which a model is to be trained.
 NEEDS_TRAINING = ("drift", "no champion")
 FeatureVerdict = Literal["drift", "no drift", "skipped"]
@@ -151,7 +151,8 @@ class DriftReport:
     ----------
     verdict:
         ``"drift"``, ``"no drift"``, ``"not enough data"``, ``"bad data"`` if the current window has a severe data
-        quality problem, or ``"no champion"`` if there is no model yet whose training data could be the reference.
+        quality problem, ``"nothing compared"`` if every feature is skipped,
+        or ``"no champion"`` if there is no model yet whose training data could be the reference.
     reason:
         The verdict in one sentence.
     reference_rows, current_rows:

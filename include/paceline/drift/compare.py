@@ -20,13 +20,13 @@ from paceline.drift._columns import (
     without_infinite,
 )
 from paceline.drift._estimates import estimate_performance
-from paceline.drift._features import TestedFeature, judge_features, run_tests
+from paceline.drift._features import CONSTANT, TestedFeature, judge_features, run_tests
 from paceline.drift._joint import compare_jointly
 from paceline.drift._performance import PerformanceEstimate
 from paceline.drift._report import ConceptDrift, DriftReport, FeatureDrift, JointDrift, Verdict
 from paceline.drift._settings import DriftSettings
 from paceline.drift.concept import detect_concept_drift
-from paceline.drift.malformed import check_values
+from paceline.drift.malformed import check_values, describe_markers
 from paceline.drift.prediction_errors import compute_errors
 from paceline.drift.quality import (
     describe_severe,
@@ -36,10 +36,13 @@ from paceline.drift.quality import (
     find_stale_rows,
     limit_problems,
 )
+from paceline.drift.text_order import sort_text
 from paceline.errors import InvalidInputError
 
 if TYPE_CHECKING:
     import pandas as pd
+
+_NAMES = 10  # maximum number of features that a reason names
 
 
 def compare(
@@ -137,14 +140,18 @@ def compare(
         current = current.assign(**{actual: None})
 
     if time is not None:
-        reference, current = (
-            frame.assign(**{time: with_order(frame[time])}) if time in frame.columns else frame
-            for frame in (reference, current)
-        )
+        windows = {"reference": reference, "current": current}
+        known = {name: with_order(frame[time]) for name, frame in windows.items() if time in frame.columns}
+        for name, values in zip(known, sort_text(time, **known), strict=True):
+            windows[name] = windows[name].assign(**{time: values})
+        reference, current = windows["reference"], windows["current"]
 
     for window, frame, rows in (("reference", reference, reference_rows), ("current", current, current_rows)):
         if rows is not None and rows > len(frame):
             notes.append(f"A random sample of {len(frame):,} of {rows:,} rows stands for the {window} window.")
+    for column in chosen:
+        if column.kind == "categorical" and not column.skipped:
+            notes += describe_markers(reference[column.name], current[column.name])
     problems = find_broken_columns(chosen, new, settings.quality)
     problems += find_stale_rows(current, time, settings.quality, now)
     features: list[FeatureDrift] = []
@@ -268,7 +275,24 @@ def _overall_verdict(
         return "drift", " ".join(parts)
     if not tested and any(item.too_few for item in measured):
         return "not enough data", "No feature has enough values in both windows."
+    if not tested:
+        return _untested_verdict(features, [part for part in others if part is not None])
     return "no drift", f"No drift in {len(tested)} feature{'' if len(tested) == 1 else 's'}."
+
+
+def _untested_verdict(
+    features: Sequence[FeatureDrift], others: Sequence[JointDrift | ConceptDrift | PerformanceEstimate]
+) -> tuple[Verdict, str]:
+    """Return the verdict of a comparison without a tested feature and without drift."""
+    if any(part.verdict == "no drift" for part in others):
+        return "no drift", "No drift in the model's error. No feature was compared."
+    if any(part.verdict == "not enough data" for part in others):
+        return "not enough data", "; ".join(part.reason for part in others if part.verdict == "not enough data")
+    if any(feature.reason == CONSTANT for feature in features):
+        return "no drift", "No drift: each compared feature has one value in both windows."
+    left_out = [f"{shorten(feature.name)}: {feature.reason}" for feature in features[:_NAMES]]
+    more = f" and {len(features) - _NAMES} more" if len(features) > _NAMES else ""
+    return "nothing compared", f"Nothing was compared: {'; '.join(left_out) or 'the reference has no features'}{more}."
 
 
 def _too_short_reason(reference: int, current: int, minimum: int) -> str:

@@ -18,6 +18,7 @@ from paceline.drift._report import FeatureDrift, QualityProblem
 from paceline.drift._settings import DriftSettings
 from paceline.drift._statistics import missing_test
 from paceline.drift.malformed import check_order
+from paceline.drift.text_order import sort_text
 from paceline.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ def find_stale_rows(
     if not len(values):
         return [_problem("stale", time, "no row has a time, so the age of the data is unknown", settings)]
     check_order(values, "current")
+    [values] = sort_text(time, current=values)
     try:
         if pd.api.types.is_numeric_dtype(values.dtype):
             raise ValueError("numbers")

@@ -84,8 +84,8 @@ def decide_new_drift(
     """Fire if a feature or the model's error drifts for the first time since the last check without drift.
 
     Drift that continues in a sliding window is not new. With a cooldown, such drift causes another event after the
-    cooldown, because the first training has not ended the drift. A report of too little or bad data does not change the
-    state. A changed check or champion (``check``) resets the state.
+    cooldown, because the first training has not ended the drift. A report of too little or bad data, or without
+    a compared feature, does not change the state. A changed check or champion (``check``) resets the state.
 
     >>> from datetime import timezone
     >>> from paceline.drift import DriftReport, FeatureDrift
@@ -95,7 +95,7 @@ def decide_new_drift(
     >>> first.fires, decide_new_drift(drift, first.state, "check", now, None).fires
     (True, False)
     """
-    if report.verdict in ("not enough data", "bad data"):
+    if report.verdict in ("not enough data", "bad data", "nothing compared"):
         return EventDecision(False, last, report)
     known = last if last.check == check else TriggerState(check, fired_at=last.fired_at)
     if not report.needs_training:
@@ -140,7 +140,7 @@ def decide_new_window(
     number = known.check_count + 1
     spent = dataclasses.replace(settings, significance=significance_of_check(settings.significance, number))
     report = dataclasses.replace(check, settings=spent).compare(window, now, snapshot)
-    if report.verdict == "bad data":
+    if report.verdict in ("bad data", "nothing compared"):
         return EventDecision(False, known, report)  # check the window again until its data is repaired
     state = dataclasses.replace(known, check_count=number, rows=window.rows)
     if not report.needs_training:

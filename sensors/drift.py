@@ -12,7 +12,7 @@ from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from paceline.drift import NEEDS_TRAINING, DriftSettings
-from paceline.errors import BadDataError, InvalidInputError
+from paceline.errors import BadDataError, InvalidInputError, NothingComparedError
 
 from .check import CHAMPION, CheckOptions, DriftCheck, check_champion
 from .reports import DriftReportLink, run_folder, summarise
@@ -108,6 +108,8 @@ class DriftSensor(BaseSensorOperator):
         At run time, if a connection, file, column or value is invalid.
     BadDataError
         If the data is bad and ``on_bad_data`` is ``"fail"``.
+    NothingComparedError
+        If every feature is skipped, so that the check cannot find drift. The error names the reasons.
     AirflowFailException
         If the rendered value of a template field is invalid, for example if ``features`` is text.
 
@@ -271,7 +273,7 @@ class DriftSensor(BaseSensorOperator):
             self.log.info("%s", remark)
         for problem in report.quality:
             self.log.warning("Data quality: %s: %s: %s", problem.kind, problem.column or "rows", problem.reason)
-        fails = report.verdict == "bad data" and self.on_bad_data == "fail"
+        fails = report.verdict == "nothing compared" or (report.verdict == "bad data" and self.on_bad_data == "fail")
         hold = self._hold = self._find_hold(context) if report.needs_training else None
         if self.on_no_drift == "wait" and (hold or not report.needs_training) and not fails:
             return PokeReturnValue(is_done=False)
@@ -279,7 +281,7 @@ class DriftSensor(BaseSensorOperator):
         return PokeReturnValue(is_done=True, xcom_value=self._finish(context, hold, **event))
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
-        """Finish the task after the trigger has found drift or bad data.
+        """Finish the task after the trigger has found drift or bad data, or has compared nothing.
 
         If earlier training makes further training unnecessary, wait again.
         """
@@ -393,6 +395,9 @@ class DriftSensor(BaseSensorOperator):
         if summary["verdict"] == "bad data" and self.on_bad_data == "fail":
             ti.xcom_push(key="return_value", value=summary)
             raise BadDataError(summary["reason"])
+        if summary["verdict"] == "nothing compared":
+            ti.xcom_push(key="return_value", value=summary)
+            raise NothingComparedError(summary["reason"])
         # Airflow emits an event for every outlet of a successful task. If no training starts, emit no event.
         self.outlets = []
         if self.on_no_drift == "skip":

@@ -35,7 +35,7 @@ HANDOVER_S = 3.0
 
 
 class DriftTrigger(BaseTrigger):
-    """A trigger of ``DriftSensor``: repeats the check until training is needed or the data is bad.
+    """A trigger of ``DriftSensor``: repeats the check until training is needed, or the data is bad or not compared.
 
     Parameters
     ----------
@@ -92,7 +92,10 @@ class DriftTrigger(BaseTrigger):
             try:
                 report, window = await asyncio.to_thread(self.check.measure)
                 self.log.info("%s", report.reason)
-                if not (report.needs_training or (self.fail_on_bad_data and report.verdict == "bad data")):
+                is_bad = report.verdict == "bad data" and self.fail_on_bad_data
+                if not (
+                    report.needs_training or is_bad or (report.verdict == "nothing compared" and not self.keep_going)
+                ):
                     continue
                 event = await asyncio.to_thread(summarise, self.check, report, window, self.report_dir, *self.folder)
             except Exception:
@@ -214,7 +217,11 @@ class DriftEventTrigger(BaseEventTrigger):
         decision, window = await asyncio.to_thread(self._decide, last)
         report = decision.report
         if report is not None:
-            self.log.log(logging.WARNING if report.verdict == "bad data" else logging.INFO, "%s", report.reason)
+            self.log.log(
+                logging.WARNING if report.verdict in ("bad data", "nothing compared") else logging.INFO,
+                "%s",
+                report.reason,
+            )
         if report is None or not decision.fires:
             return False, decision.state, {}
         folder = report.fingerprint()

@@ -49,6 +49,10 @@ class BadDataError(PacelineError):
     """Raised when data has severe quality problems, so that a model must not be trained on it."""
 
 
+class NothingComparedError(PacelineError):
+    """Raised when a drift check has compared no feature, so that it cannot find drift."""
+
+
 class RuntimeUnavailableError(PacelineError):
     """Raised when the engine or machine of a job does not respond. A later retry may succeed."""
 

@@ -312,7 +312,16 @@ def count_labels(series: pd.Series[Any]) -> dict[str, int]:
 
 
 def to_label(value: object) -> str:
-    """Convert a value to a label. A whole number has no decimal point in its label."""
+    """Convert a value to a label. A whole number has no decimal point in its label.
+
+    >>> from decimal import Decimal
+    >>> to_label(1.0), to_label(Decimal("1.00")), to_label(Decimal("1.50"))
+    ('1', '1', '1.5')
+    """
+    from decimal import Decimal
+
+    if isinstance(value, Decimal) and value.is_finite():
+        return str(int(value)) if value == value.to_integral_value() else str(float(value))
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     return str(value)

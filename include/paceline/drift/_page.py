@@ -61,6 +61,7 @@ _TITLE = {
     "not enough data": "Not enough data for a verdict",
     "no champion": "No champion to compare with",
     "bad data": "The current data is broken",
+    "nothing compared": "No feature was compared",
 }
 
 

@@ -14,6 +14,7 @@ const STYLES = {
   "not enough data": { palette: "orange", sign: "…" },
   "no champion": { palette: "blue", sign: "+" },
   "bad data": { palette: "red", sign: "!" },
+  "nothing compared": { palette: "red", sign: "?" },
 } as const;
 
 /** The reports of a run's drift sensors, with each feature's reference and current distribution, most severe first. */

@@ -41,7 +41,7 @@ export interface QualityProblem {
 }
 
 export interface Report {
-  verdict: "drift" | "no drift" | "not enough data" | "no champion" | "bad data";
+  verdict: "drift" | "no drift" | "not enough data" | "no champion" | "bad data" | "nothing compared";
   reason: string;
   reference_rows: number;
   current_rows: number;

@@ -85,13 +85,14 @@ class TextOrder:
             return values
         if len(names) > 1:
             raise self._ambiguous(present.iloc[0])
-        found = _parse(present, names[0])
-        is_sorted = names[0] == _ISO and found[present.sort_values().index].is_monotonic_increasing
+        found = _parse(values, names[0])  # the index of the values may have duplicates
+        by_text = found.loc[values.notna().to_numpy()].iloc[present.argsort().to_numpy()]
+        is_sorted = names[0] == _ISO and by_text.is_monotonic_increasing
         if is_sorted:
             return values
         if names[0] == _ISO and not self._zoned:
             found = found.dt.tz_localize(None)
-        return found.reindex(values.index)
+        return found
 
     def _formats(self) -> list[str]:
         """Return the format of all values, or two if the day or the month may be first."""

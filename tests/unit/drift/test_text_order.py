@@ -84,3 +84,10 @@ def test_change_is_located_by_the_times_of_text() -> None:
 def test_ambiguous_days_of_one_window_follow_the_other_window() -> None:
     frames = [pd.DataFrame({"temp": np.arange(200.0), "day": [day] * 200}) for day in ("13/02/2029", "01/03/2029")]
     assert "2029-03-01" in compare(*frames, time="day").current
+
+
+def test_rows_with_equal_index_are_ordered_by_their_times() -> None:
+    values = pd.Series(["31.12.2029", None, "1.1.2030"], index=[0, 0, 0])
+    [ordered] = sort_text("day", current=values)
+    assert ordered.isna().tolist() == [False, True, False]
+    assert ordered.max() == pd.Timestamp("2030-01-01")

@@ -9,6 +9,7 @@ import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -254,26 +255,32 @@ class MlflowServer:
         _check(response)
 
     def _load(self, path: str) -> bytes:
-        with _connection():
-            response = self._http.get(_artifact_url(path))
-        if response.status_code == httpx.codes.NOT_FOUND:
-            raise FileNotFoundError(path)
-        _check(response)
-        return response.content
+        content = bytearray()
+        for block in self._blocks(path):
+            content += block
+            if len(content) >= storage.MAX_RECORD_BYTES:
+                break
+        return bytes(content[: storage.MAX_RECORD_BYTES])  # then the digest of a larger file does not match
 
     def _download(self, path: str, target: UPath) -> str:
         digest = hashlib.sha256()
+        blocks = self._blocks(path)
+        first = next(blocks, b"")  # a missing artifact leaves no file
+        with target.open("wb") as file:
+            for block in chain([first], blocks):
+                digest.update(block)
+                file.write(block)
+        return digest.hexdigest()
+
+    def _blocks(self, path: str) -> Iterator[bytes]:
+        """Yield an artifact in blocks. Raises FileNotFoundError if it does not exist."""
         with _connection(), self._http.stream("GET", _artifact_url(path)) as response:
             if not response.is_success:
                 response.read()
             if response.status_code == httpx.codes.NOT_FOUND:
                 raise FileNotFoundError(path)
             _check(response)
-            with target.open("wb") as file:
-                for block in response.iter_bytes(_BLOCK):
-                    digest.update(block)
-                    file.write(block)
-        return digest.hexdigest()
+            yield from response.iter_bytes(_BLOCK)
 
 
 @contextmanager

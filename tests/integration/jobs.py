@@ -131,7 +131,9 @@ class ProcessHarness:
 
     def leftovers(self) -> list[str]:
         root = self.runtime.root
-        groups = [str(group) for group in Path("/sys/fs/cgroup").glob(f"**/paceline-{self.mark}*")]
+        # Unlike `glob`, `walk` ignores control groups of other tests that disappear meanwhile.
+        folders = [Path(parent, name) for parent, names, _ in os.walk("/sys/fs/cgroup") for name in names]
+        groups = [str(group) for group in folders if group.name.startswith(f"paceline-{self.mark}")]
         return [*map(str, root.iterdir()), *(f"process {pid}" for pid in pids_of_jobs_in(root)), *groups]
 
     def remove_leftovers(self) -> None:

@@ -16,6 +16,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from paceline.operators import DeadlineTrainingOperator
 from paceline.run import MemoryState
+from paceline.runtime import ProcessRuntime
 
 TRACKED = "from paceline.train import track\nfor batch in track([1] * 20):\n    pass\n"
 
@@ -70,7 +71,11 @@ def run(tmp_path, monkeypatch, docker_host):
         }
         return operator.execute(context)  # type: ignore[arg-type]
 
-    return run_operator
+    yield run_operator
+    # A job whose output cannot be collected is kept for a cleared task.
+    for job_id, labels in ProcessRuntime().jobs():
+        if labels.get("paceline.dag") == "failing":
+            ProcessRuntime().reattach(job_id).remove()
 
 
 both_runtimes = pytest.mark.parametrize(

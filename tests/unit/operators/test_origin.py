@@ -46,7 +46,7 @@ def test_clock_set_after_the_start_of_the_task_does_not_count_as_elapsed_time(se
     context = {"ti": SimpleNamespace(start_date=now - timedelta(seconds=3.0 + set_s))}
     clock = SystemClock()
     counted_s = clock.now() - origin(context, "task", clock, 3.0).timestamp()
-    assert counted_s == pytest.approx(elapsed_s, abs=60.0)
+    assert counted_s == pytest.approx(elapsed_s, abs=300.0)
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_wrong_clock_of_a_worker_does_not_count_as_elapsed_time(api_server, capl
     counted_s = clock.now() - origin(context, "run", clock).timestamp()
     assert api_server.paths == ["/execution/health"]
     assert "using the API server's time" in caplog.text
-    assert counted_s == pytest.approx(5.0, abs=60.0)
+    assert counted_s == pytest.approx(5.0, abs=300.0)
 
 
 def test_small_difference_from_the_api_server_is_ignored(api_server, caplog):

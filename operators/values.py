@@ -183,6 +183,10 @@ def memory_bytes(field: str, value: object) -> int | None:
 
     >>> memory_bytes("mem_limit", "512m"), memory_bytes("mem_limit", 2**30), memory_bytes("mem_limit", None)
     (536870912, 1073741824, None)
+    >>> memory_bytes("disk_limit", "20gb")
+    Traceback (most recent call last):
+    paceline.errors.InvalidInputError: disk_limit: got '20gb', expected a number of bytes, or text such as "512m" or \
+"2g", at least 16 MiB
     """
     if value in NOTHING:
         return None
@@ -190,7 +194,10 @@ def memory_bytes(field: str, value: object) -> int | None:
     units = {"b": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
     text = str(value).strip().lower()
     unit = units.get(text[-1:])
-    amount = number(field, text[:-1] if unit else value, accepted) * (unit or 1)
+    try:
+        amount = number(field, text[:-1] if unit else value, accepted) * (unit or 1)
+    except InvalidInputError:  # name the value as the user wrote it
+        raise InvalidInputError(field, value, accepted) from None
     if amount < MEMORY_MIN:
         raise InvalidInputError(field, value, accepted)
     return int(amount)

@@ -6,7 +6,6 @@ Called by the sensors and triggers in ``paceline.sensors``; ``compare`` accepts 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -19,15 +18,13 @@ from paceline.drift._columns import (
     with_order,
     without_infinite,
 )
-from paceline.drift._estimates import estimate_performance
-from paceline.drift._features import CONSTANT, TestedFeature, judge_features, run_tests
+from paceline.drift._features import judge_features, run_tests
 from paceline.drift._joint import compare_jointly
-from paceline.drift._performance import PerformanceEstimate
-from paceline.drift._report import ConceptDrift, DriftReport, FeatureDrift, JointDrift, Verdict
+from paceline.drift._model_error import compare_errors
+from paceline.drift._report import DriftReport, FeatureDrift
 from paceline.drift._settings import DriftSettings
-from paceline.drift.concept import detect_concept_drift
+from paceline.drift._verdict import overall_verdict, too_short_reason
 from paceline.drift.malformed import check_values, describe_markers
-from paceline.drift.prediction_errors import compute_errors
 from paceline.drift.quality import (
     describe_severe,
     find_broken_columns,
@@ -41,8 +38,6 @@ from paceline.errors import InvalidInputError
 
 if TYPE_CHECKING:
     import pandas as pd
-
-_NAMES = 10  # maximum number of features that a reason names
 
 
 def compare(
@@ -156,7 +151,7 @@ def compare(
     problems += find_stale_rows(current, time, settings.quality, now)
     features: list[FeatureDrift] = []
     concept, joint, estimate = None, None, None
-    too_short = _too_short_reason(len(reference), len(current), settings.minimum_samples)
+    too_short = too_short_reason(len(reference), len(current), settings.minimum_samples)
     if too_short:
         verdict, reason = "not enough data", too_short
     else:
@@ -169,10 +164,10 @@ def compare(
             )
         if prediction is not None and actual is not None:
             rows_per_row = (current_rows or 0) / len(current)
-            concept, estimate = _compare_errors(
+            concept, estimate = compare_errors(
                 chosen, reference, current, prediction, actual, time, settings, rows_per_row
             )
-        verdict, reason = _overall_verdict(features, (joint, concept, estimate), measured)
+        verdict, reason = overall_verdict(features, (joint, concept, estimate), measured)
         problems += find_missing_predictions(prediction, reference, current, settings)
         problems += find_implausible_values(chosen, features, reference, current, settings, (prediction, actual))
     if any(problem.severe for problem in problems):
@@ -215,93 +210,6 @@ def _without_infinite(columns: Sequence[Column], frame: pd.DataFrame, window: st
             )
     finite: pd.DataFrame = frame.assign(**found)
     return finite
-
-
-def _compare_errors(
-    columns: Sequence[Column],
-    reference: pd.DataFrame,
-    current: pd.DataFrame,
-    prediction: str,
-    actual: str,
-    time: str | None,
-    settings: DriftSettings,
-    rows_per_row: float,
-) -> tuple[ConceptDrift, PerformanceEstimate | None]:
-    if time is not None:
-        current = current.sort_values(time, kind="stable")
-        if time in reference.columns:
-            reference = reference.sort_values(time, kind="stable")
-    errors = compute_errors(
-        reference,
-        current,
-        prediction,
-        actual,
-        error=settings.error,
-        threshold=settings.threshold,
-        detector=settings.detector,
-    )
-    concept = detect_concept_drift(
-        errors.reference,
-        errors.current,
-        measure=errors.measure,
-        detector=settings.detector,
-        minimum_samples=settings.minimum_samples,
-        error_threshold=settings.error_threshold,
-        labels=None if time is None else current[time].to_numpy()[errors.rows],
-        rows=errors.rows,
-        no_skill=errors.no_skill,
-        ceiling=errors.ceiling,
-        classes=errors.classes,
-        rows_per_row=rows_per_row,
-    )
-    concept = replace(concept, auc_reference=errors.auc_reference, auc_current=errors.auc_current)
-    estimate = estimate_performance(columns, reference, current, prediction, actual, errors, settings, time)
-    return concept, estimate
-
-
-def _overall_verdict(
-    features: Sequence[FeatureDrift],
-    others: Sequence[JointDrift | ConceptDrift | PerformanceEstimate | None],
-    measured: Sequence[TestedFeature],
-) -> tuple[Verdict, str]:
-    drifted = [feature.name for feature in features if feature.verdict == "drift"]
-    tested = [feature for feature in features if feature.verdict != "skipped"]
-    parts = []
-    if drifted:
-        names = ", ".join(map(shorten, drifted[:5])) + (f" and {len(drifted) - 5} more" if len(drifted) > 5 else "")
-        parts.append(f"Drift in {len(drifted)} of {len(tested)} features: {names}.")
-    parts += [part.reason for part in others if part is not None and part.verdict == "drift"]
-    if parts:
-        return "drift", " ".join(parts)
-    if not tested and any(item.too_few for item in measured):
-        return "not enough data", "No feature has enough values in both windows."
-    if not tested:
-        return _untested_verdict(features, [part for part in others if part is not None])
-    return "no drift", f"No drift in {len(tested)} feature{'' if len(tested) == 1 else 's'}."
-
-
-def _untested_verdict(
-    features: Sequence[FeatureDrift], others: Sequence[JointDrift | ConceptDrift | PerformanceEstimate]
-) -> tuple[Verdict, str]:
-    """Return the verdict of a comparison without a tested feature and without drift."""
-    if any(part.verdict == "no drift" for part in others):
-        return "no drift", "No drift in the model's error. No feature was compared."
-    if any(part.verdict == "not enough data" for part in others):
-        return "not enough data", "; ".join(part.reason for part in others if part.verdict == "not enough data")
-    if any(feature.reason == CONSTANT for feature in features):
-        return "no drift", "No drift: each compared feature has one value in both windows."
-    left_out = [f"{shorten(feature.name)}: {feature.reason}" for feature in features[:_NAMES]]
-    more = f" and {len(features) - _NAMES} more" if len(features) > _NAMES else ""
-    return "nothing compared", f"Nothing was compared: {'; '.join(left_out) or 'the reference has no features'}{more}."
-
-
-def _too_short_reason(reference: int, current: int, minimum: int) -> str:
-    short = [
-        f"{name}: got {rows} rows, expected at least {minimum} (minimum_samples)"
-        for name, rows in (("reference", reference), ("current", current))
-        if rows < minimum
-    ]
-    return "; ".join(short)
 
 
 def _add_time_span(name: str, frame: pd.DataFrame, time: str | None) -> str:

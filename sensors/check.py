@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from paceline.drift import DriftSettings
 from paceline.drift.compare import check_column_pair
 from paceline.drift.quality import check_age_column, describe_severe, find_stale_rows
+from paceline.drift.seasons import SEASONS
+from paceline.drift.units import check_roles
 from paceline.errors import InvalidInputError
 from paceline.extras import require
 
@@ -43,6 +45,9 @@ class CheckOptions(TypedDict, total=False):
     prediction: str | None
     actual: str | None
     time: str | None
+    groups: str | None
+    season: str | None
+    segments: str | None
     settings: DriftSettings
     model: str | None
     registry: str | None
@@ -68,6 +73,9 @@ class DriftCheck:
     prediction: str | None = None
     actual: str | None = None
     time: str | None = None
+    groups: str | None = None
+    season: str | None = None
+    segments: str | None = None
     settings: DriftSettings = dataclasses.field(default_factory=DriftSettings)
     model: str | None = None
     registry: str | None = None
@@ -87,6 +95,8 @@ class DriftCheck:
         if self.signing_conn_id is not None and (not isinstance(self.signing_conn_id, str) or not self.signing_conn_id):
             raise InvalidInputError("signing_conn_id", self.signing_conn_id, "the id of a connection, or None")
         check_column_pair(self.prediction, self.actual)
+        roles = {"groups": self.groups, "season": self.season, "segments": self.segments}
+        check_roles(roles, (self.prediction, self.actual))
         check_age_column(self.time, self.settings.quality)
         check_champion(self.reference, self.model, self.registry, self.settings)
 
@@ -188,6 +198,9 @@ class DriftCheck:
                 prediction=self.prediction,
                 actual=self.actual,
                 time=self.time,
+                groups=self.groups,
+                season=self.season,
+                segments=self.segments,
                 settings=self.settings,
                 reference_name=f"training data of {self.champion}: {name}" if self.champion else name,
                 current_name=describe(self.current, self.current_parameters),
@@ -239,7 +252,9 @@ class DriftCheck:
         """Return the columns that the comparison needs, or ``None`` for all."""
         if self.features is None:
             return None
-        return [*dict.fromkeys(c for c in (*self.features, self.prediction, self.actual, self.time, *more) if c)]
+        season = None if self.season in SEASONS else self.season
+        others = (self.prediction, self.actual, self.time, self.groups, season, self.segments, *more)
+        return [*dict.fromkeys(c for c in (*self.features, *others) if c)]
 
     def window(self) -> dict[str, Any]:
         """Return the source of the current window, as the ``data_window`` of a model that is trained on it."""

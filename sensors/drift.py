@@ -63,7 +63,18 @@ class DriftSensor(BaseSensorOperator):
         Columns with the recorded prediction and its later label; with both, the sensor also monitors the model's error.
         It estimates the error of current rows whose label is missing, and ``current`` may lack the column ``actual``.
     time:
-        Column that orders the rows, locates a change of the error and delimits the periods of the estimate.
+        Column that orders the rows, locates a change of the error and delimits the periods of the estimate. With at
+        least ten different times in each window, the tests take into account that neighbouring times depend on each
+        other.
+    groups:
+        Column of the groups whose rows depend on each other: the customer, the day, the session. The tests then count
+        independent groups instead of rows.
+    season:
+        Column of the seasons, so that like is compared with like; or ``"weekday"``, ``"hour"`` or ``"hour of week"`` of
+        the column ``time``. Each season has the same share of the compared rows in both windows.
+    segments:
+        Column whose values, at most 20, divide the windows into segments. The features of each segment are tested, too,
+        and the correction for many tests covers them.
     settings:
         Thresholds and methods, for example ``DriftSettings(minimum_samples=500)``.
     model, registry:
@@ -95,8 +106,8 @@ class DriftSensor(BaseSensorOperator):
     Returns
     -------
     The summary (XCom ``return_value``): ``verdict``, ``reason``, ``retrain`` (whether training is to start),
-    ``drifted_features``, ``concept_drift``, ``joint_drift``, ``estimated_drift``, ``estimated_error``, ``statistics``
-    of at most 20 drifted features, at most 20 ``quality`` problems, the number of ``features``, row counts,
+    ``drifted_features``, ``concept_drift``, ``joint_drift``, ``estimated_drift``, ``estimated_error``,
+    ``drifted_segments``, ``statistics`` of at most 20 drifted features, at most 20 ``quality`` problems, the number of ``features``, row counts,
     ``window``, and with ``report_dir`` also ``report_json`` and ``report_html``. XCom ``window`` is the source of the
     current window, for ``EvaluateOperator(data_window=drift.output["window"])``.
     XCom ``report`` contains the whole report for Airflow's pages; if it exceeds 48 kB, the least severe features are
@@ -159,6 +170,9 @@ class DriftSensor(BaseSensorOperator):
         prediction: str | None = None,
         actual: str | None = None,
         time: str | None = None,
+        groups: str | None = None,
+        season: str | None = None,
+        segments: str | None = None,
         settings: DriftSettings = DriftSettings(),  # noqa: B008  (frozen)
         model: str | None = None,
         registry: str | None = None,
@@ -186,6 +200,9 @@ class DriftSensor(BaseSensorOperator):
         self.prediction = prediction
         self.actual = actual
         self.time = time
+        self.groups = groups
+        self.season = season
+        self.segments = segments
         self.settings = settings
         self.model = model
         self.registry = registry

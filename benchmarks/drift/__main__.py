@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.drift import compared, cost, environments, joint, performance
+from benchmarks.drift.dependent import dependent_rates
 from benchmarks.drift.embeddings import embedding_rates, print_embeddings
 from benchmarks.drift.frames import ten_features
 from benchmarks.drift.growing import growing_rates, print_growing
@@ -25,7 +26,7 @@ from benchmarks.drift.weather import print_weather, weather_drift
 from benchmarks.options import between, writable
 
 ALONE = ("rates", "concept")
-LONG = ("embeddings",)
+LONG = ("embeddings", "dependent")
 WITH_PEERS = ("growing", "tools", "multivariate", "detectors", "performance", "cost")
 
 
@@ -63,6 +64,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"Drift reported in {options.windows} pairs of windows of vectors, by change of the second window")
         result["embeddings"] = embedding_rates(options.windows)
         print_embeddings(result["embeddings"])
+    if "dependent" in sections:
+        print("Alarms in rows without drift that depend on each other, without and with the parameters for them")
+        result["dependent"] = dependent_rates(options.windows)
     if "growing" in sections:
         print(f"Alarms and median rows until the alarm in {options.windows} windows that grow to 3,000 rows")
         result["growing"] = growing_rates(options.windows)

@@ -52,8 +52,8 @@ EXPORTS = {
         "make_controller target_end_s"
     ),
     "paceline.drift": (
-        "NEEDS_TRAINING Change ConceptDrift DriftReport DriftSettings EstimatedPeriod FeatureDrift Histogram "
-        "JointDrift PerformanceEstimate QualityProblem QualitySettings compare to_html"
+        "NEEDS_TRAINING Change ConceptDrift DriftReport DriftSettings EstimatedPeriod FeatureDrift FeatureSettings "
+        "Histogram JointDrift PerformanceEstimate QualityProblem QualitySettings SegmentDrift compare to_html"
     ),
     "paceline.elastic": "Decider Options Scaling Step TeamConfiguration TeamSample",
     "paceline.fleet": "BackgroundApp EngineCheck Fleet Link Machine check load",
@@ -73,7 +73,7 @@ EXPORTS = {
     "paceline.schedule": (
         "Assignment Candidate Estimates NoFeasibleWorkerError Plan Problem State deep_edge fair schedule"
     ),
-    "paceline.sensors": "DriftEventTrigger DriftSensor DriftSettings DriftTrigger QualitySettings",
+    "paceline.sensors": "DriftEventTrigger DriftSensor DriftSettings DriftTrigger FeatureSettings QualitySettings",
     "paceline.train": (
         "Converged Loop checkpoint data_parallel device input_dir output_dir report resampled stop_early track"
     ),

@@ -3,6 +3,7 @@
 Independent of Airflow; ``paceline.sensors`` is the integration.
 """
 
+from paceline.drift._feature_settings import FeatureSettings
 from paceline.drift._page import to_html
 from paceline.drift._performance import EstimatedPeriod, PerformanceEstimate
 from paceline.drift._quality_settings import QualitySettings
@@ -15,6 +16,7 @@ from paceline.drift._report import (
     Histogram,
     JointDrift,
     QualityProblem,
+    SegmentDrift,
 )
 from paceline.drift._settings import DriftSettings
 from paceline.drift.compare import compare
@@ -27,11 +29,13 @@ __all__ = [
     "DriftSettings",
     "EstimatedPeriod",
     "FeatureDrift",
+    "FeatureSettings",
     "Histogram",
     "JointDrift",
     "PerformanceEstimate",
     "QualityProblem",
     "QualitySettings",
+    "SegmentDrift",
     "compare",
     "to_html",
 ]

@@ -82,11 +82,11 @@ def mean_variance(values: Floats, units: Units | None) -> MeanVariance:
         return MeanVariance(independent, np.ones(values.shape[1]), max(rows - 1.0, 1.0))
     _, codes = np.unique(units.codes, return_inverse=True)
     number = int(codes.max()) + 1
-    totals = np.stack([np.bincount(codes, column, number) for column in centred.T], axis=1)
+    totals: Floats = np.stack([np.bincount(codes, column, number) for column in centred.T], axis=1, dtype=float)
     if units.in_time_order:
-        long_run, correlation = _long_run_variance(totals)
+        long_run, ratio = _long_run_variance(totals)
         variance = long_run * number / rows**2
-        independent_units = number * (1 - correlation) / (1 + correlation)
+        independent_units = number / max(ratio, 1.0)
     else:
         variance = (totals**2).sum(axis=0) / rows**2 * number / max(number - 1, 1)
         independent_units = float(number)
@@ -95,21 +95,36 @@ def mean_variance(values: Floats, units: Units | None) -> MeanVariance:
 
 
 def _long_run_variance(totals: Floats) -> tuple[Floats, float]:
-    """Return the long-run variance of each column of a series, and the median correlation of neighbours."""
+    """Return the long-run variance of each column of a series, and its median ratio to the variance.
+
+    An autoregression gives the long-run variance; Akaike's criterion chooses its order.
+    """
     import numpy as np
 
     number = len(totals)
-    square = (totals**2).sum(axis=0)
-    product = (totals[1:] * totals[:-1]).sum(axis=0)
-    correlation = np.divide(product, square, out=np.zeros_like(square), where=square > 0)
-    # The estimate is too low in short series (M. G. Kendall, Biometrika 41, 1954).
-    correlation = np.clip(correlation + (1 + 3 * correlation) / number, 0.0, _HIGHEST_CORRELATION)
-    residuals = totals[1:] - correlation * totals[:-1]
-    lags = int(4 * (number / 100) ** (2 / 9))  # the usual bandwidth of the Bartlett kernel
-    residuals = residuals - residuals.mean(axis=0) if len(residuals) else totals
-    variance = (residuals**2).sum(axis=0)
-    for lag in range(1, min(lags, len(residuals) - 1) + 1):
-        weight = 1 - lag / (lags + 1)
-        variance = variance + 2 * weight * (residuals[lag:] * residuals[:-lag]).sum(axis=0)
-    variance = variance.clip(min=0.0) / max(len(residuals), 1)
-    return variance / (1 - correlation) ** 2, float(np.median(correlation))
+    highest = max(0, min(int(10 * np.log10(number)), number - 2))
+    covariance = np.array([(totals[lag:] * totals[: number - lag]).sum(axis=0) for lag in range(highest + 1)]) / number
+    known = covariance[0] > 0
+    covariance = covariance[:, known]
+    # The estimated correlations are too low in short series (M. G. Kendall, Biometrika 41, 1954).
+    correlation = covariance / covariance[0]
+    error = np.ones(correlation.shape[1])
+    weights = np.zeros((0, correlation.shape[1]))
+    best = np.full(correlation.shape[1], np.inf)
+    ratio = np.ones(correlation.shape[1])
+    for order in range(highest + 1):
+        if order:  # the recursion of Levinson and Durbin
+            reflection = (correlation[order] - (weights * correlation[order - 1 : 0 : -1]).sum(axis=0)) / error
+            weights = np.concatenate([weights - reflection * weights[::-1], reflection[None]])
+            error = error * (1 - reflection**2)
+        criterion = number * np.log(error) + 2 * order
+        better = criterion < best
+        best = np.where(better, criterion, best)
+        total = np.minimum(weights.sum(axis=0), _HIGHEST_CORRELATION)
+        total = total + (1 + 3 * np.maximum(total, 0)) / number * (order > 0)
+        total = np.minimum(total, _HIGHEST_CORRELATION)
+        scale = number / max(number - order - 1, 1)
+        ratio = np.where(better, error * scale / (1 - total) ** 2, ratio)
+    result = np.zeros(totals.shape[1])
+    result[known] = ratio * covariance[0]
+    return result, float(np.median(ratio)) if known.any() else 1.0

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from paceline.drift._joint import FEWEST, MAX_ROWS, distinguish
+from paceline.drift._dependence import Units
+from paceline.drift._joint import FEWEST, MAX_ROWS, choose_rows, distinguish, find_copies, join_units
 from paceline.drift._settings import DriftSettings
 from paceline.drift._statistics import TestResult
 
@@ -22,8 +23,15 @@ MAX_BYTES = 64 * 2**20
 COMPONENTS = 64
 
 
-def compare_vectors(reference: pd.Series[Any], current: pd.Series[Any], settings: DriftSettings) -> TestResult | None:
+def compare_vectors(
+    reference: pd.Series[Any],
+    current: pd.Series[Any],
+    settings: DriftSettings,
+    units: tuple[Units, Units] | None = None,
+) -> TestResult | None:
     """Test whether a classifier can distinguish the vectors of the windows; return ``None`` if they are too long.
+
+    ``units`` are those of the vectors of both windows, if vectors depend on each other.
 
     At most 5,000 vectors and 64 MiB of each window are compared.
 
@@ -40,13 +48,13 @@ def compare_vectors(reference: pd.Series[Any], current: pd.Series[Any], settings
     import numpy as np
     from sklearn.decomposition import PCA
 
-    rng = np.random.default_rng(0)
     most = min(MAX_ROWS, MAX_BYTES // (8 * len(reference.iloc[0])))
     if most < FEWEST * settings.minimum_samples:
         return None
-    chosen = [series.iloc[np.sort(rng.permutation(len(series))[:most])] for series in (reference, current)]
+    taken = choose_rows((len(reference), len(current)), most)
+    chosen = [series.iloc[rows] for series, rows in zip((reference, current), taken, strict=True)]
     vectors: NDArray[np.float64] = np.concatenate([np.stack(series.to_list()).astype(float) for series in chosen])
     labels = np.repeat([0, 1], [len(series) for series in chosen])
     components = PCA(min(COMPONENTS, *vectors.shape), random_state=0).fit_transform(vectors)
-    auc, p_value = distinguish(components, labels)
+    auc, p_value = distinguish(components, labels, join_units(units, taken) or find_copies(vectors, labels))
     return TestResult(auc, p_value, max(0.0, 2.0 * auc - 1.0))

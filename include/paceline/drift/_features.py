@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from paceline.drift._columns import Column, count_labels, shorten, to_numbers
+from paceline.drift._dependence import Units
 from paceline.drift._embeddings import compare_vectors
 from paceline.drift._joint import FEWEST
 from paceline.drift._report import FeatureDrift, Histogram
@@ -46,8 +47,17 @@ class TestedFeature:
     too_few: bool = False
 
 
-def run_tests(column: Column, reference: pd.DataFrame, current: pd.DataFrame, settings: DriftSettings) -> TestedFeature:
-    """Test whether the values of one column, and their share of missing values, differ between the windows."""
+def run_tests(
+    column: Column,
+    reference: pd.DataFrame,
+    current: pd.DataFrame,
+    settings: DriftSettings,
+    units: tuple[Units, Units] | None = None,
+) -> TestedFeature:
+    """Test whether the values of one column, and their share of missing values, differ between the windows.
+
+    ``units`` are those of the rows of both windows, if rows depend on each other.
+    """
     before, after = reference[column.name], current.get(column.name)
     if after is None:
         return TestedFeature(FeatureDrift(column.name, column.kind, "skipped", column.skipped, missing_current=1.0))
@@ -96,10 +106,10 @@ def judge_features(measured: Sequence[TestedFeature], settings: DriftSettings) -
                 tests.append((index, tested))
                 p_values.append(result.p_value)
     adjusted = dict(zip(tests, false_discovery_control(p_values).tolist(), strict=True)) if p_values else {}
-    judged = [
-        _judge(item, adjusted.get((index, "values")), adjusted.get((index, "missing")), settings)
-        for index, item in enumerate(measured)
-    ]
+    judged = []
+    for index, item in enumerate(measured):
+        own = settings.of_feature(item.feature.name)
+        judged.append(_judge(item, adjusted.get((index, "values")), adjusted.get((index, "missing")), own))
     rank = {"drift": 0, "no drift": 1, "skipped": 2}
     return sorted(judged, key=lambda f: (rank[f.verdict], -_severity(f), f.name))
 

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from paceline.drift._columns import Column, shorten, to_label
+from paceline.drift._dependence import Units, mean_variance
+from paceline.drift._design import combine_designs
 from paceline.drift._report import JointDrift
 from paceline.drift._settings import DriftSettings
 
@@ -22,17 +24,25 @@ MAX_ROWS = 5_000
 # Approximate total number of rows from which the classifiers of all parts learn. Large windows need fewer parts: half
 # of their rows suffice.
 LEARNED_ROWS = 25_000
-# Each row counts once if the windows' shares of repeated rows differ by at least ``_REPEATED_SHARE``, and at least
-# ``_FEWEST_DISTINCT`` rows are left in each window.
-_REPEATED_SHARE, _FEWEST_DISTINCT = 0.05, 100
+# Equal rows may be copies if at least ``_REPEATED_SHARE`` of the rows repeat others, and at least ``_FEWEST_DISTINCT``
+# are distinct.
+_REPEATED_SHARE, _FEWEST_DISTINCT = 0.02, 200
+# Blocks of neighbouring points in time in each window. A block is in one part.
+_BLOCKS = 25
 # Minimum number of rows, in multiples of ``minimum_samples``. With fewer, a relevant difference is lost in the noise.
 FEWEST = 5
 
 
 def compare_jointly(
-    columns: Sequence[Column], reference: pd.DataFrame, current: pd.DataFrame, settings: DriftSettings
+    columns: Sequence[Column],
+    reference: pd.DataFrame,
+    current: pd.DataFrame,
+    settings: DriftSettings,
+    units: tuple[Units, Units] | None = None,
 ) -> JointDrift | None:
     """Test whether a classifier can distinguish the rows of the windows; return ``None`` with too few rows or columns.
+
+    ``units`` are those of the rows of both windows, if rows depend on each other.
 
     The classifier scores rows from which it has not learned (see ``distinguish``). The Mann-Whitney test compares the
     scores for the two windows: if the windows have the same distribution, no classifier scores them differently.
@@ -56,11 +66,11 @@ def compare_jointly(
 
     if len(columns) < 2 or min(len(reference), len(current)) < FEWEST * settings.minimum_samples:
         return None
-    rng = np.random.default_rng(0)
-    chosen = [frame.iloc[np.sort(rng.permutation(len(frame))[:MAX_ROWS])] for frame in (reference, current)]
+    taken = choose_rows((len(reference), len(current)), MAX_ROWS)
+    chosen = [frame.iloc[rows] for frame, rows in zip((reference, current), taken, strict=True)]
     encoded = np.concatenate([encode_column(column, *chosen) for column in columns], axis=1)
     labels = np.repeat([0, 1], [len(frame) for frame in chosen])
-    auc, p_value = distinguish(encoded, labels)
+    auc, p_value = distinguish(encoded, labels, join_units(units, taken) or find_copies(encoded, labels))
     drifted = p_value <= settings.significance and auc >= settings.joint_threshold
     return JointDrift(
         verdict="drift" if drifted else "no drift",
@@ -71,57 +81,115 @@ def compare_jointly(
     )
 
 
-def distinguish(rows: NDArray[np.float64], labels: NDArray[np.int64]) -> tuple[float, float]:
+def choose_rows(sizes: Sequence[int], most: int) -> list[NDArray[np.int64]]:
+    """Return at most ``most`` random rows of each window, in order."""
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    return [np.sort(rng.permutation(size)[:most]) for size in sizes]
+
+
+def join_units(units: tuple[Units, Units] | None, taken: Sequence[NDArray[np.int64]]) -> Units | None:
+    """Return the units of the rows taken from both windows, one window after the other."""
+    import numpy as np
+
+    if units is None:
+        return None
+    codes = [one.codes[rows] for one, rows in zip(units, taken, strict=True)]
+    return Units(np.concatenate(codes), units[0].in_time_order)
+
+
+def distinguish(
+    rows: NDArray[np.float64], labels: NDArray[np.int64], units: Units | None = None
+) -> tuple[float, float]:
     """Return a classifier's AUC on rows new to it, and the p-value of the hypothesis that the windows are equal.
 
     ``labels`` are 0 and 1 for the rows of the two windows. Cross-fitting gives every row a score: the rows are divided
     into two to five parts, and a classifier that learns from the other parts scores each part. The fewer the rows, the
     more parts, because a classifier that learns from few rows understates how different the windows are.
 
-    The variance of the Mann-Whitney statistic is corrected, because the classifiers learn from overlapping rows. If one
-    window repeats more of its rows than the other, each row counts once, because a classifier recognises repeated rows.
+    The variance of the Mann-Whitney statistic is corrected, because the classifiers learn from overlapping rows. Rows
+    of one unit are in the same part, because a classifier recognises rows that resemble those from which it has
+    learned, and the variance is that of the units.
 
     Notes
     -----
     C. Nadeau and Y. Bengio, "Inference for the generalization error", Machine Learning 52, 2003, section 3.
+    E. R. DeLong et al., "Comparing the areas under two or more correlated receiver operating characteristic curves",
+    Biometrics 44, 1988 (placements).
     """
-    from scipy.stats import norm
     from sklearn.ensemble import HistGradientBoostingClassifier
     from sklearn.metrics import roc_auc_score
-    from sklearn.model_selection import StratifiedKFold, cross_val_predict
+    from sklearn.model_selection import GroupKFold, StratifiedKFold, cross_val_predict
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-    rows, labels = _without_repeated_rows(rows, labels)
-    total, current = len(labels), int(labels.sum())
-    parts = min(5, max(2, LEARNED_ROWS // total))
-    folds = StratifiedKFold(parts, shuffle=True, random_state=0)
+    parts = min(5, max(2, LEARNED_ROWS // len(labels)))
+    kind = StratifiedKFold if units is None else GroupKFold
+    folds = kind(parts, shuffle=True, random_state=0)
+    groups = None if units is None else _blocks(units, labels)
     # Large leaves, because relevant differences between the windows can be small compared with the noise.
     classifier = HistGradientBoostingClassifier(max_iter=30, learning_rate=0.2, min_samples_leaf=50, random_state=0)
     with threadpool_limits(1, user_api="openmp"):  # several threads would take longer for so few rows
-        scores = cross_val_predict(classifier, rows, labels, cv=folds, method="decision_function")
+        scores = cross_val_predict(classifier, rows, labels, groups=groups, cv=folds, method="decision_function")
     auc = float(roc_auc_score(labels, scores))
-    variance = (total + 1) / (12 * current * (total - current)) * (1 + parts / (parts - 1))
-    return auc, float(norm.sf((auc - 0.5) / variance**0.5))
+    return auc, _rank_p_value(scores, labels, units, auc, 1 + parts / (parts - 1))
 
 
-def _without_repeated_rows(
-    rows: NDArray[np.float64], labels: NDArray[np.int64]
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Return distinct rows of equally large samples of the windows, if the shares of repeated rows differ.
+def _rank_p_value(
+    scores: NDArray[np.float64], labels: NDArray[np.int64], units: Units | None, auc: float, overlap: float
+) -> float:
+    """Return the p-value of the Mann-Whitney test; ``overlap`` is the factor of the variance for overlapping parts."""
+    import numpy as np
+    from scipy.stats import norm, rankdata
 
-    Rows with few possible values repeat by chance, so a small number of distinct rows is no reason to drop the others.
+    rows = np.bincount(labels)
+    if units is None:
+        return float(norm.sf((auc - 0.5) / ((1 / rows[0] + 1 / rows[1]) / 12 * overlap) ** 0.5))
+    ranks = rankdata(scores)
+    # The placement of a score is the share of the other window's scores below it.
+    placements = [
+        (ranks[chosen] - rankdata(scores[chosen])) / rows[1 - label]
+        for label, chosen in ((label, labels == label) for label in (0, 1))
+    ]
+    found = [mean_variance(one[:, None], units.take(labels == label)) for label, one in enumerate(placements)]
+    design = combine_designs(found, rows.tolist())
+    variance = (design.reference / rows[0] + design.current / rows[1]) / 12 * overlap
+    statistic = (auc - 0.5) / variance**0.5
+    # A one-sided p-value; ``correct`` expects a two-sided one.
+    half = design.correct(2 * float(norm.sf(abs(statistic)))) / 2
+    return half if statistic > 0 else 1 - half
+
+
+def _blocks(units: Units, labels: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the units, or blocks of neighbouring units if these may depend on each other."""
+    import numpy as np
+
+    if not units.in_time_order:
+        return units.codes
+    blocks = np.zeros(len(labels), dtype=np.int64)
+    for label in (0, 1):
+        _, codes = np.unique(units.codes[labels == label], return_inverse=True)
+        blocks[labels == label] = codes * _BLOCKS // (codes.max() + 1) + label * _BLOCKS
+    return blocks
+
+
+def find_copies(rows: NDArray[np.float64], labels: NDArray[np.int64]) -> Units | None:
+    """Return the distinct rows as units if the windows seem to contain copies of rows, otherwise None.
+
+    Rows with few possible values repeat by chance: as often between the windows as within one. Copies repeat more often
+    within one.
     """
     import numpy as np
 
-    rng = np.random.default_rng(0)
-    size = int(np.bincount(labels).min())
-    samples = [rng.permutation(np.flatnonzero(labels == label))[:size] for label in (0, 1)]
-    distinct = [sample[np.unique(rows[sample], axis=0, return_index=True)[1]] for sample in samples]
-    fewer, more = sorted(map(len, distinct))
-    if more - fewer < _REPEATED_SHARE * size or fewer < _FEWEST_DISTINCT:
-        return rows, labels
-    kept = np.concatenate(distinct)
-    return rows[kept], labels[kept]
+    codes = np.unique([hash(row.tobytes()) for row in rows], return_inverse=True)[1]
+    counts = np.stack([np.bincount(codes[labels == label], minlength=codes.max() + 1) for label in (0, 1)])
+    sizes = counts.sum(axis=1)
+    within = max((counts * (counts - 1)).sum(axis=1) / (sizes * (sizes - 1)))
+    between = (counts[0] * counts[1]).sum() / sizes.prod()
+    repeated = 1 - counts.shape[1] / len(labels)
+    if repeated < _REPEATED_SHARE or counts.shape[1] < _FEWEST_DISTINCT or within < 2 * between:
+        return None
+    return Units(codes)
 
 
 def encode_column(column: Column, *frames: pd.DataFrame) -> NDArray[np.float64]:

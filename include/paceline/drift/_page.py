@@ -12,7 +12,7 @@ from typing import Any
 from paceline.drift._estimate_picture import estimate_chart, estimate_facts
 from paceline.drift._performance import PerformanceEstimate
 from paceline.drift._picture import distribution_chart, error_curve
-from paceline.drift._report import ConceptDrift, DriftReport, FeatureDrift, JointDrift, QualityProblem
+from paceline.drift._report import ConceptDrift, DriftReport, FeatureDrift, JointDrift, QualityProblem, SegmentDrift
 
 _STYLE = """
 :root { color-scheme: light dark; --ground: #fbfaf8; --card: #fff; --ink: #22262b; --soft: #5d6670; --rule: #dcdfe2;
@@ -91,6 +91,8 @@ def to_html(report: DriftReport) -> str:
         body.append(_concept_card(report.concept))
     if report.estimate is not None:
         body.append(_estimate_card(report.estimate))
+    if report.segments:
+        body.append(_segment_table(report.segments))
     if report.features:
         cards = "".join(_feature_card(feature) for feature in report.features)
         body.append(f'<h2>Features, most severe first</h2><div class="cards">{cards}</div>')
@@ -135,6 +137,16 @@ def _quality_table(problems: Sequence[QualityProblem]) -> str:
         for one in problems
     )
     return f"<h2>Data quality</h2><table>{rows}</table>"
+
+
+def _segment_table(segments: Sequence[SegmentDrift]) -> str:
+    rows = "".join(
+        f"<tr><td>{_badge(one.verdict)}</td><td>{escape(one.name)}</td>"
+        f'<td class="num">{one.reference_rows:,} and {one.current_rows:,} rows</td>'
+        f"<td>{escape('; '.join(f'{feature.name}: {feature.reason}' for feature in one.features))}</td></tr>"
+        for one in segments
+    )
+    return f"<h2>Segments</h2><table>{rows}</table>"
 
 
 def _flatten(settings: Mapping[str, Any]) -> dict[str, Any]:

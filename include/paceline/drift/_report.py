@@ -44,7 +44,8 @@ class FeatureDrift:
     classifier"``; ``effect`` is the KS statistic, the total variation distance, or 2 AUC - 1 of the classifier, whose
     ``statistic`` is the AUC. Invalid vectors of an embedding count as missing.
     Adjusted p-values are corrected for the tests of all features together. ``level`` is the mean of a numeric feature.
-    ``reason`` explains the verdict in words, or why the feature was skipped.
+    ``reason`` explains the verdict in words, or why the feature was skipped. ``segment`` is the segment whose rows are
+    compared, or "" for all rows.
     """
 
     name: str
@@ -65,6 +66,7 @@ class FeatureDrift:
     new_categories: tuple[str, ...] = ()
     histogram: Histogram | None = None
     dimensions: int = 0
+    segment: str = ""
 
 
 @dataclass(frozen=True)
@@ -144,6 +146,21 @@ class JointDrift:
 
 
 @dataclass(frozen=True)
+class SegmentDrift:
+    """The rows of one segment in both windows.
+
+    ``tested`` is the number of features that were compared; ``features`` are those that have drifted, at most ten.
+    """
+
+    name: str
+    verdict: Literal["drift", "no drift"]
+    reference_rows: int
+    current_rows: int
+    tested: int
+    features: tuple[FeatureDrift, ...] = ()
+
+
+@dataclass(frozen=True)
 class DriftReport:
     """The result of ``compare`` for two windows.
 
@@ -173,6 +190,8 @@ class DriftReport:
         The thresholds of the comparison.
     quality:
         Data quality problems, severe ones first; at most 50.
+    segments:
+        The segments, those with drift first, if ``compare`` was called with ``segments``.
 
     Examples
     --------
@@ -194,6 +213,7 @@ class DriftReport:
     notes: tuple[str, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
     quality: tuple[QualityProblem, ...] = ()
+    segments: tuple[SegmentDrift, ...] = ()
 
     @property
     def drifted(self) -> bool:
@@ -215,12 +235,15 @@ class DriftReport:
         """Sorted names of the drifted features, with ``"(concept)"`` if the model's error rose.
 
         ``"(estimate)"`` means that the estimated error of rows without labels rose, ``"(joint)"`` that no single
-        feature has drifted but all of them have jointly. Without a champion, ``["(no champion)"]``.
+        feature has drifted but all of them have jointly. A drifted segment is ``"(segment NAME)"``. Without a champion,
+        ``["(no champion)"]``.
         """
         if self.verdict == "no champion":
             return ["(no champion)"]
         others = (("(concept)", self.concept), ("(joint)", self.joint), ("(estimate)", self.estimate))
-        return sorted([*self.drifted_features, *(name for name, part in others if part and part.verdict == "drift")])
+        found = [name for name, part in others if part and part.verdict == "drift"]
+        found += [f"(segment {one.name})" for one in self.segments if one.verdict == "drift"]
+        return sorted([*self.drifted_features, *found])
 
     def fingerprint(self) -> str:
         """Return a digest of the report; equal data and settings have equal digests.
@@ -246,6 +269,7 @@ class DriftReport:
             "joint_drift": self.joint is not None and self.joint.verdict == "drift",
             "estimated_drift": self.estimate is not None and self.estimate.verdict == "drift",
             "estimated_error": self.estimate and self.estimate.error,
+            "drifted_segments": [one.name for one in self.segments if one.verdict == "drift"],
             "statistics": {
                 feature.name: {
                     "test": feature.test,
@@ -273,10 +297,7 @@ class DriftReport:
         """Build a report from the result of ``to_dict``. Ignore unknown keys, which a later version may write."""
         if data.get("format") != FORMAT:
             raise InvalidInputError("format", data.get("format"), f"{FORMAT}, the format of this version of Paceline")
-        features = tuple(
-            _build_known(FeatureDrift, item, histogram=_build_optional(Histogram, item.get("histogram")))
-            for item in data.get("features", ())
-        )
+        features = _build_features(data)
         concept = data.get("concept")
         if concept is not None:
             changes = tuple(_build_known(Change, item) for item in concept.get("changes", ()))
@@ -288,9 +309,18 @@ class DriftReport:
             periods = tuple(_build_known(EstimatedPeriod, item) for item in estimate.get("periods", ()))
             estimate = _build_known(PerformanceEstimate, estimate, periods=periods)
         quality = tuple(_build_known(QualityProblem, item) for item in data.get("quality", ()))
-        return _build_known(
-            cls, data, features=features, concept=concept, joint=joint, estimate=estimate, quality=quality
+        segments = tuple(
+            _build_known(SegmentDrift, item, features=_build_features(item)) for item in data.get("segments", ())
         )
+        parts = {"features": features, "concept": concept, "joint": joint, "estimate": estimate}
+        return _build_known(cls, data, **parts, quality=quality, segments=segments)
+
+
+def _build_features(data: Mapping[str, Any]) -> tuple[FeatureDrift, ...]:
+    return tuple(
+        _build_known(FeatureDrift, item, histogram=_build_optional(Histogram, item.get("histogram")))
+        for item in data.get("features", ())
+    )
 
 
 T = TypeVar("T")

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from paceline.drift._feature_settings import FeatureSettings, check_between, check_least
 from paceline.drift._quality_settings import QualitySettings
 from paceline.drift.concept import DETECTORS, Detector
 from paceline.drift.prediction_errors import ERROR_KINDS, ErrorKind
@@ -53,6 +54,11 @@ class DriftSettings:
         Probability from which a prediction counts as class 1, for right and wrong predictions.
     quality:
         Thresholds of the data quality problems, and the problems that prevent training.
+    features:
+        Thresholds and importance of single features, by column name.
+    drift_share:
+        Smallest share of the features, weighted by their importance, whose drift is drift of the window. At 0, one
+        feature is enough.
 
     Raises
     ------
@@ -81,12 +87,24 @@ class DriftSettings:
     error: ErrorKind = "auto"
     threshold: float = 0.5
     quality: QualitySettings = dataclasses.field(default_factory=QualitySettings)
+    features: Mapping[str, FeatureSettings] = dataclasses.field(default_factory=dict)
+    drift_share: float = 0.0
 
     def __post_init__(self) -> None:
         if isinstance(self.quality, Mapping):  # of ``to_dict``
             object.__setattr__(self, "quality", QualitySettings(**self.quality))
         if not isinstance(self.quality, QualitySettings):
             raise InvalidInputError("quality", self.quality, "QualitySettings(...)")
+        if not isinstance(self.features, Mapping):
+            raise InvalidInputError("features", self.features, "a mapping from column names to FeatureSettings(...)")
+        own = {
+            str(name): FeatureSettings(**one) if isinstance(one, Mapping) else one
+            for name, one in self.features.items()
+        }
+        for name, one in own.items():
+            if not isinstance(one, FeatureSettings):
+                raise InvalidInputError(f"features[{name!r}]", one, "FeatureSettings(...)")
+        object.__setattr__(self, "features", own)
         for field in (
             "significance",
             "effect_threshold",
@@ -96,12 +114,11 @@ class DriftSettings:
             "estimate_threshold",
             "threshold",
         ):
-            number = _to_float(getattr(self, field))
-            if number is None or not 0 < number < 1:
-                raise InvalidInputError(field, getattr(self, field), "a number between 0 and 1, both excluded")
-        psi = _to_float(self.psi_threshold)
-        if psi is None or not 0 <= psi < float("inf"):
-            raise InvalidInputError("psi_threshold", self.psi_threshold, "a number of at least 0")
+            check_between(field, getattr(self, field), 0.0, 1.0)
+        check_least("psi_threshold", self.psi_threshold)
+        check_least("drift_share", self.drift_share)
+        if self.drift_share > 1:
+            raise InvalidInputError("drift_share", self.drift_share, "a number from 0 to 1")
         for field, least in (("minimum_samples", 2), ("max_rows", self.minimum_samples)):
             rows = getattr(self, field)
             if isinstance(rows, bool) or not isinstance(rows, int) or rows < least:
@@ -122,6 +139,10 @@ class DriftSettings:
         loaded: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
         return loaded
 
-
-def _to_float(value: object) -> float | None:
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+    def of_feature(self, name: str) -> DriftSettings:
+        """Return the settings with the thresholds of one feature."""
+        own = self.features.get(name)
+        fields = ("effect_threshold", "psi_threshold", "missing_threshold")
+        known = {} if own is None else {field: getattr(own, field) for field in fields}
+        chosen = {field: value for field, value in known.items() if value is not None}
+        return dataclasses.replace(self, **chosen) if chosen else self

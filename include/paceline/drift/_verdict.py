@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from paceline.drift._columns import shorten
 from paceline.drift._features import CONSTANT, TestedFeature
 from paceline.drift._performance import PerformanceEstimate
-from paceline.drift._report import ConceptDrift, FeatureDrift, JointDrift, Verdict
+from paceline.drift._report import ConceptDrift, FeatureDrift, JointDrift, SegmentDrift, Verdict
+from paceline.drift._settings import DriftSettings
 
 _NAMES = 10  # maximum number of features that a reason names
 
@@ -15,16 +16,27 @@ _NAMES = 10  # maximum number of features that a reason names
 def overall_verdict(
     features: Sequence[FeatureDrift],
     others: Sequence[JointDrift | ConceptDrift | PerformanceEstimate | None],
+    segments: Sequence[SegmentDrift],
     measured: Sequence[TestedFeature],
+    settings: DriftSettings,
 ) -> tuple[Verdict, str]:
     """Return the verdict of a comparison and its reason."""
     drifted = [feature.name for feature in features if feature.verdict == "drift"]
     tested = [feature for feature in features if feature.verdict != "skipped"]
-    parts = []
+    parts, too_few = [], ""
     if drifted:
-        names = ", ".join(map(shorten, drifted[:5])) + (f" and {len(drifted) - 5} more" if len(drifted) > 5 else "")
-        parts.append(f"Drift in {len(drifted)} of {len(tested)} features: {names}.")
+        parts.append(f"Drift in {len(drifted)} of {len(tested)} features: {_list_names(drifted)}.")
+        share = _drifted_share(tested, settings)
+        if share < settings.drift_share:
+            too_few = f" Too few for drift: {share:.0%} by importance, less than drift_share={settings.drift_share:g}."
+            parts = [parts[0] + too_few]
     parts += [part.reason for part in others if part is not None and part.verdict == "drift"]
+    in_segments = [segment for segment in segments if segment.verdict == "drift"]
+    if in_segments:
+        names = _list_names([f"{one.name} ({_list_names([f.name for f in one.features])})" for one in in_segments])
+        parts.append(f"Drift in {len(in_segments)} of {len(segments)} segments: {names}.")
+    if too_few and len(parts) == 1:
+        return "no drift", parts[0]
     if parts:
         return "drift", " ".join(parts)
     if not tested and any(item.too_few for item in measured):
@@ -32,6 +44,19 @@ def overall_verdict(
     if not tested:
         return _untested_verdict(features, [part for part in others if part is not None])
     return "no drift", f"No drift in {len(tested)} feature{'' if len(tested) == 1 else 's'}."
+
+
+def _list_names(names: Sequence[str]) -> str:
+    return ", ".join(map(shorten, names[:5])) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
+def _drifted_share(tested: Sequence[FeatureDrift], settings: DriftSettings) -> float:
+    """Return the importance of the drifted features as a share of that of all tested features."""
+    weights = {
+        one.name: settings.features[one.name].importance if one.name in settings.features else 1.0 for one in tested
+    }
+    total = sum(weights.values())
+    return sum(weights[one.name] for one in tested if one.verdict == "drift") / total if total else 0.0
 
 
 def _untested_verdict(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from datetime import datetime
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from paceline.drift._columns import (
@@ -21,7 +22,8 @@ from paceline.drift._columns import (
 from paceline.drift._features import judge_features, run_tests
 from paceline.drift._joint import compare_jointly
 from paceline.drift._model_error import compare_errors
-from paceline.drift._report import DriftReport, FeatureDrift
+from paceline.drift._report import DriftReport, FeatureDrift, SegmentDrift
+from paceline.drift._segments import Segment, find_segments, run_segment_tests, summarise_segments
 from paceline.drift._settings import DriftSettings
 from paceline.drift._verdict import overall_verdict, too_short_reason
 from paceline.drift.malformed import check_values, describe_markers
@@ -33,7 +35,9 @@ from paceline.drift.quality import (
     find_stale_rows,
     limit_problems,
 )
+from paceline.drift.seasons import match_windows, read_seasons
 from paceline.drift.text_order import sort_text
+from paceline.drift.units import check_roles, describe_dependence, describe_too_few_groups, find_groups, find_times
 from paceline.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -49,6 +53,9 @@ def compare(
     prediction: str | None = None,
     actual: str | None = None,
     time: str | None = None,
+    groups: str | None = None,
+    season: str | None = None,
+    segments: str | None = None,
     settings: DriftSettings = DriftSettings(),  # noqa: B008  (frozen)
     reference_name: str = "reference",
     current_name: str = "current",
@@ -77,7 +84,17 @@ def compare(
         Columns with the recorded prediction and its later label; name both or neither. The reference may lack them, and
         the current window may lack ``actual``: the error of rows without labels is estimated from the reference.
     time:
-        Column that orders the rows, locates a change and delimits the periods of the estimate.
+        Column that orders the rows, locates a change and delimits the periods of the estimate. With at least ten
+        different times in each window, the tests take into account that neighbouring times depend on each other.
+    groups:
+        Column of the groups whose rows depend on each other: the customer, the day, the session. The tests then count
+        independent groups instead of rows.
+    season:
+        Column of the seasons, so that like is compared with like; or ``"weekday"``, ``"hour"`` or ``"hour of week"`` of
+        the column ``time``. Each season has the same share of the compared rows in both windows.
+    segments:
+        Column whose values, at most 20, divide the windows into segments. The features of each segment are tested, too,
+        and the correction for many tests covers them.
     settings:
         Thresholds and methods.
     reference_name, current_name:
@@ -111,6 +128,7 @@ def compare(
     ['wind']
     """
     check_column_pair(prediction, actual)
+    check_roles({"groups": groups, "season": season, "segments": segments}, (prediction, actual))
     prediction, actual, time = (None if name is None else str(name) for name in (prediction, actual, time))
     reference, current = check_window("reference", reference), check_window("current", current)
     if not len(reference):
@@ -118,7 +136,9 @@ def compare(
     for window, frame in (("reference", reference), ("current", current)):
         check_values(frame, window, time, (prediction, actual))
 
-    excluded = {name for name in (prediction, actual, time) if name is not None}
+    for own in settings.features:
+        check_column("features", own, reference, "reference")
+    excluded = {name for name in (prediction, actual, time, groups, season) if name is not None}
     notes: list[str] = []
     chosen, new = choose_columns(reference, current, columns=columns, categorical=categorical, excluded=excluded)
     if columns is None:
@@ -141,6 +161,14 @@ def compare(
             windows[name] = windows[name].assign(**{time: values})
         reference, current = windows["reference"], windows["current"]
 
+    units = None
+    if groups is not None:
+        units = find_groups(reference, current, groups)
+    elif time is not None:
+        units = find_times(reference, current, time)
+    if units is None:
+        notes += describe_dependence(chosen, reference, time)
+
     for window, frame, rows in (("reference", reference, reference_rows), ("current", current, current_rows)):
         if rows is not None and rows > len(frame):
             notes.append(f"A random sample of {len(frame):,} of {rows:,} rows stands for the {window} window.")
@@ -151,25 +179,40 @@ def compare(
     problems += find_stale_rows(current, time, settings.quality, now)
     features: list[FeatureDrift] = []
     concept, joint, estimate = None, None, None
-    too_short = too_short_reason(len(reference), len(current), settings.minimum_samples)
+    segment_drift: tuple[SegmentDrift, ...] = ()
+    before, after = reference, current  # the rows whose features are compared
+    if season is not None:
+        seasons = read_seasons(reference, current, season, time)
+        before, after, units, note = match_windows(reference, current, seasons, units)
+        notes.append(note)
+    too_short = too_short_reason(len(before), len(after), settings.minimum_samples)
+    if groups is not None and units is not None:
+        too_short = too_short or describe_too_few_groups(groups, units)
     if too_short:
         verdict, reason = "not enough data", too_short
     else:
-        measured = [run_tests(column, reference, current, settings) for column in chosen]
-        features = judge_features(measured, settings)
+        measured = [run_tests(column, before, after, settings, units) for column in chosen]
+        divided: list[Segment] = []
+        if segments is not None:
+            divided, note = find_segments(before, after, segments, settings.minimum_samples)
+            notes += [note] if note else []
+        of_segments = [run_segment_tests(one, chosen, before, after, settings, units) for one in divided]
+        judged = judge_features([*measured, *chain.from_iterable(of_segments)], settings)
+        features = [feature for feature in judged if not feature.segment]
+        segment_drift = summarise_segments(divided, judged)
         if not any(feature.verdict == "drift" for feature in features):
             tested = {f.name for f in features if f.verdict == "no drift" and f.kind != "embedding"}
             joint = compare_jointly(
-                [column for column in chosen if column.name in tested], reference, current, settings
+                [column for column in chosen if column.name in tested], before, after, settings, units
             )
         if prediction is not None and actual is not None:
             rows_per_row = (current_rows or 0) / len(current)
             concept, estimate = compare_errors(
                 chosen, reference, current, prediction, actual, time, settings, rows_per_row
             )
-        verdict, reason = overall_verdict(features, (joint, concept, estimate), measured)
+        verdict, reason = overall_verdict(features, (joint, concept, estimate), segment_drift, measured, settings)
         problems += find_missing_predictions(prediction, reference, current, settings)
-        problems += find_implausible_values(chosen, features, reference, current, settings, (prediction, actual))
+        problems += find_implausible_values(chosen, features, before, after, settings, (prediction, actual))
     if any(problem.severe for problem in problems):
         verdict, reason = "bad data", describe_severe(problems)
     quality, more = limit_problems(problems)
@@ -187,6 +230,7 @@ def compare(
         notes=(*notes, *more),
         settings=settings.to_dict(),
         quality=quality,
+        segments=segment_drift,
     )
 
 

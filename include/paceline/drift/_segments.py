@@ -1,0 +1,105 @@
+"""Divides two windows into segments, for example customers of one plan, whose features are compared separately.
+
+Called by ``paceline.drift.compare``. A change in a small segment is lost among the rows of the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from paceline.drift._columns import Column, check_column, shorten, to_label
+from paceline.drift._dependence import Units
+from paceline.drift._features import TestedFeature, run_tests
+from paceline.drift._report import FeatureDrift, SegmentDrift
+from paceline.drift._settings import DriftSettings
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+    from numpy.typing import NDArray
+
+MAX_SEGMENTS = 20
+_MAX_FEATURES = 10  # drifted features of a segment in the report
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A segment: the value of its column, and the positions of its rows in both windows."""
+
+    name: str
+    reference: NDArray[np.int64]
+    current: NDArray[np.int64]
+
+
+def find_segments(
+    reference: pd.DataFrame, current: pd.DataFrame, column: str, minimum: int
+) -> tuple[list[Segment], str]:
+    """Return the largest segments, at most 20, with at least ``minimum`` rows in each window, and a note on the others.
+
+    >>> import pandas as pd
+    >>> reference, current = (pd.DataFrame({"plan": ["pro"] * n + ["free"] * 300}) for n in (200, 3))
+    >>> segments, note = find_segments(reference, current, "plan", 100)
+    >>> [segment.name for segment in segments], note[-5:]
+    (['free'], ' pro.')
+    """
+    import numpy as np
+    import pandas as pd
+
+    for window, frame in (("reference", reference), ("current", current)):
+        check_column("segments", column, frame, window)
+    labels = pd.concat([reference[column], current[column]], ignore_index=True).map(to_label, na_action="ignore")
+    codes, names = pd.factorize(labels)
+    before, after = codes[: len(reference)], codes[len(reference) :]
+    counts = np.stack([np.bincount(one[one >= 0], minlength=len(names)) for one in (before, after)])
+    smaller = counts.min(axis=0)
+    largest = [int(code) for code in np.argsort(-smaller, kind="stable") if smaller[code] >= minimum][:MAX_SEGMENTS]
+    segments = [
+        Segment(str(names[code]), *(np.flatnonzero(one == code) for one in (before, after))) for code in largest
+    ]
+    others = [shorten(str(name)) for code, name in enumerate(names) if code not in largest]
+    if not others:
+        return segments, ""
+    names_shown = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
+    note = (
+        f"Segments ({column}) that are not compared separately, because they have fewer than {minimum} rows in a "
+        f"window or are not among the {MAX_SEGMENTS} largest: {names_shown}."
+    )
+    return segments, note
+
+
+def run_segment_tests(
+    segment: Segment,
+    columns: Sequence[Column],
+    reference: pd.DataFrame,
+    current: pd.DataFrame,
+    settings: DriftSettings,
+    units: tuple[Units, Units] | None,
+) -> list[TestedFeature]:
+    """Test the features of a segment."""
+    rows = segment.reference, segment.current
+    before, after = (frame.iloc[chosen] for frame, chosen in zip((reference, current), rows, strict=True))
+    if units is not None:
+        units = units[0].take(rows[0]), units[1].take(rows[1])
+    tested = [run_tests(column, before, after, settings, units) for column in columns]
+    return [replace(one, feature=replace(one.feature, segment=segment.name)) for one in tested]
+
+
+def summarise_segments(segments: Sequence[Segment], judged: Sequence[FeatureDrift]) -> tuple[SegmentDrift, ...]:
+    """Return the result of each segment, given the features of all segments; drifted segments first."""
+    found = []
+    for segment in segments:
+        features = [feature for feature in judged if feature.segment == segment.name]
+        drifted = [feature for feature in features if feature.verdict == "drift"]
+        found.append(
+            SegmentDrift(
+                name=shorten(segment.name),
+                verdict="drift" if drifted else "no drift",
+                reference_rows=len(segment.reference),
+                current_rows=len(segment.current),
+                tested=sum(feature.verdict != "skipped" for feature in features),
+                features=tuple(drifted[:_MAX_FEATURES]),
+            )
+        )
+    return tuple(sorted(found, key=lambda one: one.verdict != "drift"))

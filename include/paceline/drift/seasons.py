@@ -1,0 +1,130 @@
+"""Compares like with like: chooses rows of two windows so that each season has the same share in both.
+
+Called by ``paceline.drift.compare``. A season is a weekday, an hour or any value of a column, for example holidays.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from paceline.drift._columns import check_column, shorten, to_label
+from paceline.drift._dependence import Units
+from paceline.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+    from numpy.typing import NDArray
+
+SEASONS = ("weekday", "hour", "hour of week")
+
+
+@dataclass(frozen=True)
+class Seasons:
+    """The season of each row of both windows, as its number in ``names``; -1 if it is unknown."""
+
+    names: list[str]
+    reference: NDArray[np.int64]
+    current: NDArray[np.int64]
+
+
+def match_windows(
+    reference: pd.DataFrame, current: pd.DataFrame, seasons: Seasons, units: tuple[Units, Units] | None
+) -> tuple[pd.DataFrame, pd.DataFrame, tuple[Units, Units] | None, str]:
+    """Return the rows to compare of both windows, their units, and a note on the number of rows."""
+    import numpy as np
+
+    rows = match_seasons(seasons)
+    note = (
+        f"To compare equal seasons, {len(rows[0]):,} of {len(reference):,} rows of the reference and {len(rows[1]):,} "
+        f"of {len(current):,} of the current window are used for the features."
+    )
+    lacking = [seasons.names[code] for code in np.setdiff1d(seasons.current, seasons.reference) if code >= 0]
+    if lacking:
+        more = f" and {len(lacking) - 3} more" if len(lacking) > 3 else ""
+        note += f" The reference has no rows of {', '.join(map(shorten, lacking[:3]))}{more}."
+    if units is not None:
+        units = units[0].take(rows[0]), units[1].take(rows[1])
+    return reference.iloc[rows[0]], current.iloc[rows[1]], units, note
+
+
+def read_seasons(reference: pd.DataFrame, current: pd.DataFrame, season: str, time: str | None) -> Seasons:
+    """Return the season of each row of both windows.
+
+    The seasons are those of a column, or the weekdays or hours of the column ``time`` if ``season`` is one of
+    ``SEASONS``.
+
+    >>> import pandas as pd
+    >>> day = pd.DataFrame({"at": pd.to_datetime(["2030-01-05 09:00"])})
+    >>> read_seasons(day, day, "hour of week", "at").names
+    ['Saturday 09:00']
+    """
+    import pandas as pd
+
+    frames = {"reference": reference, "current": current}
+    labels = []
+    for window, frame in frames.items():
+        if season not in SEASONS:
+            check_column("season", season, frame, window)
+            labels.append(frame[season].map(to_label, na_action="ignore"))
+            continue
+        if time is None:
+            raise InvalidInputError("time", None, f"the column of the times, because season is {season!r}")
+        check_column("time", time, frame, window)
+        labels.append(_name_seasons(frame[time], window, season))
+    codes, names = pd.factorize(pd.concat(labels, ignore_index=True))
+    return Seasons(names.tolist(), codes[: len(reference)], codes[len(reference) :])
+
+
+def _name_seasons(series: pd.Series[Any], window: str, season: str) -> pd.Series[Any]:
+    import pandas as pd
+
+    accepted = f"dates or times of one time zone in the {window} window, because season is {season!r}"
+    if not len(series.dropna()) or pd.api.types.is_numeric_dtype(series.dtype):
+        raise InvalidInputError(str(series.name), series.iloc[0] if len(series) else None, accepted)
+    try:
+        times = pd.to_datetime(series).dt
+    except (AttributeError, TypeError, ValueError) as error:
+        raise InvalidInputError(str(series.name), series.dropna().iloc[0], accepted) from error
+    weekday, hour = times.day_name(), times.strftime("%H:00")
+    labels: pd.Series[Any] = {"weekday": weekday, "hour": hour, "hour of week": weekday + " " + hour}[season]
+    return labels
+
+
+def match_seasons(seasons: Seasons) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return rows of both windows, in order, such that each season has the same share of them in both.
+
+    Of a season, the window that has relatively many rows gives a random part of them. The ratio of the windows' rows is
+    the one that keeps most information.
+
+    >>> import numpy as np
+    >>> weeks, saturday = np.repeat([0, 1], [600, 400]), np.repeat([1], 100)
+    >>> [len(rows) for rows in match_seasons(Seasons(["Friday", "Saturday"], weeks, saturday))]
+    [400, 100]
+    """
+    import numpy as np
+
+    number = len(seasons.names)
+    windows = (seasons.reference, seasons.current)
+    counts = np.stack([np.bincount(codes[codes >= 0], minlength=number) for codes in windows])
+    common = (counts > 0).all(axis=0)
+    if not common.any():
+        return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+    before, after = (counts * common).astype(float)
+    ratios = np.unique(before[common] / after[common])
+    kept = np.array([np.minimum(after, before / ratio).sum() for ratio in ratios])
+    ratio = ratios[np.argmax(kept * ratios / (1 + ratios))]
+    wanted = np.minimum(after, before / ratio)
+    rng = np.random.default_rng(0)
+    chosen = []
+    for codes, sizes in zip(windows, (wanted * ratio, wanted), strict=True):
+        # Round up or down at random, so that rare seasons keep their share on average.
+        sizes = np.floor(sizes + rng.random(number) * (1 - 1e-9) + 1e-10).astype(int)
+        shuffled = rng.permutation(len(codes))
+        shuffled = shuffled[np.argsort(codes[shuffled], kind="stable")]
+        shuffled = shuffled[codes[shuffled] >= 0]
+        starts = np.searchsorted(codes[shuffled], np.arange(number))
+        place = np.arange(len(shuffled)) - starts[codes[shuffled]]
+        chosen.append(np.sort(shuffled[place < sizes[codes[shuffled]]]))
+    return chosen[0], chosen[1]

@@ -1,0 +1,160 @@
+"""Rows that depend on each other (groups, copies, autocorrelation) and seasons raise no false alarms."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.signal import lfilter
+
+from paceline.drift import compare
+from paceline.errors import InvalidInputError
+
+FEATURES = ["age", "pay", "visits"]
+
+
+def make_groups(seed: int, groups: int, rows_each: int, noise: float, shift: float = 0.0) -> pd.DataFrame:
+    """Return rows of customers whose features differ by ``noise`` from those of the customer."""
+    rng = np.random.default_rng(seed)
+    customers = np.repeat(rng.normal(shift, 1, (groups, len(FEATURES))), rows_each, axis=0)
+    frame = pd.DataFrame(customers + noise * rng.normal(size=customers.shape), columns=FEATURES)
+    plans, names = rng.choice(["a", "b"], groups), np.arange(groups) + 10_000 * seed
+    return frame.assign(plan=np.repeat(plans, rows_each), customer=np.repeat(names, rows_each))
+
+
+def make_series(seed: int, rows: int, shift: float = 0.0) -> pd.DataFrame:
+    """Return hourly rows; neighbouring rows have a correlation of 0.9."""
+    noise = np.random.default_rng(seed).normal(0, 0.19**0.5, (rows + 500, len(FEATURES)))
+    values = lfilter([1], [1, -0.9], noise, axis=0)[500:] + shift
+    start = pd.Timestamp("2030-01-01") + pd.Timedelta(days=400 * seed)
+    return pd.DataFrame(values, columns=FEATURES).assign(at=pd.date_range(start, periods=rows, freq="h"))
+
+
+def make_weeks(seed: int, days: list[int], rows_each: int = 200) -> pd.DataFrame:
+    """Return rows of the numbered days of January 2029, which begins on a Monday; weekends have higher values."""
+    rng = np.random.default_rng(seed)
+    day = np.repeat(days, rows_each)
+    weekend = (day % 7 >= 5)[:, None]
+    frame = pd.DataFrame(rng.normal(weekend * 0.6, 1.0, (len(day), len(FEATURES))), columns=FEATURES)
+    second = rng.integers(0, 86_400, len(day)) + 86_400 * day
+    return frame.assign(at=pd.Timestamp("2029-01-01") + pd.to_timedelta(second, unit="s"))
+
+
+@pytest.mark.parametrize("seed", range(0, 10, 2))
+@pytest.mark.parametrize(("groups", "rows_each", "noise"), [(500, 2, 0.3), (100, 10, 0.0), (30, 50, 0.3)])
+def test_rows_of_equal_groups_have_no_drift(groups: int, rows_each: int, noise: float, seed: int) -> None:
+    windows = [make_groups(seed + number, groups, rows_each, noise) for number in (0, 1)]
+    report = compare(*windows, groups="customer")
+    assert report.verdict == "no drift", report.reason
+
+
+@pytest.mark.parametrize("seed", range(0, 6, 2))
+def test_copies_of_rows_have_no_joint_drift(seed: int) -> None:
+    windows = [make_groups(seed + number, 500, 2, 0.0).drop(columns="customer") for number in (0, 1)]
+    report = compare(*windows)
+    assert report.joint is not None
+    assert report.joint.verdict == "no drift", report.reason
+
+
+def test_copies_of_vectors_have_no_drift() -> None:
+    windows = []
+    for seed in (0, 1):
+        vectors = np.repeat(np.random.default_rng(seed).normal(size=(500, 16)), 2, axis=0)
+        windows.append(pd.DataFrame({"embedding": list(vectors)}))
+    assert compare(*windows).verdict == "no drift"
+
+
+def test_shift_of_many_groups_is_drift() -> None:
+    report = compare(make_groups(0, 200, 10, 0.3), make_groups(1, 200, 10, 0.3, shift=1.0), groups="customer")
+    assert set(report.drifted_features) == set(FEATURES)
+
+
+def test_too_few_groups_are_not_enough_data() -> None:
+    report = compare(make_groups(0, 100, 10, 0.3), make_groups(1, 3, 400, 0.3), groups="customer")
+    assert report.verdict == "not enough data"
+    assert report.reason == "current: got 3 different values of customer (groups), expected at least 10"
+
+
+@pytest.mark.parametrize("rows", [200, 1000, 5000])
+@pytest.mark.parametrize("seed", range(0, 10, 2))
+def test_autocorrelated_rows_in_time_order_have_no_drift(rows: int, seed: int) -> None:
+    report = compare(make_series(seed, rows), make_series(seed + 1, rows), time="at")
+    assert report.verdict == "no drift", report.reason
+
+
+def test_shift_of_autocorrelated_rows_is_drift() -> None:
+    report = compare(make_series(0, 2000), make_series(1, 2000, shift=1.0), time="at")
+    assert set(report.drifted_features) == set(FEATURES)
+
+
+def test_order_of_the_rows_does_not_change_the_result() -> None:
+    windows = [make_series(seed, 1000) for seed in (0, 1)]
+    shuffled = [frame.sample(frac=1, random_state=0) for frame in windows]
+    before, after = (compare(*pair, time="at") for pair in (windows, shuffled))
+    assert [f.adjusted_p_value for f in before.features] == [f.adjusted_p_value for f in after.features]
+
+
+def test_report_notes_rows_that_look_dependent() -> None:
+    windows = [make_series(seed, 1000) for seed in (0, 1)]
+    named, unnamed = compare(*windows, time="at"), compare(*(frame.drop(columns="at") for frame in windows))
+    assert not any("look dependent" in note for note in named.notes)
+    note = next(note for note in unnamed.notes if "look dependent" in note)
+    assert "the column of the times as `time`" in note
+    assert "as `groups`" in note
+
+
+def test_independent_rows_are_not_noted() -> None:
+    windows = [make_groups(seed, 1000, 1, 0.0).drop(columns="customer") for seed in (0, 1)]
+    assert compare(*windows).notes == ()
+
+
+@pytest.mark.parametrize("seed", range(0, 10, 2))
+def test_saturday_is_compared_with_saturdays(seed: int) -> None:
+    weeks, saturday = make_weeks(seed, list(range(28))), make_weeks(seed + 1, [33])
+    assert compare(weeks, saturday).verdict == "drift"
+    report = compare(weeks, saturday, time="at", season="weekday")
+    assert report.verdict == "no drift", report.reason
+    assert any("800 of 5,600 rows of the reference and 200 of 200 of the current" in note for note in report.notes)
+
+
+def test_change_within_a_season_is_drift() -> None:
+    saturday = make_weeks(1, [33])
+    saturday["pay"] += 0.6
+    report = compare(make_weeks(0, list(range(28))), saturday, time="at", season="weekday")
+    assert report.drifted_features == ["pay"]
+
+
+def test_season_may_be_a_column() -> None:
+    weeks, saturday = make_weeks(0, list(range(28))), make_weeks(1, [33])
+    weeks, saturday = (
+        frame.assign(weekend=frame["at"].dt.dayofweek >= 5).drop(columns="at") for frame in (weeks, saturday)
+    )
+    report = compare(weeks, saturday, season="weekend")
+    assert report.verdict == "no drift", report.reason
+    assert "weekend" not in [feature.name for feature in report.features]
+
+
+def test_report_names_seasons_that_the_reference_lacks() -> None:
+    report = compare(make_weeks(0, [0, 1, 2]), make_weeks(1, [2, 5]), time="at", season="weekday")
+    assert any("The reference has no rows of Saturday." in note for note in report.notes)
+    assert (
+        compare(make_weeks(0, [0, 1, 2]), make_weeks(1, [5]), time="at", season="weekday").verdict == "not enough data"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"groups": "client"}, "groups: got 'client', expected a column of the reference window"),
+        ({"groups": ["customer"]}, "groups: got .'customer'., expected the name of a column, or None"),
+        ({"groups": "age", "prediction": "age", "actual": "pay"}, "groups: got 'age', expected a column other than"),
+        ({"season": "weekday"}, "time: got None, expected the column of the times, because season is 'weekday'"),
+        ({"season": "weekday", "time": "age"}, "age: got .*, expected dates or times of one time zone"),
+        ({"season": "holiday"}, "season: got 'holiday', expected a column of the reference window"),
+        ({"segments": "region"}, "segments: got 'region', expected a column of the reference window"),
+    ],
+)
+def test_invalid_roles_are_named(arguments: dict[str, str], message: str) -> None:
+    windows = [make_groups(seed, 100, 2, 0.3) for seed in (0, 1)]
+    with pytest.raises(InvalidInputError, match=message):
+        compare(*windows, **arguments)  # type: ignore[arg-type]

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from paceline.drift._columns import Column
+from paceline.drift._dependence import Units
 from paceline.drift._estimates import estimate_performance
 from paceline.drift._performance import PerformanceEstimate
 from paceline.drift._report import ConceptDrift
@@ -19,6 +20,9 @@ from paceline.drift.prediction_errors import compute_errors
 
 if TYPE_CHECKING:
     import pandas as pd
+
+# With fewer points in time in the reference, the rows count as points in time: the variance between so few is unknown.
+MIN_TIMES = 5
 
 
 def compare_errors(
@@ -48,12 +52,16 @@ def compare_errors(
         threshold=settings.threshold,
         detector=settings.detector,
     )
+    known = reference[:0]
+    if len(errors.reference):
+        known = reference[reference[prediction].notna() & reference[actual].notna()]
     concept = detect_concept_drift(
         errors.reference,
         errors.current,
         measure=errors.measure,
         detector=settings.detector,
         minimum_samples=settings.minimum_samples,
+        significance=settings.significance,
         error_threshold=settings.error_threshold,
         labels=None if time is None else current[time].to_numpy()[errors.rows],
         rows=errors.rows,
@@ -61,7 +69,24 @@ def compare_errors(
         ceiling=errors.ceiling,
         classes=errors.classes,
         rows_per_row=rows_per_row,
+        units=_points_in_time(known, current.iloc[errors.rows], time),
     )
     concept = replace(concept, auc_reference=errors.auc_reference, auc_current=errors.auc_current)
     estimate = estimate_performance(columns, reference, current, prediction, actual, errors, settings, time)
     return concept, estimate
+
+
+def _points_in_time(reference: pd.DataFrame, current: pd.DataFrame, time: str | None) -> tuple[Units, Units] | None:
+    """Return the points in time of the rows, which are in time order, or None if there are too few of them to compare.
+
+    Rows of the same time, for example of one day, may depend on each other.
+    """
+    import pandas as pd
+
+    if time is None or (len(reference) and time not in reference.columns):
+        return None
+    times = [frame[time] if len(frame) else current[time][:0] for frame in (reference, current)]
+    if (times[0] if len(reference) else times[1]).nunique() < MIN_TIMES:
+        return None
+    before, after = (Units(pd.factorize(values, use_na_sentinel=False)[0], in_time_order=True) for values in times)
+    return before, after

@@ -52,8 +52,8 @@ EXPORTS = {
         "make_controller target_end_s"
     ),
     "paceline.drift": (
-        "NEEDS_TRAINING Change ConceptDrift DriftReport DriftSettings EstimatedPeriod FeatureDrift FeatureSettings "
-        "Histogram JointDrift PerformanceEstimate QualityProblem QualitySettings SegmentDrift compare to_html"
+        "NEEDS_TRAINING Change ConceptDrift Confusion DriftReport DriftSettings EstimatedPeriod FeatureDrift "
+        "FeatureSettings Histogram JointDrift PerformanceEstimate QualityProblem QualitySettings SegmentDrift compare to_html"
     ),
     "paceline.elastic": "Decider Options Scaling Step TeamConfiguration TeamSample",
     "paceline.fleet": "BackgroundApp EngineCheck Fleet Link Machine check load",

@@ -3,6 +3,7 @@
 Independent of Airflow; ``paceline.sensors`` is the integration.
 """
 
+from paceline.drift._confusion import Confusion
 from paceline.drift._feature_settings import FeatureSettings
 from paceline.drift._page import to_html
 from paceline.drift._performance import EstimatedPeriod, PerformanceEstimate
@@ -25,6 +26,7 @@ __all__ = [
     "NEEDS_TRAINING",
     "Change",
     "ConceptDrift",
+    "Confusion",
     "DriftReport",
     "DriftSettings",
     "EstimatedPeriod",

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+from paceline.drift._confusion_table import TABLE_STYLE, confusion_tables
 from paceline.drift._estimate_picture import estimate_chart, estimate_facts
 from paceline.drift._performance import PerformanceEstimate
 from paceline.drift._picture import distribution_chart, error_curve
@@ -105,7 +106,7 @@ def to_html(report: DriftReport) -> str:
     return (
         '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{_TITLE[report.verdict]} · Paceline</title><style>{_STYLE}</style></head>"
+        f"<title>{_TITLE[report.verdict]} · Paceline</title><style>{_STYLE}{TABLE_STYLE}</style></head>"
         f"<body><main>{''.join(body)}</main></body></html>\n"
     )
 
@@ -176,7 +177,7 @@ def _concept_card(concept: ConceptDrift) -> str:
         '<h2>Model error</h2><article class="card"><header>'
         f"<h3>{escape(concept.detector)} on the {escape(concept.measure)}</h3>{_badge(concept.verdict)}</header>"
         f'<p>{escape(concept.reason)}</p><p class="soft num">{escape(" · ".join(facts))}</p>'
-        f"{error_curve(concept)}</article>"
+        f"{error_curve(concept)}{confusion_tables(concept.confusion_reference, concept.confusion_current)}</article>"
     )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, TypeVar
 
+from paceline.drift._confusion import Confusion
 from paceline.drift._performance import EstimatedPeriod, PerformanceEstimate
 from paceline.drift._quality_settings import ProblemKind
 from paceline.errors import InvalidInputError
@@ -114,6 +115,7 @@ class ConceptDrift:
 
     ``auc_reference`` and ``auc_current`` are each window's area under the ROC curve. They are None unless the labels
     are 0 and 1, the predictions are probabilities or scores, and the window has labels of both classes.
+    ``confusion_reference`` and ``confusion_current`` are None unless the predictions are classes or probabilities.
     """
 
     detector: str
@@ -128,6 +130,8 @@ class ConceptDrift:
     curve: tuple[tuple[int, float], ...] = ()
     auc_reference: float | None = None
     auc_current: float | None = None
+    confusion_reference: Confusion | None = None
+    confusion_current: Confusion | None = None
 
 
 @dataclass(frozen=True)
@@ -302,7 +306,11 @@ class DriftReport:
         if concept is not None:
             changes = tuple(_build_known(Change, item) for item in concept.get("changes", ()))
             curve = tuple((int(row), float(error)) for row, error in concept.get("curve", ()))
-            concept = _build_known(ConceptDrift, concept, changes=changes, curve=curve)
+            confusions = {
+                name: None if (item := concept.get(name)) is None else _build_confusion(item)
+                for name in ("confusion_reference", "confusion_current")
+            }
+            concept = _build_known(ConceptDrift, concept, changes=changes, curve=curve, **confusions)
         joint = _build_optional(JointDrift, data.get("joint"))
         estimate = data.get("estimate")
         if estimate is not None:
@@ -334,3 +342,7 @@ def _build_known(kind: type[T], data: Mapping[str, Any], **replaced: Any) -> T:
 
 def _build_optional(kind: type[T], data: Mapping[str, Any] | None) -> T | None:
     return None if data is None else _build_known(kind, data)
+
+
+def _build_confusion(data: Mapping[str, Any]) -> Confusion:
+    return _build_known(Confusion, data, counts=tuple(map(tuple, data["counts"])))

@@ -5,10 +5,14 @@ Called by ``paceline.drift.compare``; ``paceline.drift.concept`` looks for chang
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from paceline.drift._columns import to_label, to_numbers
+from paceline.drift._classes import Classes, check_match, choose_for_numbers, encode_classes
+from paceline.drift._columns import to_numbers
+from paceline.drift._confusion import Confusion, count_confusion
+from paceline.drift._ranking import compute_auc, rank_errors
 from paceline.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -53,6 +57,10 @@ class PredictionErrors:
     auc_reference, auc_current:
         Area under the ROC curve of each window, or None without probabilities or scores, or without rows of both
         classes.
+    confusions:
+        Counts of labels and predicted classes in the reference and in the current window, or None without classes.
+    note:
+        Remark for the report, or "".
     """
 
     measure: str
@@ -64,6 +72,8 @@ class PredictionErrors:
     classes: NDArray[np.float64] | None = None
     auc_reference: float | None = None
     auc_current: float | None = None
+    confusions: tuple[Confusion | None, Confusion | None] = (None, None)
+    note: str = ""
 
 
 def compute_errors(
@@ -75,6 +85,7 @@ def compute_errors(
     error: ErrorKind = "auto",
     threshold: float = 0.5,
     detector: str = "adwin",
+    minimum_samples: int = 100,
 ) -> PredictionErrors:
     """Return the error of each row with a prediction and a label, with the same kind of error in both windows.
 
@@ -85,8 +96,9 @@ def compute_errors(
     prediction, actual:
         Columns of the predictions and labels.
     error:
-        Kind of error. With ``"auto"``, the values of both windows together decide: ``"absolute"`` for numbers;
-        ``"brier"`` for labels of 0 and 1 with probabilities, except with the detector DDM; otherwise ``"wrong"``.
+        Kind of error. With ``"auto"``, the values of both windows together decide: ``"absolute"`` for numbers, unless
+        they are ids of classes (see ``are_class_ids``); ``"brier"`` for labels of 0 and 1 with probabilities, except
+        with the detector DDM; otherwise ``"wrong"``.
 
         - ``"wrong"``: 0 for a right and 1 for a wrong prediction.
         - ``"absolute"``: absolute difference.
@@ -98,12 +110,14 @@ def compute_errors(
         Probability from which a prediction counts as class 1, for ``"wrong"``.
     detector:
         Detector that will process the errors.
+    minimum_samples:
+        Number of rows below which the values of predictions and labels may differ by chance.
 
     Raises
     ------
     InvalidInputError
-        For an error kind that does not suit the values, probabilities outside 0 to 1, and numbers beyond
-        ``MAX_NUMBER``.
+        For an error kind that does not suit the values, predictions that no label can equal, probabilities outside 0 to
+        1, and numbers beyond ``MAX_NUMBER``.
 
     Notes
     -----
@@ -134,19 +148,28 @@ def compute_errors(
             raise InvalidInputError(
                 "error", error, f"'wrong' or 'auto', because {prediction!r} and {actual!r} are labels"
             )
-        given, true = ([to_label(value) for series in column for value in series.tolist()] for column in columns)
-        is_wrong = np.array([float(p != t) for p, t in zip(given, true, strict=True)])
-        return PredictionErrors(WRONG, is_wrong[:start], is_wrong[start:], rows)
+        given, true = ([value for series in column for value in series.tolist()] for column in columns)
+        return compare_classes(encode_classes(given, true, start), rows, prediction, actual, minimum_samples)
 
     predicted, truth = (
         np.concatenate([read_numbers(old, "reference"), read_numbers(new, "current")]) for old, new in columns
     )
     binary = bool(np.isin(truth, (0, 1)).all())
     scored = binary and not np.isin(predicted, (0, 1)).all()
-    if error == "auto":
-        error = "absolute" if not binary else "brier" if scored and detector != "ddm" else "wrong"
+    note = ""
+    if error == "auto" and binary:
+        error = "brier" if scored and detector != "ddm" else "wrong"
+    elif error == "auto":
+        error, note = choose_for_numbers(predicted, truth, prediction, actual, minimum_samples)
     check_values(error, prediction, actual, predicted, binary=binary)
+    if error == "wrong" and not binary:
+        classes = encode_classes(predicted.tolist(), truth.tolist(), start)
+        return compare_classes(classes, rows, prediction, actual, minimum_samples, note)
     values, no_skill, ceiling = compute_row_errors(error, predicted, truth, start, threshold, binary=binary)
+    confusions: tuple[Confusion | None, Confusion | None] = (None, None)
+    if error != "absolute" and ((predicted >= 0) & (predicted <= 1)).all():
+        decided = (predicted >= threshold).astype(np.int64)
+        confusions = count_confusion(Classes(["0", "1"], decided, truth.astype(np.int64), start))
     return PredictionErrors(
         MEASURES[error],
         values[:start],
@@ -155,8 +178,29 @@ def compute_errors(
         no_skill,
         ceiling,
         truth if error in TWO_CLASS_KINDS else None,
-        _compute_auc(predicted[:start], truth[:start]) if scored else None,
-        _compute_auc(predicted[start:], truth[start:]) if scored else None,
+        compute_auc(predicted[:start], truth[:start]) if scored else None,
+        compute_auc(predicted[start:], truth[start:]) if scored else None,
+        confusions,
+        note,
+    )
+
+
+def compare_classes(
+    classes: Classes,
+    rows: NDArray[np.int64],
+    prediction: str,
+    actual: str,
+    minimum_rows: int,
+    note: str = "",
+    *,
+    possible: Iterable[str] = (),
+) -> PredictionErrors:
+    """Return whether each predicted class is wrong; see ``check_match`` for the parameters and errors."""
+    check_match(classes, prediction, actual, minimum_rows, possible=possible)
+    is_wrong = (classes.predicted != classes.truth).astype(float)
+    start = classes.start
+    return PredictionErrors(
+        WRONG, is_wrong[:start], is_wrong[start:], rows, confusions=count_confusion(classes), note=note
     )
 
 
@@ -239,29 +283,6 @@ def compute_row_errors(
                 "another kind of error, or a reference with predictions and labels of both classes (it has "
                 f"{len(positives)} rows with the label 1 and {len(negatives)} with 0)",
             )
-        return _rank_errors(predicted, truth, positives, negatives), 0.5, 0.5
+        return rank_errors(predicted, truth, positives, negatives), 0.5, 0.5
     is_wrong = (predicted >= threshold) != (truth == 1) if binary else predicted != truth
     return is_wrong.astype(float), 1.0, 1.0
-
-
-def _rank_errors(
-    predicted: NDArray[np.float64],
-    truth: NDArray[np.float64],
-    positives: NDArray[np.float64],
-    negatives: NDArray[np.float64],
-) -> NDArray[np.float64]:
-    """Return for each row the share of the other class's scores on the wrong side of its score; ties count half."""
-    import numpy as np
-
-    below = [
-        (np.searchsorted(scores, predicted, "left") + np.searchsorted(scores, predicted, "right")) / 2 / len(scores)
-        for scores in (np.sort(positives), np.sort(negatives))
-    ]
-    return np.where(truth == 1, 1 - below[1], below[0])
-
-
-def _compute_auc(predicted: NDArray[np.float64], truth: NDArray[np.float64]) -> float | None:
-    positives, negatives = predicted[truth == 1], predicted[truth == 0]
-    if not len(positives) or not len(negatives):
-        return None
-    return 1 - float(_rank_errors(predicted, truth, positives, negatives)[truth == 1].mean())

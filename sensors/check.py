@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from paceline.drift import DriftSettings
+from paceline.drift.class_probabilities import prediction_columns, read_prediction
 from paceline.drift.compare import check_column_pair
 from paceline.drift.quality import check_age_column, describe_severe, find_stale_rows
 from paceline.drift.seasons import SEASONS
@@ -42,7 +43,7 @@ class CheckOptions(TypedDict, total=False):
     current_parameters: Parameters | None
     features: list[str] | None
     categorical: list[str]
-    prediction: str | None
+    prediction: str | Mapping[str, str] | None
     actual: str | None
     time: str | None
     groups: str | None
@@ -70,7 +71,7 @@ class DriftCheck:
     current_parameters: Parameters | None = None
     features: list[str] | None = None
     categorical: list[str] = dataclasses.field(default_factory=list)
-    prediction: str | None = None
+    prediction: str | Mapping[str, str] | None = None
     actual: str | None = None
     time: str | None = None
     groups: str | None = None
@@ -95,8 +96,9 @@ class DriftCheck:
         if self.signing_conn_id is not None and (not isinstance(self.signing_conn_id, str) or not self.signing_conn_id):
             raise InvalidInputError("signing_conn_id", self.signing_conn_id, "the id of a connection, or None")
         check_column_pair(self.prediction, self.actual)
+        object.__setattr__(self, "prediction", read_prediction(self.prediction))
         roles = {"groups": self.groups, "season": self.season, "segments": self.segments}
-        check_roles(roles, (self.prediction, self.actual))
+        check_roles(roles, (*prediction_columns(self.prediction), self.actual))
         check_age_column(self.time, self.settings.quality)
         check_champion(self.reference, self.model, self.registry, self.settings)
 
@@ -188,7 +190,7 @@ class DriftCheck:
         before = reference.frame.drop(columns=left_out, errors="ignore")
         if self.champion and self.prediction is not None:
             # The predictions in the champion's training data are those of its predecessor.
-            before = before.drop(columns=[self.prediction], errors="ignore")
+            before = before.drop(columns=prediction_columns(self.prediction), errors="ignore")
         try:
             return compare(
                 before,
@@ -253,7 +255,8 @@ class DriftCheck:
         if self.features is None:
             return None
         season = None if self.season in SEASONS else self.season
-        others = (self.prediction, self.actual, self.time, self.groups, season, self.segments, *more)
+        predictions = prediction_columns(self.prediction)
+        others = (*predictions, self.actual, self.time, self.groups, season, self.segments, *more)
         return [*dict.fromkeys(c for c in (*self.features, *others) if c)]
 
     def window(self) -> dict[str, Any]:

@@ -61,6 +61,7 @@ class DriftSensor(BaseSensorOperator):
         Columns whose values are labels even if they look like numbers.
     prediction, actual:
         Columns with the recorded prediction and its later label; with both, the sensor also monitors the model's error.
+        For probabilities of several classes, ``prediction={"cat": "p_cat", "dog": "p_dog"}`` names the column of each.
         It estimates the error of current rows whose label is missing, and ``current`` may lack the column ``actual``.
     time:
         Column that orders the rows, locates a change of the error and delimits the periods of the estimate. With at
@@ -107,9 +108,9 @@ class DriftSensor(BaseSensorOperator):
     -------
     The summary (XCom ``return_value``): ``verdict``, ``reason``, ``retrain`` (whether training is to start),
     ``drifted_features``, ``concept_drift``, ``joint_drift``, ``estimated_drift``, ``estimated_error``,
-    ``drifted_segments``, ``statistics`` of at most 20 drifted features, at most 20 ``quality`` problems, the number of ``features``, row counts,
-    ``window``, and with ``report_dir`` also ``report_json`` and ``report_html``. XCom ``window`` is the source of the
-    current window, for ``EvaluateOperator(data_window=drift.output["window"])``.
+    ``drifted_segments``, ``statistics`` of at most 20 drifted features, at most 20 ``quality`` problems, the number of
+    ``features``, row counts, ``window``, and with ``report_dir`` also ``report_json`` and ``report_html``. XCom
+    ``window`` is the source of the current window, for ``EvaluateOperator(data_window=drift.output["window"])``.
     XCom ``report`` contains the whole report for Airflow's pages; if it exceeds 48 kB, the least severe features are
     omitted.
 
@@ -167,7 +168,7 @@ class DriftSensor(BaseSensorOperator):
         current_parameters: Parameters | None = None,
         features: Sequence[str] | None = None,
         categorical: Sequence[str] = (),
-        prediction: str | None = None,
+        prediction: str | Mapping[str, str] | None = None,
         actual: str | None = None,
         time: str | None = None,
         groups: str | None = None,

@@ -53,7 +53,8 @@ EXPORTS = {
     ),
     "paceline.drift": (
         "NEEDS_TRAINING Change ConceptDrift Confusion DriftReport DriftSettings EstimatedPeriod FeatureDrift "
-        "FeatureSettings Histogram JointDrift PerformanceEstimate QualityProblem QualitySettings SegmentDrift compare to_html"
+        "FeatureSettings Histogram JointDrift PerformanceEstimate QualityProblem QualitySettings SegmentDrift compare "
+        "to_html"
     ),
     "paceline.elastic": "Decider Options Scaling Step TeamConfiguration TeamSample",
     "paceline.fleet": "BackgroundApp EngineCheck Fleet Link Machine check load",

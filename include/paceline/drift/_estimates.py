@@ -17,7 +17,6 @@ from paceline.drift._settings import DriftSettings
 from paceline.drift.prediction_errors import (
     ABSOLUTE,
     MEASURES,
-    TWO_CLASS_KINDS,
     WRONG,
     ErrorKind,
     PredictionErrors,
@@ -113,7 +112,7 @@ def estimate_performance(
     if not len(unlabelled) and len(known) < settings.minimum_samples:
         return None
     error = next(kind for kind, measure in MEASURES.items() if measure == errors.measure)
-    is_calibrated = error in TWO_CLASS_KINDS
+    is_calibrated = errors.classes is not None
     if error == "wrong" and len(known):
         names = [prediction, actual]
         is_calibrated = _are_scores(pd.concat([known[names], current[has_label][names]]), prediction, actual)
@@ -210,7 +209,7 @@ def _learn_losses(
     import numpy as np
 
     is_wrong = errors.measure == WRONG
-    if not is_wrong:
+    if errors.measure == ABSOLUTE:
         _read_predictions(current, prediction)  # raises an error if one is invalid
     learned = np.sort(np.random.default_rng(0).permutation(len(known))[:MAX_LEARNED_ROWS])
     frames = known.iloc[learned], current

@@ -5,18 +5,22 @@ Called by ``paceline.drift.compare`` if predictions and labels are recorded.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from paceline.drift._classes import read_text
 from paceline.drift._columns import Column
 from paceline.drift._dependence import Units
 from paceline.drift._estimates import estimate_performance
 from paceline.drift._performance import PerformanceEstimate
 from paceline.drift._report import ConceptDrift
 from paceline.drift._settings import DriftSettings
+from paceline.drift.class_probabilities import PREDICTED, compute_class_errors, with_predicted_class
 from paceline.drift.concept import detect_concept_drift
 from paceline.drift.prediction_errors import compute_errors
+from paceline.drift.seasons import read_seasons
+from paceline.drift.units import find_groups
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,32 +33,51 @@ def compare_errors(
     columns: Sequence[Column],
     reference: pd.DataFrame,
     current: pd.DataFrame,
-    prediction: str,
+    prediction: str | Mapping[str, str],
     actual: str,
     time: str | None,
+    groups: str | None,
+    season: str | None,
     settings: DriftSettings,
     rows_per_row: float,
+    notes: list[str],
 ) -> tuple[ConceptDrift, PerformanceEstimate | None]:
     """Return the change of the realised error, and the estimated error of the rows without labels.
 
-    ``rows_per_row`` is the number of rows of the current window for each row of the sample that stands for it.
+    ``rows_per_row`` is the number of rows of the current window for each row of the sample that stands for it. Remarks
+    are appended to ``notes``.
     """
+    if isinstance(prediction, Mapping):
+        reference, current = with_predicted_class(reference, current, prediction)
+    else:
+        reference, current = read_text(
+            [reference, current], [prediction, actual], keep_classes=settings.error in ("auto", "wrong")
+        )
     if time is not None:
         current = current.sort_values(time, kind="stable")
         if time in reference.columns:
             reference = reference.sort_values(time, kind="stable")
-    errors = compute_errors(
-        reference,
-        current,
-        prediction,
-        actual,
-        error=settings.error,
-        threshold=settings.threshold,
-        detector=settings.detector,
-    )
+    options: dict[str, Any] = {
+        "error": settings.error,
+        "detector": settings.detector,
+        "minimum_samples": settings.minimum_samples,
+    }
+    if isinstance(prediction, Mapping):
+        errors = compute_class_errors(reference, current, prediction, actual, **options)
+        # The estimate learns the errors from the probabilities and from the most probable class.
+        columns, prediction = [*columns, *(Column(name, "numeric") for name in prediction.values())], PREDICTED
+    else:
+        errors = compute_errors(reference, current, prediction, actual, threshold=settings.threshold, **options)
+    notes += [errors.note] if errors.note else []
     known = reference[:0]
     if len(errors.reference):
         known = reference[reference[prediction].notna() & reference[actual].notna()]
+    labelled = current.iloc[errors.rows]
+    seasons = None
+    if season is not None:
+        found = read_seasons(known, labelled, season, time)
+        last = len(found.names) + 1  # rows of an unknown season, -1, are a season, too
+        seasons = found.reference % last, found.current % last
     concept = detect_concept_drift(
         errors.reference,
         errors.current,
@@ -69,9 +92,17 @@ def compare_errors(
         ceiling=errors.ceiling,
         classes=errors.classes,
         rows_per_row=rows_per_row,
-        units=_points_in_time(known, current.iloc[errors.rows], time),
+        units=_points_in_time(known, labelled, time) if groups is None else find_groups(known, labelled, groups),
+        seasons=seasons,
     )
-    concept = replace(concept, auc_reference=errors.auc_reference, auc_current=errors.auc_current)
+    before, after = errors.confusions
+    concept = replace(
+        concept,
+        auc_reference=errors.auc_reference,
+        auc_current=errors.auc_current,
+        confusion_reference=before,
+        confusion_current=after,
+    )
     estimate = estimate_performance(columns, reference, current, prediction, actual, errors, settings, time)
     return concept, estimate
 

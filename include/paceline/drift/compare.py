@@ -5,7 +5,7 @@ Called by the sensors and triggers in ``paceline.sensors``; ``compare`` accepts 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -26,6 +26,7 @@ from paceline.drift._report import DriftReport, FeatureDrift, SegmentDrift
 from paceline.drift._segments import Segment, find_segments, run_segment_tests, summarise_segments
 from paceline.drift._settings import DriftSettings
 from paceline.drift._verdict import overall_verdict, too_short_reason
+from paceline.drift.class_probabilities import prediction_columns, read_prediction
 from paceline.drift.malformed import check_values, describe_markers
 from paceline.drift.quality import (
     describe_severe,
@@ -50,7 +51,7 @@ def compare(
     *,
     columns: Sequence[str] | None = None,
     categorical: Collection[str] = (),
-    prediction: str | None = None,
+    prediction: str | Mapping[str, str] | None = None,
     actual: str | None = None,
     time: str | None = None,
     groups: str | None = None,
@@ -81,8 +82,10 @@ def compare(
     categorical:
         Columns whose values are labels even if they look like numbers.
     prediction, actual:
-        Columns with the recorded prediction and its later label; name both or neither. The reference may lack them, and
-        the current window may lack ``actual``: the error of rows without labels is estimated from the reference.
+        Columns with the recorded prediction and its later label; name both or neither. For probabilities of several
+        classes, ``prediction`` maps each class to the column of its probability: ``{"cat": "p_cat", "dog": "p_dog"}``.
+        The reference may lack these columns, and the current window may lack ``actual``: the error of rows without
+        labels is estimated from the reference.
     time:
         Column that orders the rows, locates a change and delimits the periods of the estimate. With at least ten
         different times in each window, the tests take into account that neighbouring times depend on each other.
@@ -128,17 +131,19 @@ def compare(
     ['wind']
     """
     check_column_pair(prediction, actual)
-    check_roles({"groups": groups, "season": season, "segments": segments}, (prediction, actual))
-    prediction, actual, time = (None if name is None else str(name) for name in (prediction, actual, time))
+    prediction = read_prediction(prediction)
+    predictions = prediction_columns(prediction)
+    check_roles({"groups": groups, "season": season, "segments": segments}, (*predictions, actual))
+    actual, time = (None if name is None else str(name) for name in (actual, time))
     reference, current = check_window("reference", reference), check_window("current", current)
     if not len(reference):
         raise InvalidInputError("reference", "0 rows", f"at least {settings.minimum_samples} rows (minimum_samples)")
     for window, frame in (("reference", reference), ("current", current)):
-        check_values(frame, window, time, (prediction, actual))
+        check_values(frame, window, time, (*predictions, actual))
 
     for own in settings.features:
         check_column("features", own, reference, "reference")
-    excluded = {name for name in (prediction, actual, time, groups, season) if name is not None}
+    excluded = {name for name in (*predictions, actual, time, groups, season) if name is not None}
     notes: list[str] = []
     chosen, new = choose_columns(reference, current, columns=columns, categorical=categorical, excluded=excluded)
     if columns is None:
@@ -146,7 +151,7 @@ def compare(
             _without_infinite(chosen, frame, window, notes)
             for window, frame in (("reference", reference), ("current", current))
         )
-    for field, name in (("prediction", prediction), ("time", time)):
+    for field, name in (*(("prediction", name) for name in predictions), ("time", time)):
         if name is not None:
             check_column(field, name, current, "current")
     if actual is not None and actual not in current.columns:
@@ -208,11 +213,11 @@ def compare(
         if prediction is not None and actual is not None:
             rows_per_row = (current_rows or 0) / len(current)
             concept, estimate = compare_errors(
-                chosen, reference, current, prediction, actual, time, settings, rows_per_row
+                chosen, reference, current, prediction, actual, time, groups, season, settings, rows_per_row, notes
             )
         verdict, reason = overall_verdict(features, (joint, concept, estimate), segment_drift, measured, settings)
-        problems += find_missing_predictions(prediction, reference, current, settings)
-        problems += find_implausible_values(chosen, features, before, after, settings, (prediction, actual))
+        problems += find_missing_predictions(next(iter(predictions), None), reference, current, settings)
+        problems += find_implausible_values(chosen, features, before, after, settings, (*predictions, actual))
     if any(problem.severe for problem in problems):
         verdict, reason = "bad data", describe_severe(problems)
     quality, more = limit_problems(problems)

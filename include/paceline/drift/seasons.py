@@ -80,9 +80,11 @@ def read_seasons(reference: pd.DataFrame, current: pd.DataFrame, season: str, ti
 def _name_seasons(series: pd.Series[Any], window: str, season: str) -> pd.Series[Any]:
     import pandas as pd
 
+    if not len(series):
+        return series
     accepted = f"dates or times of one time zone in the {window} window, because season is {season!r}"
     if not len(series.dropna()) or pd.api.types.is_numeric_dtype(series.dtype):
-        raise InvalidInputError(str(series.name), series.iloc[0] if len(series) else None, accepted)
+        raise InvalidInputError(str(series.name), series.iloc[0], accepted)
     try:
         times = pd.to_datetime(series).dt
     except (AttributeError, TypeError, ValueError) as error:

@@ -127,7 +127,7 @@ def test_change_within_a_season_is_drift() -> None:
 def test_season_may_be_a_column() -> None:
     weeks, saturday = make_weeks(0, list(range(28))), make_weeks(1, [33])
     weeks, saturday = (
-        frame.assign(weekend=frame["at"].dt.dayofweek >= 5).drop(columns="at") for frame in (weeks, saturday)
+        frame.assign(weekend=frame["at"].dt.day_of_week >= 5).drop(columns="at") for frame in (weeks, saturday)
     )
     report = compare(weeks, saturday, season="weekend")
     assert report.verdict == "no drift", report.reason

@@ -49,7 +49,7 @@ class DriftSettings:
         ``"adwin"``, ``"page_hinkley"``, or ``"ddm"`` for right and wrong predictions.
     error:
         Kind of error: ``"wrong"``, ``"absolute"``, ``"brier"``, ``"log_loss"`` or ``"auc"``. ``"auto"`` selects the
-        absolute error for numbers, the Brier score for probabilities, and otherwise right and wrong predictions.
+        absolute error for quantities, the Brier score for probabilities, and otherwise right and wrong predictions.
     threshold:
         Probability from which a prediction counts as class 1, for right and wrong predictions.
     quality:

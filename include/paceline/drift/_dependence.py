@@ -38,6 +38,12 @@ class Units:
         """Return the units of some rows."""
         return Units(self.codes[rows], self.in_time_order)
 
+    def first_rows(self) -> NDArray[np.int64]:
+        """Return the first row of each unit."""
+        import numpy as np
+
+        return np.unique(self.codes, return_index=True)[1]
+
 
 @dataclass(frozen=True)
 class MeanVariance:

@@ -6,10 +6,11 @@ Called by ``paceline.drift._features``, which scales the tests' numbers of rows 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from paceline.drift._dependence import MeanVariance, Units, mean_variance
+from paceline.drift._statistics import TestResult
 
 if TYPE_CHECKING:
     import numpy as np
@@ -47,6 +48,10 @@ class Design:
         if self.freedom == float("inf"):
             return p_value
         return min(1.0, 2.0 * float(t.sf(norm.isf(p_value / 2.0), self.freedom)))
+
+    def correct_result(self, result: TestResult) -> TestResult:
+        """Return a test's result with the corrected p-value."""
+        return replace(result, p_value=self.correct(result.p_value))
 
 
 INDEPENDENT = Design()

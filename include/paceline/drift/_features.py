@@ -5,22 +5,23 @@ Called by ``paceline.drift.compare``; the statistics themselves are in ``pacelin
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from paceline.drift._columns import Column, count_labels, shorten, to_numbers
+from paceline.drift._categories import RARE, align, compare_categories, merge_rare
+from paceline.drift._columns import Column, count_labels, shorten, to_label, to_numbers
 from paceline.drift._dependence import Units
+from paceline.drift._design import INDEPENDENT, indicator_design, numeric_design
 from paceline.drift._embeddings import compare_vectors
 from paceline.drift._joint import FEWEST
 from paceline.drift._report import FeatureDrift, Histogram
 from paceline.drift._settings import DriftSettings
 from paceline.drift._statistics import (
-    OTHER,
     TestResult,
     chi_squared,
     kolmogorov_smirnov,
-    merge_rare,
     missing_test,
     stability_index,
     stability_index_of_values,
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
 
 BARS = 20
 LABELS = 10
+OTHER = "(other)"
+# Up to this number of distinct values, the chi-squared test detects smaller changes of numbers than Kolmogorov-Smirnov.
+FEW_VALUES = 10
 CONSTANT = "constant in both windows"
 
 
@@ -74,17 +78,19 @@ def run_tests(
     )
     if column.skipped:
         return TestedFeature(feature)
-    missing = missing_test(int(before.isna().sum()), len(before), int(after.isna().sum()), len(after))
+    missing = _test_missing(before, after, units)
+    known = [series.notna().to_numpy() for series in (before, after)]
+    if units is not None:
+        units = units[0].take(known[0]), units[1].take(known[1])
     if column.kind == "numeric":
-        feature, values = _test_numeric(
-            feature, to_numbers(before, "reference"), to_numbers(after, "current"), settings
-        )
+        numbers = to_numbers(before, "reference"), to_numbers(after, "current")
+        feature, values = _test_numeric(feature, *numbers, settings, units)
     elif column.kind == "embedding":
-        feature, values = _test_embedding(feature, before.dropna(), after.dropna(), settings)
+        feature, values = _test_embedding(feature, before.dropna(), after.dropna(), settings, units)
     else:
-        feature, values = _test_categorical(feature, before, after, settings)
+        feature, values = _test_categorical(feature, before, after, settings, units)
     least = settings.minimum_samples * (FEWEST if column.kind == "embedding" else 1)
-    too_few = min(before.notna().sum(), after.notna().sum()) < least
+    too_few = min(rows.sum() for rows in known) < least
     if feature.reason == CONSTANT and missing.p_value == 1.0:
         return TestedFeature(feature)
     return TestedFeature(feature, values, missing, too_few)
@@ -154,15 +160,39 @@ def _describe_change(feature: FeatureDrift) -> str:
         return f"a classifier distinguishes its vectors in the two windows (AUC {feature.statistic or 0.0:.2f})"
     if feature.kind == "categorical":
         new = f", with new categories {', '.join(feature.new_categories)}" if feature.new_categories else ""
-        return f"the shares of its categories changed{new}"
+        return f"the shares of its {RARE if feature.test.endswith(RARE) else 'categories'} changed{new}"
     if feature.level_reference is None or feature.level_current is None:
         return "its distribution changed"
     return f"its distribution changed, its mean from {feature.level_reference:.4g} to {feature.level_current:.4g}"
 
 
+def _test_missing(before: pd.Series[Any], after: pd.Series[Any], units: tuple[Units, Units] | None) -> TestResult:
+    missing = [series.isna().to_numpy() for series in (before, after)]
+    lost = [int(rows.sum()) for rows in missing]
+    if units is None or not any(lost):
+        return missing_test(lost[0], len(before), lost[1], len(after))
+    design = indicator_design([rows[:, None] for rows in missing], units)
+    effects = design.reference, design.current
+    # Fisher's test needs whole numbers.
+    counts = [
+        (round(number / effect), round(len(rows) / effect))
+        for number, rows, effect in zip(lost, missing, effects, strict=True)
+    ]
+    result = missing_test(*counts[0], *counts[1])
+    shares = [float(rows.mean()) for rows in missing]
+    effect = abs(shares[1] - shares[0])
+    return TestResult(effect, design.correct(result.p_value), effect)
+
+
 def _test_numeric(
-    feature: FeatureDrift, before: NDArray[np.float64], after: NDArray[np.float64], settings: DriftSettings
+    feature: FeatureDrift,
+    before: NDArray[np.float64],
+    after: NDArray[np.float64],
+    settings: DriftSettings,
+    units: tuple[Units, Units] | None,
 ) -> tuple[FeatureDrift, TestResult | None]:
+    import numpy as np
+
     if len(before) and len(after):
         feature = replace(
             feature,
@@ -174,14 +204,29 @@ def _test_numeric(
             return replace(feature, reason=CONSTANT), None
     if min(len(before), len(after)) < settings.minimum_samples:
         return replace(feature, reason=_too_few_reason(len(before), len(after), settings.minimum_samples)), None
-    result = kolmogorov_smirnov(before, after)
+    values, codes = np.unique(np.concatenate([before, after]), return_inverse=True)
+    r, c = (np.bincount(part, minlength=len(values)) for part in np.split(codes, [len(before)]))
+    design = numeric_design(before, after, units)
+    if len(values) <= FEW_VALUES:
+        r_cells, c_cells, _ = merge_rare(r / design.reference, c / design.current)
+        if len(r_cells) > 1:
+            result = design.correct_result(chi_squared(r_cells.tolist(), c_cells.tolist()))
+            psi = stability_index((r_cells * design.reference).tolist(), (c_cells * design.current).tolist())
+            return _with_test_result(feature, "chi-squared", result, psi), result
+    result = design.correct_result(kolmogorov_smirnov(r / design.reference, c / design.current))
     psi = stability_index_of_values(before, after)
     return _with_test_result(feature, "Kolmogorov-Smirnov", result, psi), result
 
 
 def _test_categorical(
-    feature: FeatureDrift, before: pd.Series[Any], after: pd.Series[Any], settings: DriftSettings
+    feature: FeatureDrift,
+    before: pd.Series[Any],
+    after: pd.Series[Any],
+    settings: DriftSettings,
+    units: tuple[Units, Units] | None,
 ) -> tuple[FeatureDrift, TestResult | None]:
+    import numpy as np
+
     r, c = count_labels(before), count_labels(after)
     new = sorted((label for label in c if label not in r), key=lambda label: -c[label]) if r else []
     feature = replace(feature, new_categories=tuple(map(shorten, new[:LABELS])), histogram=_label_histogram(r, c))
@@ -190,20 +235,30 @@ def _test_categorical(
     if min(sum(r.values()), sum(c.values())) < settings.minimum_samples:
         reason = _too_few_reason(sum(r.values()), sum(c.values()), settings.minimum_samples)
         return replace(feature, reason=reason), None
-    labels, r_counts, c_counts = merge_rare(r, c)
-    if labels == [OTHER]:
+    design, single = INDEPENDENT, None
+    if units is not None:
+        labels = [series.dropna().map(to_label).to_numpy(dtype=object) for series in (before, after)]
+        frequent = sorted(r.keys() | c.keys(), key=lambda label: -r.get(label, 0) - c.get(label, 0))[:LABELS]
+        design = indicator_design([rows[:, None] == np.array(frequent, dtype=object) for rows in labels], units)
+        rows_r, rows_c = (Counter(rows[one.first_rows()].tolist()) for rows, one in zip(labels, units, strict=True))
+        single = align({label: rows_r[label] for label in r.keys() | c.keys()}, rows_c)
+    found = compare_categories(*align(r, c), least_rare=settings.effect_threshold, design=design, single=single)
+    if found is None:
         return replace(feature, reason="every category is too rare to compare (is the column an identifier?)"), None
-    result = chi_squared(r_counts, c_counts)
-    return _with_test_result(feature, "chi-squared", result, stability_index(r_counts, c_counts)), result
+    return _with_test_result(feature, found.test, found.result, found.psi), found.result
 
 
 def _test_embedding(
-    feature: FeatureDrift, before: pd.Series[Any], after: pd.Series[Any], settings: DriftSettings
+    feature: FeatureDrift,
+    before: pd.Series[Any],
+    after: pd.Series[Any],
+    settings: DriftSettings,
+    units: tuple[Units, Units] | None,
 ) -> tuple[FeatureDrift, TestResult | None]:
     least = FEWEST * settings.minimum_samples
     if min(len(before), len(after)) < least:
         return replace(feature, reason=_too_few_reason(len(before), len(after), least)), None
-    result = compare_vectors(before, after, settings)
+    result = compare_vectors(before, after, settings, units)
     if result is None:
         return replace(feature, reason=f"vectors of {feature.dimensions:,} numbers are too long to compare"), None
     return _with_test_result(feature, "domain classifier", result, None), result

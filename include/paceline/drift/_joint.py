@@ -201,7 +201,9 @@ def encode_column(column: Column, *frames: pd.DataFrame) -> NDArray[np.float64]:
     if column.kind == "numeric":
         return values.to_numpy(dtype=float, na_value=np.nan)[:, None]
     labels = values.map(to_label, na_action="ignore").astype(object)
-    ranks: dict[Any, int] = {label: rank for rank, label in enumerate(labels.value_counts().index)}
+    # Labels with equal counts are in alphabetical order: the order of their first rows would tell the windows apart.
+    counts = labels.value_counts().sort_index().sort_values(ascending=False, kind="stable")
+    ranks: dict[Any, int] = {label: rank for rank, label in enumerate(counts.index)}
     return labels.map(ranks, na_action="ignore").to_numpy(dtype=float, na_value=np.nan)[:, None]
 
 

@@ -40,7 +40,8 @@ class QualitySettings:
     range_threshold:
         Smallest relevant share of a column's values outside the range of the reference (0.01: one percent).
     category_threshold:
-        Smallest relevant share of a column's values with categories that the reference lacks (0.01).
+        Smallest relevant share of a column's values with categories that the reference lacks, in excess of the share
+        that chance explains (0.01).
     duplicate_threshold:
         Smallest relevant rise in the share of duplicated rows (0.05: five percentage points).
     max_age_s:

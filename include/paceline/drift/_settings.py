@@ -26,8 +26,8 @@ class DriftSettings:
         the common 5 %, and loses little statistical power with hundreds of rows.
     psi_threshold, effect_threshold:
         A difference matters if its population stability index reaches ``psi_threshold`` (0.1 is the usual limit for
-        stable data) or its KS statistic or, for categories, its total variation distance reaches ``effect_threshold``
-        (0.1: the shares of rows differ by ten percentage points).
+        stable data) or its effect reaches ``effect_threshold`` (0.1: the shares of rows differ by ten percentage
+        points). The effect is the KS statistic or, with the chi-squared test, the total variation distance.
     joint_threshold:
         Smallest relevant area under the ROC curve (AUC) of a classifier that distinguishes the windows: by all features
         if no single one has drifted, or by the vectors of an embedding. At 0.5, it cannot distinguish them; at 0.55,

@@ -6,12 +6,12 @@ harms the model.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
+from paceline.drift._categories import align, new_category_test
 from paceline.drift._columns import Column, check_column, count_labels, shorten, to_numbers
 from paceline.drift._quality_settings import KINDS, ProblemKind, QualitySettings
 from paceline.drift._report import FeatureDrift, QualityProblem
@@ -241,33 +241,16 @@ def _find_new_categories(
 ) -> PossibleProblem:
     before, after = count_labels(reference[name]), count_labels(current[name])
     new = {label: rows for label, rows in after.items() if label not in before}
-    p_value = new_category_p_value(before, after)
+    p_value, by_chance = new_category_test(*align(before, after))
     rows, reason = sum(after.values()), ""
     share = sum(new.values()) / rows
-    if share >= settings.category_threshold:
+    if share - by_chance >= settings.category_threshold:
         names = sorted(new, key=lambda label: (-new[label], label))
         shown = ", ".join(map(shorten, names[:_NAMES]))
         reason = f"{share:.1%} of the values have new categories: {shown}{_and_more(len(names))}"
+        if by_chance >= settings.category_threshold:
+            reason += f" ({by_chance:.1%} expected by chance)"
     return PossibleProblem("new categories", name, reason, p_value)
-
-
-def new_category_p_value(before: Mapping[str, int], after: Mapping[str, int]) -> float:
-    """Return the probability that chance explains the most frequent category that the reference lacks.
-
-    ``after`` contains at least one new category. Chance often omits a rare category from the reference, but seldom a
-    frequent one. Bonferroni's method corrects the probability for the number of categories.
-
-    >>> new_category_p_value({"a": 98, "b": 1, "c": 1}, {"a": 98, "d": 1, "e": 1}), new_category_p_value(
-    ...     {"a": 100}, {"a": 80, "b": 20}
-    ... ) < 1e-5
-    (1.0, True)
-    """
-    largest = max(rows for label, rows in after.items() if label not in before)
-    rows, total = sum(after.values()), sum(after.values()) + sum(before.values())
-    # The probability that all `largest` rows of the category are current is C(rows, largest) / C(total, largest).
-    log = math.lgamma(rows + 1) - math.lgamma(rows - largest + 1)
-    log -= math.lgamma(total + 1) - math.lgamma(total - largest + 1)
-    return min(1.0, len(before.keys() | after.keys()) * math.exp(log))
 
 
 def _find_duplicates(

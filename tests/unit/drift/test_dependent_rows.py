@@ -40,12 +40,11 @@ def make_weeks(seed: int, days: list[int], rows_each: int = 200) -> pd.DataFrame
     return frame.assign(at=pd.Timestamp("2029-01-01") + pd.to_timedelta(second, unit="s"))
 
 
-@pytest.mark.parametrize("seed", range(0, 10, 2))
 @pytest.mark.parametrize(("groups", "rows_each", "noise"), [(500, 2, 0.3), (100, 10, 0.0), (30, 50, 0.3)])
-def test_rows_of_equal_groups_have_no_drift(groups: int, rows_each: int, noise: float, seed: int) -> None:
-    windows = [make_groups(seed + number, groups, rows_each, noise) for number in (0, 1)]
-    report = compare(*windows, groups="customer")
-    assert report.verdict == "no drift", report.reason
+def test_rows_of_equal_groups_rarely_have_drift(groups: int, rows_each: int, noise: float) -> None:
+    pairs = [[make_groups(seed + number, groups, rows_each, noise) for number in (0, 1)] for seed in range(0, 20, 2)]
+    alarms = [compare(*windows, groups="customer").drifted for windows in pairs]
+    assert sum(alarms) <= 1
 
 
 @pytest.mark.parametrize("seed", range(0, 6, 2))
@@ -91,7 +90,7 @@ def test_order_of_the_rows_does_not_change_the_result() -> None:
     windows = [make_series(seed, 1000) for seed in (0, 1)]
     shuffled = [frame.sample(frac=1, random_state=0) for frame in windows]
     before, after = (compare(*pair, time="at") for pair in (windows, shuffled))
-    assert [f.adjusted_p_value for f in before.features] == [f.adjusted_p_value for f in after.features]
+    assert [f.adjusted_p_value for f in before.features] == pytest.approx([f.adjusted_p_value for f in after.features])
 
 
 def test_report_notes_rows_that_look_dependent() -> None:

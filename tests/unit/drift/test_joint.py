@@ -11,7 +11,8 @@ from benchmarks.drift.joint import DEPENDENCES, dependent_features
 from scipy.stats import norm
 
 from paceline.drift import DriftReport, DriftSettings, compare, to_html
-from paceline.drift._joint import distinguish
+from paceline.drift._columns import Column
+from paceline.drift._joint import compare_jointly, distinguish
 
 Frame = pd.DataFrame
 
@@ -129,3 +130,14 @@ def test_too_few_rows_or_columns_are_not_tested_jointly(columns: list[str], rows
 def test_single_feature_that_has_drifted_is_not_reported_jointly_too() -> None:
     report = compare(make_frame(0), make_frame(1).assign(wind=3.0))
     assert (report.drifted_parts, report.joint) == (["wind"], None)
+
+
+def test_order_of_rows_with_rare_labels_does_not_distinguish_the_windows() -> None:
+    def rows(seed: int) -> pd.DataFrame:
+        rng = np.random.default_rng(seed)
+        return pd.DataFrame({"shop": rng.integers(0, 2_000, 2_000).astype(str), "paid": rng.normal(size=2_000)})
+
+    columns = [Column("shop", "categorical"), Column("paid", "numeric")]
+    result = compare_jointly(columns, rows(0), rows(1), DriftSettings())
+    assert result is not None
+    assert (result.verdict, round(result.auc, 1)) == ("no drift", 0.5)

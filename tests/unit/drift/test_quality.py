@@ -10,7 +10,8 @@ import pandas as pd
 import pytest
 
 from paceline.drift import DriftReport, DriftSettings, QualityProblem, QualitySettings, compare, to_html
-from paceline.drift.quality import MAX_PROBLEMS, new_category_p_value, outside_p_value
+from paceline.drift._categories import align, new_category_test
+from paceline.drift.quality import MAX_PROBLEMS, outside_p_value
 from paceline.errors import InvalidInputError
 
 NOW = datetime(2030, 1, 10, tzinfo=timezone.utc)
@@ -70,7 +71,7 @@ def test_chance_of_a_new_category_is_at_most_its_p_value() -> None:
     p_values = []
     for _ in range(500):
         before, after = map(count, rng.choice(60, (2, 100), p=zipf(60)))
-        p_values.append(new_category_p_value(before, after) if after.keys() - before.keys() else 1.0)
+        p_values.append(new_category_test(*align(before, after))[0])
     for level in (0.01, 0.05, 0.2):
         assert np.mean(np.array(p_values) <= level) <= level
 

@@ -49,35 +49,44 @@ class CrossFit:
         expected = self.current[:, rows].mean(axis=0)
         noise = self.learner.noise(expected, self._positions(rows), self.own).mean() / len(rows)
         variance = _jackknife_variance(self._errors_by_fold(rows)) + float(noise)
-        return self.reference_error + self._rise(rows), variance**0.5
+        return self.reference_error + self.rise(rows), variance**0.5
 
-    def rise_p_value(self, rows: Rows) -> float:
+    def rise(self, rows: Rows) -> float:
+        """Return the expected error of current rows less that of the reference."""
+        import numpy as np
+
+        before = self.learner.values(self.own, np.arange(len(self.own)))
+        return float(self.expected(rows).mean() - before.mean())
+
+    def expected(self, rows: Rows) -> Floats:
+        """Return the value of each current row whose mean is the expected error."""
+        return self.learner.values(self.current[:, rows].mean(axis=0), self._positions(rows))
+
+    def limits(self, rows: Rows) -> tuple[Floats, Floats]:
+        """Return the lowest and the highest value that the label of each current row can give."""
+        return self.learner.limits(self.current[:, rows].mean(axis=0), self._positions(rows))
+
+    def rise_p_value(self, rows: Rows, added: float = 0.0) -> float:
         """Return the p-value of the hypothesis that the expected error of current rows is not above the reference's.
+
+        ``added`` is added to the expected error.
 
         The jackknife gives the variance that comes from the reference, with one degree of freedom less than there are
         folds. Welch's formula combines it with the variance of the current rows.
         """
         from scipy.stats import t
 
-        values = self.learner.values(self.current[:, rows].mean(axis=0), self._positions(rows))
+        values, rise = self.expected(rows), self.rise(rows) + added
         before = _jackknife_variance(self._errors_by_fold(rows) - self.learned_errors)
         after = float(values.var(ddof=1)) / len(rows)
         if not before + after > 0:  # constant predictions
-            return 0.0 if self._rise(rows) > 0 else 1.0
+            return 0.0 if rise > 0 else 1.0
         freedom = (before + after) ** 2 / (before**2 / (FOLDS - 1) + after**2 / (len(rows) - 1))
-        return float(t.sf(self._rise(rows) / (before + after) ** 0.5, freedom))
+        return float(t.sf(rise / (before + after) ** 0.5, freedom))
 
     def realised(self, target: Floats, rows: Rows) -> float:
         """Return the realised error of current rows; ``target`` has the labels or errors of all current rows."""
         return float(self.learner.values(target[rows], self._positions(rows)).mean())
-
-    def _rise(self, rows: Rows) -> float:
-        """Return the expected error of current rows less that of the reference."""
-        import numpy as np
-
-        before = self.learner.values(self.own, np.arange(len(self.own)))
-        after = self.learner.values(self.current[:, rows].mean(axis=0), self._positions(rows))
-        return float(after.mean() - before.mean())
 
     def _errors_by_fold(self, rows: Rows) -> Floats:
         import numpy as np

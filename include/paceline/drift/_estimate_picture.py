@@ -31,6 +31,8 @@ def estimate_facts(estimate: PerformanceEstimate) -> list[str]:
             f"(standard error {estimate.labelled_standard_error:.2g}), realised {estimate.realised_error:.3g}, "
             f"difference {estimate.difference:+.2g}"
         )
+    if estimate.warning:
+        facts.append(f"Unreliable: {estimate.warning}")
     return facts
 
 
@@ -74,6 +76,6 @@ def estimate_chart(estimate: PerformanceEstimate) -> str:
         f'<text x="{LEFT - 4}" y="{y(0):.1f}" text-anchor="end">0</text>'
         f'<text x="{LEFT}" y="{HEIGHT - 6}">{escape(periods[0].start)}</text>'
         f'<text x="{width - 8}" y="{HEIGHT - 6}" text-anchor="end">{escape(periods[-1].end)}</text></svg>'
-        '<p class="soft">Line: estimate, with two standard errors. Squares: realised error of the rows with labels. '
-        "Dashed line: realised error of the reference.</p>"
+        '<p class="soft">Line: estimate, with two standard errors, which include any error of rows that are unlike the '
+        "reference. Squares: realised error of the rows with labels. Dashed line: realised error of the reference.</p>"
     )

@@ -6,14 +6,16 @@ Called by ``paceline.drift.compare``; ``paceline.drift._learners`` has the two m
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from paceline.drift._columns import Column, shorten, to_numbers
-from paceline.drift._cross_fit import CrossFit, cross_fit
+from paceline.drift._cross_fit import cross_fit
 from paceline.drift._joint import encode_column
 from paceline.drift._learners import FOLDS, Calibrator, LossModel
 from paceline.drift._performance import EstimatedPeriod, PerformanceEstimate
 from paceline.drift._settings import DriftSettings
+from paceline.drift._support import Bounds, find_unsupported_rows
 from paceline.drift.prediction_errors import (
     ABSOLUTE,
     MEASURES,
@@ -55,6 +57,9 @@ def estimate_performance(
     difference between the model's predictions for the current rows and for the reference. The predictions for the
     reference are cross-fitted, so that the model's fit to its own rows does not bias the difference. A jackknife over
     the folds gives the part of the variance that comes from the reference.
+
+    The estimate says nothing about rows that are unlike any rows of the reference. If labels of other rows contradict
+    it, it is unreliable, too. The verdict holds only if it is the same at both bounds of the error (see ``Bounds``).
 
     Parameters
     ----------
@@ -100,6 +105,7 @@ def estimate_performance(
     """
     import numpy as np
     import pandas as pd
+    from scipy.stats import t
 
     known = reference[:0]
     if {prediction, actual} <= set(reference.columns):
@@ -127,6 +133,7 @@ def estimate_performance(
     if too_few:
         return PerformanceEstimate(verdict="not enough data", reason=too_few, **facts)
 
+    inputs = _choose_inputs(columns, known, current, prediction)
     target = np.full(len(current), np.nan)  # NaN where the label of a current row is unknown
     if is_calibrated:
         target[labelled] = to_numbers(current[actual], "current")
@@ -136,31 +143,58 @@ def estimate_performance(
     else:
         target[labelled] = errors.current
         # The trees learn from a sample of the rows, but the error of all rows is known.
-        estimate = cross_fit(_learn_losses(columns, known, current, prediction, errors), float(errors.reference.mean()))
+        estimate = cross_fit(_learn_losses(inputs, known, current, errors), float(errors.reference.mean()))
     facts["reference_error"] = estimate.reference_error
+    no_skill = errors.no_skill
+    if errors.measure == ABSOLUTE:
+        no_skill = float(np.quantile(errors.reference, 0.99))  # as for concept drift
+    least = settings.estimate_threshold * no_skill
+    support = find_unsupported_rows(inputs, known, current, settings.minimum_samples, settings.significance)
+    bounds = Bounds(estimate, support.unsupported)
+    warnings = []
     if len(labelled) >= settings.minimum_samples:
         facts["labelled_error"], facts["labelled_standard_error"] = estimate.error(labelled)
         facts["realised_error"] = estimate.realised(target, labelled)
         facts["difference"] = facts["realised_error"] - facts["labelled_error"]
+        limit = facts["labelled_standard_error"] * float(t.isf(settings.significance / 2, FOLDS - 1))
+        if abs(facts["difference"]) > max(limit, least):
+            bounds = replace(bounds, bias=facts["difference"])
+            warnings.append(
+                f"In the {len(labelled):,} rows with labels, the {errors.measure} is {facts['realised_error']:.3g}, "
+                f"but estimated at {facts['labelled_error']:.3g}."
+            )
+    if len(unlabelled):
+        facts["unsupported"] = bounds.share(unlabelled)
+        if facts["unsupported"]:
+            warnings.insert(
+                0,
+                f"{facts['unsupported']:.1%} of the rows without labels are unlike any rows of the reference "
+                f"(most in {', '.join(support.columns)}), so their error is unknown.",
+            )
+    facts["warning"] = " ".join(warnings)
     if time is not None:
-        facts["periods"] = _split_periods(estimate, target, current[time], settings.minimum_samples)
+        facts["periods"] = _split_periods(bounds, target, current[time], settings.minimum_samples)
     if len(unlabelled) < settings.minimum_samples:
         reason = f"{len(unlabelled)} current rows have no label yet; the minimum is {settings.minimum_samples}."
         if not len(unlabelled):
             reason = "All rows with a prediction have a label."
         return PerformanceEstimate(verdict="not enough data" if len(unlabelled) else "skipped", reason=reason, **facts)
-    facts["error"], facts["standard_error"] = estimate.error(unlabelled)
+    facts["error"], facts["standard_error"] = bounds.error(unlabelled)
     facts["p_value"] = estimate.rise_p_value(unlabelled)
-    no_skill = errors.no_skill
-    if errors.measure == ABSOLUTE:
-        no_skill = float(np.quantile(errors.reference, 0.99))  # as for concept drift
-    rise = facts["error"] - facts["reference_error"]
-    is_drift = facts["p_value"] <= settings.significance and rise >= settings.estimate_threshold * no_skill
-    reason = (
-        f"Without labels, the {errors.measure} of {len(unlabelled):,} rows is estimated at {facts['error']:.3g} "
-        f"({'up from' if is_drift else 'reference'} {facts['reference_error']:.3g}, {facts['method']})."
+    at_least, at_most = (
+        estimate.rise_p_value(unlabelled, deviation) <= settings.significance
+        and facts["error"] + deviation - facts["reference_error"] >= least
+        for deviation in bounds.range(unlabelled)
     )
-    return PerformanceEstimate(verdict="drift" if is_drift else "no drift", reason=reason, **facts)
+    subject = f"Without labels, the {errors.measure} of {len(unlabelled):,} rows"
+    if at_most and not at_least:
+        reason = f"{subject} cannot be judged. {facts['warning']}"
+        return PerformanceEstimate(verdict="withheld", reason=reason, **facts)
+    reason = (
+        f"{subject} is estimated at {facts['error']:.3g} "
+        f"({'up from' if at_least else 'reference'} {facts['reference_error']:.3g}, {facts['method']})."
+    )
+    return PerformanceEstimate(verdict="drift" if at_least else "no drift", reason=reason, **facts)
 
 
 def _are_scores(frame: pd.DataFrame, prediction: str, actual: str) -> bool:
@@ -203,32 +237,36 @@ def _read_predictions(current: pd.DataFrame, prediction: str) -> Floats:
     return read_numbers(current[prediction], "current")
 
 
+def _choose_inputs(
+    columns: Sequence[Column], known: pd.DataFrame, current: pd.DataFrame, prediction: str
+) -> list[Column]:
+    """Return the prediction and the compared features; embeddings are left out."""
+    is_number = all(are_numbers(frame[prediction]) for frame in (known, current))
+    features = [column for column in columns if not column.skipped and column.kind != "embedding"]
+    return [Column(prediction, "numeric" if is_number else "categorical"), *features]
+
+
 def _learn_losses(
-    columns: Sequence[Column], known: pd.DataFrame, current: pd.DataFrame, prediction: str, errors: PredictionErrors
+    inputs: Sequence[Column], known: pd.DataFrame, current: pd.DataFrame, errors: PredictionErrors
 ) -> LossModel:
     import numpy as np
 
     is_wrong = errors.measure == WRONG
     if errors.measure == ABSOLUTE:
-        _read_predictions(current, prediction)  # raises an error if one is invalid
+        _read_predictions(current, inputs[0].name)  # raises an error if one is invalid
     learned = np.sort(np.random.default_rng(0).permutation(len(known))[:MAX_LEARNED_ROWS])
     frames = known.iloc[learned], current
-    is_number = all(are_numbers(frame[prediction]) for frame in frames)
-    inputs = [Column(prediction, "numeric" if is_number else "categorical")]
-    inputs += [column for column in columns if not column.skipped and column.kind != "embedding"]
     encoded = np.concatenate([encode_column(column, *frames) for column in inputs], axis=1)
     return LossModel(encoded, errors.reference[learned], is_wrong=is_wrong)
 
 
-def _split_periods(
-    estimate: CrossFit, target: Floats, times: pd.Series[Any], minimum: int
-) -> tuple[EstimatedPeriod, ...]:
+def _split_periods(bounds: Bounds, target: Floats, times: pd.Series[Any], minimum: int) -> tuple[EstimatedPeriod, ...]:
     import numpy as np
 
     number = min(MAX_PERIODS, len(times) // minimum)
     periods = []
     for rows in np.array_split(np.arange(len(times)), number) if number else []:
-        error, standard_error = estimate.error(rows)
+        error, standard_error = bounds.error(rows)
         labelled = rows[~np.isnan(target[rows])]
         periods.append(
             EstimatedPeriod(
@@ -238,7 +276,8 @@ def _split_periods(
                 error=error,
                 standard_error=standard_error,
                 labelled_rows=len(labelled),
-                realised_error=estimate.realised(target, labelled) if len(labelled) >= minimum else None,
+                realised_error=bounds.estimate.realised(target, labelled) if len(labelled) >= minimum else None,
+                unsupported=bounds.share(rows),
             )
         )
     return tuple(periods)

@@ -39,6 +39,9 @@ class Learner(Protocol):
     def values(self, target: Floats, rows: Rows) -> Floats:
         """Return one value for each row, given its known or predicted target; the mean of the values is the error."""
 
+    def limits(self, expected: Floats, rows: Rows) -> tuple[Floats, Floats]:
+        """Return, for each row, the lowest and the highest value that its label can give, given the expected target."""
+
     def noise(self, expected: Floats, rows: Rows, own: Floats) -> Floats:
         """Return, for each row, the variance of the value that its label will give, given the expected target.
 
@@ -99,6 +102,13 @@ class Calibrator:
         level, negative, positive = self._by_label(target, rows)
         return level + (1 - target) * negative + target * positive
 
+    def limits(self, expected: Floats, rows: Rows) -> tuple[Floats, Floats]:
+        """Return the smaller and the larger one of each row's errors for the two labels."""
+        import numpy as np
+
+        level, negative, positive = self._by_label(expected, rows)
+        return level + np.minimum(negative, positive), level + np.maximum(negative, positive)
+
     def noise(self, expected: Floats, rows: Rows, own: Floats) -> Floats:
         """Return the variance of the error of each row, whose label is a Bernoulli variable."""
         _, negative, positive = self._by_label(expected, rows)
@@ -154,6 +164,13 @@ class LossModel:
     def values(self, target: Floats, rows: Rows) -> Floats:
         """Return the expected errors, which are the target."""
         return target
+
+    def limits(self, expected: Floats, rows: Rows) -> tuple[Floats, Floats]:
+        """Return 0, and 1 or for absolute errors the 99 % quantile of the errors, which have no upper bound."""
+        import numpy as np
+
+        highest = 1.0 if self._is_wrong else float(np.quantile(self.target, 0.99))
+        return np.zeros(len(rows)), np.maximum(expected, highest)
 
     def noise(self, expected: Floats, rows: Rows, own: Floats) -> Floats:
         """Return the variance of each row's error.

@@ -104,6 +104,8 @@ def compare_errors(
         confusion_current=after,
     )
     estimate = estimate_performance(columns, reference, current, prediction, actual, errors, settings, time)
+    if estimate is not None and estimate.warning and estimate.verdict != "withheld":
+        notes.append(f"The estimated model error is unreliable. {estimate.warning}")
     return concept, estimate
 
 

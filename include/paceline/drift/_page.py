@@ -28,9 +28,9 @@ main { max-width: 1060px; margin: 0 auto; padding: 32px 20px 64px; }
 h1 { font-size: 1.75rem; line-height: 1.2; margin: 0 0 8px; } h2 { font-size: 1.15rem; margin: 40px 0 12px; }
 h3 { font-size: 1rem; margin: 0; overflow-wrap: anywhere; } p { margin: 4px 0; }
 .verdict { border-radius: 10px; padding: 18px 22px; } .drift, .bad-data { background: var(--bad-ground); }
-.no-drift { background: var(--good-ground); } .not-enough-data, .skipped { background: var(--wait-ground); }
+.no-drift { background: var(--good-ground); } .not-enough-data, .skipped, .withheld { background: var(--wait-ground); }
 .drift b.state, .bad-data b.state { color: var(--bad); } .no-drift b.state { color: var(--good); }
-.not-enough-data b.state, .skipped b.state { color: var(--wait); }
+.not-enough-data b.state, .skipped b.state, .withheld b.state { color: var(--wait); }
 b.state { white-space: nowrap; border-radius: 6px; } .badge { padding: 1px 9px; border-radius: 6px; font-size: .85rem; }
 .windows { display: grid; grid-template-columns: max-content 1fr max-content; gap: 4px 14px; margin: 18px 0; }
 .windows > * { overflow-wrap: anywhere; } .soft { color: var(--soft); font-size: .9rem; }
@@ -53,6 +53,7 @@ _SIGN = {
     "drift": "▲ drift",
     "no drift": "✓ no drift",
     "skipped": "· skipped",
+    "withheld": "? withheld",
     "not enough data": "… not enough data",
     "bad data": "! bad data",
 }

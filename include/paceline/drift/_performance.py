@@ -14,8 +14,8 @@ class EstimatedPeriod:
     """The estimate for consecutive rows of the current window, from time ``start`` to ``end``.
 
     ``error`` is the estimated error of all ``rows`` with a prediction. ``realised_error`` is the error of the
-    ``labelled_rows`` among them, or None if there are fewer than ``minimum_samples``. ``standard_error`` as in
-    ``PerformanceEstimate``.
+    ``labelled_rows`` among them, or None if there are fewer than ``minimum_samples``. ``standard_error`` and
+    ``unsupported`` as in ``PerformanceEstimate``.
     """
 
     start: str
@@ -25,6 +25,7 @@ class EstimatedPeriod:
     standard_error: float
     labelled_rows: int = 0
     realised_error: float | None = None
+    unsupported: float | None = None
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,8 @@ class PerformanceEstimate:
     """The model's error, estimated from predictions and features without labels.
 
     A second model learns from the reference which predictions tend to be wrong. The estimate assumes that this relation
-    has not changed, so it cannot detect concept drift.
+    has not changed, so it cannot detect concept drift. Where the assumption cannot or does not hold, the estimate has a
+    ``warning`` and a wider interval, and the verdict is ``"withheld"`` if it could be the opposite.
 
     Parameters
     ----------
@@ -40,7 +42,9 @@ class PerformanceEstimate:
         ``"CBPE"`` (confidence-based performance estimation) for probabilities and scores, ``"DLE"`` (direct loss
         estimation) for numbers and classes.
     verdict:
-        Whether the estimated error of the rows without labels has risen. ``"skipped"`` if all rows have labels.
+        Whether the estimated error of the rows without labels has risen. ``"skipped"`` if all rows have labels,
+        ``"withheld"`` if the verdict depends on rows that the reference does not support, or on a ``difference`` that
+        the rows with labels show.
     reason:
         The verdict in one sentence.
     measure:
@@ -50,24 +54,29 @@ class PerformanceEstimate:
     rows, error:
         Number of current rows with a prediction but no label, and their estimated error.
     standard_error:
-        Standard deviation of the difference between ``error`` and the error that the labels will show, if the
-        assumption holds.
+        Half the distance from ``error`` within which the error that the labels will show is expected in 95 % of cases.
+        It includes any error of unsupported rows, and a significant ``difference``; otherwise, it is the standard
+        deviation.
     p_value:
         p-value of the hypothesis that the expected error of these rows is not above that of the reference.
     labelled_rows:
         Number of current rows with a prediction and a label. The estimate ignores these labels.
     labelled_error, labelled_standard_error:
-        Estimated error of these rows, and its standard error.
+        Estimated error of these rows, and its standard deviation if the assumption holds.
     realised_error:
         Error of these rows according to their labels.
     difference:
         ``realised_error`` less ``labelled_error``.
     periods:
         The estimate by time, if a time column is known.
+    unsupported:
+        Share of the ``rows`` that are unlike any rows of the reference. None in reports of earlier versions.
+    warning:
+        Why the estimate is unreliable, or "".
     """
 
     method: Literal["CBPE", "DLE"]
-    verdict: Literal["drift", "no drift", "not enough data", "skipped"]
+    verdict: Literal["drift", "no drift", "not enough data", "skipped", "withheld"]
     reason: str
     measure: str
     reference_rows: int = 0
@@ -82,3 +91,5 @@ class PerformanceEstimate:
     realised_error: float | None = None
     difference: float | None = None
     periods: tuple[EstimatedPeriod, ...] = ()
+    unsupported: float | None = None
+    warning: str = ""

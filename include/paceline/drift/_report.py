@@ -266,14 +266,15 @@ class DriftReport:
         and no histograms.
         """
         drifted = [feature for feature in self.features if feature.verdict == "drift"]
+        estimate = self.estimate if self.estimate is not None and self.estimate.verdict != "withheld" else None
         return {
             "verdict": self.verdict,
             "reason": self.reason,
             "drifted_features": self.drifted_features,
             "concept_drift": self.concept is not None and self.concept.verdict == "drift",
             "joint_drift": self.joint is not None and self.joint.verdict == "drift",
-            "estimated_drift": self.estimate is not None and self.estimate.verdict == "drift",
-            "estimated_error": self.estimate and self.estimate.error,
+            "estimated_drift": estimate is not None and estimate.verdict == "drift",
+            "estimated_error": estimate and estimate.error,
             "drifted_segments": [one.name for one in self.segments if one.verdict == "drift"],
             "statistics": {
                 feature.name: {

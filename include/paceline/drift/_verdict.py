@@ -20,7 +20,18 @@ def overall_verdict(
     measured: Sequence[TestedFeature],
     settings: DriftSettings,
 ) -> tuple[Verdict, str]:
-    """Return the verdict of a comparison and its reason."""
+    """Return the verdict of a comparison and its reason, which also says why an estimate is withheld."""
+    verdict, reason = _verdict_of_parts(features, others, measured)
+    withheld = [part.reason for part in others if part is not None and part.verdict == "withheld"]
+    return verdict, " ".join([reason, *withheld])
+
+
+def _verdict_of_parts(
+    features: Sequence[FeatureDrift],
+    others: Sequence[JointDrift | ConceptDrift | PerformanceEstimate | None],
+    measured: Sequence[TestedFeature],
+) -> tuple[Verdict, str]:
+    """Return the verdict of the parts that have one, and its reason."""
     drifted = [feature.name for feature in features if feature.verdict == "drift"]
     tested = [feature for feature in features if feature.verdict != "skipped"]
     parts, too_few = [], ""

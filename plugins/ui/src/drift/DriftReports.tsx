@@ -11,6 +11,7 @@ const STYLES = {
   drift: { palette: "red", sign: "▲" },
   "no drift": { palette: "green", sign: "✓" },
   skipped: { palette: "gray", sign: "·" },
+  withheld: { palette: "orange", sign: "?" },
   "not enough data": { palette: "orange", sign: "…" },
   "no champion": { palette: "blue", sign: "+" },
   "bad data": { palette: "red", sign: "!" },

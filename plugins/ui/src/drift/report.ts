@@ -29,7 +29,7 @@ export interface JointDrift {
 }
 
 export interface PerformanceEstimate {
-  verdict: "drift" | "no drift" | "not enough data" | "skipped";
+  verdict: "drift" | "no drift" | "not enough data" | "skipped" | "withheld";
   reason: string;
 }
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from paceline.drift._dependence import Units, mean_variance
 from paceline.drift._learners import FOLDS, Learner
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ class CrossFit:
         Predictions of each model for all current rows.
     learned_errors:
         Realised error of the rows from which each model has learned.
+    design_effect:
+        Ratio of the variance of the errors' mean to that of independent rows, at least 1.
     """
 
     learner: Learner
@@ -43,13 +46,14 @@ class CrossFit:
     own: Floats
     current: Floats
     learned_errors: Floats
+    design_effect: float = 1.0
 
     def error(self, rows: Rows) -> tuple[float, float]:
         """Return the estimated error of current rows, and its standard error; see ``PerformanceEstimate``."""
         expected = self.current[:, rows].mean(axis=0)
         noise = self.learner.noise(expected, self._positions(rows), self.own).mean() / len(rows)
         variance = _jackknife_variance(self._errors_by_fold(rows)) + float(noise)
-        return self.reference_error + self.rise(rows), variance**0.5
+        return self.reference_error + self.rise(rows), (variance * self.design_effect) ** 0.5
 
     def rise(self, rows: Rows) -> float:
         """Return the expected error of current rows less that of the reference."""
@@ -97,10 +101,12 @@ class CrossFit:
         return len(self.own) + rows
 
 
-def cross_fit(learner: Learner, reference_error: float | None = None) -> CrossFit:
+def cross_fit(learner: Learner, reference_error: float | None = None, units: Units | None = None) -> CrossFit:
     """Fit one model for each fold of the reference, to all rows outside the fold.
 
-    ``reference_error`` is the realised error of the reference, if the learner has only a sample of its rows.
+    ``reference_error`` is the realised error of the reference, if the learner has only a sample of its rows. ``units``
+    are the units of the learner's rows of the reference; without them, the deviations of the errors from their
+    predictions are independent.
     """
     import numpy as np
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
@@ -116,7 +122,10 @@ def cross_fit(learner: Learner, reference_error: float | None = None) -> CrossFi
             own[fold] = model.predict(learner.inputs[fold])
             current.append(model.predict(learner.inputs[start:]))
             learned_errors.append(float(learner.values(learner.target[rows], rows).mean()))
-    return CrossFit(learner, reference_error, own, np.array(current), np.array(learned_errors))
+    everything = np.arange(start)
+    deviations = learner.values(learner.target, everything) - learner.values(own, everything)
+    effect = float(mean_variance(deviations[:, None], units).design_effect[0])
+    return CrossFit(learner, reference_error, own, np.array(current), np.array(learned_errors), effect)
 
 
 def _jackknife_variance(estimates: Floats) -> float:

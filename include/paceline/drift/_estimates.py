@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.drift._columns import Column, shorten, to_numbers
 from paceline.drift._cross_fit import cross_fit
+from paceline.drift._dependence import Units
 from paceline.drift._joint import encode_column
 from paceline.drift._learners import FOLDS, Calibrator, LossModel
 from paceline.drift._performance import EstimatedPeriod, PerformanceEstimate
@@ -59,14 +60,15 @@ def estimate_performance(
     the folds gives the part of the variance that comes from the reference.
 
     The estimate says nothing about rows that are unlike any rows of the reference. If labels of other rows contradict
-    it, it is unreliable, too. The verdict holds only if it is the same at both bounds of the error (see ``Bounds``).
+    it, it is unreliable, too. The verdict is withheld if the estimate is no alarm, but the upper bound of the error is
+    (see ``Bounds``), or if it is an alarm that the labels contradict.
 
     Parameters
     ----------
     columns:
         The features.
     reference, current:
-        The windows. The current rows are in time order if ``time`` is given.
+        The windows. The rows are in time order if ``time`` is given.
     prediction, actual, time:
         Columns of the predictions, of the labels, and of the time that delimits periods.
     errors:
@@ -134,16 +136,23 @@ def estimate_performance(
         return PerformanceEstimate(verdict="not enough data", reason=too_few, **facts)
 
     inputs = _choose_inputs(columns, known, current, prediction)
+    learned = np.arange(len(known))
+    if not is_calibrated:  # the trees learn from a sample of the rows, but the error of all rows is known
+        learned = np.sort(np.random.default_rng(0).permutation(len(known))[:MAX_LEARNED_ROWS])
+    units = None
+    if time is not None and time in known.columns:
+        units = Units(pd.factorize(known[time].iloc[learned])[0], in_time_order=True)  # the rows are in time order
     target = np.full(len(current), np.nan)  # NaN where the label of a current row is unknown
     if is_calibrated:
         target[labelled] = to_numbers(current[actual], "current")
         estimate = cross_fit(
-            Calibrator(error, settings.threshold, *_read_scores(known, current, prediction, actual, error))
+            Calibrator(error, settings.threshold, *_read_scores(known, current, prediction, actual, error)),
+            units=units,
         )
     else:
         target[labelled] = errors.current
-        # The trees learn from a sample of the rows, but the error of all rows is known.
-        estimate = cross_fit(_learn_losses(inputs, known, current, errors), float(errors.reference.mean()))
+        losses = _learn_losses(inputs, known.iloc[learned], current, errors.measure, errors.reference[learned])
+        estimate = cross_fit(losses, float(errors.reference.mean()), units)
     facts["reference_error"] = estimate.reference_error
     no_skill = errors.no_skill
     if errors.measure == ABSOLUTE:
@@ -165,9 +174,8 @@ def estimate_performance(
             )
     if len(unlabelled):
         facts["unsupported"] = bounds.share(unlabelled)
-        if facts["unsupported"]:
-            warnings.insert(
-                0,
+        if replace(bounds, bias=0.0).distance(unlabelled) >= least > 0:
+            warnings.append(
                 f"{facts['unsupported']:.1%} of the rows without labels are unlike any rows of the reference "
                 f"(most in {', '.join(support.columns)}), so their error is unknown.",
             )
@@ -181,10 +189,11 @@ def estimate_performance(
         return PerformanceEstimate(verdict="not enough data" if len(unlabelled) else "skipped", reason=reason, **facts)
     facts["error"], facts["standard_error"] = bounds.error(unlabelled)
     facts["p_value"] = estimate.rise_p_value(unlabelled)
+    # Unsupported rows count as estimated for an alarm, and at their worst for its absence.
     at_least, at_most = (
         estimate.rise_p_value(unlabelled, deviation) <= settings.significance
         and facts["error"] + deviation - facts["reference_error"] >= least
-        for deviation in bounds.range(unlabelled)
+        for deviation in (min(bounds.bias, 0.0), bounds.range(unlabelled)[1])
     )
     subject = f"Without labels, the {errors.measure} of {len(unlabelled):,} rows"
     if at_most and not at_least:
@@ -247,17 +256,15 @@ def _choose_inputs(
 
 
 def _learn_losses(
-    inputs: Sequence[Column], known: pd.DataFrame, current: pd.DataFrame, errors: PredictionErrors
+    inputs: Sequence[Column], learned: pd.DataFrame, current: pd.DataFrame, measure: str, errors: Floats
 ) -> LossModel:
     import numpy as np
 
-    is_wrong = errors.measure == WRONG
-    if errors.measure == ABSOLUTE:
+    is_wrong = measure == WRONG
+    if measure == ABSOLUTE:
         _read_predictions(current, inputs[0].name)  # raises an error if one is invalid
-    learned = np.sort(np.random.default_rng(0).permutation(len(known))[:MAX_LEARNED_ROWS])
-    frames = known.iloc[learned], current
-    encoded = np.concatenate([encode_column(column, *frames) for column in inputs], axis=1)
-    return LossModel(encoded, errors.reference[learned], is_wrong=is_wrong)
+    encoded = np.concatenate([encode_column(column, learned, current) for column in inputs], axis=1)
+    return LossModel(encoded, errors, is_wrong=is_wrong)
 
 
 def _split_periods(bounds: Bounds, target: Floats, times: pd.Series[Any], minimum: int) -> tuple[EstimatedPeriod, ...]:

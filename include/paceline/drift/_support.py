@@ -72,11 +72,15 @@ class Bounds:
         low, high = (float((limit - expected)[flags].sum()) / len(rows) for limit in self.estimate.limits(rows))
         return min(low, 0.0) + min(bias, 0.0), max(high, 0.0) + max(bias, 0.0)
 
+    def distance(self, rows: Rows) -> float:
+        """Return the largest deviation of the error from the estimate."""
+        low, high = self.range(rows)
+        return max(-low, high)
+
     def error(self, rows: Rows) -> tuple[float, float]:
         """Return the estimated error, and half the distance from it that covers both bounds and the random error."""
         error, standard_error = self.estimate.error(rows)
-        low, high = self.range(rows)
-        return error, standard_error + max(-low, high) / 2
+        return error, standard_error + self.distance(rows) / 2
 
 
 def find_unsupported_rows(

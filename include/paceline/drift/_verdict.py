@@ -21,7 +21,7 @@ def overall_verdict(
     settings: DriftSettings,
 ) -> tuple[Verdict, str]:
     """Return the verdict of a comparison and its reason, which also says why an estimate is withheld."""
-    verdict, reason = _verdict_of_parts(features, others, measured)
+    verdict, reason = _verdict_of_parts(features, others, segments, measured, settings)
     withheld = [part.reason for part in others if part is not None and part.verdict == "withheld"]
     return verdict, " ".join([reason, *withheld])
 
@@ -29,7 +29,9 @@ def overall_verdict(
 def _verdict_of_parts(
     features: Sequence[FeatureDrift],
     others: Sequence[JointDrift | ConceptDrift | PerformanceEstimate | None],
+    segments: Sequence[SegmentDrift],
     measured: Sequence[TestedFeature],
+    settings: DriftSettings,
 ) -> tuple[Verdict, str]:
     """Return the verdict of the parts that have one, and its reason."""
     drifted = [feature.name for feature in features if feature.verdict == "drift"]

@@ -6,13 +6,13 @@ Called by ``paceline.drift.compare`` before the statistics.
 from __future__ import annotations
 
 import difflib
-import numbers
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from paceline.drift._kinds import KIND_TEXT, OddValueError, column_kind
 from paceline.drift._quality_settings import ProblemKind
-from paceline.drift._vectors import count_dimensions, is_array, is_array_text
+from paceline.drift._vectors import count_dimensions
 from paceline.errors import InvalidInputError, describe_value
 
 if TYPE_CHECKING:
@@ -37,25 +37,6 @@ class Column:
     problem: ProblemKind | None = None
     dimensions: int = 0
     is_odd: bool = False
-
-
-class OddValueError(InvalidInputError):
-    """A column has values of a type that is not compared."""
-
-
-def check_window(field: str, frame: object) -> pd.DataFrame:
-    """Check that ``frame`` is a table with unique column names, and return it with text as names."""
-    import pandas as pd
-
-    if not isinstance(frame, pd.DataFrame):
-        raise InvalidInputError(field, type(frame).__name__, "a pandas DataFrame")
-    if not len(frame.columns):
-        raise InvalidInputError(field, "a table without columns", "a table with columns")
-    table: pd.DataFrame = frame.set_axis(frame.columns.map(str), axis="columns")
-    duplicated = table.columns[table.columns.duplicated()]
-    if len(duplicated):
-        raise InvalidInputError(field, duplicated[0], "unique column names")
-    return table
 
 
 def check_column(field: str, name: str, frame: pd.DataFrame, window: str) -> None:
@@ -158,7 +139,7 @@ def _choose_column(
         return Column(name, "embedding", reason, "changed type")
     example = _show(current[name].dropna().iloc[0])
     labels = "" if "embedding" in kinds else " (or add the column to categorical, if its values are labels)"
-    reason = f"{_KIND_TEXT[str(before)]} became {_KIND_TEXT[str(after)]}, for example {example}{labels}"
+    reason = f"{KIND_TEXT[str(before)]} became {KIND_TEXT[str(after)]}, for example {example}{labels}"
     return Column(name, usual, reason, "changed type")
 
 
@@ -180,54 +161,10 @@ def shorten(text: str) -> str:
 
 
 def _labels_or_kind(series: pd.Series[Any], window: str, as_labels: bool) -> str | None:
-    return "categorical" if as_labels and series.notna().any() else _column_kind(series, window)
+    return "categorical" if as_labels and series.notna().any() else column_kind(series, window)
 
 
-def _column_kind(series: pd.Series[Any], window: str) -> str | None:
-    """Return a key of ``_KIND_TEXT``; ``None`` if every value is missing."""
-    from pandas.api import types
-
-    if series.isna().all():
-        return None
-    if isinstance(series.dtype, types.CategoricalDtype):
-        return "categorical"
-    if types.is_bool_dtype(series.dtype):
-        return "boolean"
-    if types.is_datetime64_any_dtype(series.dtype) or types.is_timedelta64_dtype(series.dtype):
-        return "time"
-    if types.is_complex_dtype(series.dtype):
-        raise OddValueError(str(series.name), series.dropna().iloc[0], "real numbers or categories")
-    if types.is_numeric_dtype(series.dtype):
-        return "numeric"
-    values = series.dropna()
-    kinds = values.map(value_kind)
-    odd = values[kinds == "other"]
-    if len(odd):
-        accepted = f"numbers, text, true/false or arrays of numbers in the {window} window"
-        raise OddValueError(str(series.name), odd.iloc[0], accepted)
-    if kinds.nunique() > 1:
-        rarest = kinds.value_counts().index[-1]
-        raise InvalidInputError(
-            str(series.name),
-            values[kinds == rarest].iloc[0],
-            f"only {_KIND_TEXT[str(kinds.value_counts().index[0])]}, like most values in the {window} window "
-            "(or add the column to categorical to compare its values as labels)",
-        )
-    if kinds.iloc[0] == "categorical" and values.head(_FIRST_VALUES).map(is_array_text).all():
-        return "array text"
-    return str(kinds.iloc[0])
-
-
-_FIRST_VALUES = 20
 _MAX_NUMBER = 1e300
-_KIND_TEXT = {
-    "numeric": "numbers",
-    "boolean": "true/false",
-    "categorical": "text",
-    "array text": "text of arrays",
-    "time": "dates or times",
-    "embedding": "arrays of numbers",
-}
 _KINDS: dict[str, Kind] = {"categorical": "categorical", "boolean": "categorical", "embedding": "embedding"}
 # For each kind: the reason to skip the column; and, for the error if the user names the column, the value found and the
 # accepted values.
@@ -235,26 +172,6 @@ _NOT_COMPARED = {
     "time": ("dates and times are not compared", "dates or times", "numbers or categories"),
     "array text": ("arrays as text are not compared", "arrays as text", "arrays of numbers, as in a Parquet file"),
 }
-
-
-def value_kind(value: object) -> str:
-    """Return a key of ``_KIND_TEXT``, or "other" for a value that cannot be compared.
-
-    >>> value_kind("AA"), value_kind(2.5), value_kind({"temp": 2.5})
-    ('categorical', 'numeric', 'other')
-    """
-    import datetime
-    from decimal import Decimal
-
-    if isinstance(value, str):
-        return "categorical"
-    if isinstance(value, bool) or type(value).__name__ == "bool":
-        return "boolean"
-    if isinstance(value, numbers.Real | Decimal):
-        return "numeric"
-    if isinstance(value, datetime.date | datetime.time | datetime.timedelta):
-        return "time"
-    return "embedding" if is_array(value) else "other"
 
 
 def without_infinite(series: pd.Series[Any]) -> tuple[pd.Series[Any], int]:
@@ -325,18 +242,3 @@ def to_label(value: object) -> str:
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     return str(value)
-
-
-def with_order(series: pd.Series[Any]) -> pd.Series[Any]:
-    """Return a categorical column as plain values, which sort as times, numbers or text do.
-
-    >>> import pandas as pd
-    >>> with_order(pd.Series(["2030-01-02", "2030-01-01"], dtype="category")).max()
-    '2030-01-02'
-    """
-    import pandas as pd
-
-    if not isinstance(series.dtype, pd.CategoricalDtype):
-        return series
-    values: pd.Series[Any] = pd.Series(series.to_numpy(), series.index, name=series.name)
-    return values

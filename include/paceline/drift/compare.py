@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING
 from paceline.drift._columns import (
     Column,
     check_column,
-    check_window,
     choose_columns,
     shorten,
-    with_order,
     without_infinite,
 )
 from paceline.drift._features import judge_features, run_tests
+from paceline.drift._frames import ArrowFrame, check_window, with_order
 from paceline.drift._joint import compare_jointly
 from paceline.drift._model_error import compare_errors
 from paceline.drift._report import DriftReport, FeatureDrift, SegmentDrift
@@ -46,8 +45,8 @@ if TYPE_CHECKING:
 
 
 def compare(
-    reference: pd.DataFrame,
-    current: pd.DataFrame,
+    reference: pd.DataFrame | ArrowFrame,
+    current: pd.DataFrame | ArrowFrame,
     *,
     columns: Sequence[str] | None = None,
     categorical: Collection[str] = (),
@@ -76,7 +75,9 @@ def compare(
     Parameters
     ----------
     reference, current:
-        The windows. For concept drift, the rows of both windows must be in time order, unless ``time`` is given.
+        The windows: data frames of pandas, Polars, pyarrow, DuckDB or any other library with Arrow's stream interface
+        (``__arrow_c_stream__``). For concept drift, the rows of both windows must be in time order, unless ``time`` is
+        given.
     columns:
         Columns to compare; by default every column of the reference except ``prediction``, ``actual`` and ``time``.
     categorical:
@@ -147,20 +148,19 @@ def compare(
     notes: list[str] = []
     chosen, new = choose_columns(reference, current, columns=columns, categorical=categorical, excluded=excluded)
     if columns is None:
-        reference, current = (
-            _without_infinite(chosen, frame, window, notes)
-            for window, frame in (("reference", reference), ("current", current))
-        )
+        reference = _without_infinite(chosen, reference, "reference", notes)
+        current = _without_infinite(chosen, current, "current", notes)
     for field, name in (*(("prediction", name) for name in predictions), ("time", time)):
         if name is not None:
             check_column(field, name, current, "current")
     if actual is not None and actual not in current.columns:
         check_column("actual", actual, reference, "reference or current")
         notes.append(f"The current window has no column {actual}, so its rows have no labels.")
-        current = current.assign(**{actual: None})
+        unlabelled: pd.DataFrame = current.assign(**{actual: None})
+        current = unlabelled
 
     if time is not None:
-        windows = {"reference": reference, "current": current}
+        windows: dict[str, pd.DataFrame] = {"reference": reference, "current": current}
         known = {name: with_order(frame[time]) for name, frame in windows.items() if time in frame.columns}
         for name, values in zip(known, sort_text(time, **known), strict=True):
             windows[name] = windows[name].assign(**{time: values})

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from paceline.drift._columns import to_label, value_kind
+from paceline.drift._columns import to_label
+from paceline.drift._kinds import value_kind
 
 if TYPE_CHECKING:
     import pandas as pd

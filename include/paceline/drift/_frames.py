@@ -1,0 +1,72 @@
+"""Converts the windows to pandas data frames, from any library that has Arrow's stream interface.
+
+Called by ``paceline.drift.compare``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from paceline.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_ACCEPTED = (
+    "a pandas DataFrame, or a data frame with Arrow's stream interface (Polars, pyarrow, DuckDB and others); "
+    "convert other objects with their method to_pandas, to_arrow or collect"
+)
+_INTEGERS = tuple(f"{sign}Int{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64))
+
+
+class ArrowFrame(Protocol):
+    """A data frame with Arrow's PyCapsule interface: of Polars, pyarrow, DuckDB and other libraries."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """Return the rows as an Arrow C stream."""
+
+
+def check_window(field: str, frame: object) -> pd.DataFrame:
+    """Check that ``frame`` is a table with unique column names, and return it in pandas with text as names."""
+    import pandas as pd
+
+    if not isinstance(frame, pd.DataFrame):
+        frame = _to_pandas(field, frame)
+    if not len(frame.columns):
+        raise InvalidInputError(field, "a table without columns", "a table with columns")
+    table: pd.DataFrame = frame.set_axis(frame.columns.map(str), axis="columns")
+    duplicated = table.columns[table.columns.duplicated()]
+    if len(duplicated):
+        raise InvalidInputError(field, duplicated[0], "unique column names")
+    return table
+
+
+def _to_pandas(field: str, frame: object) -> pd.DataFrame:
+    """Convert a data frame of another library. Integers next to missing values stay integers."""
+    import pyarrow as pa  # type: ignore[import-untyped]
+    from pandas.api.types import pandas_dtype
+
+    if not (hasattr(frame, "__arrow_c_stream__") or hasattr(frame, "__arrow_c_array__")):
+        raise InvalidInputError(field, type(frame).__name__, _ACCEPTED)
+    try:
+        rows = pa.table(frame)
+    except (pa.ArrowException, TypeError) as error:  # one column, or a type that only the other library has
+        raise InvalidInputError(field, f"{type(frame).__name__} ({error})", _ACCEPTED) from error
+    kinds = {getattr(pa, name.lower())(): pandas_dtype(name) for name in _INTEGERS}
+    converted: pd.DataFrame = rows.to_pandas(types_mapper=kinds.get)
+    return converted
+
+
+def with_order(series: pd.Series[Any]) -> pd.Series[Any]:
+    """Return a categorical column as plain values, which sort as times, numbers or text do.
+
+    >>> import pandas as pd
+    >>> with_order(pd.Series(["2030-01-02", "2030-01-01"], dtype="category")).max()
+    '2030-01-02'
+    """
+    import pandas as pd
+
+    if not isinstance(series.dtype, pd.CategoricalDtype):
+        return series
+    values: pd.Series[Any] = pd.Series(series.to_numpy(), series.index, name=series.name)
+    return values

@@ -1,6 +1,7 @@
 """Measures the drift tests: ``python -m benchmarks.drift [--peers] [--only SECTION] [--windows 100] [--json FILE]``.
 
-The default takes a few minutes and measures Paceline alone. ``--only embeddings`` takes 20 seconds for each window.
+The default takes a few minutes and measures Paceline alone. ``--only embeddings`` takes 20 seconds for each window,
+``--only text`` 5 seconds and ``--only dependent`` 10.
 ``--peers`` compares Paceline with Evidently, NannyML,
 alibi-detect and river, which it installs into ``build/drift`` (5 GB).
 """
@@ -22,11 +23,12 @@ from benchmarks.drift.embeddings import embedding_rates, print_embeddings
 from benchmarks.drift.frames import ten_features
 from benchmarks.drift.growing import growing_rates, print_growing
 from benchmarks.drift.rates import detection_rate, detector_rates, false_alarm_rate
+from benchmarks.drift.text import print_texts, text_rates
 from benchmarks.drift.weather import print_weather, weather_drift
 from benchmarks.options import between, writable
 
 ALONE = ("rates", "concept")
-LONG = ("embeddings", "dependent")
+LONG = ("embeddings", "text", "dependent")
 WITH_PEERS = ("growing", "tools", "multivariate", "detectors", "performance", "cost")
 
 
@@ -64,6 +66,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"Drift reported in {options.windows} pairs of windows of vectors, by change of the second window")
         result["embeddings"] = embedding_rates(options.windows)
         print_embeddings(result["embeddings"])
+    if "text" in sections:
+        print(f"Drift reported in {options.windows} pairs of windows of texts, by change of the second window")
+        result["text"] = text_rates(options.windows)
+        print_texts(result["text"])
     if "dependent" in sections:
         print("Alarms in rows without drift that depend on each other, without and with the parameters for them")
         result["dependent"] = dependent_rates(options.windows)

@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from paceline.drift._kinds import KIND_TEXT, OddValueError, column_kind
+from paceline.drift._kinds import KIND_TEXT, OddValueError, column_kind, is_text
 from paceline.drift._quality_settings import ProblemKind
 from paceline.drift._vectors import count_dimensions
 from paceline.errors import InvalidInputError, describe_value
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
-Kind = Literal["numeric", "categorical", "embedding"]
+Kind = Literal["numeric", "categorical", "embedding", "text"]
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,8 @@ def _choose_column(
     if "numeric" in kinds and kinds <= {"numeric", "boolean"}:
         return Column(name, "numeric")
     if kinds <= {"categorical", "boolean", "array text"}:
-        return Column(name, "categorical")
+        values = reference[name] if before else current[name]
+        return Column(name, "text" if not as_labels and is_text(values) else "categorical")
     if kinds == {"embedding"}:
         sizes = [count_dimensions(series) for series in (reference[name], current[name])]
         known = set(sizes) - {0}

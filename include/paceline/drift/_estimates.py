@@ -251,7 +251,7 @@ def _choose_inputs(
 ) -> list[Column]:
     """Return the prediction and the compared features; embeddings are left out."""
     is_number = all(are_numbers(frame[prediction]) for frame in (known, current))
-    features = [column for column in columns if not column.skipped and column.kind != "embedding"]
+    features = [column for column in columns if not column.skipped and column.kind in ("numeric", "categorical")]
     return [Column(prediction, "numeric" if is_number else "categorical"), *features]
 
 

@@ -26,6 +26,7 @@ from paceline.drift._statistics import (
     stability_index,
     stability_index_of_values,
 )
+from paceline.drift._text import compare_texts
 from paceline.drift._vectors import drop_invalid_vectors
 
 if TYPE_CHECKING:
@@ -43,12 +44,16 @@ CONSTANT = "constant in both windows"
 
 @dataclass(frozen=True)
 class TestedFeature:
-    """A feature with its test results, before the verdict. A result is ``None`` if the test is impossible."""
+    """A feature with its test results, before the verdict. A result is ``None`` if the test is impossible.
+
+    ``detail`` states what distinguishes the windows of a text.
+    """
 
     feature: FeatureDrift
     values: TestResult | None = None
     missing: TestResult | None = None
     too_few: bool = False
+    detail: str = ""
 
 
 def run_tests(
@@ -82,18 +87,21 @@ def run_tests(
     known = [series.notna().to_numpy() for series in (before, after)]
     if units is not None:
         units = units[0].take(known[0]), units[1].take(known[1])
+    detail = ""
     if column.kind == "numeric":
         numbers = to_numbers(before, "reference"), to_numbers(after, "current")
         feature, values = _test_numeric(feature, *numbers, settings, units)
     elif column.kind == "embedding":
         feature, values = _test_embedding(feature, before.dropna(), after.dropna(), settings, units)
+    elif column.kind == "text":
+        feature, values, detail = _test_text(feature, before.dropna(), after.dropna(), settings, units)
     else:
         feature, values = _test_categorical(feature, before, after, settings, units)
-    least = settings.minimum_samples * (FEWEST if column.kind == "embedding" else 1)
+    least = settings.minimum_samples * (FEWEST if column.kind in ("embedding", "text") else 1)
     too_few = min(rows.sum() for rows in known) < least
     if feature.reason == CONSTANT and missing.p_value == 1.0:
         return TestedFeature(feature)
-    return TestedFeature(feature, values, missing, too_few)
+    return TestedFeature(feature, values, missing, too_few, detail)
 
 
 def judge_features(measured: Sequence[TestedFeature], settings: DriftSettings) -> list[FeatureDrift]:
@@ -132,7 +140,7 @@ def _judge(
     findings = []
     if p_value is not None and p_value <= settings.significance:
         if _is_relevant(feature, settings):
-            findings.append(_describe_change(feature))
+            findings.append(_describe_change(feature) + f": {item.detail}" * bool(item.detail))
         else:
             feature = replace(feature, reason="the difference is significant, but too small to matter")
     before, after = feature.missing_reference, feature.missing_current
@@ -149,15 +157,18 @@ def _judge(
 
 
 def _is_relevant(feature: FeatureDrift, settings: DriftSettings) -> bool:
-    if feature.kind == "embedding":
+    if feature.test == "domain classifier":
         return (feature.statistic or 0.0) >= settings.joint_threshold
     psi, effect = feature.psi or 0.0, feature.effect or 0.0
     return psi >= settings.psi_threshold or effect >= settings.effect_threshold
 
 
 def _describe_change(feature: FeatureDrift) -> str:
-    if feature.kind == "embedding":
-        return f"a classifier distinguishes its vectors in the two windows (AUC {feature.statistic or 0.0:.2f})"
+    if feature.test == "domain classifier":
+        values = "vectors" if feature.kind == "embedding" else "texts"
+        return f"a classifier distinguishes its {values} in the two windows (AUC {feature.statistic or 0.0:.2f})"
+    if feature.kind == "text":
+        return "the shares of its most frequent texts changed"
     if feature.kind == "categorical":
         new = f", with new categories {', '.join(feature.new_categories)}" if feature.new_categories else ""
         return f"the shares of its {RARE if feature.test.endswith(RARE) else 'categories'} changed{new}"
@@ -262,6 +273,22 @@ def _test_embedding(
     if result is None:
         return replace(feature, reason=f"vectors of {feature.dimensions:,} numbers are too long to compare"), None
     return _with_test_result(feature, "domain classifier", result, None), result
+
+
+def _test_text(
+    feature: FeatureDrift,
+    before: pd.Series[Any],
+    after: pd.Series[Any],
+    settings: DriftSettings,
+    units: tuple[Units, Units] | None,
+) -> tuple[FeatureDrift, TestResult | None, str]:
+    least = settings.minimum_samples
+    found = compare_texts(before, after, settings, units) if min(len(before), len(after)) >= least else None
+    if found is None:
+        reason = _too_few_reason(len(before), len(after), FEWEST * least)
+        return replace(feature, reason=reason), None, ""
+    test, result, detail = found
+    return _with_test_result(feature, test, result, None), result, detail
 
 
 def _with_test_result(feature: FeatureDrift, test: str, result: TestResult, psi: float | None) -> FeatureDrift:

@@ -100,13 +100,14 @@ def join_units(units: tuple[Units, Units] | None, taken: Sequence[NDArray[np.int
 
 
 def distinguish(
-    rows: NDArray[np.float64], labels: NDArray[np.int64], units: Units | None = None
+    rows: Any, labels: NDArray[np.int64], units: Units | None = None, classifier: Any = None
 ) -> tuple[float, float]:
     """Return a classifier's AUC on rows new to it, and the p-value of the hypothesis that the windows are equal.
 
     ``labels`` are 0 and 1 for the rows of the two windows. Cross-fitting gives every row a score: the rows are divided
     into two to five parts, and a classifier that learns from the other parts scores each part. The fewer the rows, the
-    more parts, because a classifier that learns from few rows understates how different the windows are.
+    more parts, because a classifier that learns from few rows understates how different the windows are. The default
+    ``classifier`` is gradient-boosted trees.
 
     The variance of the Mann-Whitney statistic is corrected, because the classifiers learn from overlapping rows. Rows
     of one unit are in the same part, because a classifier recognises rows that resemble those from which it has
@@ -128,9 +129,13 @@ def distinguish(
     folds = kind(parts, shuffle=True, random_state=0)
     groups = None if units is None else _blocks(units, labels)
     # Large leaves, because relevant differences between the windows can be small compared with the noise.
-    classifier = HistGradientBoostingClassifier(max_iter=30, learning_rate=0.2, min_samples_leaf=50, random_state=0)
+    classifier = classifier or HistGradientBoostingClassifier(
+        max_iter=30, learning_rate=0.2, min_samples_leaf=50, random_state=0
+    )
+    method = "decision_function" if hasattr(classifier, "decision_function") else "predict_log_proba"
     with threadpool_limits(1, user_api="openmp"):  # several threads would take longer for so few rows
-        scores = cross_val_predict(classifier, rows, labels, groups=groups, cv=folds, method="decision_function")
+        scores = cross_val_predict(classifier, rows, labels, groups=groups, cv=folds, method=method)
+    scores = scores[:, 1] - scores[:, 0] if scores.ndim == 2 else scores
     auc = float(roc_auc_score(labels, scores))
     return auc, _rank_p_value(scores, labels, units, auc, 1 + parts / (parts - 1))
 

@@ -6,6 +6,7 @@ Called by ``paceline.drift._columns``, and by ``paceline.drift.kept_rows`` for s
 from __future__ import annotations
 
 import numbers
+import re
 from typing import TYPE_CHECKING, Any
 
 from paceline.drift._vectors import is_array, is_array_text
@@ -15,6 +16,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _FIRST_VALUES = 20
+# A column is text if its values have this number of words in the median, and this share of them is distinct.
+_LEAST_WORDS, _LEAST_DISTINCT = 3, 0.5
+_EXAMINED, _MAX_CHARACTERS = 200, 500
+# Some languages write no spaces (Chinese, Japanese, Thai and others): two of their characters count as a word.
+_WORD = re.compile(
+    r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]{2}|(?<!\S)(?!\S*(?:\d|://|@))\S*?[^\W\d_]{2}\S*"
+)
 KIND_TEXT = {
     "numeric": "numbers",
     "boolean": "true/false",
@@ -82,3 +90,25 @@ def value_kind(value: object) -> str:
     if isinstance(value, datetime.date | datetime.time | datetime.timedelta):
         return "time"
     return "embedding" if is_array(value) else "other"
+
+
+def is_text(series: pd.Series[Any]) -> bool:
+    """Return whether a column of strings is free text, rather than categories, identifiers or times.
+
+    >>> import pandas as pd
+    >>> is_text(pd.Series([f"order {number} has not arrived yet" for number in range(99)]))
+    True
+    >>> is_text(pd.Series([f"https://shop/order/{number}" for number in range(99)]))
+    False
+    """
+    import pandas as pd
+
+    values = series.dropna()
+    if isinstance(series.dtype, pd.CategoricalDtype) or values.nunique() < _LEAST_DISTINCT * len(values):
+        return False
+    examined = values.iloc[:: max(1, len(values) // _EXAMINED)].map(lambda value: str(value)[:_MAX_CHARACTERS])
+    if examined.map(lambda value: len(_WORD.findall(value))).median() < _LEAST_WORDS:
+        return False
+    # JavaScript, for example, writes the name of the time zone after a date.
+    without_zone = examined.str.replace(r"\s*\(.*\)$", "", regex=True)
+    return bool(pd.to_datetime(without_zone, errors="coerce", format="mixed", utc=True).isna().mean() > 0.5)

@@ -114,13 +114,15 @@ def to_html(report: DriftReport) -> str:
 
 def _feature_card(feature: FeatureDrift) -> str:
     facts = []
-    if feature.kind == "embedding" and feature.test:
-        facts.append(f"AUC {_format_number(feature.statistic)} (classifier of vectors of {feature.dimensions} numbers)")
+    if feature.test == "domain classifier":
+        values = "texts" if feature.kind == "text" else f"vectors of {feature.dimensions} numbers"
+        facts.append(f"AUC {_format_number(feature.statistic)} (classifier of {values})")
         facts.append(f"adjusted p {_format_p_value(feature.adjusted_p_value)}")
     elif feature.test:
         sign = "KS statistic" if feature.test.startswith("Kolm") else "total variation distance"
         facts.append(f"{sign} {_format_number(feature.effect)}")
-        facts.append(f"PSI {_format_number(feature.psi)}")
+        if feature.kind != "text":
+            facts.append(f"PSI {_format_number(feature.psi)}")
         facts.append(f"adjusted p {_format_p_value(feature.adjusted_p_value)} ({feature.test})")
     if feature.missing_reference or feature.missing_current:
         facts.append(f"missing {feature.missing_reference:.1%} → {feature.missing_current:.1%}")

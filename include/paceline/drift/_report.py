@@ -42,16 +42,16 @@ class FeatureDrift:
     """One feature in both windows.
 
     ``test`` is ``"Kolmogorov-Smirnov"``, ``"chi-squared"`` (also of numbers with few distinct values), ``"chi-squared,
-    rare categories"`` or, for an embedding of ``dimensions`` numbers, ``"domain classifier"``; ``effect`` is the KS
-    statistic, the total variation distance, or 2 AUC - 1 of the classifier, whose ``statistic`` is the AUC. The
-    ``statistic`` of rare categories is in standard deviations. Invalid vectors of an embedding count as missing.
+    rare categories"`` or, for an embedding of ``dimensions`` numbers and for text, ``"domain classifier"``; ``effect``
+    is the KS statistic, the total variation distance, or 2 AUC - 1 of the classifier, whose ``statistic`` is the AUC.
+    The ``statistic`` of rare categories is in standard deviations. Invalid vectors of an embedding count as missing.
     Adjusted p-values are corrected for the tests of all features together. ``level`` is the mean of a numeric feature.
     ``reason`` explains the verdict in words, or why the feature was skipped. ``segment`` is the segment whose rows are
     compared, or "" for all rows.
     """
 
     name: str
-    kind: Literal["numeric", "categorical", "embedding"]
+    kind: Literal["numeric", "categorical", "embedding", "text"]
     verdict: FeatureVerdict
     reason: str = ""
     test: str = ""

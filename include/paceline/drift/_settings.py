@@ -30,8 +30,8 @@ class DriftSettings:
         points). The effect is the KS statistic or, with the chi-squared test, the total variation distance.
     joint_threshold:
         Smallest relevant area under the ROC curve (AUC) of a classifier that distinguishes the windows: by all features
-        if no single one has drifted, or by the vectors of an embedding. At 0.5, it cannot distinguish them; at 0.55,
-        2 AUC - 1 is the ``effect_threshold``.
+        if no single one has drifted, by the vectors of an embedding, or by texts. At 0.5, it cannot distinguish them;
+        at 0.55, 2 AUC - 1 is the ``effect_threshold``.
     missing_threshold:
         Smallest relevant change in the share of missing values (0.05: five percentage points).
     minimum_samples:

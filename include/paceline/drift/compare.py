@@ -178,7 +178,7 @@ def compare(
         if rows is not None and rows > len(frame):
             notes.append(f"A random sample of {len(frame):,} of {rows:,} rows stands for the {window} window.")
     for column in chosen:
-        if column.kind == "categorical" and not column.skipped:
+        if column.kind in ("categorical", "text") and not column.skipped:
             notes += describe_markers(reference[column.name], current[column.name])
     problems = find_broken_columns(chosen, new, settings.quality)
     problems += find_stale_rows(current, time, settings.quality, now)
@@ -206,7 +206,7 @@ def compare(
         features = [feature for feature in judged if not feature.segment]
         segment_drift = summarise_segments(divided, judged)
         if not any(feature.verdict == "drift" for feature in features):
-            tested = {f.name for f in features if f.verdict == "no drift" and f.kind != "embedding"}
+            tested = {f.name for f in features if f.verdict == "no drift" and f.kind in ("numeric", "categorical")}
             joint = compare_jointly(
                 [column for column in chosen if column.name in tested], before, after, settings, units
             )

@@ -151,7 +151,7 @@ def find_implausible_values(
         suspicions.append(_find_duplicates({*arrays, *model_columns}, reference, current, quality))
     known = [one for one in suspicions if one is not None]
     # Each column without such values adds a test with the p-value 1.
-    plain = sum(not column.skipped and column.kind != "embedding" for column in columns) + 1 - len(known)
+    plain = sum(not column.skipped and column.kind in ("numeric", "categorical") for column in columns) + 1 - len(known)
     adjusted = false_discovery_control([one.p_value for one in known] + [1.0] * plain).tolist()
     found += [
         _problem(one.kind, one.column, one.reason, quality)

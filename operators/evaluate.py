@@ -22,9 +22,10 @@ from paceline.run.reading import ProgressReader
 from paceline.runtime.checks import check_devices
 from paceline.runtime.temporary import TemporaryFolder
 
-from ._improvement import ResampleCollector, describe_interval, scores_in, summarise
 from ._job import JobOperator
 from ._private import redacted
+from ._repeats import repeated_lines
+from .improvement import ResampleCollector, describe_doubts, describe_interval, scores_in, summarise
 from .links import ModelLink
 from .values import (
     Reader,
@@ -105,8 +106,10 @@ class EvaluateOperator(JobOperator):
         ``model``, ``registry``, ``version`` (of the challenger), ``metric``, ``challenger`` and ``champion`` (scores),
         ``champion_version``, ``better``, ``improvement`` (positive is better), ``greater_is_better``, and
         ``challenger_metrics`` and ``champion_metrics`` with all reported scores. ``improvements`` is None without
-        resamples of both models, else a dict with ``rows``, ``pairs`` (resamples with a score of both models),
-        ``interval`` (the 90 % interval of the improvement) and ``quantiles`` (from 0 to 100 % in steps of 0.5 %).
+        resamples of both models, else a dict with ``rows``, ``groups``, ``resamples``, ``pairs`` (resamples with a
+        score of both models), ``interval`` (the 90 % interval of the improvement), ``quantiles`` (from 0 to 100 % in
+        steps of 0.5 %), ``unseen_share`` (rarer kinds of rows may be absent from the data), and ``design_effect`` and
+        ``repeated_lines``, which show whether rows depend on each other.
         Without a champion, champion values, ``improvement`` and ``improvements`` are None.
 
     Examples
@@ -230,6 +233,10 @@ the first a letter or digit
                 fetched = registry.fetch(champion, scratch / "champion")
                 old, others = self._score(context, runtime, f"champion-{champion.version}", str(fetched), scratch)
                 improvements = summarise(resamples, others, greater_is_better=self.greater_is_better)
+                if improvements is not None:
+                    improvements["repeated_lines"] = (
+                        0 if resamples.groups else repeated_lines(self.data, scratch / "challenger/data")
+                    )
         verdict = self._compare(new, old, champion)
         version = registry.register(
             trained,
@@ -242,6 +249,8 @@ the first a letter or digit
         self._log_verdict(version, verdict)
         if improvements is not None:
             self.log.info("%s", describe_interval(improvements))
+            for doubt in describe_doubts(improvements):
+                self.log.warning("%s", doubt)
         context["ti"].xcom_push(key=EVALUATION_XCOM, value=True)
         return {
             "model": self.model,

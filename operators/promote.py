@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import Asset, BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
@@ -14,8 +14,7 @@ from paceline.errors import InvalidInputError
 from paceline.registry import ChampionChangedError
 from paceline.registry.manifest import check_name
 
-from ._improvement import confidence as confidence_of
-from ._improvement import read_quantiles
+from .improvement import MIN_UNITS, Verdict, judge
 from .links import ModelLink
 from .values import Reader, number, open_registry, optional_conn_id, optional_number, path_or_url, read_fields
 
@@ -25,15 +24,6 @@ if TYPE_CHECKING:
 
 _ACCEPTED = "at least 0, in units of the metric"
 
-Verdict = Literal[
-    "first",
-    "better",
-    "not better",
-    "improvement below min_improvement",
-    "not significantly better",
-    "champion changed",
-    "already champion",
-]
 _PROMOTED: tuple[Verdict, ...] = ("first", "better", "already champion")
 
 
@@ -52,10 +42,19 @@ def _optional_confidence(field: str, value: object) -> float | None:
     return share
 
 
+def _minimum_samples(field: str, value: object) -> int:
+    accepted = f"a whole number of at least {MIN_UNITS}"
+    rows = number(field, value, accepted)
+    if rows != int(rows) or rows < MIN_UNITS:
+        raise InvalidInputError(field, value, accepted)
+    return int(rows)
+
+
 _READERS: Mapping[str, Reader] = {
     "registry": path_or_url,
     "min_improvement": _at_least_zero,
     "confidence": _optional_confidence,
+    "minimum_samples": _minimum_samples,
 }
 
 
@@ -76,10 +75,14 @@ class PromoteOperator(BaseOperator):
     min_improvement:
         Smallest improvement that leads to a promotion, in units of the metric; by default, any. (templated)
     confidence:
-        Required share of the bootstrap resamples on which the improvement is positive and at least ``min_improvement``,
-        between 0.5 and 1; the script has to report :func:`paceline.train.resampled`. By default, only the improvement
-        on the whole hold-out data counts. The share that is reached is rounded down to a multiple of 0.5 %, so a
-        confidence above 0.995 requires every resample. (templated)
+        Required confidence that the improvement is positive and at least ``min_improvement``, between 0.5 and 1: the
+        share of the bootstrap resamples on which it is, corrected for few rows. The script has to report
+        :func:`paceline.train.resampled`. By default, only the improvement on the whole hold-out data counts. The share
+        is rounded down to a multiple of 0.5 %, so a confidence above 0.995 requires every resample. (templated)
+    minimum_samples:
+        Smallest number of hold-out rows with which a ``confidence`` can lead to a promotion, at least 20. By default
+        300: errors that occur in 1 % of the rows are then absent from at most 5 % of hold-outs. With ``groups`` in
+        ``resampled``, at least 20 groups are required, too. (templated)
     signing_conn_id:
         Id of a connection whose password is the key of ``EvaluateOperator``. The task then fails if this key has not
         signed the version or the champion.
@@ -88,8 +91,9 @@ class PromoteOperator(BaseOperator):
     -------
     dict
         ``promoted``, ``verdict`` (``"first"``, ``"better"``, ``"not better"``, ``"improvement below min_improvement"``,
-        ``"not significantly better"``, ``"champion changed"`` or ``"already champion"``), ``reason``, ``model``,
-        ``registry``, ``version``, ``champion_version`` (after this task) and ``previous_version`` (of the champion).
+        ``"too few rows"``, ``"too few groups"``, ``"not significantly better"``, ``"champion changed"`` or
+        ``"already champion"``), ``reason``, ``model``, ``registry``, ``version``, ``champion_version`` (after this
+        task) and ``previous_version`` (of the champion).
 
     Examples
     --------
@@ -99,7 +103,7 @@ class PromoteOperator(BaseOperator):
     paceline.errors.InvalidInputError: min_improvement: got -1, expected at least 0, in units of the metric
     """
 
-    template_fields: Sequence[str] = ("evaluation", "registry", "min_improvement", "confidence")
+    template_fields: Sequence[str] = ("evaluation", "registry", "min_improvement", "confidence", "minimum_samples")
     template_fields_renderers: ClassVar[dict[str, str]] = {"evaluation": "json"}
     operator_extra_links = (ModelLink(),)
     ui_color = "#d6f5e3"
@@ -111,6 +115,7 @@ class PromoteOperator(BaseOperator):
         registry: str,
         min_improvement: float | str = 0.0,
         confidence: float | str | None = None,
+        minimum_samples: int | str = 300,
         signing_conn_id: str | None = None,
         **kwargs: Any,
     ) -> None:
@@ -119,6 +124,7 @@ class PromoteOperator(BaseOperator):
         self.registry = registry
         self.min_improvement: Any = min_improvement
         self.confidence: Any = confidence
+        self.minimum_samples: Any = minimum_samples
         self.signing_conn_id = optional_conn_id("signing_conn_id", signing_conn_id)
         self.promoted_model: str | None = None
         self._result: dict[str, Any] | None = None
@@ -174,7 +180,7 @@ class PromoteOperator(BaseOperator):
                 f"{verdict['champion_version'] or 'none'}"
             )
             return {**_outcome("champion changed", reason), **result}
-        outcome = _outcome(*_judge_improvement(verdict, self.min_improvement, self.confidence))
+        outcome = _outcome(*judge(verdict, self.min_improvement, self.confidence, self.minimum_samples))
         if not outcome["promoted"]:
             return {**outcome, **result}
         try:
@@ -204,30 +210,6 @@ def _was_sent(context: Context, outlet: object) -> bool:
 
 def _outcome(verdict: Verdict, reason: str) -> dict[str, Any]:
     return {"promoted": verdict in _PROMOTED, "verdict": verdict, "reason": reason}
-
-
-def _judge_improvement(evaluation: Mapping[str, Any], required: float, confidence: float | None) -> tuple[Verdict, str]:
-    version, metric, challenger = evaluation["version"], evaluation["metric"], evaluation["challenger"]
-    if evaluation["champion_version"] is None:
-        return "first", f"version {version} is the first, with {metric} {challenger:.4g}"
-    reached = None if confidence is None else confidence_of(read_quantiles(evaluation), required)
-    improvement = number("evaluation.improvement", evaluation["improvement"])
-    comparison = (
-        f"version {version}, {metric} {challenger:.4g}, against {evaluation['champion']:.4g} for champion version "
-        f"{evaluation['champion_version']}: "
-    )
-    if improvement <= 0:
-        return "not better", f"{comparison}not better"
-    size = f"by {improvement:.4g}"
-    if improvement < required:
-        return "improvement below min_improvement", f"{comparison}better {size}, less than the required {required:g}"
-    if confidence is None or reached is None:
-        return "better", f"{comparison}better {size}"
-    size += f", {f'at least {required:g}' if required else 'above 0'} with a confidence of {100 * reached:g} %"
-    if reached < confidence:
-        short = f"less than the required {100 * confidence:g} %"
-        return "not significantly better", f"{comparison}not significantly better: {size}, {short}"
-    return "better", f"{comparison}better {size}"
 
 
 def _read_evaluation(evaluation: Any) -> Mapping[str, Any]:

@@ -50,8 +50,10 @@ report(auc=resampled(lambda rows: 1 / (1 + rows[0]), rows=1000, resamples=10_000
 
 def test_every_resample_of_a_report_arrives(harness: Harness) -> None:
     job = harness.runtime.start(harness.spec(RESAMPLED))
-    *parts, last = filter(None, map(parse_line, read_to_end(job)))
+    *parts, without_blocks, last = filter(None, map(parse_line, read_to_end(job)))
     job.remove()
+    without = without_blocks.resamples["auc"].without
+    assert [value == 1.0 for value in without] == [False] + [True] * 30, "the first block contains row 0"
     values = [value for part in parts for value in part.resamples["auc"].values]
     assert [part.resamples["auc"].first for part in parts] == list(range(0, 10_000, 200))
     assert len(values) == 10_000

@@ -114,7 +114,10 @@ def _split_resamples(progress: Progress) -> Iterator[Progress]:
     for name, all_of_them in progress.resamples.items():
         for first in range(0, len(all_of_them.values), _RESAMPLES_PER_LINE):
             values = all_of_them.values[first : first + _RESAMPLES_PER_LINE]
-            part = replace(all_of_them, values=values, first=first)
+            part = replace(all_of_them, values=values, first=first, without=())
+            yield replace(progress, loss=None, metrics={}, resamples={name: part})
+        if all_of_them.without:
+            part = replace(all_of_them, values=(), first=len(all_of_them.values))
             yield replace(progress, loss=None, metrics={}, resamples={name: part})
     yield replace(progress, resamples={})
 

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 
 MARKER = "@paceline "
 MAX_RESAMPLES = 10_000
+MAX_BLOCKS = 100
 _MAX_SOURCE_LENGTH = 40
 _MAX_WHOLE_NUMBER = 2**53  # whole numbers up to this limit are exact in every JSON reader and divide without overflow
 
@@ -21,11 +22,15 @@ class Resamples:
     """The values of one metric on bootstrap resamples of ``rows`` rows, or a part of them.
 
     ``values[k]`` is the value on resample number ``first + k``, or ``None`` if the metric is undefined there.
+    ``groups`` is the number of groups that were drawn as a whole, or ``None`` if single rows were drawn. ``without[k]``
+    is the value on all rows except block ``k`` of successive rows or groups; all blocks have about the same size.
     """
 
     rows: int
     values: tuple[float | None, ...]
     first: int = 0
+    groups: int | None = None
+    without: tuple[float | None, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -99,7 +104,8 @@ class Progress:
         data["metrics"] = {k: v for k, v in self.metrics.items() if _finite(v) is not None}
         if self.resamples:
             for part in data["resamples"].values():
-                part["values"] = [_finite(value) for value in part["values"]]
+                for field_name in ("values", "without"):
+                    part[field_name] = [_finite(value) for value in part[field_name]]
         else:
             del data["resamples"]
         return MARKER + json.dumps(data, separators=(",", ":"), allow_nan=False)
@@ -179,8 +185,12 @@ def _resamples_of_metric(part: object) -> Resamples:
     first = _whole_number(part, "first", minimum=0, default=0)
     if first + len(values) > MAX_RESAMPLES:
         raise ValueError(f"resamples: got {first + len(values)} values, expected at most {MAX_RESAMPLES}")
+    without = part.get("without") or []
+    if not isinstance(without, list) or len(without) > MAX_BLOCKS:
+        raise ValueError(f"resamples: expected a list of at most {MAX_BLOCKS} values without one block")
+    groups = _whole_number(part, "groups", minimum=1) if part.get("groups") is not None else None
     rows = _whole_number(part, "rows", minimum=1)
-    return Resamples(rows=rows, values=tuple(map(_finite, values)), first=first)
+    return Resamples(rows, tuple(map(_finite, values)), first, groups, tuple(map(_finite, without)))
 
 
 def _seconds(data: dict[str, object], name: str) -> float | None:

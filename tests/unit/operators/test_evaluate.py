@@ -15,7 +15,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from paceline.contract import EVALUATION_XCOM
 from paceline.errors import InvalidInputError
 from paceline.operators import EvaluateOperator, PromoteOperator
-from paceline.operators._improvement import ResampleCollector
+from paceline.operators.improvement import ResampleCollector
 from paceline.registry import FileRegistry
 from paceline.runtime import ProcessRuntime
 
@@ -220,11 +220,84 @@ def test_script_that_reports_resamples_makes_the_promotion_depend_on_the_confide
     assert low < result["improvement"] < high
     assert high - low < 0.1, "the interval of unpaired resamples is 0.28 wide"
     assert len(json.dumps(result)) < 4096, "the result contains a summary, not each resample"
-    operator = PromoteOperator(
-        task_id="promote", evaluation=json.dumps(result), registry=str(registry.root), confidence=0.95
-    )
-    decision = operator.execute({"ti": Mock(spec=["xcom_push"])})  # type: ignore[typeddict-item]
+    decision = decide(result)
     assert (decision["verdict"], decision["promoted"]) == (verdict, verdict == "better")
+
+
+def decide(evaluation: Any) -> Any:
+    """Return the result of the promotion, which reads the evaluation as a rendered template."""
+    operator = PromoteOperator(
+        task_id="promote", evaluation=json.dumps(evaluation), registry=evaluation["registry"], confidence=0.95
+    )
+    return operator.execute({"ti": Mock(spec=["xcom_push"])})  # type: ignore[typeddict-item]
+
+
+def test_hold_out_of_one_row_promotes_nothing(evaluate: Task, registry: FileRegistry, tmp_path: Path) -> None:
+    script = tmp_path / "one.py"
+    script.write_text(RESAMPLED.replace("ROWS", "1"))
+    evaluate(0.1, script=str(script))
+    registry.promote("flights", 1, "first")
+    result = evaluate(0.9, run_id="tuesday", script=str(script))
+    assert (result["better"], result["improvements"]["rows"]) == (True, 1)
+    decision = decide(result)
+    assert (decision["promoted"], decision["verdict"]) == (False, "too few rows")
+
+
+# Each customer has ten equal rows, so that there are a tenth as many independent scores.
+CUSTOMERS = """
+import json
+import numpy as np
+from paceline.train import input_dir, report, resampled
+quality = json.loads((input_dir() / "model" / "model.json").read_text())["auc"]
+customers = np.repeat(np.arange(60), 10)
+scores = np.random.default_rng(int(1000 * quality)).normal(size=60)
+scores = (quality + scores - scores.mean())[customers]
+report(auc=resampled(lambda rows: scores[rows].mean(), rows=600, GROUPS))
+"""
+
+
+@pytest.mark.parametrize(
+    ("groups", "sign"),
+    [
+        ("groups=customers", None),
+        ("resamples=1000", "neighbouring rows look dependent"),
+    ],
+)
+def test_rows_that_belong_together_do_not_confirm_an_improvement(
+    evaluate: Task,
+    registry: FileRegistry,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    groups: str,
+    sign: str | None,
+) -> None:
+    script = tmp_path / "customers.py"
+    script.write_text(CUSTOMERS.replace("GROUPS", groups))
+    evaluate(0.7, script=str(script))
+    registry.promote("flights", 1, "first")
+    result = evaluate(0.83, run_id="tuesday", script=str(script))
+    assert result["improvements"]["groups"] == (None if sign else 60)
+    decision = decide(result)
+    assert decision["verdict"] == "not significantly better"
+    assert (sign or "confidence") in decision["reason"]
+    if sign:
+        assert sign in capsys.readouterr().out
+
+
+def test_repeated_lines_of_the_data_are_reported(
+    evaluate: Task, registry: FileRegistry, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "resampled.py"
+    script.write_text(RESAMPLED.replace("ROWS", "300"))
+    evaluate(0.7, script=str(script))
+    registry.promote("flights", 1, "first")
+    assert evaluate(0.85, run_id="tuesday", script=str(script))["improvements"]["repeated_lines"] == 0
+    rows = "".join(f"{row % 200},4.5\n" for row in range(300))
+    (tmp_path / "holdout.csv").write_text("age,pay\n" + rows)
+    result = evaluate(0.85, run_id="wednesday", script=str(script))
+    assert result["improvements"]["repeated_lines"] == 100
+    assert "100 lines of the data repeat an earlier line" in capsys.readouterr().out
+    assert "100 lines of the data repeat an earlier line" in decide(result)["reason"]
 
 
 def test_resamples_of_different_numbers_of_rows_are_rejected(

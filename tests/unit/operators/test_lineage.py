@@ -32,7 +32,7 @@ from paceline.drift._report import Verdict
 from paceline.errors import InvalidInputError, TrainingFailedError
 from paceline.operators import DeadlineTrainingOperator, EvaluateOperator, PromoteOperator, lineage
 from paceline.operators import promote as promote_module
-from paceline.operators._improvement import ResampleCollector
+from paceline.operators.improvement import ResampleCollector
 from paceline.registry import FileRegistry
 from paceline.sensors import DriftSensor
 

@@ -122,7 +122,7 @@ def test_insufficient_improvement_keeps_the_champion_and_the_reason_is_reported(
 
 
 # From -0.01 at 0 % to 0.09 at 100 %: 89.5 % of the resamples improve by more than 0, and 49.5 % by at least 0.0402.
-UNCERTAIN = {"quantiles": [-0.01 + step / 2000 for step in range(201)]}
+UNCERTAIN = {"rows": 10**6, "pairs": 1000, "quantiles": [-0.01 + step / 2000 for step in range(201)]}
 
 
 @pytest.mark.parametrize(
@@ -163,6 +163,38 @@ def test_confidence_decides_about_a_better_challenger(
 
 def test_first_version_needs_no_confidence(promote: Task) -> None:
     assert promote(_evaluation_result(1, 0.7), confidence=0.95)["verdict"] == "first"
+
+
+CLEAR = {"pairs": 1000, "quantiles": [0.04 + step / 10_000 for step in range(201)]}
+
+
+@pytest.mark.parametrize(
+    ("counts", "arguments", "verdict", "reason"),
+    [
+        ({"rows": 1}, {}, "too few rows", "but too few rows: 1, expected at least 300 (minimum_samples)"),
+        ({"rows": 299}, {}, "too few rows", "but too few rows: 299, expected at least 300 (minimum_samples)"),
+        ({"rows": 300}, {}, "better", "above 0 with a confidence of 100 %"),
+        ({"rows": 999}, {"minimum_samples": 1000}, "too few rows", "999, expected at least 1000 (minimum_samples)"),
+        ({"rows": 20}, {"minimum_samples": "20"}, "better", "above 0 with a confidence of 100 %"),
+        ({"rows": 900, "groups": 19}, {}, "too few groups", "but too few groups: 19, expected at least 20"),
+        ({"rows": 900, "groups": 20}, {}, "better", "above 0 with a confidence of 100 %"),
+    ],
+)
+def test_too_few_samples_keep_the_champion(
+    promote: Task, counts: dict[str, int], arguments: dict[str, Any], verdict: str, reason: str
+) -> None:
+    promote(_evaluation_result(1, 0.7))
+    result = promote(
+        _evaluation_result(2, 0.75, champion_version=1, improvements={**CLEAR, **counts}), confidence=0.95, **arguments
+    )
+    assert (result["verdict"], result["promoted"]) == (verdict, verdict == "better")
+    assert result["reason"].endswith(reason)
+
+
+@pytest.mark.parametrize("value", [19, 0, 20.5, "many", None])
+def test_invalid_minimum_samples_is_rejected_when_the_dag_is_parsed(value: Any) -> None:
+    with pytest.raises(InvalidInputError, match=r"minimum_samples: got .*expected a whole number of at least 20"):
+        PromoteOperator(task_id="promote", evaluation={}, registry="/tmp", minimum_samples=value)
 
 
 @pytest.mark.parametrize("challenger", [0.65, 0.75])

@@ -13,7 +13,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from paceline.errors import InvalidInputError
 from paceline.operators import EvaluateOperator, PromoteOperator
-from paceline.operators._improvement import ResampleCollector
+from paceline.operators.improvement import ResampleCollector
 from paceline.registry import FileRegistry
 from paceline.sensors import DriftEventTrigger, DriftSensor
 

@@ -92,6 +92,9 @@ REPORT = '{"done": 1, "total": 1, "event": "report", "resamples": %s}'
         (REPORT % '{"auc": {"rows": 9, "values": [], "first": -1}}', "first: got -1"),
         (REPORT % '{"auc": {"rows": 9, "values": [1], "first": 10000}}', "got 10001 values, expected at most 10000"),
         (REPORT % f'{{"auc": {{"rows": 9, "values": {[0] * 10_001}}}}}', "got 10001 values, expected at most 10000"),
+        (REPORT % '{"auc": {"rows": 9, "values": [], "groups": 0}}', "groups: got 0, expected a whole number"),
+        (REPORT % '{"auc": {"rows": 9, "values": [], "without": 1}}', "at most 100 values without one block"),
+        (REPORT % f'{{"auc": {{"rows": 9, "values": [], "without": {[0] * 101}}}}}', "at most 100 values without"),
     ],
 )
 def test_parse_error_names_the_reason(garbage, message):

@@ -27,7 +27,8 @@ def test_drawn_rows_depend_only_on_the_number_of_rows():
     np.random.default_rng().random(7)
     np.random.seed(1)
     resampled(collect, rows=50, resamples=300)
-    all_rows, first, longer = seen[0], seen[1:101], seen[102:]
+    blocks = 7
+    all_rows, first, longer = seen[0], seen[1:101], seen[102 + blocks : -blocks]
     assert all_rows == list(range(50))
     assert first == longer[:100]
     assert len({tuple(drawn) for drawn in longer}) == 300, "the resamples differ"
@@ -44,6 +45,55 @@ def test_result_is_the_value_on_all_rows_and_the_value_on_each_resample():
     standard_error = values.std() / math.sqrt(40)
     assert np.std(result.resamples.values) == pytest.approx(standard_error, rel=0.1)
     assert all(value == float(f"{value:.9g}") for value in result.resamples.values)
+
+
+def test_resample_draws_whole_groups():
+    groups = ["b", "a", "a", "c", "b", "a"]
+    seen = []
+
+    def collect(drawn):
+        seen.append(drawn.tolist())
+        return 0.0
+
+    result = resampled(collect, rows=6, resamples=300, groups=groups)
+    assert result.resamples.groups == 3
+    members = {"a": [1, 2, 5], "b": [0, 4], "c": [3]}
+    for drawn in seen[1:]:
+        expected = []
+        while len(expected) < len(drawn):
+            expected += members[groups[drawn[len(expected)]]]
+        assert drawn == expected
+    assert len({tuple(drawn) for drawn in seen[1:]}) == 27, "all ways to draw three groups"
+    again = len(seen)
+    resampled(collect, rows=6, resamples=300, groups=np.array([2, 1, 1, 3, 2, 1]))
+    assert seen[again:] == seen[:again], "the names of the groups do not matter"
+
+
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    [
+        (["a"], "groups: got '1 values', expected one group for each of the 3 rows"),
+        (["a", None, "b"], "groups: got None, expected one value for each row; see row 1"),
+        ([1.0, 2.0, math.nan], "groups: got nan, expected one value for each row; see row 2"),
+        (np.zeros((3, 2)), r"groups: got \[0.0, 0.0\], expected one value for each row; see row 0"),
+    ],
+)
+def test_invalid_groups_are_rejected(groups, message):
+    with pytest.raises(ValueError, match=message):
+        resampled(lambda rows: 1.0, rows=3, groups=groups)
+
+
+def test_result_contains_the_value_without_each_block():
+    values = np.arange(100) ** 1.5
+    result = resampled(lambda rows: values[rows].mean(), rows=100, resamples=100)
+    expected = [np.delete(values, np.arange(first, first + 10)).mean() for first in range(0, 100, 10)]
+    assert result.resamples.without == pytest.approx(expected)
+    groups = np.repeat(np.arange(16), 2)
+    by_group = resampled(lambda rows: values[rows].mean(), rows=32, resamples=100, groups=groups)
+    expected = [np.delete(values[:32], np.arange(first, first + 8)).mean() for first in range(0, 32, 8)]
+    assert by_group.resamples.without == pytest.approx(expected)
+    assert resampled(lambda rows: 1.0, rows=15).resamples.without == (), "too few blocks"
+    assert len(resampled(lambda rows: 1.0, rows=20_000, resamples=100).resamples.without) == 100
 
 
 def test_resample_without_a_finite_metric_has_no_value():
@@ -136,10 +186,12 @@ def test_longest_values_fit_into_the_limit_of_a_line():
     stream = io.StringIO()
     values = (-1.23456789e-300,) * 1000
     metrics = {f"accuracy of class {k}": 0.5 for k in range(100)}  # fit into a line of their own only
-    progress = Progress(2**53, 2**53, event="report", metrics=metrics, resamples={"auc": Resamples(2**53, values)})
+    resamples = Resamples(2**53, values, groups=2**53, without=values[:100])
+    progress = Progress(2**53, 2**53, event="report", metrics=metrics, resamples={"auc": resamples})
     Lines(stream).show(progress)
     lines = stream.getvalue().splitlines()
-    assert [len(line) <= 4000 for line in lines] == [True] * 6
+    assert [len(line) <= 4000 for line in lines] == [True] * 7
+    assert parse_line(lines[-2]).resamples["auc"] == Resamples(2**53, (), 1000, 2**53, values[:100])
     assert parse_line(lines[-1]).metrics == metrics
 
 

@@ -1,0 +1,326 @@
+"""The paired bootstrap of challenger and champion, from the resamples of ``paceline.train.resampled``.
+
+``EvaluateOperator`` summarises the improvement on each resample; ``PromoteOperator`` decides from the summary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import NormalDist, pstdev
+from typing import Any, Literal
+
+from paceline.errors import InvalidInputError
+from paceline.train.progress import Progress
+
+from .values import number, positive_integer
+
+MIN_PAIRS = 100
+MIN_UNITS = 20  # rows or groups; with fewer, the bootstrap is wrong more often than its confidence says
+_STEPS = 200  # the summary has the quantiles 0, 0.5, ..., 100 %
+_FIVE_PERCENT = _STEPS // 20
+
+
+Verdict = Literal[
+    "first",
+    "better",
+    "not better",
+    "improvement below min_improvement",
+    "too few rows",
+    "too few groups",
+    "not significantly better",
+    "champion changed",
+    "already champion",
+]
+
+
+def scores_in(progress: Progress) -> dict[str, float]:
+    """Return the scores in a progress line, in which ``loss`` has a field of its own.
+
+    >>> scores_in(Progress(1, 1, event="report", loss=0.4, metrics={"auc": 0.8}))
+    {'auc': 0.8, 'loss': 0.4}
+    """
+    return progress.metrics if progress.loss is None else {**progress.metrics, "loss": progress.loss}
+
+
+class ResampleCollector:
+    """Collects the resamples of one metric from the progress lines of one run of the script.
+
+    >>> from paceline.train.progress import Resamples
+    >>> collector = ResampleCollector("auc")
+    >>> collector.add(Progress(1, 1, event="report", resamples={"auc": Resamples(rows=50, values=(0.7, None, 0.8))}))
+    >>> collector.rows, collector.values
+    (50, {0: 0.7, 2: 0.8})
+    """
+
+    def __init__(self, metric: str) -> None:
+        self._metric = metric
+        self.rows: int | None = None
+        self.groups: int | None = None
+        self.drawn = 0  # the number of resamples, with and without values
+        self.values: dict[int, float] = {}  # by the number of the resample, without undefined values
+        self.without: tuple[float | None, ...] = ()  # the values on all rows except one block
+        self._score: float | None = None  # the value on all rows, reported with the resamples
+
+    def add(self, progress: Progress) -> None:
+        """Add the values in a progress line, if any. A later report replaces an earlier one."""
+        part = progress.resamples.get(self._metric)
+        if part is None:
+            score = scores_in(progress).get(self._metric)
+            if score is not None and self._score is None:
+                self._score = score
+            elif score is not None and score != self._score:  # reported later, without resamples
+                self.rows, self.groups, self.drawn, self.values, self.without = None, None, 0, {}, ()
+            return
+        if part.first == 0:
+            self.rows, self.groups, self.drawn, self.values, self.without = part.rows, part.groups, 0, {}, ()
+            self._score = None
+        if part.rows == self.rows:
+            self.drawn += len(part.values)
+            self.values.update({k: v for k, v in enumerate(part.values, part.first) if v is not None})
+            self.without = part.without or self.without
+
+
+def summarise(
+    challenger: ResampleCollector, champion: ResampleCollector, *, greater_is_better: bool
+) -> dict[str, Any] | None:
+    """Return a summary of the paired improvements; ``None`` if fewer than 100 resamples have a value for both models.
+
+    Returns
+    -------
+    dict or None
+        ``rows`` of the hold-out data, ``groups`` (their number, or None), ``resamples`` (their number), ``pairs``
+        (resamples with a value for both models), ``interval`` (the two ends of the 90 % interval of the improvement),
+        ``quantiles`` of the improvement, from 0 to 100 % in steps of 0.5 %, and ``design_effect`` (the ratio of the
+        variance of the improvement to that of independent rows or groups; 1 unless rows clearly depend on their
+        neighbours) and ``unseen_share`` (rows or groups of a kind with a smaller share are absent from more than 5 % of
+        all hold-out data of this size).
+
+    Raises
+    ------
+    InvalidInputError
+        If the two runs have resampled different numbers of rows or of groups.
+    """
+    if challenger.rows is None or champion.rows is None:
+        return None
+    if challenger.rows != champion.rows:
+        rows = f"{challenger.rows} for the challenger and {champion.rows} for the champion"
+        raise InvalidInputError("rows", rows, "the same rows in resampled(...) for both models")
+    if challenger.groups != champion.groups:
+        groups = f"{challenger.groups} for the challenger and {champion.groups} for the champion"
+        raise InvalidInputError("groups", groups, "the same groups in resampled(...) for both models")
+    sign = 1 if greater_is_better else -1
+    paired = challenger.values.keys() & champion.values.keys()
+    ordered = sorted(sign * (challenger.values[k] - champion.values[k]) for k in paired)
+    if len(ordered) < MIN_PAIRS:
+        return None
+    # The inverse of the empirical distribution: the k-th quantile is the smallest value at or below which at least the
+    # share k / _STEPS of all values lies. ``confidence`` relies on this.
+    last = [max(0, -(-len(ordered) * k // _STEPS) - 1) for k in range(_STEPS + 1)]
+    quantiles = [float(f"{ordered[index]:.6g}") for index in last]
+    return {
+        "rows": challenger.rows,
+        "groups": challenger.groups,
+        "resamples": min(challenger.drawn, champion.drawn),
+        "pairs": len(ordered),
+        "interval": [quantiles[_FIVE_PERCENT], quantiles[-1 - _FIVE_PERCENT]],
+        "quantiles": quantiles,
+        "design_effect": _design_effect(challenger, champion, _variance(ordered)),
+        "unseen_share": float(f"{1 - 0.05 ** (1 / (challenger.groups or challenger.rows)):.3g}"),
+    }
+
+
+def _design_effect(challenger: ResampleCollector, champion: ResampleCollector, independent: float) -> float:
+    """Return the ratio of the block jackknife's variance to that of independent units, or 1 if it may be chance.
+
+    Rows that depend on their neighbours have similar influence on the improvement. So whole blocks of them have more
+    influence than blocks of independent rows (Kuensch, Annals of Statistics 17, 1989).
+    """
+    both = zip(challenger.without, champion.without, strict=False)
+    changes = [new - old for new, old in both if new is not None and old is not None]
+    blocks = len(changes)
+    if blocks < max(2, len(challenger.without), len(champion.without)) or not independent:
+        return 1.0
+    effect = (blocks - 1) * _variance(changes) / independent
+    largest_by_chance = 1 + 4 * math.sqrt(2 / (blocks - 1))  # four standard errors
+    return float(f"{effect:.3g}") if largest_by_chance < effect < math.inf else 1.0
+
+
+def _variance(values: Sequence[float]) -> float:
+    """Return the variance. Raise no error for huge values, which a script may report."""
+    mean = sum(values) / len(values)
+    return sum((value - mean) * (value - mean) for value in values) / len(values)
+
+
+def describe_interval(summary: Mapping[str, Any]) -> str:
+    """Return the 90 % interval in a summary, for the log.
+
+    >>> describe_interval({"rows": 500, "groups": None, "pairs": 998, "interval": [-0.01, 0.052]})
+    '90 % interval of the improvement: -0.01 to 0.052 (998 resamples of 500 rows)'
+    """
+    low, high = summary["interval"]
+    groups = f" in {summary['groups']} groups" if summary["groups"] else ""
+    resamples = f"{summary['pairs']} resamples of {summary['rows']} rows{groups}"
+    return f"90 % interval of the improvement: {low:.4g} to {high:.4g} ({resamples})"
+
+
+def describe_doubts(summary: Mapping[str, Any]) -> list[str]:
+    """Return why the hold-out data may not support the decision.
+
+    >>> summary = {"groups": None, "resamples": 1000, "pairs": 1000, "quantiles": [0, 1], "repeated_lines": 40}
+    >>> describe_doubts({**summary, "design_effect": 8.2})  # doctest: +NORMALIZE_WHITESPACE
+    ['neighbouring rows look dependent (8.2 times the variance of independent rows): pass groups to resampled(...)',
+     '40 lines of the data repeat an earlier line: pass groups to resampled(...) if they belong together']
+    """
+    doubts = []
+    units = "groups" if summary["groups"] else "rows"
+    if summary["quantiles"][0] == summary["quantiles"][-1]:
+        doubts.append("all resamples have the same improvement, as if the metric ignored its rows")
+    if missing := summary["resamples"] - summary["pairs"]:
+        doubts.append(f"{missing} of {summary['resamples']} resamples have no score and count against the challenger")
+    if (effect := summary["design_effect"]) > 1:
+        doubts.append(
+            f"neighbouring {units} look dependent ({effect:.3g} times the variance of independent {units}): "
+            f"pass {'larger ' if units == 'groups' else ''}groups to resampled(...)"
+        )
+    if repeated := summary["repeated_lines"]:
+        doubts.append(
+            f"{repeated} lines of the data repeat an earlier line: "
+            "pass groups to resampled(...) if they belong together"
+        )
+    return doubts
+
+
+def reached_confidence(summary: Mapping[str, Any], improvement: float, required: float) -> float:
+    """Return the confidence that the improvement is above 0 and at least ``required``, in steps of 0.1 %.
+
+    Parameters
+    ----------
+    summary:
+        The summary of the resamples. If all resamples have the same improvement, the confidence is 0, because the
+        metric appears to ignore its rows.
+    improvement:
+        The improvement on all rows.
+
+    Notes
+    -----
+    The confidence is the smaller one of two shares of resamples: that of the percentile interval, and that of the basic
+    interval, for which the resamples are reflected at the improvement on all rows. The first is too high if a few rows
+    decide. Resamples without a value count against the challenger. Student's t instead of the normal distribution
+    corrects for few rows or groups (Hesterberg, The American Statistician 69, 2015).
+
+    Examples
+    --------
+    >>> quantiles = [step / 1000 for step in range(-10, 191)]  # from -0.01 to 0.19
+    >>> summary = {"rows": 10**6, "groups": None, "resamples": 1000, "pairs": 1000, "design_effect": 1.0,
+    ...            "quantiles": quantiles}
+    >>> [reached_confidence(summary, 0.09, required) for required in (0, 0.09, 0.2)]
+    [0.945, 0.5, 0.0]
+    >>> reached_confidence({**summary, "rows": 20}, 0.09, 0)
+    0.932
+    """
+    quantiles = summary["quantiles"]
+    if quantiles[0] == quantiles[-1]:
+        return 0.0
+    below = sum(not (value > 0 and value >= required) for value in quantiles)
+    reflected = (2 * improvement - value for value in quantiles)
+    below = max(below, sum(not (value > 0 and value >= required) for value in reflected))
+    share = max(0, _STEPS - below) / _STEPS * summary["pairs"] / summary["resamples"]
+    if not share:
+        return 0.0
+    z = NormalDist().inv_cdf(share) if share < 1 else (improvement - required) / pstdev(quantiles)
+    units = summary["groups"] or summary["rows"]
+    freedom = units - 1
+    t = z * math.sqrt(freedom / units / summary["design_effect"])
+    # The distribution function of Student's t (Abramowitz and Stegun, 26.7.8).
+    corrected = NormalDist().cdf(t * (1 - 1 / (4 * freedom)) / math.sqrt(1 + t * t / (2 * freedom)))
+    return round(corrected, 3)
+
+
+def read_summary(evaluation: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the summary in an evaluation. Raise InvalidInputError if there is none, or a value is invalid.
+
+    A summary of an earlier version has neither the number of resamples nor groups.
+    """
+    field, summary, metric = "evaluation.improvements", evaluation.get("improvements"), evaluation["metric"]
+    if summary is None:
+        raise InvalidInputError(
+            field,
+            None,
+            f"resamples of {metric!r}, which confidence needs: the script has to call "
+            f"report({metric}=resampled(..., rows=...)) outside a track loop, and at least {MIN_PAIRS} resamples have "
+            "to have a finite value for both models",
+        )
+    quantiles = summary.get("quantiles") if isinstance(summary, Mapping) else None
+    accepted = f"a list of {_STEPS + 1} numbers, as EvaluateOperator returns it"
+    if not isinstance(summary, Mapping) or not isinstance(quantiles, list) or len(quantiles) != _STEPS + 1:
+        raise InvalidInputError(f"{field}.quantiles", quantiles, accepted)
+    counts = {"pairs": None, "groups": None, "resamples": summary.get("pairs"), **summary}
+    return {
+        "rows": positive_integer(f"{field}.rows", counts.get("rows")),
+        "groups": None if counts["groups"] is None else positive_integer(f"{field}.groups", counts["groups"]),
+        "pairs": positive_integer(f"{field}.pairs", counts["pairs"]),
+        "resamples": positive_integer(f"{field}.resamples", counts["resamples"]),
+        "quantiles": [number(f"{field}.quantiles", value, accepted) for value in quantiles],
+        "design_effect": max(1.0, number(f"{field}.design_effect", summary.get("design_effect", 1.0))),
+        "repeated_lines": int(number(f"{field}.repeated_lines", summary.get("repeated_lines", 0))),
+    }
+
+
+def too_few(summary: Mapping[str, Any], minimum_rows: int) -> tuple[str, int, int] | None:
+    """Return the unit ("rows" or "groups"), its number and the minimum, if there are too few; else None.
+
+    >>> too_few({"rows": 12, "groups": None}, 300), too_few({"rows": 900, "groups": 9}, 300)
+    (('rows', 12, 300), ('groups', 9, 20))
+    """
+    rows, groups = summary["rows"], summary["groups"]
+    if rows < minimum_rows:
+        return "rows", rows, minimum_rows
+    return ("groups", groups, MIN_UNITS) if groups is not None and groups < MIN_UNITS else None
+
+
+def judge(
+    evaluation: Mapping[str, Any], required: float, confidence: float | None, minimum_samples: int
+) -> tuple[Verdict, str]:
+    """Return the verdict on an evaluation and its reason.
+
+    Parameters
+    ----------
+    required:
+        Smallest improvement that leads to a promotion.
+    confidence:
+        Required confidence, or ``None`` if the improvement on all rows decides.
+    minimum_samples:
+        Smallest number of rows for a decision with a confidence.
+    """
+    version, metric, challenger = evaluation["version"], evaluation["metric"], evaluation["challenger"]
+    if evaluation["champion_version"] is None:
+        return "first", f"version {version} is the first, with {metric} {challenger:.4g}"
+    summary = None if confidence is None else read_summary(evaluation)
+    improvement = number("evaluation.improvement", evaluation["improvement"])
+    comparison = (
+        f"version {version}, {metric} {challenger:.4g}, against {evaluation['champion']:.4g} for champion version "
+        f"{evaluation['champion_version']}: "
+    )
+    if improvement <= 0:
+        return "not better", f"{comparison}not better"
+    size = f"by {improvement:.4g}"
+    if improvement < required:
+        return "improvement below min_improvement", f"{comparison}better {size}, less than the required {required:g}"
+    if confidence is None or summary is None:
+        return "better", f"{comparison}better {size}"
+    few = too_few(summary, minimum_samples)
+    if few is not None:
+        unit, found, minimum = few
+        few_reason = f"{comparison}better {size}, but too few {unit}: {found}, expected at least {minimum}"
+        if unit == "groups":
+            return "too few groups", few_reason
+        return "too few rows", f"{few_reason} (minimum_samples)"
+    reached = reached_confidence(summary, improvement, required)
+    size += f", {f'at least {required:g}' if required else 'above 0'} with a confidence of {100 * reached:g} %"
+    if reached < confidence:
+        size += f", less than the required {100 * confidence:g} %"
+    size = "; ".join([size, *describe_doubts(summary)])
+    if reached < confidence:
+        return "not significantly better", f"{comparison}not significantly better: {size}"
+    return "better", f"{comparison}better {size}"

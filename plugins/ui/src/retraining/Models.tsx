@@ -27,7 +27,7 @@ export function Models({ overview, only }: { overview: Overview; only?: string |
 }
 
 function ModelCard({ model }: { model: Model }) {
-  const { champion, drift } = model;
+  const { champion, refusal, drift } = model;
   return (
     <Card.Root as="section" aria-label={`Model ${model.name}`} size="sm" minW={0}>
       <Card.Header>
@@ -49,6 +49,7 @@ function ModelCard({ model }: { model: Model }) {
             {champion.reason}
           </Text>
         ) : null}
+        {refusal ? <Text fontSize="sm">Last challenger, not promoted: {refusal}</Text> : null}
         {drift ? (
           <Text fontSize="sm">
             Last drift check, {formatTime(new Date(drift.at))}:{" "}

@@ -31,6 +31,14 @@ test("the champion comes from the newest promotion, and the reason from the prom
   ]);
 });
 
+test("the reason is shown if the newest promotion task promoted nothing", () => {
+  const refusalOf = (...promotions: TaskResult[]) =>
+    modelsOf({ evaluations: [evaluated(2, 0.7)], promotions, drift: [], schedules: [] })[0]?.refusal;
+  expect(refusalOf(promoted(2, false, 1), promoted(1, true, 1))).toBe("about 2");
+  expect(refusalOf(promoted(2, true, 2), promoted(1, false, null))).toBeNull();
+  expect(refusalOf()).toBeNull();
+});
+
 test("models with the same name in two registries are separate, and results of other packages are ignored", () => {
   const models = modelsOf({
     evaluations: [evaluated(1, 0.7), evaluated(1, 0.9, "s3://staging"), result({ score: 1 })],

@@ -12,6 +12,8 @@ export interface Model {
   /** The versions with a score of this metric. */
   versions: { version: number; score: number; promoted: boolean }[];
   champion: { version: number; reason: string } | null;
+  /** Why the newest promotion task promoted nothing; `null` if it did. */
+  refusal: string | null;
   /** The newest drift check of a DAG that evaluates this model. */
   drift: TaskResult | null;
 }
@@ -52,6 +54,7 @@ export function modelsOf({ evaluations, promotions, drift }: Overview): Model[] 
       greaterIsBetter: value.greater_is_better ?? null,
       versions: [],
       champion: championOf(modelPromotions),
+      refusal: modelPromotions[0]?.promoted === false ? modelPromotions[0].reason : null,
       drift: drift.find((result) => result.dag_id === dag_id) ?? null,
     };
     models.set(key, model);

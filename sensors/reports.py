@@ -48,12 +48,12 @@ def write_report(report: DriftReport, report_dir: str, *parts: str) -> dict[str,
 def summarise(
     check: DriftCheck, report: DriftReport, window: DataWindow, report_dir: str | None, *parts: str
 ) -> dict[str, Any]:
-    """Return a report's ``summary`` with the source of the current window, and the ``report``, shortened for XCom.
+    """Return a report's ``summary`` with the model and the current window's source; and the ``report``, cut for XCom.
 
     With ``report_dir``, write the report. If the reference is the champion, also write the compared rows of the window,
     which then become its source: a query or a file may have different rows later.
     """
-    summary = report.summary() | {"window": check.window()}
+    summary = report.summary() | {"model": check.model, "registry": check.registry, "window": check.window()}
     if report_dir:
         summary |= write_report(report, report_dir, *parts)
         if report.needs_training and check.reference == CHAMPION:

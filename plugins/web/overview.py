@@ -43,7 +43,7 @@ class Overview(BaseModel):
     schedules: list[TaskResult]
 
 
-_MAX_AGE = timedelta(days=90)
+MAX_AGE = timedelta(days=90)
 _MARKS = {
     "evaluations": EVALUATION_XCOM,
     "promotions": PROMOTION_XCOM,
@@ -74,7 +74,16 @@ def _results(session: Session, readable: Collection[str], mark: str, limit: int)
 
 
 def select_results(readable: Collection[str], mark: str, limit: int) -> Select[Unpack[tuple[Any, ...]]]:
-    """Return the query for the newest results that the XCom ``mark`` marks, in the ``readable`` DAGs.
+    """Return the query for the newest results that the XCom ``mark`` marks, in the ``readable`` DAGs."""
+    query, marked, _ = select_marked(readable, mark)
+    recent = marked.timestamp > datetime.now(timezone.utc) - MAX_AGE
+    return query.where(recent).order_by(marked.timestamp.desc()).limit(limit)
+
+
+def select_marked(
+    readable: Collection[str], mark: str
+) -> tuple[Select[Unpack[tuple[Any, ...]]], type[XComModel], type[XComModel]]:
+    """Return the query for all results that the XCom ``mark`` marks, with its two tables: the marks and the results.
 
     The index on the key finds the marks, and the primary key finds the result of each mark.
     """
@@ -89,7 +98,7 @@ def select_results(readable: Collection[str], mark: str, limit: int) -> Select[U
     # whose keys all begin with "__" in whatever order the database stores them.
     text = cast(result.value, Text)
     is_object = and_(text.startswith("{"), ~text.startswith('{"__', autoescape=True))
-    return (
+    query = (
         select(
             marked.dag_id,
             marked.run_id,
@@ -99,12 +108,6 @@ def select_results(readable: Collection[str], mark: str, limit: int) -> Select[U
             result.value,
         )
         .join(result, same_task)
-        .where(
-            marked.key == mark,
-            marked.timestamp > datetime.now(timezone.utc) - _MAX_AGE,
-            marked.dag_id.in_(readable),
-            is_object,
-        )
-        .order_by(marked.timestamp.desc())
-        .limit(limit)
+        .where(marked.key == mark, marked.dag_id.in_(readable), is_object)
     )
+    return query, marked, result

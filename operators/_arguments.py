@@ -99,9 +99,6 @@ def check(task: Arguments, *, rendered: bool = False) -> None:
         raise InvalidInputError("cores_per_device", task.cores_per_device, accepted)
     if not is_unrendered("output_path"):
         task.output_path = optional_path_or_url("output", task.output_path)
-    for callback in task.on_deadline_alert:
-        if not callable(callback):
-            raise InvalidInputError("on_deadline_alert", callback, "a notifier or function, or a list of them")
     if task.gains is not None and not isinstance(task.gains, Gains):
         raise InvalidInputError("gains", task.gains, "paceline.control.Gains(...)")
     if task.gains is not None and task.controller != "paper":

@@ -8,6 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from paceline.airflow.callbacks import Callback
 from paceline.contract import OUTPUT, CollectedOutput
 from paceline.control import PastRun
 from paceline.run import LiveState
@@ -21,7 +22,7 @@ from ._clock import origin
 from ._identity import task_labels
 from ._objective import ObjectiveTask, runtime_for, team_of
 from ._output import collect_output, default_output_path
-from ._reporting import Callback, SampleReporter
+from ._reporting import SampleReporter
 from ._restrictions import check_runtime
 
 if TYPE_CHECKING:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from copy import copy
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
+from paceline.airflow.callbacks import Callback, run_callbacks
 from paceline.contract import ALERTS, PaceSample
 from paceline.run.alerts import Alert, Alerts
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
-
-Callback = Callable[["Context"], Any]
 
 
 class SampleReporter:
@@ -89,10 +87,4 @@ class SampleReporter:
         while (alert := self._queue.get()) is not None:
             with suppress(Exception):  # if the store does not respond, a retry of the task may repeat the alert
                 self._store.set(ALERTS, self._alerts.to_json())
-            context: Any = {**self._context, "paceline": alert.to_dict()}
-            for callback in self._callbacks:
-                try:
-                    # A notifier overwrites its templates with the rendered values, so use a copy for each alert.
-                    copy(callback)(context)
-                except Exception:  # an error in a callback must not end the training
-                    self._log.exception("on_deadline_alert: %r failed", callback)
+            run_callbacks("on_deadline_alert", self._callbacks, self._context, alert.to_dict(), self._log)

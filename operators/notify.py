@@ -13,18 +13,21 @@ if TYPE_CHECKING:
 
 # In a DAG's `DeadlineAlert`, the context contains neither a task instance nor Paceline's alert.
 _MESSAGE = (
-    "{% if paceline is defined %}{{ ti.dag_id }}.{{ ti.task_id }}: deadline {{ paceline.message }}"
+    "{% if paceline is defined %}{{ ti.dag_id }}.{{ ti.task_id }}: "
+    "{{ 'deadline ' if paceline.deadline_s is defined }}{{ paceline.message }}"
     "{% else %}a deadline was missed{% endif %}"
 )
 
 
 class LogNotifier(BaseNotifier):
-    """A notifier that writes to the log of the task (``on_deadline_alert``) or the triggerer (``DeadlineAlert``).
+    """A notifier that writes to the log of the task (``on_deadline_alert``, ``on_drift_alert``) or the triggerer.
+
+    In the triggerer, it is the callback of Airflow's ``DeadlineAlert``.
 
     Parameters
     ----------
     message:
-        Message to log. ``paceline.message`` describes the alert about a job's deadline. (templated)
+        Message to log. ``paceline.message`` describes the alert about a job's deadline or about drift. (templated)
 
     Examples
     --------

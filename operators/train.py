@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowRescheduleException
 
+from paceline.airflow.callbacks import Callback, read_callbacks
 from paceline.control import CPU_QUANTUM
 from paceline.errors import DeadlineInfeasibleError, DetachedError, InvalidInputError, PacelineError
 from paceline.run import Training
@@ -19,7 +20,6 @@ from ._host import TaskHost
 from ._job import JobOperator
 from ._later_inputs import check_later_inputs
 from ._private import redacted
-from ._reporting import Callback
 from .links import ContainerLogsLink
 
 if TYPE_CHECKING:
@@ -178,9 +178,7 @@ class DeadlineTrainingOperator(JobOperator):
         self.scaling = scaling
         self.shared = shared
         self.output_path = output  # not `output`, because BaseOperator.output is the task's XCom
-        self.on_deadline_alert: Sequence[Callback] = (
-            [on_deadline_alert] if callable(on_deadline_alert) else list(on_deadline_alert)
-        )
+        self.on_deadline_alert: Sequence[Callback] = read_callbacks("on_deadline_alert", on_deadline_alert)
         self.controller = controller
         self.gains = gains
         self.container_id: str | None = None

@@ -11,9 +11,11 @@ from airflow.sdk import Asset, BaseSensorOperator, PokeReturnValue, timezone
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
+from paceline.airflow.callbacks import Callback, read_callbacks
 from paceline.drift import NEEDS_TRAINING, DriftSettings
 from paceline.errors import BadDataError, InvalidInputError, NothingComparedError
 
+from ._alerts import FIELD, alert_once
 from .check import CHAMPION, CheckOptions, DriftCheck, check_champion
 from .reports import DriftReportLink, run_folder, summarise
 from .retraining import Hold, find_hold, load_started, parse_cooldown, parse_time, record_started
@@ -79,7 +81,8 @@ class DriftSensor(BaseSensorOperator):
     settings:
         Thresholds and methods, for example ``DriftSettings(minimum_samples=500)``.
     model, registry:
-        Name of the model, and path, URL or ``mlflow://CONN_ID`` of its registry, for ``reference="champion"``.
+        Name of the model, under which the pages show the history of its drift; and path, URL or ``mlflow://CONN_ID`` of
+        its registry. ``reference="champion"`` needs both.
     signing_conn_id:
         Id of a connection whose password is the key of ``EvaluateOperator``. The check then fails if this key has not
         signed the champion, which names the reference.
@@ -101,6 +104,11 @@ class DriftSensor(BaseSensorOperator):
         also keeps the compared rows of each run that trains, for the checks of the new champion.
     report_url:
         URL at which browsers reach ``report_dir``. If set, the task's page has a button "Drift report".
+    on_drift_alert:
+        A notifier, a function of the task's context, or a list of them, called if the verdict is drift, bad data or
+        nothing compared. The summary is ``paceline`` in the context, with ``message`` and ``kind``, the verdict. A
+        sensor that waits calls it once for each change: again when more drifts, or after a check without an alarm.
+        Errors are logged.
     deferrable:
         Whether to wait in the triggerer, without a worker slot. Default: ``[operators] default_deferrable``.
 
@@ -184,6 +192,7 @@ class DriftSensor(BaseSensorOperator):
         on_bad_data: OnBadData = "fail",
         report_dir: str | None = None,
         report_url: str | None = None,
+        on_drift_alert: Callback | Sequence[Callback] = (),
         deferrable: bool | None = None,
         **kwargs: Any,
     ) -> None:
@@ -214,11 +223,14 @@ class DriftSensor(BaseSensorOperator):
         self.on_bad_data: OnBadData = on_bad_data
         self.report_dir = report_dir
         self.report_url = report_url
+        self.on_drift_alert = read_callbacks(FIELD, on_drift_alert)
         if deferrable is None:
             deferrable = conf.getboolean("operators", "default_deferrable", fallback=False)
         self.deferrable = deferrable
         self.report_link = ""
         self._hold: Hold | None = None  # why the last check starts no training
+        self._verdict = ""  # of the last check
+        self._cleared = False  # whether the trigger has seen a check without an alarm
         self._summary: dict[str, Any] | None = None  # the result
         # Reject invalid settings when Airflow parses the DAG, not when the task runs.
         self._check(rendered=False)
@@ -275,17 +287,23 @@ class DriftSensor(BaseSensorOperator):
             folder=run_folder(context["ti"]),
             first_check_s=first_check_s,
             timeout_at=timeout_at.isoformat(),
-            fail_on_bad_data=self.on_bad_data == "fail" and not self.silent_fail,
+            fail_on_bad_data=self._resumes_on_bad_data,
+            last_verdict=self._verdict if self.on_drift_alert else None,
         )
         # Airflow accepts no timeout of 0 or less. A sensor whose time is up times out at once.
         left = max(timeout_at - now, timedelta(milliseconds=1))
         self.defer(trigger=trigger, method_name="execute_complete", timeout=left)
+
+    @property
+    def _resumes_on_bad_data(self) -> bool:
+        return self.on_bad_data == "fail" and not self.silent_fail
 
     def poke(self, context: Context) -> PokeReturnValue:
         """Check for drift once."""
         self._read_templates()
         check = self._check()
         report, window = check.measure(self._now(context))
+        self._verdict = report.verdict
         self.log.info("%s", report.reason)
         skipped = [f"{one.name} ({one.reason})" for one in report.features if one.verdict == "skipped"]
         for remark in [*report.notes, *([f"Not compared: {', '.join(skipped[:20])}"] if skipped else [])]:
@@ -295,6 +313,7 @@ class DriftSensor(BaseSensorOperator):
         fails = report.verdict == "nothing compared" or (report.verdict == "bad data" and self.on_bad_data == "fail")
         hold = self._hold = self._find_hold(context) if report.needs_training else None
         if self.on_no_drift == "wait" and (hold or not report.needs_training) and not fails:
+            self._alert(context, {**report.summary(), "model": self.model, "registry": self.registry}, hold)
             return PokeReturnValue(is_done=False)
         event = summarise(check, report, window, self.report_dir, *run_folder(context["ti"]))
         return PokeReturnValue(is_done=True, xcom_value=self._finish(context, hold, **event))
@@ -307,8 +326,12 @@ class DriftSensor(BaseSensorOperator):
         with self._skip_failures():
             self._read_templates()
             self.log.info("%s", event["summary"]["reason"])
+            self._cleared = event.get("cleared", False)
             hold = self._find_hold(context) if event["summary"]["verdict"] in NEEDS_TRAINING else None
-            if hold is not None:
+            is_bad = event["summary"]["verdict"] == "bad data"
+            if hold is not None or (is_bad and not self._resumes_on_bad_data):
+                self._verdict = event["summary"]["verdict"]
+                self._alert(context, event["summary"], hold)
                 return self._defer(context, parse_time(event["timeout_at"]), hold)
             return self._finish(context, None, event["summary"], event["report"])
 
@@ -373,6 +396,14 @@ class DriftSensor(BaseSensorOperator):
             self.log.info("Training does not start: %s", hold.reason)
         return hold
 
+    def _alert(self, context: Context, summary: dict[str, Any], hold: Hold | None = None) -> None:
+        """Call ``on_drift_alert`` if the findings are new. A ``hold`` is added to the reason."""
+        if not self.on_drift_alert:
+            return
+        if hold is not None:
+            summary = {**summary, "reason": f"{summary['reason']} {_hold_note(hold)}"}
+        alert_once(self.on_drift_alert, context, {"retrain": False, **summary}, self.log, self._cleared)
+
     def _now(self, context: Context) -> datetime:
         """Return the time from which the cooldown and the age of rows are measured.
 
@@ -394,7 +425,7 @@ class DriftSensor(BaseSensorOperator):
         retrain = summary["verdict"] in NEEDS_TRAINING and hold is None
         summary = self._summary = {**summary, "retrain": retrain, "at": self._now(context).isoformat()}
         if hold is not None:
-            note = f"Training does not start: {hold.reason}."
+            note = _hold_note(hold)
             summary["reason"] += f" {note}"
             report = {**report, "notes": [*report["notes"], note]}
         if self.report_dir:
@@ -405,6 +436,7 @@ class DriftSensor(BaseSensorOperator):
         ti.xcom_push(key=DRIFT_XCOM, value=True)
         ti.xcom_push(key="report", value=report)
         ti.xcom_push(key="window", value=summary["window"])
+        self._alert(context, summary)
         if retrain:
             record_started(ti, self.model, self._now(context))
             for outlet in self.outlets:
@@ -423,6 +455,10 @@ class DriftSensor(BaseSensorOperator):
             ti.xcom_push(key="return_value", value=summary)
             raise AirflowSkipException(summary["reason"])
         return summary
+
+
+def _hold_note(hold: Hold) -> str:
+    return f"Training does not start: {hold.reason}."
 
 
 def _storage_path(url: str) -> Any:

@@ -17,6 +17,7 @@ from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 
 from paceline.errors import InvalidInputError
 
+from ._alerts import ALARMS
 from ._decision import EventDecision, TriggerState, decide_new_drift, decide_new_window
 from ._queries import Snapshot
 from .check import CHAMPION, CheckOptions, DriftCheck
@@ -53,6 +54,8 @@ class DriftTrigger(BaseTrigger):
         Time at which the sensor times out (ISO 8601); passed back to the sensor in the event.
     fail_on_bad_data:
         Whether to resume the task on bad data, so that the task fails, instead of continuing to check.
+    last_verdict:
+        Verdict of the last check, so that the task resumes to alert when the data becomes bad; ``None`` without alerts.
     """
 
     def __init__(
@@ -65,6 +68,7 @@ class DriftTrigger(BaseTrigger):
         first_check_s: float | None = None,
         timeout_at: str = "",
         fail_on_bad_data: bool = True,
+        last_verdict: str | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.check = DriftCheck(**check)
@@ -75,24 +79,30 @@ class DriftTrigger(BaseTrigger):
         self.first_check_s = first_check_s
         self.timeout_at = timeout_at
         self.fail_on_bad_data = fail_on_bad_data
+        self.last_verdict = last_verdict
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class path and the arguments with which Airflow recreates this trigger."""
         names = ("poll_interval_s", "keep_going", "report_dir", "folder", "first_check_s", "timeout_at")
-        kwargs = {name: getattr(self, name) for name in (*names, "fail_on_bad_data")}
+        kwargs = {name: getattr(self, name) for name in (*names, "fail_on_bad_data", "last_verdict")}
         kwargs["check"] = self.check.to_dict()
         return f"{type(self).__module__}.{type(self).__qualname__}", kwargs
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield one event, the result of ``summarise`` and ``timeout_at``, when the sensor is to end."""
         wait_s = self.poll_interval_s if self.first_check_s is None else self.first_check_s
+        cleared = False  # whether a check had no alarm
         while True:
             await asyncio.sleep(wait_s)
             wait_s = self.poll_interval_s
             try:
                 report, window = await asyncio.to_thread(self.check.measure)
                 self.log.info("%s", report.reason)
-                is_bad = report.verdict == "bad data" and self.fail_on_bad_data
+                cleared = cleared or report.verdict not in ALARMS
+                is_news = self.last_verdict not in (None, report.verdict)
+                if self.last_verdict is not None:
+                    self.last_verdict = report.verdict
+                is_bad = report.verdict == "bad data" and (self.fail_on_bad_data or is_news)
                 if not (
                     report.needs_training or is_bad or (report.verdict == "nothing compared" and not self.keep_going)
                 ):
@@ -103,7 +113,7 @@ class DriftTrigger(BaseTrigger):
                     raise
                 self.log.exception("The drift check failed; trying again in %g s", self.poll_interval_s)
                 continue
-            yield TriggerEvent({**event, "timeout_at": self.timeout_at})  # type: ignore[no-untyped-call]
+            yield TriggerEvent({**event, "timeout_at": self.timeout_at, "cleared": cleared})  # type: ignore[no-untyped-call]
             return
 
 

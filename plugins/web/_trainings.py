@@ -24,7 +24,7 @@ _MAX_RUNS = 500
 Run = tuple[str, str]
 
 
-class Training(BaseModel):
+class RunTraining(BaseModel):
     """The training of a DAG run. ``state`` is that of its training tasks, or of the run if no job is stored."""
 
     dag_id: str
@@ -94,7 +94,7 @@ def load_versions(
 
 def load_trainings(
     session: Session, dags: Collection[str], span: Span, checks: Sequence[StoredCheck], versions: Sequence[Version]
-) -> list[Training]:
+) -> list[RunTraining]:
     """Return the trainings of some DAGs in a span, oldest first, at most one for each run.
 
     A run has trained if a training job of it is stored, or a check has started its training, or it has evaluated a
@@ -116,13 +116,13 @@ def load_trainings(
         started_at = starts.get(run) or row.start_date
         if run in others and started_at is not None:
             state = "success" if run in ends else str(row.state)
-            trainings[run] = Training(
+            trainings[run] = RunTraining(
                 dag_id=run[0], run_id=run[1], started_at=started_at, ended_at=ends.get(run, row.end_date), state=state
             )
     return sorted(trainings.values(), key=lambda training: training.started_at)
 
 
-def _load_jobs(session: Session, dags: Collection[str], span: Span) -> list[Training]:
+def _load_jobs(session: Session, dags: Collection[str], span: Span) -> list[RunTraining]:
     query = (
         select(
             TaskInstance.dag_id, TaskInstance.run_id, TaskInstance.state, TaskInstance.start_date, TaskInstance.end_date
@@ -138,7 +138,7 @@ def _load_jobs(session: Session, dags: Collection[str], span: Span) -> list[Trai
     for row in session.execute(query):
         runs.setdefault((row.dag_id, row.run_id), []).append(row)
     return [
-        Training(
+        RunTraining(
             dag_id=dag_id,
             run_id=run_id,
             started_at=min(row.start_date for row in rows),

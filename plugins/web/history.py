@@ -12,7 +12,7 @@ from sqlalchemy import func, select
 
 from ._cells import HistoryRow, rows_of
 from ._checks import StoredCheck, Subject, load_checks, newest_checks, select_checks, select_events
-from ._trainings import Span, Training, Version, load_trainings, load_versions
+from ._trainings import RunTraining, Span, Version, load_trainings, load_versions
 from .access import ReadableDags, can_read_results
 from .overview import MAX_AGE
 
@@ -48,7 +48,7 @@ class Check(BaseModel):
     retrain: bool
 
 
-class History(BaseModel):
+class DriftHistory(BaseModel):
     """Checks, oldest first; a row of cells for each feature; and the trainings and versions of the same period.
 
     ``features_left_out`` is the number of further features. ``older`` is whether there are older checks.
@@ -58,7 +58,7 @@ class History(BaseModel):
     rows: list[HistoryRow]
     features_left_out: int
     older: bool
-    trainings: list[Training]
+    trainings: list[RunTraining]
     versions: list[Version]
 
 
@@ -98,11 +98,11 @@ class HistoryQuery(Subject):
 
 
 @router.get("/drift/history", dependencies=[can_read_results])
-def history(session: SessionDep, readable: ReadableDags, query: Annotated[HistoryQuery, Query()]) -> History:
+def history(session: SessionDep, readable: ReadableDags, query: Annotated[HistoryQuery, Query()]) -> DriftHistory:
     """Return ``limit`` checks of a subject, without the newest ``offset``; and the trainings and versions since."""
     keys, newer, older = newest_checks(session, readable, query, query.offset, query.limit)
     if not keys:
-        return History(checks=[], rows=[], features_left_out=0, older=False, trainings=[], versions=[])
+        return DriftHistory(checks=[], rows=[], features_left_out=0, older=False, trainings=[], versions=[])
     checks = load_checks(session, readable, keys)
     span = Span(keys[-1].time, newer)
     dags = {dag_id for check in checks for dag_id in check.run_ids}
@@ -110,7 +110,7 @@ def history(session: SessionDep, readable: ReadableDags, query: Annotated[Histor
     dags |= {version.dag_id for version in versions}
     trainings = load_trainings(session, dags, span, checks, versions)
     rows, left_out = rows_of(checks)
-    return History(
+    return DriftHistory(
         checks=[_to_check(check) for check in checks],
         rows=rows,
         features_left_out=left_out,

@@ -178,7 +178,14 @@ def test_viewer_cannot_change_a_deadline(
 
 
 def test_api_requires_a_login(airflow: AirflowProcess) -> None:
-    for path in ("jobs", "overview", "dags/delays/dagRuns/some/jobs", "pools/default_pool/jobs"):
+    for path in (
+        "jobs",
+        "overview",
+        "drift/subjects",
+        "drift/history?model=churn",
+        "dags/delays/dagRuns/some/jobs",
+        "pools/default_pool/jobs",
+    ):
         assert httpx.get(f"{airflow.url}/paceline/api/{path}", trust_env=False, timeout=60).status_code == 401
 
 

@@ -55,6 +55,78 @@ export interface Overview {
   schedules: TaskResult[];
 }
 
+/** What a history of drift is about: a model; a task whose sensor names no model; or the asset of an event trigger. */
+export interface Subject {
+  model: string | null;
+  registry: string | null;
+  dag_id: string | null;
+  task_id: string | null;
+  asset: string | null;
+}
+
+export interface Watched {
+  subject: Subject;
+  /** Number of checks in the last 90 days. */
+  checks: number;
+  newest_at: string;
+}
+
+export interface DriftCheck {
+  /** The time to which the check refers. In a backfill, it is long before `stored_at`, the end of the check. */
+  at: string;
+  stored_at: string;
+  dag_id: string;
+  run_id: string;
+  task_id: string | null;
+  map_index: number;
+  verdict: string;
+  reason: string;
+  retrain: boolean;
+}
+
+/** A feature in one check, or an error of the model in both windows. */
+export interface Cell {
+  verdict: string;
+  effect: number | null;
+  before: number | null;
+  now: number | null;
+}
+
+export interface HistoryRow {
+  kind: "model error" | "estimated error" | "all features" | "feature";
+  name: string;
+  /** One for each check; `null` if the check has stored no value. */
+  cells: (Cell | null)[];
+}
+
+export interface Training {
+  dag_id: string;
+  run_id: string;
+  started_at: string;
+  ended_at: string | null;
+  state: string;
+}
+
+export interface Version {
+  at: string;
+  dag_id: string;
+  run_id: string;
+  model: string;
+  version: number;
+  outcome: "promoted" | "rejected" | "evaluated";
+  reason: string;
+}
+
+/** Checks, oldest first, and what happened between them. */
+export interface DriftHistory {
+  checks: DriftCheck[];
+  rows: HistoryRow[];
+  features_left_out: number;
+  older: boolean;
+  trainings: Training[];
+  versions: Version[];
+}
+
 export interface XComEntry {
   key: string;
   task_id: string;
@@ -124,6 +196,17 @@ export const getRunJobs = (dagId: string, runId: string) =>
 export const getAllJobs = () => request<AllJobs>("paceline/api/jobs");
 
 export const getOverview = () => request<Overview>("paceline/api/overview");
+
+export const getSubjects = () => request<Watched[]>("paceline/api/drift/subjects");
+
+export const getDriftHistory = (subject: Subject, offset: number, limit: number) =>
+  request<DriftHistory>(`paceline/api/drift/history?${subjectQuery(subject)}&offset=${offset}&limit=${limit}`);
+
+/** Return a subject as the parameters of a URL. */
+export function subjectQuery(subject: Subject): string {
+  const known = Object.entries(subject).filter((entry): entry is [string, string] => entry[1] !== null);
+  return new URLSearchParams(known).toString();
+}
 
 /** Return the stored history of a job; `null` until the task has stored it. */
 export async function getHistory(job: Job): Promise<History | null> {

@@ -29,7 +29,7 @@ from paceline.contract import DRIFT_XCOM, EVALUATION_XCOM, PACE, PROMOTION_XCOM
 from paceline.drift import DriftReport, FeatureDrift, compare
 from paceline.plugins.web._cells import MAX_FEATURES
 from paceline.plugins.web._checks import select_checks, select_events
-from paceline.plugins.web.history import History, HistoryQuery, history, subjects
+from paceline.plugins.web.history import DriftHistory, HistoryQuery, history, subjects
 from paceline.sensors import DriftEventTrigger, DriftSensor
 from paceline.sensors._decision import TriggerState
 
@@ -91,7 +91,7 @@ def store_check(session: Session, run_after: datetime, report: DriftReport | Non
         push(key="report", value=report.to_dict())
 
 
-def ask(session: Session, **query: Any) -> History:
+def ask(session: Session, **query: Any) -> DriftHistory:
     return history(session, {"retrain", "nightly"}, HistoryQuery(**query))
 
 

@@ -4,20 +4,10 @@ import { useQuery } from "@tanstack/react-query";
 import { getXComs } from "../api";
 import { Notice } from "../look/Notice";
 import { Distribution } from "./Distribution";
+import { Verdict } from "./Verdict";
 import type { ConceptDrift, FeatureDrift, QualityProblem, Report } from "./report";
 
 const REFRESH_MS = 10_000;
-const STYLES = {
-  drift: { palette: "red", sign: "▲" },
-  "no drift": { palette: "green", sign: "✓" },
-  skipped: { palette: "gray", sign: "·" },
-  withheld: { palette: "orange", sign: "?" },
-  "not enough data": { palette: "orange", sign: "…" },
-  "no champion": { palette: "blue", sign: "+" },
-  "bad data": { palette: "red", sign: "!" },
-  "nothing compared": { palette: "red", sign: "?" },
-} as const;
-
 /** The reports of a run's drift sensors, with each feature's reference and current distribution, most severe first. */
 export function DriftReports({
   dagId,
@@ -131,7 +121,7 @@ function Concept({ concept }: { concept: ConceptDrift }) {
 }
 
 /** The verdict on a part of the report that is not a single feature. */
-function Part({ title, verdict, reason }: { title: string; verdict: keyof typeof STYLES; reason: string }) {
+function Part({ title, verdict, reason }: { title: string; verdict: string; reason: string }) {
   return (
     <HStack wrap="wrap">
       <Heading as="h3" size="sm">
@@ -142,14 +132,6 @@ function Part({ title, verdict, reason }: { title: string; verdict: keyof typeof
         {reason}
       </Text>
     </HStack>
-  );
-}
-
-function Verdict({ verdict }: { verdict: keyof typeof STYLES }) {
-  return (
-    <Badge colorPalette={STYLES[verdict].palette} size="md">
-      <span aria-hidden>{STYLES[verdict].sign}</span> {verdict}
-    </Badge>
   );
 }
 

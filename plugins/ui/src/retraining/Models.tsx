@@ -2,6 +2,7 @@ import { Badge, Box, Card, Heading, HStack, SimpleGrid, Stack, Text } from "@cha
 import { Link } from "react-router-dom";
 
 import type { Overview } from "../api";
+import { historyPath, subjectOf } from "../history/subjects";
 import { Notice } from "../look/Notice";
 import { formatTime } from "../format";
 import { barsOf, modelsOf, type Model } from "./modelsOf";
@@ -55,6 +56,9 @@ function ModelCard({ model }: { model: Model }) {
             Last drift check, {formatTime(new Date(drift.at))}:{" "}
             <Link to={runPath(drift)} style={{ textDecoration: "underline" }}>
               {String(drift.value.reason ?? drift.value.verdict)}
+            </Link>{" "}
+            <Link to={historyPath(subjectOf(drift))} style={{ textDecoration: "underline" }}>
+              Drift history
             </Link>
           </Text>
         ) : null}

@@ -8,6 +8,7 @@ const query = vi.hoisted(() => ({ current: {} }));
 
 vi.mock("@tanstack/react-query", () => ({ useQuery: () => query.current }));
 vi.mock("react-router-dom", () => ({ useNavigate: () => null, useParams: () => ({}) }));
+vi.mock("../history/HistoryPage", () => ({ HistoryPage: () => "history" }));
 vi.mock("../look/Notice", () => ({ Notice: ({ children }: { children: ReactNode }) => children }));
 vi.mock("./Fleet", () => ({ Fleet: () => "fleet" }));
 vi.mock("./Models", () => ({ Models: () => "models" }));

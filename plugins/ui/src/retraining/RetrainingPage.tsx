@@ -3,6 +3,7 @@ import { useQuery } from "@tanstack/react-query";
 import { useNavigate, useParams } from "react-router-dom";
 
 import { getAllJobs, getOverview } from "../api";
+import { HistoryPage } from "../history/HistoryPage";
 import { Notice } from "../look/Notice";
 import { Fleet } from "./Fleet";
 import { Models } from "./Models";
@@ -12,7 +13,7 @@ import { Running } from "./Running";
 const JOBS_REFRESH_MS = 2000;
 const OVERVIEW_REFRESH_MS = 30_000;
 
-/** The running jobs, most urgent first, above the tabs for recent runs, models and fleets. */
+/** The running jobs, most urgent first, above the tabs for recent runs, models, drift and fleets. */
 export function RetrainingPage() {
   const { tab = "recent", name } = useParams();
   const navigate = useNavigate();
@@ -21,7 +22,7 @@ export function RetrainingPage() {
     queryKey: ["overview"],
     queryFn: getOverview,
     refetchInterval: OVERVIEW_REFRESH_MS,
-    enabled: tab !== "recent", // the query covers 90 days; run it only for the tabs that need it
+    enabled: ["models", "fleet"].includes(tab), // the query covers 90 days; run it only for the tabs that need it
   });
   const error = all.error ?? overview.error;
   return (
@@ -42,11 +43,15 @@ export function RetrainingPage() {
         <Tabs.List flexWrap="wrap">
           <Tabs.Trigger value="recent">Recent runs</Tabs.Trigger>
           <Tabs.Trigger value="models">Models</Tabs.Trigger>
+          <Tabs.Trigger value="drift">Drift</Tabs.Trigger>
           <Tabs.Trigger value="fleet">Fleet</Tabs.Trigger>
         </Tabs.List>
         <Tabs.Content value="recent">{all.data ? <Recent jobs={all.data.recent} /> : null}</Tabs.Content>
         <Tabs.Content value="models">
           {overview.data ? <Models overview={overview.data} only={name} /> : null}
+        </Tabs.Content>
+        <Tabs.Content value="drift">
+          <HistoryPage />
         </Tabs.Content>
         <Tabs.Content value="fleet">
           {overview.data && all.data ? <Fleet overview={overview.data} running={all.data.running} /> : null}

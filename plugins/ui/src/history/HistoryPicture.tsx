@@ -1,0 +1,207 @@
+import { Box, HStack, Text } from "@chakra-ui/react";
+import { Link } from "react-router-dom";
+
+import type { Cell, DriftHistory, HistoryRow } from "../api";
+import { styleOf } from "../drift/Verdict";
+import { formatTime } from "../format";
+import { timeZone } from "../look/zone";
+import { runPath } from "../retraining/RunLink";
+import { cellText, isAlarm, marksOf, strengthOf, summaryOf, type VersionMark } from "./layout";
+
+const HEIGHT = 20; // of a row
+const WIDTH = 1000; // of the columns, if all fit
+const LABEL_WIDTH = 60; // of a date
+const color = (name: string) => `var(--chakra-colors-${name})`;
+const OUTCOMES = {
+  promoted: { sign: "★", fill: color("green-fg") },
+  rejected: { sign: "✕", fill: color("fg-muted") },
+  evaluated: { sign: "○", fill: color("fg-muted") },
+};
+
+/** A heat map: a row for each feature, a column for each check; below it trainings and versions on the same axis. */
+export function HistoryPicture({ history, name }: { history: DriftHistory; name: string }) {
+  const { checks, rows } = history;
+  const marks = marksOf(history);
+  const column = Math.min(Math.max(WIDTH / (checks.length + 1), 16), 48);
+  const x = (place: number) => (place + 0.5) * column;
+  const lanes = ["Check", ...rows.map((row) => row.name), "Training", "Version"];
+  const top = (lane: number) => lane * HEIGHT;
+  const [trainingLane, versionLane] = [lanes.length - 2, lanes.length - 1];
+  const height = top(lanes.length) + HEIGHT;
+  const every = Math.ceil(LABEL_WIDTH / column);
+  return (
+    <Box>
+      <HStack align="start" gap={2}>
+        <Box w="9rem" flexShrink={0} fontSize="xs" aria-hidden>
+          {lanes.map((label, lane) => (
+            <Text key={lane} truncate textAlign="end" title={label} lineHeight={`${HEIGHT}px`}>
+              {label}
+            </Text>
+          ))}
+        </Box>
+        <Box overflowX="auto" tabIndex={0} role="group" aria-label="Picture of the history">
+          <svg
+            width={(checks.length + 1.5) * column}
+            height={height}
+            role="group"
+            aria-label={`Drift of ${name}: ${summaryOf(history)}. The table below has the same information.`}
+            style={{ display: "block", fontSize: "11px" }}
+          >
+            {marks.versions
+              .filter(({ version }) => version.outcome === "promoted")
+              .map(({ version, at }) => (
+                <line
+                  key={`${version.model} ${version.version}`}
+                  x1={x(at)}
+                  x2={x(at)}
+                  y1={0}
+                  y2={top(versionLane)}
+                  stroke={color("green-solid")}
+                  strokeDasharray="3 3"
+                />
+              ))}
+            {checks.map((check, index) => (
+              <Link key={index} to={runPath(check)} tabIndex={-1}>
+                <title>{`${formatTime(new Date(check.at))}: ${check.reason || check.verdict}`}</title>
+                <rect x={x(index) - column / 2} width={column} height={top(trainingLane)} fill="transparent" />
+                <text
+                  x={x(index)}
+                  y={HEIGHT * 0.7}
+                  textAnchor="middle"
+                  fontWeight="bold"
+                  fill={color(isAlarm(check) ? "red-fg" : "fg-muted")}
+                >
+                  {styleOf(check.verdict).sign}
+                </text>
+                {rows.map((row, number) => (
+                  <CellMark
+                    key={number}
+                    row={row}
+                    cell={row.cells[index] ?? null}
+                    time={formatTime(new Date(check.at))}
+                    x={x(index) - column / 2}
+                    y={top(number + 1)}
+                    width={column}
+                  />
+                ))}
+              </Link>
+            ))}
+            {marks.trainings.map(({ training, from, to }) => (
+              <Link key={`${training.dag_id} ${training.run_id}`} to={runPath(training)} tabIndex={-1}>
+                <title>{`Training of ${training.run_id}: ${training.state}, started ${formatTime(new Date(training.started_at))}`}</title>
+                <rect
+                  x={x(from)}
+                  y={top(trainingLane) + 5}
+                  width={Math.max(x(to) - x(from), 5)}
+                  height={HEIGHT - 10}
+                  rx={2}
+                  fill={training.state === "failed" ? "none" : color("blue-solid")}
+                  stroke={color(training.state === "failed" ? "red-fg" : "blue-solid")}
+                />
+              </Link>
+            ))}
+            {marks.versions.map((mark, index) => (
+              <VersionSign
+                key={`${mark.version.model} ${mark.version.version}`}
+                mark={mark}
+                x={x(mark.at)}
+                y={top(versionLane) + HEIGHT * 0.7}
+                hasRoom={x((marks.versions[index + 1]?.at ?? Infinity) - mark.at) - column / 2 > 28}
+              />
+            ))}
+            {checks.map((check, index) =>
+              index % every === 0 ? (
+                <text key={index} x={x(index) - column / 2} y={height - 6} fill={color("fg-muted")}>
+                  {dateText(checks[0]?.at ?? "", checks.at(-1)?.at ?? "", check.at)}
+                </text>
+              ) : null,
+            )}
+          </svg>
+        </Box>
+      </HStack>
+      <Legend />
+    </Box>
+  );
+}
+
+const opacityOf = (strength: number) => 0.08 + 0.8 * Math.sqrt(strength);
+
+/** One cell, coloured by its effect. A triangle marks drift, a dot a skipped feature. */
+function CellMark(props: { row: HistoryRow; cell: Cell | null; time: string; x: number; y: number; width: number }) {
+  const { row, cell, time, x, y, width } = props;
+  const drifted = cell?.verdict === "drift";
+  const middle = x + width / 2;
+  return (
+    <g>
+      <title>{`${time}, ${cellText(row, cell)}`}</title>
+      <rect
+        x={x + 1}
+        y={y + 1}
+        width={width - 2}
+        height={HEIGHT - 2}
+        fill={cell ? color(drifted ? "orange-solid" : "blue-solid") : "transparent"}
+        fillOpacity={cell ? opacityOf(strengthOf(cell)) : 0}
+        stroke={drifted ? color("fg") : color("border")}
+        strokeWidth={drifted ? 1.5 : 0.5}
+      />
+      {drifted ? <path d={`M${middle - 4},${y + 13}h8l-4,-7z`} fill={color("fg")} /> : null}
+      {cell?.verdict === "skipped" ? <circle cx={middle} cy={y + HEIGHT / 2} r={1.5} fill={color("fg-muted")} /> : null}
+    </g>
+  );
+}
+
+/** The sign of a version's outcome, with its number if there is room. */
+function VersionSign({ mark, x, y, hasRoom }: { mark: VersionMark; x: number; y: number; hasRoom: boolean }) {
+  const { version } = mark;
+  const { sign, fill } = OUTCOMES[version.outcome];
+  return (
+    <Link to={runPath(version)} tabIndex={-1}>
+      <text x={x} y={y} textAnchor="middle" fill={fill}>
+        <title>{`${version.model} version ${version.version}: ${version.outcome}. ${version.reason}`}</title>
+        {hasRoom ? `${sign}${version.version}` : sign}
+      </text>
+    </Link>
+  );
+}
+
+/** A date of the axis; for a span of less than three days, a time. */
+function dateText(first: string, last: string, at: string): string {
+  const isShort = Date.parse(last) - Date.parse(first) < 3 * 86_400_000;
+  const options: Intl.DateTimeFormatOptions = isShort
+    ? { hour: "2-digit", minute: "2-digit", hourCycle: "h23" }
+    : { month: "short", day: "numeric" };
+  return new Date(at).toLocaleString(undefined, { ...options, timeZone: timeZone() });
+}
+
+function Legend() {
+  const signs = [
+    ["▲", "drift"],
+    ["!", "bad data"],
+    ["?", "nothing compared"],
+    ["…", "not enough data"],
+    ["+", "no champion"],
+    ["✓", "no drift"],
+    ["·", "skipped"],
+    ["★", "promoted"],
+    ["✕", "rejected"],
+    ["○", "evaluated"],
+  ];
+  return (
+    <HStack wrap="wrap" gap={3} fontSize="xs" color="fg.muted" mt={2} aria-hidden>
+      {["blue-solid", "orange-solid"].map((name) => (
+        <HStack key={name} gap={1}>
+          {name === "blue-solid" ? "effect 0" : "drifted 0"}
+          {[0, 0.1, 0.3, 0.6, 1].map((effect) => (
+            <Box key={effect} w={3} h={3} style={{ background: color(name), opacity: opacityOf(effect) }} />
+          ))}
+          1
+        </HStack>
+      ))}
+      {signs.map(([sign, text]) => (
+        <Text key={text}>
+          {sign} {text}
+        </Text>
+      ))}
+    </HStack>
+  );
+}

@@ -28,6 +28,7 @@ from datetime import timedelta
 
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, Asset, AssetWatcher
+from paceline.operators import LogNotifier
 from paceline.sensors import DriftEventTrigger, DriftSensor
 
 def windows(table):
@@ -53,6 +54,7 @@ with DAG("drift_sensors", schedule=None, default_args=retries):
         DriftSensor(
             task_id=name, prediction="predicted", actual="late", outlets=[Asset(name)],
             report_dir="REPORTS", report_url="https://reports.example", **windows(table), **more,
+            model="flights", on_drift_alert=LogNotifier("alert about {{ paceline.model }}: {{ paceline.message }}"),
         ) >> EmptyOperator(task_id=f"after_{name}")
 
 trigger = DriftEventTrigger(poll_interval_s=1, report_dir="REPORTS", **windows("watched"))
@@ -180,6 +182,7 @@ def test_waiting_sensor_succeeds_when_a_window_drifts(airflow: AirflowProcess, r
 
     [event] = asset_events(airflow, task)
     assert event["extra"]["drifted_features"] == ["wind_speed"]
+    assert airflow.task_log("drift_sensors", run_id, task).count("alert about flights: Drift in 1 of 3 features") == 1
 
 
 def test_deferred_sensor_with_soft_fail_skips_on_timeout(airflow: AirflowProcess, run_id: str) -> None:

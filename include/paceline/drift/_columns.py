@@ -185,7 +185,8 @@ def without_infinite(series: pd.Series[Any]) -> tuple[pd.Series[Any], int]:
     """
     if series.dtype.kind in "biu":
         return series, 0
-    infinite = series.where(series.notna(), 0).abs() > _MAX_NUMBER
+    values = series.where(series.notna(), 0)
+    infinite = (values if series.dtype.kind == "O" else values.astype(float)).abs() > _MAX_NUMBER
     return series.mask(infinite) if infinite.any() else series, int(infinite.sum())
 
 
@@ -221,6 +222,10 @@ def count_labels(series: pd.Series[Any]) -> dict[str, int]:
     >>> count_labels(pd.Series([1, 1.0, "1", True, None]))
     {'1': 3, 'True': 1}
     """
+    import pandas as pd
+
+    if pd.api.types.infer_dtype(series) == "string":
+        return {str(label): int(number) for label, number in series.value_counts(sort=False).items()}
     counts: dict[str, int] = {}
     # pandas' value_counts would not distinguish 1 from True.
     for value in series.dropna().tolist():

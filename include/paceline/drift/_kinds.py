@@ -54,6 +54,8 @@ def column_kind(series: pd.Series[Any], window: str) -> str | None:
     if types.is_numeric_dtype(series.dtype):
         return "numeric"
     values = series.dropna()
+    if types.infer_dtype(values) == "string":
+        values = values.drop_duplicates()  # of text, which is much faster
     kinds = values.map(value_kind)
     odd = values[kinds == "other"]
     if len(odd):

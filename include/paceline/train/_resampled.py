@@ -143,9 +143,8 @@ class _Units:
             return drawn
         sizes = self._sizes[drawn]
         first = np.cumsum(sizes) - sizes
-        found: NDArray[np.int64] = self._by_group[
-            np.repeat(self._starts[drawn] - first, sizes) + np.arange(sizes.sum())
-        ]
+        places = np.repeat(self._starts[drawn] - first, sizes) + np.arange(sizes.sum())
+        found: NDArray[np.int64] = self._by_group[places]
         return found
 
 

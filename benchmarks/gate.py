@@ -1,6 +1,6 @@
 """Measures how often the promotion gate, ``PromoteOperator(confidence=0.95)``, promotes a challenger that is no better.
 
-``python -m benchmarks.gate`` (about 15 minutes on one core) simulates evaluations on different hold-out data and prints
+``python -m benchmarks.gate`` (about 20 minutes on one core) simulates evaluations on different hold-out data and prints
 the share of promotions. The challenger and the champion differ by chance only, except where the table says otherwise.
 The simulated script and the two tasks use the functions of the real ones: ``resampled``, the summary of
 ``EvaluateOperator`` and the decision of ``PromoteOperator``.

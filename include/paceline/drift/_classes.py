@@ -1,4 +1,4 @@
-"""Reads predictions and labels as numbers or classes, and rejects those that cannot be equal to each other.
+"""Reads predictions and labels of any type as numbers or as classes.
 
 Called by ``paceline.drift.prediction_errors`` and ``paceline.drift._model_error``.
 """
@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import numbers
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Literal
 
-from paceline.drift._columns import shorten, to_label
+from paceline.drift._columns import to_label
 from paceline.drift.malformed import MISSING_MARKERS
 from paceline.errors import InvalidInputError
 
@@ -26,9 +26,8 @@ _NUMBER = re.compile(r"[+-]?(?:(?:0|[1-9]\d*)(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?", r
 _TRUTH = {"true": 1.0, "false": 0.0}
 # The greatest number of different labels that are read as ids of classes if they are whole numbers.
 MAX_CLASS_IDS = 20
-# The share of rows below which predictions and labels do not match.
-_SMALLEST_SHARE = 0.01
-_EXAMPLES = 3
+# The largest share of predictions of ids that no label has.
+_LARGEST_SHARE = 0.01
 
 
 @dataclass(frozen=True)
@@ -55,10 +54,10 @@ def to_class(value: object) -> str:
     """
     if isinstance(value, str):
         text = value.strip()
-        if _parse(text) is None:
+        if parse_number(text) is None:
             return value
         value = float(text) if "e" in text.lower() else Decimal(text)
-    if isinstance(value, numbers.Integral) or _is_truth(value):
+    if isinstance(value, numbers.Integral) or is_truth(value):
         return str(int(value))  # type: ignore[call-overload]
     return to_label(float(value) if isinstance(value, numbers.Real) else value)  # numpy's float32 is not a float
 
@@ -105,7 +104,7 @@ def are_class_ids(predicted: NDArray[np.float64], truth: NDArray[np.float64]) ->
         0 < len(known) <= MAX_CLASS_IDS
         and bool((known == np.round(known)).all())
         and bool((predicted == np.round(predicted)).all())
-        and float(np.isin(predicted, known).mean()) >= 1 - _SMALLEST_SHARE
+        and float(np.isin(predicted, known).mean()) >= 1 - _LARGEST_SHARE
     )
 
 
@@ -139,83 +138,6 @@ def choose_for_numbers(
     return "absolute", ""
 
 
-def check_match(
-    classes: Classes, prediction: str, actual: str, minimum_rows: int, *, possible: Iterable[str] = ()
-) -> None:
-    """Raise InvalidInputError if predictions and labels have (nearly) no value in common.
-
-    A model may never predict some of the labels. In each window, however, labels that are never predicted and that the
-    other window does not have, or predictions that are never a label, are written in another way.
-
-    Parameters
-    ----------
-    classes:
-        All rows with a prediction and a label.
-    prediction, actual:
-        Names of the columns, for the message.
-    minimum_rows:
-        Number of rows below which all predictions of a good model may be wrong by chance.
-    possible:
-        Classes that the model can predict, besides those that it predicts.
-    """
-    import numpy as np
-
-    positions = {name: number for number, name in enumerate(classes.names)}
-    can_predict = np.array([positions[name] for name in possible if name in positions], dtype=np.int64)
-    given, truth = classes.predicted, classes.truth
-    predicted = np.concatenate([given, can_predict])
-    all_rows, before, after = slice(None), slice(None, classes.start), slice(classes.start, None)
-
-    never_true, never_given = ([classes.names[code] for code in codes] for codes in _differences(predicted, truth))
-    blanks = {name.strip() for name in never_true} & {name.strip() for name in never_given}
-    if blanks:
-        shown = [[name for name in names if name.strip() in blanks] for names in (never_true, never_given)]
-        raise _mismatch(shown, "the windows", prediction, actual)
-    if len(truth) < minimum_rows:
-        return
-    if max(_share(given, truth), _share(truth, predicted)) < _SMALLEST_SHARE:
-        window = "both windows" if 0 < classes.start < len(truth) else "the window"
-        raise _mismatch(_examples(classes, all_rows), window, prediction, actual)
-    for window, rows, other in (("reference", before, after), ("current", after, before)):
-        if len(truth[rows]) < minimum_rows or not len(truth[other]):
-            continue
-        known_labels = _share(truth[rows], np.concatenate([predicted, truth[other]]))
-        if min(known_labels, _share(given[rows], np.concatenate([truth, given[other]]))) < _SMALLEST_SHARE:
-            raise _mismatch(_examples(classes, rows), f"the {window} window", prediction, actual)
-
-
-def _differences(first: NDArray[np.int64], second: NDArray[np.int64]) -> tuple[list[int], list[int]]:
-    import numpy as np
-
-    return np.setdiff1d(first, second).tolist(), np.setdiff1d(second, first).tolist()
-
-
-def _share(values: NDArray[np.int64], known: NDArray[np.int64]) -> float:
-    import numpy as np
-
-    return float(np.isin(values, known).mean())
-
-
-def _examples(classes: Classes, rows: slice) -> list[list[str]]:
-    """Return the most frequent predictions and labels, most frequent first."""
-    import numpy as np
-
-    counts = [np.bincount(codes[rows], minlength=1) for codes in (classes.predicted, classes.truth)]
-    return [[classes.names[code] for code in np.argsort(-one, kind="stable") if one[code]] for one in counts]
-
-
-def _mismatch(values: list[list[str]], window: str, prediction: str, actual: str) -> InvalidInputError:
-    shown = [", ".join(repr(shorten(name)) for name in names[:_EXAMPLES]) for names in values]
-    folded = [{name.strip().casefold() for name in names} for names in values]
-    hint = " (equal except for case or blanks)" if folded[0] & folded[1] else ""
-    return InvalidInputError(
-        prediction,
-        values[0][0],
-        f"values that {actual!r} has too, or probabilities of labels that are 0 and 1: in {window}, {prediction!r} has "
-        f"{shown[0]} and {actual!r} has {shown[1]}, which never match{hint}",
-    )
-
-
 def _find_kinds(series: pd.Series[Any]) -> set[str]:
     """Return the kinds of a column's values: "number", text of a "whole" number, "decimal" or "truth", or "text"."""
     from pandas.api import types
@@ -233,30 +155,39 @@ def _find_kinds(series: pd.Series[Any]) -> set[str]:
 
 def _kind(value: object) -> str:
     if not isinstance(value, str):
-        return "number" if isinstance(value, numbers.Real | Decimal) or _is_truth(value) else "text"
+        return "number" if isinstance(value, numbers.Real | Decimal) or is_truth(value) else "text"
     text = value.strip()
-    if not text or text in MISSING_MARKERS:
+    if _is_missing(text):
         return ""
     if text.lower() in _TRUTH:
         return "truth"
-    number = _parse(text)
+    number = parse_number(text)
     return "text" if number is None else "whole" if number.is_integer() else "decimal"
 
 
-def _is_truth(value: object) -> bool:
-    return type(value).__name__ in ("bool", "bool_")  # numpy's true/false is not a number
+def is_truth(value: object) -> bool:
+    """Return whether a value is true or false; numpy's true/false is not a number."""
+    return type(value).__name__ in ("bool", "bool_")
 
 
-def _parse(text: str) -> float | None:
+def parse_number(text: str) -> float | None:
+    """Return the number that a text without blanks is, or None."""
     return float(text) if _NUMBER.fullmatch(text) else None
 
 
 def _to_numbers(series: pd.Series[Any]) -> pd.Series[Any]:
+    """Return a column without "text" (see ``_find_kinds``) as numbers."""
+
     def to_number(value: object) -> object:
         if not isinstance(value, str):
             return value
-        text = value.strip().lower()
-        return _TRUTH.get(text, _parse(text))
+        text = value.strip()
+        return None if _is_missing(text) else _TRUTH[text.lower()] if text.lower() in _TRUTH else float(text)
 
-    converted: pd.Series[Any] = series.astype(object).map(to_number).infer_objects()
+    values = series.dropna().unique().tolist()
+    converted: pd.Series[Any] = series.astype(object).map({value: to_number(value) for value in values}).infer_objects()
     return converted
+
+
+def _is_missing(text: str) -> bool:
+    return not text or text in MISSING_MARKERS

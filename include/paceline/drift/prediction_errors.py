@@ -9,9 +9,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from paceline.drift._classes import Classes, check_match, choose_for_numbers, encode_classes
+from paceline.drift._classes import Classes, choose_for_numbers, encode_classes, is_truth
 from paceline.drift._columns import to_numbers
 from paceline.drift._confusion import Confusion, count_confusion
+from paceline.drift._matching import check_match
 from paceline.drift._ranking import compute_auc, rank_errors
 from paceline.errors import InvalidInputError
 
@@ -215,7 +216,7 @@ def are_numbers(series: pd.Series[Any]) -> bool:
     from pandas.api import types
 
     if types.is_object_dtype(series.dtype):
-        return all(isinstance(value, numbers.Real | Decimal) for value in series.infer_objects().tolist())
+        return all(isinstance(value, numbers.Real | Decimal) or is_truth(value) for value in series.infer_objects())
     return types.is_numeric_dtype(series.dtype) or types.is_bool_dtype(series.dtype)
 
 

@@ -116,7 +116,8 @@ class ConceptDrift:
 
     ``auc_reference`` and ``auc_current`` are each window's area under the ROC curve. They are None unless the labels
     are 0 and 1, the predictions are probabilities or scores, and the window has labels of both classes.
-    ``confusion_reference`` and ``confusion_current`` are None unless the predictions are classes or probabilities.
+    ``confusion_reference`` and ``confusion_current`` are None for numbers and for the
+    ranking error.
     """
 
     detector: str

@@ -168,7 +168,7 @@ def compute_errors(
         return compare_classes(classes, rows, prediction, actual, minimum_samples, note)
     values, no_skill, ceiling = compute_row_errors(error, predicted, truth, start, threshold, binary=binary)
     confusions: tuple[Confusion | None, Confusion | None] = (None, None)
-    if error != "absolute" and ((predicted >= 0) & (predicted <= 1)).all():
+    if error not in ("absolute", "auc"):  # scores have no threshold
         decided = (predicted >= threshold).astype(np.int64)
         confusions = count_confusion(Classes(["0", "1"], decided, truth.astype(np.int64), start))
     return PredictionErrors(

@@ -23,13 +23,14 @@ from benchmarks.drift.embeddings import embedding_rates, print_embeddings
 from benchmarks.drift.frames import ten_features
 from benchmarks.drift.growing import growing_rates, print_growing
 from benchmarks.drift.rates import detection_rate, detector_rates, false_alarm_rate
+from benchmarks.drift.support import measure_coverage, print_coverage
 from benchmarks.drift.text import print_texts, text_rates
 from benchmarks.drift.weather import print_weather, weather_drift
 from benchmarks.options import between, writable
 
 ALONE = ("rates", "concept")
 LONG = ("embeddings", "text", "dependent")
-WITH_PEERS = ("growing", "tools", "multivariate", "detectors", "performance", "cost")
+WITH_PEERS = ("growing", "tools", "multivariate", "detectors", "performance", "support", "cost")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -97,12 +98,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"Alarms in {options.windows} windows of {performance.ROWS} rows by their estimated error")
         result["estimate_alarms"] = performance.alarm_rates(options.windows)
         performance.print_alarms(result["estimate_alarms"])
+    if "support" in sections:
+        environments.install("nannyml")
+        print("Windows whose realised error is within two standard errors of the estimate, by tool")
+        result["support"] = measure_coverage(options.windows, options.data)
+        print_coverage(result["support"])
     if "cost" in sections:
         print(
             "One check of a Parquet file with 20 columns: CPU seconds (range), seconds of wall-clock time, peak memory"
         )
         result["cost"] = cost.measure_checks(options.rows)
-    if options.data is not None:
+    if options.data is not None and sections != ["support"]:
         result["weather"] = weather_drift(options.data, options.windows)
         print_weather(options.data.name, result["weather"])
     result["seconds"] = round(time.monotonic() - started, 1)

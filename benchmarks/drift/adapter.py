@@ -146,6 +146,18 @@ def count_alarms(folder: Path, tool: str, kind: str) -> dict[str, float]:
     return {name: count / len(windows[name]) for name, count in alarms.items()}
 
 
+def estimate_intervals(folder: Path, tool: str, kind: str) -> list[tuple[float, float, float, bool]]:
+    """Return for each window its realised error and the estimate of ``Interval``."""
+    import pandas as pd
+
+    from benchmarks.drift.estimators import INTERVALS, realise
+
+    reference, current = (pd.read_parquet(folder / f"{name}.parquet") for name in ("reference", "current"))
+    windows = [_features(frame) for _, frame in current.groupby("window")]
+    estimate = INTERVALS[tool](kind, reference, len(windows[0]))
+    return [(realise(kind, reference, window, tool), *map(float, estimate(window))) for window in windows]
+
+
 def _peak_mib() -> float:
     """Return the peak resident memory of this process.
 
@@ -212,6 +224,8 @@ def main() -> None:
     elif mode in ("estimates", "alarms"):
         measure = estimate_windows if mode == "estimates" else count_alarms
         result = measure(Path(arguments[0]), *arguments[1:])
+    elif mode == "intervals":
+        result = estimate_intervals(Path(arguments[0]), *arguments[1:])
     else:
         small, reference, current = map(Path, arguments[:3])
         result = check_files(small, reference, current, arguments[3], int(arguments[4]), int(arguments[5]))

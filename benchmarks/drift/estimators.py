@@ -14,6 +14,9 @@ import pandas as pd
 
 # Returns the estimated error of a window, and whether the estimate is an alarm. It does not use the column ``actual``.
 Estimate = Callable[[pd.DataFrame], tuple[float, bool]]
+# Returns the estimated error of a window, half the width of its interval (two standard errors), and whether the tool
+# calls the estimate unreliable.
+Interval = Callable[[pd.DataFrame], tuple[float, float, bool]]
 # Probabilities of at least this are class 1.
 THRESHOLD = 0.5
 # Data sets in NannyML's package: the kinds of error, the loader, the columns of the prediction and the label, and other
@@ -29,6 +32,7 @@ DATA_SETS = {
     "employment": (("wrong", "auc"), "load_us_census_ma_employment_data", "predicted_probability", "employed"),
     "car prices": (("absolute",), "load_synthetic_car_price_dataset", "y_pred", "y_true"),
 }
+_NO_INPUTS = ("prediction", "actual", "time")
 _NO_FEATURES = ["id", "timestamp", "year", "y_pred", "prediction"]
 
 
@@ -65,12 +69,65 @@ def prepare_paceline(kind: str, reference: pd.DataFrame, rows: int) -> Estimate:
     return estimate
 
 
+def paceline_intervals(kind: str, reference: pd.DataFrame, rows: int) -> Interval:
+    """Estimate with Paceline's defaults and, if there is one, the column ``time``."""
+    from paceline.drift import DriftSettings, compare
+
+    settings = DriftSettings(error=kind, threshold=THRESHOLD)  # type: ignore[arg-type,unused-ignore]
+    columns = [name for name in reference if name not in _NO_INPUTS]
+
+    def estimate(current: pd.DataFrame) -> tuple[float, float, bool]:
+        report = compare(
+            reference,
+            current.drop(columns="actual"),
+            columns=columns,
+            prediction="prediction",
+            actual="actual",
+            time="time" if "time" in reference else None,
+            settings=settings,
+        )
+        found = report.estimate
+        assert found is not None
+        assert found.error is not None
+        assert found.standard_error is not None
+        return found.error, 2 * found.standard_error, bool(found.warning)
+
+    return estimate
+
+
+def nannyml_intervals(kind: str, reference: pd.DataFrame, rows: int) -> Interval:
+    """Estimate with NannyML's defaults and two sampling errors. NannyML never calls an estimate unreliable."""
+    result_of, metric = _nannyml_results(kind, reference, rows)
+
+    def estimate(current: pd.DataFrame) -> tuple[float, float, bool]:
+        result = result_of(current)
+        value = result["value"] if metric == "mae" else 1 - result["value"]
+        return value, 2 * result["sampling_error"], False
+
+    return estimate
+
+
 def prepare_nannyml(kind: str, reference: pd.DataFrame, rows: int) -> Estimate:
     """Estimate with NannyML's defaults.
 
     An alarm is an estimate that is worse than the mean of the reference's chunks of ``rows`` rows by three standard
     deviations.
     """
+    result_of, metric = _nannyml_results(kind, reference, rows)
+
+    def estimate(current: pd.DataFrame) -> tuple[float, bool]:
+        result = result_of(current)
+        if metric == "mae":
+            return result["value"], result["value"] > result["upper_threshold"]
+        return 1 - result["value"], result["value"] < result["lower_threshold"]
+
+    return estimate
+
+
+def _nannyml_results(
+    kind: str, reference: pd.DataFrame, rows: int
+) -> tuple[Callable[[pd.DataFrame], dict[str, Any]], str]:
+    """Return a function that returns NannyML's result for a window, and the name of the metric."""
     import nannyml as nml
 
     metric = {"wrong": "accuracy", "auc": "roc_auc", "absolute": "mae"}[kind]
@@ -80,7 +137,7 @@ def prepare_nannyml(kind: str, reference: pd.DataFrame, rows: int) -> Estimate:
 
     common: dict[str, Any] = {"y_true": "actual", "metrics": [metric], "chunk_size": rows}
     if kind == "absolute":
-        features = [str(name) for name in reference if name not in ("prediction", "actual")]
+        features = [str(name) for name in reference if name not in _NO_INPUTS]
         estimator: Any = nml.DLE(feature_column_names=features, y_pred="prediction", **common)
     else:
         estimator = nml.CBPE(
@@ -88,19 +145,23 @@ def prepare_nannyml(kind: str, reference: pd.DataFrame, rows: int) -> Estimate:
         )
     estimator.fit(convert(reference))
 
-    def estimate(current: pd.DataFrame) -> tuple[float, bool]:
+    def result_of(current: pd.DataFrame) -> dict[str, Any]:
         unlabelled = convert(current.drop(columns="actual"))
         [result] = estimator.estimate(unlabelled).filter(period="analysis").to_df()[metric].to_dict("records")
-        if kind == "absolute":
-            return result["value"], result["value"] > result["upper_threshold"]
-        return 1 - result["value"], result["value"] < result["lower_threshold"]
+        return dict(result)
 
-    return estimate
+    return result_of, metric
 
 
 ESTIMATORS: dict[str, tuple[str, Callable[[str, pd.DataFrame, int], Estimate]]] = {
     "paceline": ("Paceline", prepare_paceline),
     "nannyml": ("NannyML", prepare_nannyml),
+}
+
+
+INTERVALS: dict[str, Callable[[str, pd.DataFrame, int], Interval]] = {
+    "paceline": paceline_intervals,
+    "nannyml": nannyml_intervals,
 }
 
 

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+# Number of rows before a change that suffice to test it, or ten times the rows after it.
+MOST_BEFORE = 1000
+
 
 @dataclass(frozen=True)
 class LocatedChange:
@@ -60,7 +63,7 @@ def locate_changes(
         kept: list[tuple[int, int]] = []
         ends = [position for position, _ in found[1:]] + [len(part)]
         for (position, detected), end in zip(found, ends, strict=False):
-            begin = kept[-1][0] if kept else 0
+            begin = max(kept[-1][0] if kept else 0, position - max(MOST_BEFORE, 10 * (end - position)))
             p_value = compare_means(stream.take(part[begin:position]), stream.take(part[position:end]))[1]
             shorter = min(position - begin, end - position, rows)
             if 2 * min(p_value, 1 - p_value) * trials / shorter <= significance:

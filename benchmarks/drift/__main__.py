@@ -1,7 +1,8 @@
 """Measures the drift tests: ``python -m benchmarks.drift [--peers] [--only SECTION] [--windows 100] [--json FILE]``.
 
 The default takes a few minutes and measures Paceline alone. ``--only embeddings`` takes 20 seconds for each window,
-``--only text`` 5 seconds and ``--only dependent`` 10.
+``--only text`` 5 seconds, ``--only dependent-rows`` 10. ``--only dependent-errors`` measures errors of a model that
+depend on each other, ``--real`` the alarms of several tools in real data.
 ``--peers`` compares Paceline with Evidently, NannyML,
 alibi-detect and river, which it installs into ``build/drift`` (5 GB).
 """
@@ -17,8 +18,8 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from benchmarks.drift import compared, cost, environments, joint, performance
-from benchmarks.drift.dependent import dependent_rates
+from benchmarks.drift import compared, cost, dependent_errors, environments, joint, performance, real, real_data
+from benchmarks.drift.dependent_rows import dependent_rates
 from benchmarks.drift.embeddings import embedding_rates, print_embeddings
 from benchmarks.drift.frames import ten_features
 from benchmarks.drift.growing import growing_rates, print_growing
@@ -29,7 +30,7 @@ from benchmarks.drift.weather import print_weather, weather_drift
 from benchmarks.options import between, writable
 
 ALONE = ("rates", "concept")
-LONG = ("embeddings", "text", "dependent")
+LONG = ("embeddings", "text", "dependent-rows", "dependent-errors", "real")
 WITH_PEERS = ("growing", "tools", "multivariate", "detectors", "performance", "support", "cost")
 
 
@@ -40,6 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=writable, help="also write the figures as JSON")
     parser.add_argument("--windows", type=between(1, 10_000), default=100, help="windows for each figure (100)")
     parser.add_argument("--peers", action="store_true", help="compare with other tools (about an hour)")
+    parser.add_argument("--real", action="store_true", help="the same as --only real")
     parser.add_argument("--only", choices=(*ALONE, *LONG, *WITH_PEERS), nargs="+", help="measure only these sections")
     parser.add_argument(
         "--rows",
@@ -49,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="numbers of rows of the files in the section `cost` (up to 10 million)",
     )
     options = parser.parse_args(arguments)
-    sections = options.only or (WITH_PEERS if options.peers else ALONE)
+    sections = options.only or (("real",) if options.real else WITH_PEERS if options.peers else ALONE)
     started = time.monotonic()
     result: dict[str, Any] = {"windows": options.windows}
     if {"tools", "multivariate", "detectors", "cost"} & set(sections):
@@ -71,9 +73,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"Drift reported in {options.windows} pairs of windows of texts, by change of the second window")
         result["text"] = text_rates(options.windows)
         print_texts(result["text"])
-    if "dependent" in sections:
+    if "dependent-rows" in sections:
         print("Alarms in rows without drift that depend on each other, without and with the parameters for them")
-        result["dependent"] = dependent_rates(options.windows)
+        result["dependent_rows"] = dependent_rates(options.windows)
+    if "dependent-errors" in sections:
+        print(f"Alarms in {options.windows} streams of errors that depend on each other, by rise of the error")
+        result["dependent_errors"] = dependent_errors.alarm_rates(options.windows)
+        dependent_errors.print_rates(result["dependent_errors"])
+    if "real" in sections:
+        for name in ("nannyml", "evidently"):
+            environments.install(name)
+        print("Alarms of tools that watch the error of a model, by kind of window")
+        result["real"] = [real.measure(data) for data in real_data.read_sets(options.data)]
+        real.print_real(result["real"])
     if "growing" in sections:
         print(f"Alarms and median rows until the alarm in {options.windows} windows that grow to 3,000 rows")
         result["growing"] = growing_rates(options.windows)
@@ -108,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "One check of a Parquet file with 20 columns: CPU seconds (range), seconds of wall-clock time, peak memory"
         )
         result["cost"] = cost.measure_checks(options.rows)
-    if options.data is not None and sections != ["support"]:
+    if options.data is not None and not {"real", "support"} & set(sections):
         result["weather"] = weather_drift(options.data, options.windows)
         print_weather(options.data.name, result["weather"])
     result["seconds"] = round(time.monotonic() - started, 1)

@@ -217,6 +217,10 @@ def main() -> None:
         result: Any = test_windows(Path(arguments[0]), arguments[1])
     elif mode == "streams":
         result = find_changes(Path(arguments[0]))
+    elif mode == "realised":
+        from benchmarks.drift.realised import realised_alarms
+
+        result = realised_alarms(Path(arguments[0]), arguments[1])
     elif mode == "export":
         from benchmarks.drift.estimators import export_data_sets
 

@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.signal import lfilter  # type: ignore[import-untyped,unused-ignore]
 
-from paceline.drift._dependence import Units
-from paceline.drift.concept import detect_concept_drift
+from paceline.drift.concept import Units, detect_concept_drift
 from paceline.drift.prediction_errors import WRONG
 
 Floats = NDArray[np.float64]

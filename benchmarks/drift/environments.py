@@ -26,6 +26,8 @@ REQUIREMENTS = {
         "statsmodels==0.15.0",
     ),
     "alibi-detect": ("alibi-detect==0.13.0", "pandas==2.3.3", "numpy==1.26.4", "scipy==1.17.1", "pyarrow==20.0.0"),
+    # What the source distribution of scikit-multiflow needs so that pip can download it.
+    "data": ("numpy==1.26.4", "setuptools==69.5.1", "wheel==0.45.1"),
     "river": ("river==0.26.1", "pandas==2.3.3", "numpy==2.4.6", "scipy==1.17.1"),
 }
 PACELINE = "paceline"  # the environment of the benchmark itself

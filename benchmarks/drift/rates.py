@@ -8,8 +8,8 @@ import numpy as np
 
 from benchmarks.drift.frames import MakeFrame
 from paceline.drift import compare
-from paceline.drift._detectors import DETECTORS
 from paceline.drift.concept import detect_concept_drift
+from paceline.drift.detectors import DETECTORS
 from paceline.drift.prediction_errors import WRONG
 
 ERROR_BEFORE = 0.15

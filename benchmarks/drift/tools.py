@@ -199,6 +199,7 @@ def river_detectors() -> dict[str, Callable[[], Any]]:
         "DDM": kinds.binary.DDM,
         "EDDM": kinds.binary.EDDM,
         "HDDM_A": kinds.binary.HDDMA,
+        "KSWIN": lambda: kinds.KSWIN(seed=0),
         "HDDM_W": kinds.binary.HDDMW,
         "Page-Hinkley": kinds.PageHinkley,
         'Page-Hinkley, threshold=25, mode="up"': lambda: kinds.PageHinkley(threshold=25.0, mode="up"),

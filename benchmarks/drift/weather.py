@@ -10,8 +10,8 @@ import pandas as pd
 
 from benchmarks.drift.rates import detection_rate, false_alarm_rate
 from paceline.drift import DriftSettings, compare
-from paceline.drift._detectors import DETECTORS
 from paceline.drift.concept import detect_concept_drift
+from paceline.drift.detectors import DETECTORS
 from paceline.drift.prediction_errors import WRONG
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from math import log2
 from typing import TYPE_CHECKING
 
-from paceline.drift._detectors import Detector, find_changes
 from paceline.drift._level import ErrorRows, compare_means
+from paceline.drift.detectors import Detector, find_changes
 
 if TYPE_CHECKING:
     import numpy as np

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.drift._detectors import DETECTORS, Detector
 from paceline.drift._feature_settings import FeatureSettings, check_between, check_least
 from paceline.drift._quality_settings import QualitySettings
+from paceline.drift.detectors import DETECTORS, Detector
 from paceline.drift.prediction_errors import ERROR_KINDS, ErrorKind
 from paceline.errors import InvalidInputError
 

@@ -21,6 +21,7 @@ from paceline.drift._settings import DriftSettings
 from paceline.drift._statistics import (
     TestResult,
     chi_squared,
+    count_values,
     kolmogorov_smirnov,
     missing_test,
     stability_index,
@@ -105,7 +106,7 @@ def run_tests(
 
 
 def judge_features(measured: Sequence[TestedFeature], settings: DriftSettings) -> list[FeatureDrift]:
-    """Return all features with verdicts, most severe first. Control the false discovery rate of all tests together.
+    """Return all features with verdicts, in their order. Control the false discovery rate of all tests together.
 
     The correction excludes the missing-value test of a feature without missing values: this test cannot be significant
     and would only weaken the other tests.
@@ -124,8 +125,13 @@ def judge_features(measured: Sequence[TestedFeature], settings: DriftSettings) -
     for index, item in enumerate(measured):
         own = settings.of_feature(item.feature.name)
         judged.append(_judge(item, adjusted.get((index, "values")), adjusted.get((index, "missing")), own))
+    return judged
+
+
+def sort_by_severity(features: Sequence[FeatureDrift]) -> list[FeatureDrift]:
+    """Return features with the most severe drift first, and skipped ones last."""
     rank = {"drift": 0, "no drift": 1, "skipped": 2}
-    return sorted(judged, key=lambda f: (rank[f.verdict], -_severity(f), f.name))
+    return sorted(features, key=lambda f: (rank[f.verdict], -_severity(f), f.name))
 
 
 def _severity(feature: FeatureDrift) -> float:
@@ -202,7 +208,6 @@ def _test_numeric(
     settings: DriftSettings,
     units: tuple[Units, Units] | None,
 ) -> tuple[FeatureDrift, TestResult | None]:
-    import numpy as np
 
     if len(before) and len(after):
         feature = replace(
@@ -215,10 +220,9 @@ def _test_numeric(
             return replace(feature, reason=CONSTANT), None
     if min(len(before), len(after)) < settings.minimum_samples:
         return replace(feature, reason=_too_few_reason(len(before), len(after), settings.minimum_samples)), None
-    values, codes = np.unique(np.concatenate([before, after]), return_inverse=True)
-    r, c = (np.bincount(part, minlength=len(values)) for part in np.split(codes, [len(before)]))
+    r, c = count_values(before, after)
     design = numeric_design(before, after, units)
-    if len(values) <= FEW_VALUES:
+    if len(r) <= FEW_VALUES:
         r_cells, c_cells, _ = merge_rare(r / design.reference, c / design.current)
         if len(r_cells) > 1:
             result = design.correct_result(chi_squared(r_cells.tolist(), c_cells.tolist()))

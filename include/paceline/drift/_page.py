@@ -147,7 +147,7 @@ def _segment_table(segments: Sequence[SegmentDrift]) -> str:
     rows = "".join(
         f"<tr><td>{_badge(one.verdict)}</td><td>{escape(one.name)}</td>"
         f'<td class="num">{one.reference_rows:,} and {one.current_rows:,} rows</td>'
-        f"<td>{escape('; '.join(f'{feature.name}: {feature.reason}' for feature in one.features))}</td></tr>"
+        f"<td>{escape(one.reason)}</td></tr>"
         for one in segments
     )
     return f"<h2>Segments</h2><table>{rows}</table>"

@@ -46,8 +46,7 @@ class FeatureDrift:
     is the KS statistic, the total variation distance, or 2 AUC - 1 of the classifier, whose ``statistic`` is the AUC.
     The ``statistic`` of rare categories is in standard deviations. Invalid vectors of an embedding count as missing.
     Adjusted p-values are corrected for the tests of all features together. ``level`` is the mean of a numeric feature.
-    ``reason`` explains the verdict in words, or why the feature was skipped. ``segment`` is the segment whose rows are
-    compared, or "" for all rows.
+    ``reason`` explains the verdict in words, or why the feature was skipped.
     """
 
     name: str
@@ -68,7 +67,6 @@ class FeatureDrift:
     new_categories: tuple[str, ...] = ()
     histogram: Histogram | None = None
     dimensions: int = 0
-    segment: str = ""
 
 
 @dataclass(frozen=True)
@@ -155,15 +153,17 @@ class JointDrift:
 class SegmentDrift:
     """The rows of one segment in both windows.
 
-    ``tested`` is the number of features that were compared; ``features`` are those that have drifted, at most ten.
+    ``tested`` is the number of features that were compared; ``drifted_features`` names those that have drifted, at most
+    ten, and ``reason`` describes the first three.
     """
 
     name: str
     verdict: Literal["drift", "no drift"]
+    reason: str
     reference_rows: int
     current_rows: int
     tested: int
-    features: tuple[FeatureDrift, ...] = ()
+    drifted_features: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -304,7 +304,10 @@ class DriftReport:
         """Build a report from the result of ``to_dict``. Ignore unknown keys, which a later version may write."""
         if data.get("format") != FORMAT:
             raise InvalidInputError("format", data.get("format"), f"{FORMAT}, the format of this version of Paceline")
-        features = _build_features(data)
+        features = tuple(
+            _build_known(FeatureDrift, item, histogram=_build_optional(Histogram, item.get("histogram")))
+            for item in data.get("features", ())
+        )
         concept = data.get("concept")
         if concept is not None:
             changes = tuple(_build_known(Change, item) for item in concept.get("changes", ()))
@@ -320,18 +323,9 @@ class DriftReport:
             periods = tuple(_build_known(EstimatedPeriod, item) for item in estimate.get("periods", ()))
             estimate = _build_known(PerformanceEstimate, estimate, periods=periods)
         quality = tuple(_build_known(QualityProblem, item) for item in data.get("quality", ()))
-        segments = tuple(
-            _build_known(SegmentDrift, item, features=_build_features(item)) for item in data.get("segments", ())
-        )
+        segments = tuple(_build_known(SegmentDrift, item) for item in data.get("segments", ()))
         parts = {"features": features, "concept": concept, "joint": joint, "estimate": estimate}
         return _build_known(cls, data, **parts, quality=quality, segments=segments)
-
-
-def _build_features(data: Mapping[str, Any]) -> tuple[FeatureDrift, ...]:
-    return tuple(
-        _build_known(FeatureDrift, item, histogram=_build_optional(Histogram, item.get("histogram")))
-        for item in data.get("features", ())
-    )
 
 
 T = TypeVar("T")

@@ -6,12 +6,12 @@ Called by ``paceline.drift.compare``. A change in a small segment is lost among 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from paceline.drift._columns import Column, check_column, shorten, to_label
 from paceline.drift._dependence import Units
-from paceline.drift._features import TestedFeature, run_tests
+from paceline.drift._features import TestedFeature, run_tests, sort_by_severity
 from paceline.drift._report import FeatureDrift, SegmentDrift
 from paceline.drift._settings import DriftSettings
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MAX_SEGMENTS = 20
-_MAX_FEATURES = 10  # drifted features of a segment in the report
+_NAMED, _DESCRIBED = 10, 3  # drifted features of a segment in the report, and in its reason
 
 
 @dataclass(frozen=True)
@@ -82,24 +82,19 @@ def run_segment_tests(
     before, after = (frame.iloc[chosen] for frame, chosen in zip((reference, current), rows, strict=True))
     if units is not None:
         units = units[0].take(rows[0]), units[1].take(rows[1])
-    tested = [run_tests(column, before, after, settings, units) for column in columns]
-    return [replace(one, feature=replace(one.feature, segment=segment.name)) for one in tested]
+    return [run_tests(column, before, after, settings, units) for column in columns]
 
 
-def summarise_segments(segments: Sequence[Segment], judged: Sequence[FeatureDrift]) -> tuple[SegmentDrift, ...]:
-    """Return the result of each segment, given the features of all segments; drifted segments first."""
-    found = []
-    for segment in segments:
-        features = [feature for feature in judged if feature.segment == segment.name]
-        drifted = [feature for feature in features if feature.verdict == "drift"]
-        found.append(
-            SegmentDrift(
-                name=shorten(segment.name),
-                verdict="drift" if drifted else "no drift",
-                reference_rows=len(segment.reference),
-                current_rows=len(segment.current),
-                tested=sum(feature.verdict != "skipped" for feature in features),
-                features=tuple(drifted[:_MAX_FEATURES]),
-            )
-        )
-    return tuple(sorted(found, key=lambda one: one.verdict != "drift"))
+def summarise_segment(segment: Segment, judged: Sequence[FeatureDrift]) -> SegmentDrift:
+    """Return the result of a segment, given its features."""
+    drifted = [feature for feature in sort_by_severity(judged) if feature.verdict == "drift"]
+    more = f"; and {len(drifted) - _DESCRIBED} more" if len(drifted) > _DESCRIBED else ""
+    return SegmentDrift(
+        name=shorten(segment.name),
+        verdict="drift" if drifted else "no drift",
+        reason="; ".join(f"{shorten(one.name)}: {one.reason}" for one in drifted[:_DESCRIBED]) + more,
+        reference_rows=len(segment.reference),
+        current_rows=len(segment.current),
+        tested=sum(feature.verdict != "skipped" for feature in judged),
+        drifted_features=tuple(shorten(one.name) for one in drifted[:_NAMED]),
+    )

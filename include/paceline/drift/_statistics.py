@@ -31,6 +31,22 @@ class TestResult:
     effect: float
 
 
+def count_values(
+    reference: NDArray[np.float64], current: NDArray[np.float64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return how often each distinct number occurs in each window, in ascending order of the numbers.
+
+    >>> import numpy as np
+    >>> count_values(np.array([2.0, 1.0]), np.array([2.0, 2.0]))
+    (array([1, 1]), array([0, 2]))
+    """
+    import numpy as np
+
+    values, codes = np.unique(np.concatenate([reference, current]), return_inverse=True)
+    before, after = np.split(codes, [len(reference)])
+    return np.bincount(before, minlength=len(values)), np.bincount(after, minlength=len(values))
+
+
 def kolmogorov_smirnov(reference: Counts, current: Counts) -> TestResult:
     """Run the two-sample Kolmogorov-Smirnov test, which finds the largest gap between two cumulative distributions.
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from paceline.drift._columns import Column, shorten
 from paceline.drift._cross_fit import CrossFit
 from paceline.drift._joint import encode_column
-from paceline.drift._statistics import kolmogorov_smirnov
+from paceline.drift._statistics import count_values, kolmogorov_smirnov
 
 if TYPE_CHECKING:
     import numpy as np
@@ -127,7 +127,8 @@ def find_unsupported_rows(
         return Support(np.zeros(len(current), dtype=bool))
     unsupported: Flags = scores[start:] >= levels[best]
     filled = np.nan_to_num(inputs, nan=-np.inf, neginf=-np.inf, posinf=np.inf).T
-    gaps = [kolmogorov_smirnov(values[:start], values[start:][unsupported]).effect for values in filled]
+    counts = [count_values(values[:start], values[start:][unsupported]) for values in filled]
+    gaps = [kolmogorov_smirnov(*pair).effect for pair in counts]
     order = [index for index in np.argsort(gaps)[::-1] if gaps[index] >= max(gaps) / 2]
     return Support(unsupported, tuple(shorten(columns[index].name) for index in order[:_NAMES]))
 

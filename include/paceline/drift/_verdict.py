@@ -46,7 +46,7 @@ def _verdict_of_parts(
     parts += [part.reason for part in others if part is not None and part.verdict == "drift"]
     in_segments = [segment for segment in segments if segment.verdict == "drift"]
     if in_segments:
-        names = _list_names([f"{one.name} ({_list_names([f.name for f in one.features])})" for one in in_segments])
+        names = _list_names([f"{one.name} ({_list_names(one.drifted_features)})" for one in in_segments])
         parts.append(f"Drift in {len(in_segments)} of {len(segments)} segments: {names}.")
     if too_few and len(parts) == 1:
         return "no drift", parts[0]

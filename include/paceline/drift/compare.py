@@ -17,12 +17,12 @@ from paceline.drift._columns import (
     shorten,
     without_infinite,
 )
-from paceline.drift._features import judge_features, run_tests
+from paceline.drift._features import judge_features, run_tests, sort_by_severity
 from paceline.drift._frames import ArrowFrame, check_window, with_order
 from paceline.drift._joint import compare_jointly
 from paceline.drift._model_error import compare_errors
 from paceline.drift._report import DriftReport, FeatureDrift, SegmentDrift
-from paceline.drift._segments import Segment, find_segments, run_segment_tests, summarise_segments
+from paceline.drift._segments import Segment, find_segments, run_segment_tests, summarise_segment
 from paceline.drift._settings import DriftSettings
 from paceline.drift._verdict import overall_verdict, too_short_reason
 from paceline.drift.class_probabilities import prediction_columns, read_prediction
@@ -201,10 +201,11 @@ def compare(
         if segments is not None:
             divided, note = find_segments(before, after, segments, settings.minimum_samples)
             notes += [note] if note else []
-        of_segments = [run_segment_tests(one, chosen, before, after, settings, units) for one in divided]
-        judged = judge_features([*measured, *chain.from_iterable(of_segments)], settings)
-        features = [feature for feature in judged if not feature.segment]
-        segment_drift = summarise_segments(divided, judged)
+        parts = [measured, *(run_segment_tests(one, chosen, before, after, settings, units) for one in divided)]
+        judged = iter(judge_features([*chain.from_iterable(parts)], settings))
+        whole, *of_segments = [[next(judged) for _ in part] for part in parts]
+        features = sort_by_severity(whole)
+        segment_drift = tuple(map(summarise_segment, divided, of_segments))
         if not any(feature.verdict == "drift" for feature in features):
             tested = {f.name for f in features if f.verdict == "no drift" and f.kind in ("numeric", "categorical")}
             joint = compare_jointly(

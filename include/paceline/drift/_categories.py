@@ -135,8 +135,9 @@ def compare_rare(reference: Counts, current: Counts) -> TestResult | None:
     the windows: it is Pearson's statistic without the terms of single rows, and therefore has the expectation 0 for
     any number of categories, however rare. In windows of unequal size, these weights find new categories in the shorter
     window; equal weights of all categories with less than one expected row there find those in the longer window.
-    Simes's method combines both. Three moments, given the total count of each category, approximate the distribution.
-    The reported statistic is in standard deviations.
+    Three moments, given the total count of each category, approximate the distribution. Simes's method combines both
+    p-values and that of ``new_category_test``, which finds new categories in few rows. The reported statistic is in
+    standard deviations.
 
     The effect estimates the total variation distance. That of the counts, D, exceeds its expectation without drift, D0,
     even for equal shares; as independent deviations add up in squares, the estimate is the root of (D² - D0²) /
@@ -186,6 +187,7 @@ def compare_rare(reference: Counts, current: Counts) -> TestResult | None:
     deviation = 2 * least * (1 - share) * binom.pmf(least, pooled, share)
     by_chance = rows * deviation.sum() / (2 * product)
     effect = (max(0.0, float(distance**2 - by_chance**2)) / (1 - float(by_chance) ** 2)) ** 0.5
+    p_values.append(new_category_test(reference, current)[0])
     return TestResult(max(statistics), float(false_discovery_control(p_values).min()), effect)
 
 

@@ -9,7 +9,7 @@ import pytest
 from paceline.drift import DriftReport, DriftSettings, FeatureDrift, compare
 from paceline.drift._categories import compare_rare, new_category_test
 
-SIZES = [(5_000, 5_000), (50_000, 5_000), (5_000, 50_000), (1_000, 1_000), (20_000, 200)]
+SIZES = [(5_000, 5_000), (50_000, 5_000), (5_000, 50_000), (1_000, 1_000), (5_000, 200), (200, 5_000)]
 
 
 def shops(seed: int, n: int, prefix: str = "a", frequent: float = 0.5, rare: int = 1_500) -> pd.DataFrame:

@@ -20,7 +20,7 @@ from paceline.drift.class_probabilities import PREDICTED, compute_class_errors, 
 from paceline.drift.concept import detect_concept_drift
 from paceline.drift.prediction_errors import compute_errors
 from paceline.drift.seasons import read_seasons
-from paceline.drift.units import find_groups
+from paceline.drift.units import MINIMUM_UNITS, find_groups
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -119,7 +119,8 @@ def _points_in_time(reference: pd.DataFrame, current: pd.DataFrame, time: str | 
     if time is None or (len(reference) and time not in reference.columns):
         return None
     times = [frame[time] if len(frame) else current[time][:0] for frame in (reference, current)]
-    if (times[0] if len(reference) else times[1]).nunique() < MIN_TIMES:
+    # Without a reference, a change inside the window is to be found, which takes more points in time.
+    if times[0].nunique() < MIN_TIMES and (len(reference) or times[1].nunique() < MINIMUM_UNITS):
         return None
     before, after = (Units(pd.factorize(values, use_na_sentinel=False)[0], in_time_order=True) for values in times)
     return before, after

@@ -16,8 +16,6 @@ from benchmarks.drift.estimators import DATA_SETS, ESTIMATORS, INTERVALS
 ROWS = 500
 # Rows of a window. NannyML's windows of employment have 20,889 rows.
 _MOST_ROWS = 5_000
-# Rows of the flights' reference, a sample of two months.
-_REFERENCE_ROWS = 20_000
 
 
 def measure_coverage(windows: int, weather: Path | None) -> list[dict[str, Any]]:
@@ -95,7 +93,7 @@ def _flights() -> tuple[pd.DataFrame, pd.DataFrame]:
     flights = _with_predictions(flights, (flights["month"] <= "2013-02").to_numpy(), features)
     week = flights["month"] + (pd.to_datetime(flights["time"]).dt.day.clip(upper=28) - 1).floordiv(7).astype(str)
     is_reference = flights["month"].isin(["2013-03", "2013-04"])
-    reference = flights[is_reference].sample(_REFERENCE_ROWS, random_state=0).sort_values("time", kind="stable")
+    reference = flights[is_reference]
     later = flights["month"] > "2013-04"
     current = flights[later].assign(window=pd.factorize(week[later])[0])
     return reference.drop(columns="month"), current.drop(columns="month")

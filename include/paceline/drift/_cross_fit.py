@@ -20,6 +20,25 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class Times:
+    """The points in time of the rows.
+
+    Parameters
+    ----------
+    reference:
+        Number of points in time of the reference.
+    learned:
+        The point in time of each of the learner's rows of the reference, numbered in time order.
+    current:
+        The point in time of each current row.
+    """
+
+    reference: int
+    learned: Rows
+    current: Rows
+
+
+@dataclass(frozen=True)
 class CrossFit:
     """The models of all folds of the reference, and the estimates that follow from them.
 
@@ -37,8 +56,10 @@ class CrossFit:
         Predictions of each model for all current rows.
     learned_errors:
         Realised error of the rows from which each model has learned.
-    design_effect:
-        Ratio of the variance of the errors' mean to that of independent rows, at least 1.
+    times:
+        The points in time of both windows, if they are known.
+    time_variance:
+        Variance of the errors' mean over one point in time that errors of independent rows would not have.
     """
 
     learner: Learner
@@ -46,14 +67,19 @@ class CrossFit:
     own: Floats
     current: Floats
     learned_errors: Floats
-    design_effect: float = 1.0
+    times: Times | None = None
+    time_variance: float = 0.0
 
     def error(self, rows: Rows) -> tuple[float, float]:
         """Return the estimated error of current rows, and its standard error; see ``PerformanceEstimate``."""
+        import numpy as np
+
         expected = self.current[:, rows].mean(axis=0)
         noise = self.learner.noise(expected, self._positions(rows), self.own).mean() / len(rows)
         variance = _jackknife_variance(self._errors_by_fold(rows)) + float(noise)
-        return self.reference_error + self.rise(rows), (variance * self.design_effect) ** 0.5
+        if self.times is not None:
+            variance += self.time_variance * (1 / self.times.reference + 1 / len(np.unique(self.times.current[rows])))
+        return self.reference_error + self.rise(rows), variance**0.5
 
     def rise(self, rows: Rows) -> float:
         """Return the expected error of current rows less that of the reference."""
@@ -101,12 +127,11 @@ class CrossFit:
         return len(self.own) + rows
 
 
-def cross_fit(learner: Learner, reference_error: float | None = None, units: Units | None = None) -> CrossFit:
+def cross_fit(learner: Learner, reference_error: float | None = None, times: Times | None = None) -> CrossFit:
     """Fit one model for each fold of the reference, to all rows outside the fold.
 
-    ``reference_error`` is the realised error of the reference, if the learner has only a sample of its rows. ``units``
-    are the units of the learner's rows of the reference; without them, the deviations of the errors from their
-    predictions are independent.
+    ``reference_error`` is the realised error of the reference, if the learner has only a sample of its rows. Without
+    ``times``, the deviations of the errors from their predictions count as independent.
     """
     import numpy as np
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
@@ -122,10 +147,13 @@ def cross_fit(learner: Learner, reference_error: float | None = None, units: Uni
             own[fold] = model.predict(learner.inputs[fold])
             current.append(model.predict(learner.inputs[start:]))
             learned_errors.append(float(learner.values(learner.target[rows], rows).mean()))
-    everything = np.arange(start)
-    deviations = learner.values(learner.target, everything) - learner.values(own, everything)
-    effect = float(mean_variance(deviations[:, None], units).design_effect[0])
-    return CrossFit(learner, reference_error, own, np.array(current), np.array(learned_errors), effect)
+    excess = 0.0
+    if times is not None:
+        everything = np.arange(start)
+        deviations = learner.values(learner.target, everything) - learner.values(own, everything)
+        found = mean_variance(deviations[:, None], Units(times.learned, in_time_order=True))
+        excess = float(found.variance[0] * (1 - 1 / found.design_effect[0])) * times.reference
+    return CrossFit(learner, reference_error, own, np.array(current), np.array(learned_errors), times, excess)
 
 
 def _jackknife_variance(estimates: Floats) -> float:

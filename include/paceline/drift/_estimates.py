@@ -10,8 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from paceline.drift._columns import Column, shorten, to_numbers
-from paceline.drift._cross_fit import cross_fit
-from paceline.drift._dependence import Units
+from paceline.drift._cross_fit import Times, cross_fit
 from paceline.drift._joint import encode_column
 from paceline.drift._learners import FOLDS, Calibrator, LossModel
 from paceline.drift._performance import EstimatedPeriod, PerformanceEstimate
@@ -139,20 +138,21 @@ def estimate_performance(
     learned = np.arange(len(known))
     if not is_calibrated:  # the trees learn from a sample of the rows, but the error of all rows is known
         learned = np.sort(np.random.default_rng(0).permutation(len(known))[:MAX_LEARNED_ROWS])
-    units = None
+    times = None
     if time is not None and time in known.columns:
-        units = Units(pd.factorize(known[time].iloc[learned])[0], in_time_order=True)  # the rows are in time order
+        before, after = (pd.factorize(frame[time])[0] for frame in (known, current))  # the rows are in time order
+        times = Times(len(np.unique(before)), before[learned], after)
     target = np.full(len(current), np.nan)  # NaN where the label of a current row is unknown
     if is_calibrated:
         target[labelled] = to_numbers(current[actual], "current")
         estimate = cross_fit(
             Calibrator(error, settings.threshold, *_read_scores(known, current, prediction, actual, error)),
-            units=units,
+            times=times,
         )
     else:
         target[labelled] = errors.current
         losses = _learn_losses(inputs, known.iloc[learned], current, errors.measure, errors.reference[learned])
-        estimate = cross_fit(losses, float(errors.reference.mean()), units)
+        estimate = cross_fit(losses, float(errors.reference.mean()), times)
     facts["reference_error"] = estimate.reference_error
     no_skill = errors.no_skill
     if errors.measure == ABSOLUTE:

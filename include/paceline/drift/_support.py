@@ -150,22 +150,24 @@ def _encode(column: Column, *frames: pd.DataFrame) -> Floats:
 def _score(inputs: Floats, labels: NDArray[np.int64]) -> Floats:
     """Return for each row how likely it is of the current window, by a classifier that learned from other rows."""
     import numpy as np
+    import pandas as pd
     from sklearn.ensemble import HistGradientBoostingClassifier
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     rng = np.random.default_rng(0)
     # Equal rows are in the same half, because a classifier recognises rows that one window repeats. Rows with few
     # possible values are equal by chance; the classifier has to learn from some of them.
-    filled = np.nan_to_num(inputs, nan=-np.inf, neginf=-np.inf, posinf=np.inf)
-    _, codes, counts = np.unique(filled, axis=0, return_inverse=True, return_counts=True)
-    codes = codes.ravel()
+    digests = pd.util.hash_pandas_object(pd.DataFrame(inputs), index=False).to_numpy()
+    _, codes, counts = np.unique(digests, return_inverse=True, return_counts=True)
     halves = np.where(counts[codes] < _LEAF, rng.integers(0, 2, len(counts))[codes], rng.integers(0, 2, len(codes)))
-    scores = np.empty(len(labels))
+    scores = np.zeros(len(labels))
     with threadpool_limits(1, user_api="openmp"):  # several threads would take longer for so few rows
         for half in (0, 1):
             fold = halves == half
             mixed = rng.permutation(np.flatnonzero(~fold))
             learned = np.concatenate([mixed[labels[mixed] == label][:_LEARNED_ROWS] for label in (0, 1)])
+            if labels[learned].min() == labels[learned].max():  # a few rows, all equal
+                continue
             classifier = HistGradientBoostingClassifier(
                 max_iter=30, learning_rate=0.2, min_samples_leaf=_LEAF, early_stopping=False, random_state=0
             )

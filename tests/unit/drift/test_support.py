@@ -207,6 +207,13 @@ def test_repeated_rows_are_supported() -> None:
     assert support.unsupported.mean() < 0.05
 
 
+@pytest.mark.parametrize("rows", [1, 2, 9])
+def test_few_equal_rows_are_accepted(rows: int) -> None:
+    current = pd.concat([make_houses(1, 1)] * rows)
+    support = find_unsupported_rows([Column("latitude", "numeric")], make_houses(0, 20), current, 100, 0.01)
+    assert not support.unsupported.any()
+
+
 def test_new_category_is_unsupported_but_rare_ones_are_like_each_other() -> None:
     rng = np.random.default_rng(0)
     town = Column("town", "categorical")

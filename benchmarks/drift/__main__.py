@@ -84,8 +84,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name in ("nannyml", "evidently"):
             environments.install(name)
         print("Alarms of tools that watch the error of a model, by kind of window")
-        result["real"] = [real.measure(data) for data in real_data.read_sets(options.data)]
-        real.print_real(result["real"])
+        result["real"] = []
+        for data in real_data.read_sets(options.data):
+            result["real"].append(real.measure(data))
+            real.print_real(result["real"][-1])
     if "growing" in sections:
         print(f"Alarms and median rows until the alarm in {options.windows} windows that grow to 3,000 rows")
         result["growing"] = growing_rates(options.windows)

@@ -5,8 +5,9 @@ A model learns from the first rows and predicts the others: a reference, and win
 
 from __future__ import annotations
 
+import copy
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ def measure(data: ErrorWindows) -> dict[str, Any]:
     }
     detectors = river_detectors()
     for name in RIVER:
-        alarms[f"river, {name}"] = np.array([_river(detectors[name], data.reference, w) for w in data.windows])
+        alarms[f"river, {name}"] = _river(detectors[name], data)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "errors.npz"
         np.savez(path, reference=data.reference, windows=np.array(data.windows))
@@ -60,27 +61,26 @@ def measure(data: ErrorWindows) -> dict[str, Any]:
     }
 
 
-def print_real(results: Sequence[dict[str, Any]]) -> None:
-    """Print the result of ``measure`` for each data set, and for each tool the alarms: degraded/unclear/others."""
-    print("  " + "".join(f"{row['data']:>16}" for row in results))
-    print("  " + "".join(f"{_cell(row['windows']):>16}" for row in results) + "  windows: degraded/unclear/others")
-    for tool in results[0]["tools"]:
-        print("  " + "".join(f"{_cell(row['tools'][tool]):>16}" for row in results) + f"  {tool}")
-
-
-def _cell(counts: dict[str, int]) -> str:
-    return "/".join(str(count) for count in counts.values())
+def print_real(row: dict[str, Any]) -> None:
+    """Print the result of ``measure``: the numbers of windows, and the alarms of each tool in them."""
+    print(f"  {row['data']:<22}" + "".join(f"{kind:>10}" for kind in row["windows"]))
+    for tool, counts in {"windows": row["windows"], **row["tools"]}.items():
+        print(f"    {tool:<42}" + "".join(f"{count:>6}" for count in counts.values()), flush=True)
 
 
 def _paceline(reference: NDArray[np.float64], window: NDArray[np.float64], detector: Any) -> bool:
     return detect_concept_drift(reference, window, measure=WRONG, detector=detector).verdict == "drift"
 
 
-def _river(make: Callable[[], Any], reference: NDArray[np.float64], window: NDArray[np.float64]) -> bool:
-    """Return whether the detector reports a change in the window after it has processed the reference."""
+def _river(make: Callable[[], Any], data: ErrorWindows) -> NDArray[np.bool_]:
+    """Return whether the detector, which has processed the reference, reports a change in each window."""
     detector = make()
-    for value in reference.tolist():
+    for value in data.reference.tolist():
         detector.update(value)
+    return np.array([_reports_change(copy.deepcopy(detector), window) for window in data.windows])
+
+
+def _reports_change(detector: Any, window: NDArray[np.float64]) -> bool:
     for value in window.tolist():
         detector.update(value)
         if detector.drift_detected:

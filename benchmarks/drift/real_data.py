@@ -36,7 +36,7 @@ class ErrorWindows:
 
 
 def read_sets(weather: Path | None = None) -> Iterator[ErrorWindows]:
-    """Yield the errors of each data set, and of Elec2 and the forest cover in random order, in which nothing drifts.
+    """Yield the errors of each data set, and those of Elec2 in random order, in which nothing drifts.
 
     ``weather`` is another file of the weather records.
     """
@@ -44,7 +44,7 @@ def read_sets(weather: Path | None = None) -> Iterator[ErrorWindows]:
     for name, (file, learned, rows, size) in SETS.items():
         data = pd.read_csv(weather if weather is not None and name == "weather" else folder / file)
         yield _predict(name, data, learned, rows, size)
-        if name in ("Elec2", "forest cover"):
+        if name == "Elec2":
             shuffled = data.sample(frac=1.0, random_state=0)
             yield _predict(f"{name}, mixed", shuffled, learned, rows, size)
 

@@ -52,4 +52,5 @@ def _findings(summary: Mapping[str, Any]) -> list[str]:
         return []
     bad = [f"{one['kind']} {one['column']}" for one in summary["quality"] if one["severe"]]
     parts = [f"({part})" for part in _PARTS if summary[part]]
-    return [summary["verdict"], *summary["drifted_features"], *parts, *bad]
+    segments = [f"(segment {name})" for name in summary["drifted_segments"]]
+    return [summary["verdict"], *summary["drifted_features"], *parts, *segments, *bad]

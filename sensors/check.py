@@ -98,7 +98,7 @@ class DriftCheck:
         check_column_pair(self.prediction, self.actual)
         object.__setattr__(self, "prediction", read_prediction(self.prediction))
         roles = {"groups": self.groups, "season": self.season, "segments": self.segments}
-        check_roles(roles, (*prediction_columns(self.prediction), self.actual))
+        check_roles(roles, (*prediction_columns(self.prediction), self.actual), self.time)
         check_age_column(self.time, self.settings.quality)
         check_champion(self.reference, self.model, self.registry, self.settings)
 

@@ -287,10 +287,11 @@ def _test_text(
     units: tuple[Units, Units] | None,
 ) -> tuple[FeatureDrift, TestResult | None, str]:
     least = settings.minimum_samples
-    found = compare_texts(before, after, settings, units) if min(len(before), len(after)) >= least else None
+    if units is not None and not units[0].in_time_order:  # one text of each group is independent of the others
+        before, after = before.iloc[units[0].first_rows()], after.iloc[units[1].first_rows()]
+    found = compare_texts(before, after, settings) if min(len(before), len(after)) >= least else None
     if found is None:
-        reason = _too_few_reason(len(before), len(after), FEWEST * least)
-        return replace(feature, reason=reason), None, ""
+        return replace(feature, reason=_too_few_reason(len(before), len(after), FEWEST * least)), None, ""
     test, result, detail = found
     return _with_test_result(feature, test, result, None), result, detail
 

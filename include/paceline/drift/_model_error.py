@@ -18,7 +18,7 @@ from paceline.drift._report import ConceptDrift
 from paceline.drift._settings import DriftSettings
 from paceline.drift.class_probabilities import PREDICTED, compute_class_errors, with_predicted_class
 from paceline.drift.concept import detect_concept_drift
-from paceline.drift.prediction_errors import compute_errors
+from paceline.drift.prediction_errors import PredictionErrors, compute_errors
 from paceline.drift.seasons import read_seasons
 from paceline.drift.units import MINIMUM_UNITS, find_groups
 
@@ -57,18 +57,12 @@ def compare_errors(
         current = current.sort_values(time, kind="stable")
         if time in reference.columns:
             reference = reference.sort_values(time, kind="stable")
-    options: dict[str, Any] = {
-        "error": settings.error,
-        "detector": settings.detector,
-        "minimum_samples": settings.minimum_samples,
-    }
+    errors = _compute(reference, current, prediction, actual, settings)
+    notes += [errors.note] if errors.note else []
+    recorded = prediction
     if isinstance(prediction, Mapping):
-        errors = compute_class_errors(reference, current, prediction, actual, **options)
         # The estimate learns the errors from the probabilities and from the most probable class.
         columns, prediction = [*columns, *(Column(name, "numeric") for name in prediction.values())], PREDICTED
-    else:
-        errors = compute_errors(reference, current, prediction, actual, threshold=settings.threshold, **options)
-    notes += [errors.note] if errors.note else []
     known = reference[:0]
     if len(errors.reference):
         known = reference[reference[prediction].notna() & reference[actual].notna()]
@@ -103,10 +97,39 @@ def compare_errors(
         confusion_reference=before,
         confusion_current=after,
     )
+    if groups is not None:  # the estimate assumes independent rows
+        reference, current = _one_of_each(known, groups), _one_of_each(current, groups, without=actual)
+        errors = _compute(reference, current, recorded, actual, settings)
     estimate = estimate_performance(columns, reference, current, prediction, actual, errors, settings, time)
     if estimate is not None and estimate.warning and estimate.verdict != "withheld":
         notes.append(f"The estimated model error is unreliable. {estimate.warning}")
     return concept, estimate
+
+
+def _compute(
+    reference: pd.DataFrame,
+    current: pd.DataFrame,
+    prediction: str | Mapping[str, str],
+    actual: str,
+    settings: DriftSettings,
+) -> PredictionErrors:
+    options: dict[str, Any] = {
+        "error": settings.error,
+        "detector": settings.detector,
+        "minimum_samples": settings.minimum_samples,
+    }
+    if isinstance(prediction, Mapping):
+        return compute_class_errors(reference, current, prediction, actual, **options)
+    return compute_errors(reference, current, prediction, actual, threshold=settings.threshold, **options)
+
+
+def _one_of_each(frame: pd.DataFrame, groups: str, without: str | None = None) -> pd.DataFrame:
+    """Return one row of each group, in order: the first row in which ``without`` is missing, or else the first one."""
+    ordered = frame.reset_index(drop=True)
+    if without is not None:
+        ordered = ordered.sort_values(without, key=lambda values: values.notna(), kind="stable")
+    single: pd.DataFrame = ordered[~ordered.duplicated(groups) | ordered[groups].isna()].sort_index()
+    return single
 
 
 def _points_in_time(reference: pd.DataFrame, current: pd.DataFrame, time: str | None) -> tuple[Units, Units] | None:

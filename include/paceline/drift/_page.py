@@ -157,8 +157,10 @@ def _flatten(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings without nested mappings: the keys of ``quality`` become ``quality.severe`` and so on."""
     flat: dict[str, Any] = {}
     for key, value in settings.items():
-        inner = {f"{key}.{name}": one for name, one in value.items()} if isinstance(value, Mapping) else {key: value}
-        flat |= {name: ", ".join(one) if isinstance(one, list | tuple) else one for name, one in inner.items()}
+        if isinstance(value, Mapping):
+            flat |= {f"{key}.{name}": one for name, one in _flatten(value).items() if one is not None}
+        else:
+            flat[key] = ", ".join(value) if isinstance(value, list | tuple) else value
     return flat
 
 

@@ -14,6 +14,7 @@ from paceline.drift._dependence import Units
 from paceline.drift._features import TestedFeature, run_tests, sort_by_severity
 from paceline.drift._report import FeatureDrift, SegmentDrift
 from paceline.drift._settings import DriftSettings
+from paceline.drift.units import MINIMUM_UNITS
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,9 +35,15 @@ class Segment:
 
 
 def find_segments(
-    reference: pd.DataFrame, current: pd.DataFrame, column: str, minimum: int
+    reference: pd.DataFrame,
+    current: pd.DataFrame,
+    column: str,
+    minimum: int,
+    units: tuple[Units, Units] | None = None,
 ) -> tuple[list[Segment], str]:
     """Return the largest segments, at most 20, with at least ``minimum`` rows in each window, and a note on the others.
+
+    If ``units`` are groups, a segment also needs ten groups in each window.
 
     >>> import pandas as pd
     >>> reference, current = (pd.DataFrame({"plan": ["pro"] * n + ["free"] * 300}) for n in (200, 3))
@@ -55,18 +62,30 @@ def find_segments(
     counts = np.stack([np.bincount(one[one >= 0], minlength=len(names)) for one in (before, after)])
     smaller = counts.min(axis=0)
     largest = [int(code) for code in np.argsort(-smaller, kind="stable") if smaller[code] >= minimum][:MAX_SEGMENTS]
-    segments = [
-        Segment(str(names[code]), *(np.flatnonzero(one == code) for one in (before, after))) for code in largest
-    ]
-    others = [shorten(str(name)) for code, name in enumerate(names) if code not in largest]
+    found = {
+        code: Segment(str(names[code]), np.flatnonzero(before == code), np.flatnonzero(after == code))
+        for code in largest
+    }
+    compared = {code: one for code, one in found.items() if _has_enough_groups(one, units)}
+    others = [shorten(str(name)) for code, name in enumerate(names) if code not in compared]
     if not others:
-        return segments, ""
-    names_shown = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
+        return [*compared.values()], ""
+    shown = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
+    too_few = f"{minimum} rows{'' if units is None else f' or {MINIMUM_UNITS} groups'}"
     note = (
-        f"Segments ({column}) that are not compared separately, because they have fewer than {minimum} rows in a "
-        f"window or are not among the {MAX_SEGMENTS} largest: {names_shown}."
+        f"Segments ({column}) that are not compared separately, because they have fewer than {too_few} in a window or "
+        f"are not among the {MAX_SEGMENTS} largest: {shown}."
     )
-    return segments, note
+    return [*compared.values()], note
+
+
+def _has_enough_groups(segment: Segment, units: tuple[Units, Units] | None) -> bool:
+    import numpy as np
+
+    if units is None or units[0].in_time_order:
+        return True
+    windows = zip(units, (segment.reference, segment.current), strict=True)
+    return all(len(np.unique(one.codes[rows])) >= MINIMUM_UNITS for one, rows in windows)
 
 
 def run_segment_tests(

@@ -96,14 +96,16 @@ class DriftSettings:
         if not isinstance(self.quality, QualitySettings):
             raise InvalidInputError("quality", self.quality, "QualitySettings(...)")
         if not isinstance(self.features, Mapping):
-            raise InvalidInputError("features", self.features, "a mapping from column names to FeatureSettings(...)")
+            raise InvalidInputError(
+                "settings.features", self.features, "a mapping from column names to FeatureSettings(...)"
+            )
         own = {
             str(name): FeatureSettings(**one) if isinstance(one, Mapping) else one
             for name, one in self.features.items()
         }
         for name, one in own.items():
             if not isinstance(one, FeatureSettings):
-                raise InvalidInputError(f"features[{name!r}]", one, "FeatureSettings(...)")
+                raise InvalidInputError(f"settings.features[{name!r}]", one, "FeatureSettings(...)")
         object.__setattr__(self, "features", own)
         for field in (
             "significance",

@@ -33,11 +33,10 @@ def compare_texts(
     reference: pd.Series[Any],
     current: pd.Series[Any],
     settings: DriftSettings,
-    units: tuple[Units, Units] | None = None,
 ) -> tuple[str, TestResult, str] | None:
     """Return the test of two windows of texts, its result, and the words whose shares changed most.
 
-    ``None`` means that the windows have too few texts. Of each group in ``units``, one text is compared. At most 5,000
+    ``None`` means that the windows have too few texts. At most 5,000
     texts of each window are compared, and their first 500 characters. All digits are equal, because numbers, dates and
     times in texts differ in every window.
 
@@ -62,8 +61,6 @@ def compare_texts(
     from sklearn.naive_bayes import MultinomialNB
 
     rng = np.random.default_rng(0)
-    if units is not None and not units[0].in_time_order:
-        reference, current = reference.iloc[units[0].first_rows()], current.iloc[units[1].first_rows()]
     windows = [
         [_prepare(value) for value in series.iloc[rng.permutation(len(series))[:MAX_ROWS]]]
         for series in (reference, current)

@@ -39,7 +39,7 @@ def _verdict_of_parts(
     parts, too_few = [], ""
     if drifted:
         parts.append(f"Drift in {len(drifted)} of {len(tested)} features: {_list_names(drifted)}.")
-        share = _drifted_share(tested, settings)
+        share = drifted_share(features, settings)
         if share < settings.drift_share:
             too_few = f" Too few for drift: {share:.0%} by importance, less than drift_share={settings.drift_share:g}."
             parts = [parts[0] + too_few]
@@ -63,8 +63,9 @@ def _list_names(names: Sequence[str]) -> str:
     return ", ".join(map(shorten, names[:5])) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
-def _drifted_share(tested: Sequence[FeatureDrift], settings: DriftSettings) -> float:
+def drifted_share(features: Sequence[FeatureDrift], settings: DriftSettings) -> float:
     """Return the importance of the drifted features as a share of that of all tested features."""
+    tested = [feature for feature in features if feature.verdict != "skipped"]
     weights = {
         one.name: settings.features[one.name].importance if one.name in settings.features else 1.0 for one in tested
     }

@@ -24,7 +24,7 @@ from paceline.drift._model_error import compare_errors
 from paceline.drift._report import DriftReport, FeatureDrift, SegmentDrift
 from paceline.drift._segments import Segment, find_segments, run_segment_tests, summarise_segment
 from paceline.drift._settings import DriftSettings
-from paceline.drift._verdict import overall_verdict, too_short_reason
+from paceline.drift._verdict import drifted_share, overall_verdict, too_short_reason
 from paceline.drift.class_probabilities import prediction_columns, read_prediction
 from paceline.drift.malformed import check_values, describe_markers
 from paceline.drift.quality import (
@@ -134,8 +134,8 @@ def compare(
     check_column_pair(prediction, actual)
     prediction = read_prediction(prediction)
     predictions = prediction_columns(prediction)
-    check_roles({"groups": groups, "season": season, "segments": segments}, (*predictions, actual))
     actual, time = (None if name is None else str(name) for name in (actual, time))
+    check_roles({"groups": groups, "season": season, "segments": segments}, (*predictions, actual), time)
     reference, current = check_window("reference", reference), check_window("current", current)
     if not len(reference):
         raise InvalidInputError("reference", "0 rows", f"at least {settings.minimum_samples} rows (minimum_samples)")
@@ -143,7 +143,7 @@ def compare(
         check_values(frame, window, time, (*predictions, actual))
 
     for own in settings.features:
-        check_column("features", own, reference, "reference")
+        check_column("settings.features", own, reference, "reference")
     excluded = {name for name in (*predictions, actual, time, groups, season) if name is not None}
     notes: list[str] = []
     chosen, new = choose_columns(reference, current, columns=columns, categorical=categorical, excluded=excluded)
@@ -199,14 +199,15 @@ def compare(
         measured = [run_tests(column, before, after, settings, units) for column in chosen]
         divided: list[Segment] = []
         if segments is not None:
-            divided, note = find_segments(before, after, segments, settings.minimum_samples)
+            divided, note = find_segments(before, after, segments, settings.minimum_samples, units)
             notes += [note] if note else []
         parts = [measured, *(run_segment_tests(one, chosen, before, after, settings, units) for one in divided)]
         judged = iter(judge_features([*chain.from_iterable(parts)], settings))
         whole, *of_segments = [[next(judged) for _ in part] for part in parts]
         features = sort_by_severity(whole)
         segment_drift = tuple(map(summarise_segment, divided, of_segments))
-        if not any(feature.verdict == "drift" for feature in features):
+        share = drifted_share(features, settings)
+        if not share or share < settings.drift_share:
             tested = {f.name for f in features if f.verdict == "no drift" and f.kind in ("numeric", "categorical")}
             joint = compare_jointly(
                 [column for column in chosen if column.name in tested], before, after, settings, units
@@ -218,6 +219,8 @@ def compare(
             )
         verdict, reason = overall_verdict(features, (joint, concept, estimate), segment_drift, measured, settings)
         problems += find_missing_predictions(next(iter(predictions), None), reference, current, settings)
+        if groups is not None and units is not None:  # these tests assume independent rows
+            before, after = before.iloc[units[0].first_rows()], after.iloc[units[1].first_rows()]
         problems += find_implausible_values(chosen, features, before, after, settings, (*predictions, actual))
     if any(problem.severe for problem in problems):
         verdict, reason = "bad data", describe_severe(problems)

@@ -191,7 +191,11 @@ def _find_missing(feature: FeatureDrift, settings: DriftSettings) -> QualityProb
     """Return a problem if the test of the drift check found that more values are missing."""
     before, after = feature.missing_reference, feature.missing_current
     p_value = feature.missing_adjusted_p_value
-    if p_value is None or p_value > settings.significance or after - before < settings.missing_threshold:
+    if (
+        p_value is None
+        or p_value > settings.significance
+        or (after - before < settings.of_feature(feature.name).missing_threshold)
+    ):
         return None
     reason = f"the share of missing values rose from {before:.1%} to {after:.1%}"
     return _problem("no values" if after == 1.0 else "missing values", feature.name, reason, settings.quality)

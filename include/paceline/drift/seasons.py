@@ -69,9 +69,7 @@ def read_seasons(reference: pd.DataFrame, current: pd.DataFrame, season: str, ti
             check_column("season", season, frame, window)
             labels.append(frame[season].map(to_label, na_action="ignore"))
             continue
-        if time is None:
-            raise InvalidInputError("time", None, f"the column of the times, because season is {season!r}")
-        check_column("time", time, frame, window)
+        check_column("time", str(time), frame, window)
         labels.append(_name_seasons(frame[time], window, season))
     codes, names = pd.factorize(pd.concat(labels, ignore_index=True))
     return Seasons(names.tolist(), codes[: len(reference)], codes[len(reference) :])

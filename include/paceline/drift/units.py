@@ -6,16 +6,15 @@ Called by ``paceline.drift.compare``; ``paceline.drift._dependence`` has the var
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from paceline.drift._columns import Column, check_column, to_label
 from paceline.drift._dependence import Units, mean_variance
+from paceline.drift.seasons import SEASONS
 from paceline.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    import numpy as np
     import pandas as pd
-    from numpy.typing import NDArray
 
 # With fewer groups or points in time, their variance cannot be estimated.
 MINIMUM_UNITS = 10
@@ -80,29 +79,30 @@ def describe_dependence(columns: Sequence[Column], reference: pd.DataFrame, time
     frame = reference.head(_CHECKED_ROWS)
     numeric = [one.name for one in columns if one.kind == "numeric" and not one.skipped][:_CHECKED_COLUMNS]
     found: list[tuple[float, str]] = []
-    units = Units(np.arange(len(frame)), True)
     for name in numeric:
-        values = _ranks(frame[name])
-        effect = mean_variance(values[:, None], units).design_effect[0]
-        found.append((float(effect), name))
+        ranks = frame[name].dropna().rank().to_numpy(dtype=float)
+        if len(ranks):
+            units = Units(np.arange(len(ranks)), True)
+            found.append((float(mean_variance(ranks[:, None], units).design_effect[0]), name))
     effect, name = max(found, default=(1.0, ""))
     if effect * _DEPENDENT_SHARE < 1.0:
         return []
     hint = "the column of the times as `time`, or " if time is None else ""
     return [
-        f"Rows look dependent: neighbouring rows have similar values of {name}, and {effect:.0f} of them tell about as "
-        "much as one independent row. The significance assumes independent rows, so there may be more false alarms. "
+        f"Rows look dependent: neighbouring rows have similar values of {name}, and {effect:.0f} of them count "
+        "as about one independent row. The significance assumes independent rows, so there may be more false alarms. "
         f"Name {hint}the column of the customers, days or sessions as `groups`."
     ]
 
 
-def _ranks(series: pd.Series[Any]) -> NDArray[np.float64]:
-    ranks: NDArray[np.float64] = series.rank().fillna(len(series) / 2).to_numpy(dtype=float)
-    return ranks
+def check_roles(columns: Mapping[str, object], labels: Sequence[str | None], time: str | None) -> None:
+    """Raise InvalidInputError if a parameter is neither None nor a column name, or names the predictions or labels.
 
-
-def check_roles(columns: Mapping[str, object], labels: Sequence[str | None]) -> None:
-    """Raise InvalidInputError if a parameter is neither None nor a column name, or names the predictions or labels."""
+    A season that follows from the time needs the column ``time``.
+    """
+    season = columns.get("season")
+    if season in SEASONS and time is None:
+        raise InvalidInputError("time", None, f"the column of the times, because season is {season!r}")
     for field, value in columns.items():
         if value is not None and (not isinstance(value, str) or not value):
             raise InvalidInputError(field, value, "the name of a column, or None")

@@ -141,6 +141,31 @@ def test_report_names_seasons_that_the_reference_lacks() -> None:
     )
 
 
+def test_column_with_missing_values_in_one_block_does_not_look_dependent() -> None:
+    windows = [make_groups(seed, 1000, 1, 0.0).drop(columns="customer") for seed in (0, 1)]
+    for frame in windows:
+        frame.loc[:399, "age"] = None
+    assert compare(*windows).notes == ()
+
+
+def test_equal_groups_have_no_quality_problems() -> None:
+    windows = [make_groups(seed, 50, 20, 0.1).assign(code=lambda frame: frame["customer"] % 97) for seed in (0, 1)]
+    report = compare(*windows, groups="customer", categorical=["code"])
+    assert [problem.kind for problem in report.quality if problem.column in FEATURES] == []
+
+
+def test_estimate_of_equal_groups_is_not_drift() -> None:
+    windows = []
+    for seed in (0, 1):
+        frame = make_groups(seed, 300, 10, 0.1)
+        score = 1 / (1 + np.exp(-frame["age"]))
+        late = np.random.default_rng(seed).random(len(frame)) < score
+        windows.append(frame.assign(score=score, late=late if seed == 0 else None))
+    report = compare(*windows, groups="customer", prediction="score", actual="late")
+    assert report.estimate is not None
+    assert (report.estimate.verdict, report.estimate.rows) == ("no drift", 300)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

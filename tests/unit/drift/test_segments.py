@@ -72,21 +72,54 @@ def test_drift_of_unimportant_features_is_no_drift_of_the_window() -> None:
     report = compare(reference, current, settings=own)
     assert (report.verdict, report.drifted_features) == ("no drift", ["pay"])
     assert "10% by importance, less than drift_share=0.2" in report.reason
-    own = DriftSettings(features={"pay": FeatureSettings(importance=7)}, drift_share=0.2)
-    assert compare(reference, current, settings=own).verdict == "drift"
+    important_pay = DriftSettings(features={"pay": FeatureSettings(importance=7)}, drift_share=0.2)
+    assert compare(reference, current, settings=important_pay).verdict == "drift"
+
+
+def test_joint_drift_is_found_although_too_few_features_have_drifted() -> None:
+    reference, current = make_frame(0), make_frame(1).assign(pay=lambda frame: frame["pay"] + 0.5)
+    reference["visits"], current["visits"] = (
+        reference["age"] + reference["visits"] / 4,
+        current["visits"] / 4 - current["age"],
+    )
+    report = compare(reference, current, settings=DriftSettings(drift_share=0.9))
+    assert (report.drifted_features, report.drifted_parts) == (["pay"], ["(joint)", "pay"])
+
+
+def test_missing_threshold_of_a_feature_applies_to_its_quality() -> None:
+    reference, current = make_frame(0), make_frame(1)
+    current.loc[:599, "pay"] = None
+    own = DriftSettings(features={"pay": FeatureSettings(missing_threshold=0.3)})
+    assert [problem.kind for problem in compare(reference, current).quality] == ["missing values"]
+    assert compare(reference, current, settings=own).quality == ()
+
+
+def test_segments_with_too_few_groups_are_named() -> None:
+    frames = [
+        make_frame(seed).assign(shop=lambda frame: frame.index % 400 + 400 * (frame["plan"] == "free"))
+        for seed in (0, 1)
+    ]
+    for frame in frames:
+        frame.loc[frame["plan"] == "pro", "shop"] = frame.index[frame["plan"] == "pro"] % 3
+    report = compare(*frames, groups="shop", segments="plan")
+    assert [segment.name for segment in report.segments] == ["free"]
+    assert any("fewer than 100 rows or 10 groups in a window" in note and "pro" in note for note in report.notes)
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: DriftSettings(features={"pay": 0.2}), r"features\['pay'\]: got 0.2, expected FeatureSettings"),
-        (lambda: DriftSettings(features=["pay"]), "features: got .*, expected a mapping"),
+        (
+            lambda: DriftSettings(features={"pay": 0.2}),
+            r"settings.features\['pay'\]: got 0.2, expected FeatureSettings",
+        ),
+        (lambda: DriftSettings(features=["pay"]), "settings.features: got .*, expected a mapping"),
         (lambda: DriftSettings(drift_share=2), "drift_share: got 2, expected a number from 0 to 1"),
         (lambda: FeatureSettings(effect_threshold=2), "effect_threshold: got 2, expected a number between 0 and 1"),
         (lambda: FeatureSettings(importance=-1), "importance: got -1, expected a number of at least 0"),
         (
             lambda: compare(make_frame(0), make_frame(1), settings=DriftSettings(features={"pya": FeatureSettings()})),
-            "features: got 'pya', expected a column of the reference window .did you mean 'pay'",
+            "settings.features: got 'pya', expected a column of the reference window .did you mean 'pay'",
         ),
     ],
 )

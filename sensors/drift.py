@@ -58,7 +58,8 @@ class DriftSensor(BaseSensorOperator):
     reference_parameters, current_parameters:
         Values for the placeholders of the queries.
     features:
-        Columns to compare; by default all columns of the reference except ``prediction``, ``actual`` and ``time``.
+        Columns to compare; by default all columns of the reference except ``prediction``, ``actual``, ``time``,
+        ``groups`` and ``season``.
     categorical:
         Columns whose values are labels even if they look like numbers.
     prediction, actual:

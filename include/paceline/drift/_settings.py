@@ -22,12 +22,14 @@ class DriftSettings:
     Parameters
     ----------
     significance:
-        False discovery rate: if nothing drifts, about this share of checks reports drift. The default of 1 % is below
-        the common 5 %, and loses little statistical power with hundreds of rows.
+        False discovery rate of all features and segments together; the joint check, the model's error and its estimate
+        have this significance level each. The default of 1 % is below the common 5 %, and loses little statistical
+        power with hundreds of rows.
     psi_threshold, effect_threshold:
         A difference matters if its population stability index reaches ``psi_threshold`` (0.1 is the usual limit for
         stable data) or its effect reaches ``effect_threshold`` (0.1: the shares of rows differ by ten percentage
-        points). The effect is the KS statistic or, with the chi-squared test, the total variation distance.
+        points). The effect is the KS statistic or, with the chi-squared test, the total variation distance. Embeddings
+        and texts have ``joint_threshold`` instead.
     joint_threshold:
         Smallest relevant area under the ROC curve (AUC) of a classifier that distinguishes the windows: by all features
         if no single one has drifted, by the vectors of an embedding, or by texts. At 0.5, it cannot distinguish them;
@@ -35,7 +37,8 @@ class DriftSettings:
     missing_threshold:
         Smallest relevant change in the share of missing values (0.05: five percentage points).
     minimum_samples:
-        Minimum number of rows and of a feature's values in each window; with fewer, ``compare`` tests nothing.
+        Minimum number of rows of each window, of values of a feature, of rows of a segment, and of labels. The joint
+        check, embeddings and texts need five times as many.
     max_rows:
         Number of rows above which a random sample of this size stands for a window. 200,000 rows show differences far
         smaller than those that matter.

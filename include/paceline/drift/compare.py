@@ -79,7 +79,8 @@ def compare(
         (``__arrow_c_stream__``). For concept drift, the rows of both windows must be in time order, unless ``time`` is
         given.
     columns:
-        Columns to compare; by default every column of the reference except ``prediction``, ``actual`` and ``time``.
+        Columns to compare; by default every column of the reference except ``prediction``, ``actual``, ``time``,
+        ``groups`` and ``season``.
     categorical:
         Columns whose values are labels even if they look like numbers.
     prediction, actual:

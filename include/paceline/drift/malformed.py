@@ -63,6 +63,7 @@ def check_order(series: pd.Series[Any], window: str) -> None:
     if len(counts) == 1:
         try:
             values.sort_values()
+            values.map(hash)
         except (TypeError, ValueError) as error:
             raise InvalidInputError(
                 str(series.name), values.iloc[0], f"times, dates, numbers or text in the {window} window"

@@ -121,11 +121,11 @@ def distinguish(
     """
     from sklearn.ensemble import HistGradientBoostingClassifier
     from sklearn.metrics import roc_auc_score
-    from sklearn.model_selection import GroupKFold, StratifiedKFold, cross_val_predict
+    from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold, cross_val_predict
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     parts = min(5, max(2, LEARNED_ROWS // len(labels)))
-    kind = StratifiedKFold if units is None else GroupKFold
+    kind = StratifiedKFold if units is None else StratifiedGroupKFold
     folds = kind(parts, shuffle=True, random_state=0)
     groups = None if units is None else _blocks(units, labels)
     # Large leaves, because relevant differences between the windows can be small compared with the noise.

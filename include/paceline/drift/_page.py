@@ -158,7 +158,7 @@ def _flatten(settings: Mapping[str, Any]) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in settings.items():
         if isinstance(value, Mapping):
-            flat |= {f"{key}.{name}": one for name, one in _flatten(value).items() if one is not None}
+            flat |= {f"{key}.{name}": one for name, one in _flatten(value).items()}
         else:
             flat[key] = ", ".join(value) if isinstance(value, list | tuple) else value
     return flat

@@ -201,5 +201,5 @@ def _without_markers(column: Any) -> Any:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    text = pc.utf8_trim_whitespace(column)
+    text = pc.utf8_trim_whitespace(pc.cast(column, pa.string()))  # a file without rows has columns of type null
     return pc.if_else(pc.is_in(text, pa.array(["", *MISSING_MARKERS])), pa.scalar(None, pa.string()), text)

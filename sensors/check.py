@@ -185,8 +185,9 @@ class DriftCheck:
         reference = self._read_reference(snapshot)
         if snapshot is not None:
             snapshot.close()
-        is_feature = self.window_column in (self.features or ())
-        left_out = [] if self.window_column is None or is_feature else [self.window_column]
+        predictions = prediction_columns(self.prediction)
+        used = (*(self.features or ()), *predictions, self.actual, self.time, self.groups, self.season, self.segments)
+        left_out = [] if self.window_column is None or self.window_column in used else [self.window_column]
         before = reference.frame.drop(columns=left_out, errors="ignore")
         if self.champion and self.prediction is not None:
             # The predictions in the champion's training data are those of its predecessor.

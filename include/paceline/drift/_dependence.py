@@ -95,7 +95,8 @@ def mean_variance(values: Floats, units: Units | None) -> MeanVariance:
         independent_units = number / max(ratio, 1.0)
     else:
         variance = (totals**2).sum(axis=0) / rows**2 * number / max(number - 1, 1)
-        independent_units = float(number)
+        sizes = np.bincount(codes)
+        independent_units = float(sizes.sum() ** 2 / (sizes.astype(float) ** 2).sum())  # a large group counts as one
     effect = np.divide(variance, independent, out=np.ones_like(variance), where=independent > 0).clip(min=1.0)
     return MeanVariance(independent * effect, effect, max(independent_units - 1.0, 1.0))
 

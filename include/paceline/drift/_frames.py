@@ -5,12 +5,15 @@ Called by ``paceline.drift.compare``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from paceline.errors import InvalidInputError
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from paceline.drift._columns import Column
 
 _ACCEPTED = (
     "a pandas DataFrame, or a data frame with Arrow's stream interface (Polars, pyarrow, DuckDB and others); "
@@ -34,7 +37,7 @@ def check_window(field: str, frame: object) -> pd.DataFrame:
         frame = _to_pandas(field, frame)
     if not len(frame.columns):
         raise InvalidInputError(field, "a table without columns", "a table with columns")
-    table: pd.DataFrame = frame.set_axis(frame.columns.map(str), axis="columns")
+    table: pd.DataFrame = frame.set_axis(frame.columns.map(str), axis="columns").reset_index(drop=True)
     duplicated = table.columns[table.columns.duplicated()]
     if len(duplicated):
         raise InvalidInputError(field, duplicated[0], "unique column names")
@@ -55,6 +58,20 @@ def _to_pandas(field: str, frame: object) -> pd.DataFrame:
     kinds = {getattr(pa, name.lower())(): pandas_dtype(name) for name in _INTEGERS}
     converted: pd.DataFrame = rows.to_pandas(types_mapper=kinds.get)
     return converted
+
+
+def with_same_precision(
+    columns: Sequence[Column], reference: pd.DataFrame, current: pd.DataFrame
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return both windows with single precision in the columns that have it in one of them: 0.1 is 0.1 in both."""
+    names = [
+        column.name
+        for column in columns
+        if column.name in current.columns
+        and {str(frame[column.name].dtype).lower() for frame in (reference, current)} == {"float32", "float64"}
+    ]
+    same = dict.fromkeys(names, "float32")
+    return reference.astype(same), current.astype(same)
 
 
 def with_order(series: pd.Series[Any]) -> pd.Series[Any]:

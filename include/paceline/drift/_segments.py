@@ -40,15 +40,15 @@ def find_segments(
     column: str,
     minimum: int,
     units: tuple[Units, Units] | None = None,
-) -> tuple[list[Segment], str]:
-    """Return the largest segments, at most 20, with at least ``minimum`` rows in each window, and a note on the others.
+) -> tuple[list[Segment], list[str]]:
+    """Return the largest segments, at most 20, with at least ``minimum`` rows in each window, and notes on the others.
 
     If ``units`` are groups, a segment also needs ten groups in each window.
 
     >>> import pandas as pd
     >>> reference, current = (pd.DataFrame({"plan": ["pro"] * n + ["free"] * 300}) for n in (200, 3))
-    >>> segments, note = find_segments(reference, current, "plan", 100)
-    >>> [segment.name for segment in segments], note[-5:]
+    >>> segments, notes = find_segments(reference, current, "plan", 100)
+    >>> [segment.name for segment in segments], notes[0][-5:]
     (['free'], ' pro.')
     """
     import numpy as np
@@ -68,15 +68,18 @@ def find_segments(
     }
     compared = {code: one for code, one in found.items() if _has_enough_groups(one, units)}
     others = [shorten(str(name)) for code, name in enumerate(names) if code not in compared]
+    notes = [] if compared else [f"No segment ({column}) is compared separately."]
+    if missing := int((codes < 0).sum()):
+        notes.append(f"{missing:,} rows without a value of {column} belong to no segment.")
     if not others:
-        return [*compared.values()], ""
+        return [*compared.values()], notes
     shown = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
     too_few = f"{minimum} rows{'' if units is None else f' or {MINIMUM_UNITS} groups'}"
-    note = (
+    notes.append(
         f"Segments ({column}) that are not compared separately, because they have fewer than {too_few} in a window or "
         f"are not among the {MAX_SEGMENTS} largest: {shown}."
     )
-    return [*compared.values()], note
+    return [*compared.values()], notes
 
 
 def _has_enough_groups(segment: Segment, units: tuple[Units, Units] | None) -> bool:

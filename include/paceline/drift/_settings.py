@@ -102,13 +102,7 @@ class DriftSettings:
             raise InvalidInputError(
                 "settings.features", self.features, "a mapping from column names to FeatureSettings(...)"
             )
-        own = {
-            str(name): FeatureSettings(**one) if isinstance(one, Mapping) else one
-            for name, one in self.features.items()
-        }
-        for name, one in own.items():
-            if not isinstance(one, FeatureSettings):
-                raise InvalidInputError(f"settings.features[{name!r}]", one, "FeatureSettings(...)")
+        own = {str(name): _read_feature(str(name), one) for name, one in self.features.items()}
         object.__setattr__(self, "features", own)
         for field in (
             "significance",
@@ -151,3 +145,16 @@ class DriftSettings:
         known = {} if own is None else {field: getattr(own, field) for field in fields}
         chosen = {field: value for field, value in known.items() if value is not None}
         return dataclasses.replace(self, **chosen) if chosen else self
+
+
+def _read_feature(name: str, value: object) -> FeatureSettings:
+    field = f"settings.features[{name!r}]"
+    known = [one.name for one in dataclasses.fields(FeatureSettings)]
+    if isinstance(value, Mapping):  # of ``to_dict``
+        for key in value:
+            if key not in known:
+                raise InvalidInputError(field, key, "one of " + ", ".join(known))
+        return FeatureSettings(**value)
+    if not isinstance(value, FeatureSettings):
+        raise InvalidInputError(field, value, "FeatureSettings(...)")
+    return value

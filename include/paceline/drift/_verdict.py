@@ -3,37 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from paceline.drift._columns import shorten
-from paceline.drift._features import CONSTANT, TestedFeature
+from paceline.drift._features import CONSTANT
 from paceline.drift._performance import PerformanceEstimate
-from paceline.drift._report import ConceptDrift, FeatureDrift, JointDrift, SegmentDrift, Verdict
+from paceline.drift._report import ConceptDrift, FeatureDrift, JointDrift, Verdict
 from paceline.drift._settings import DriftSettings
+
+if TYPE_CHECKING:
+    from paceline.drift._feature_comparison import FeatureComparison
 
 _NAMES = 10  # maximum number of features that a reason names
 
 
 def overall_verdict(
-    features: Sequence[FeatureDrift],
-    others: Sequence[JointDrift | ConceptDrift | PerformanceEstimate | None],
-    segments: Sequence[SegmentDrift],
-    measured: Sequence[TestedFeature],
-    settings: DriftSettings,
+    found: FeatureComparison, errors: Sequence[ConceptDrift | PerformanceEstimate | None], settings: DriftSettings
 ) -> tuple[Verdict, str]:
     """Return the verdict of a comparison and its reason, which also says why an estimate is withheld."""
-    verdict, reason = _verdict_of_parts(features, others, segments, measured, settings)
-    withheld = [part.reason for part in others if part is not None and part.verdict == "withheld"]
+    others = [part for part in (found.joint, *errors) if part is not None]
+    verdict, reason = _verdict_of_parts(found, others, settings)
+    withheld = [part.reason for part in others if part.verdict == "withheld"]
     return verdict, " ".join([reason, *withheld])
 
 
 def _verdict_of_parts(
-    features: Sequence[FeatureDrift],
-    others: Sequence[JointDrift | ConceptDrift | PerformanceEstimate | None],
-    segments: Sequence[SegmentDrift],
-    measured: Sequence[TestedFeature],
-    settings: DriftSettings,
+    found: FeatureComparison, others: Sequence[JointDrift | ConceptDrift | PerformanceEstimate], settings: DriftSettings
 ) -> tuple[Verdict, str]:
     """Return the verdict of the parts that have one, and its reason."""
+    features, segments, measured = found.features, found.segments, found.measured
     drifted = [feature.name for feature in features if feature.verdict == "drift"]
     tested = [feature for feature in features if feature.verdict != "skipped"]
     parts, too_few = [], ""
@@ -43,7 +41,7 @@ def _verdict_of_parts(
         if share < settings.drift_share:
             too_few = f" Too few for drift: {share:.0%} by importance, less than drift_share={settings.drift_share:g}."
             parts = [parts[0] + too_few]
-    parts += [part.reason for part in others if part is not None and part.verdict == "drift"]
+    parts += [part.reason for part in others if part.verdict == "drift"]
     in_segments = [segment for segment in segments if segment.verdict == "drift"]
     if in_segments:
         names = _list_names([f"{one.name} ({_list_names(one.drifted_features)})" for one in in_segments])
@@ -55,7 +53,7 @@ def _verdict_of_parts(
     if not tested and any(item.too_few for item in measured):
         return "not enough data", "No feature has enough values in both windows."
     if not tested:
-        return _untested_verdict(features, [part for part in others if part is not None])
+        return _untested_verdict(features, others)
     return "no drift", f"No drift in {len(tested)} feature{'' if len(tested) == 1 else 's'}."
 
 

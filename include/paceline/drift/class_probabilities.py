@@ -80,7 +80,11 @@ def with_predicted_class(
     before, after = read_text([reference, current], names, keep_classes=False)
     classes, frames = np.array([*columns], dtype=object), []
     for window, frame in (("reference", before), ("current", after)):
-        if set(names) <= set(frame.columns):
+        lacking = [name for name in names if name not in frame.columns]
+        if lacking and len(lacking) < len(names):
+            accepted = f"a column of the {window} window, which has the columns of other classes"
+            raise InvalidInputError("prediction", lacking[0], accepted)
+        if not lacking:
             probabilities = _read_probabilities(frame, names, window)
             predicted: NDArray[Any] = classes[np.argmax(np.nan_to_num(probabilities), axis=1)]
             predicted[np.isnan(probabilities).all(axis=1)] = None
@@ -144,6 +148,11 @@ def compute_class_errors(
     labels = [value for frame in frames for value in frame[actual].tolist()]
     classes = encode_classes([value for frame in frames for value in frame[PREDICTED].tolist()], labels, start)
     wrong = compare_classes(classes, rows, "prediction", actual, minimum_samples, possible=columns)
+    unknown = [name for name in dict.fromkeys(to_class(label) for label in labels[:start]) if name not in columns]
+    unused = [name for name in columns if name not in set(map(to_class, labels))]
+    if unknown and unused:  # probably a misspelt class
+        accepted = f"classes that are labels in {actual} ({unknown[0]!r} has no column)"
+        raise InvalidInputError("prediction", unused[0], accepted)
     if error == "wrong" or (error == "auto" and detector == "ddm"):
         return wrong
 

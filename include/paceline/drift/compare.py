@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
-from itertools import chain
 from typing import TYPE_CHECKING
 
 from paceline.drift._columns import (
@@ -17,14 +16,12 @@ from paceline.drift._columns import (
     shorten,
     without_infinite,
 )
-from paceline.drift._features import judge_features, run_tests, sort_by_severity
-from paceline.drift._frames import ArrowFrame, check_window, with_order
-from paceline.drift._joint import compare_jointly
+from paceline.drift._feature_comparison import FeatureComparison, compare_features
+from paceline.drift._frames import ArrowFrame, check_window, with_order, with_same_precision
 from paceline.drift._model_error import compare_errors
-from paceline.drift._report import DriftReport, FeatureDrift, SegmentDrift
-from paceline.drift._segments import Segment, find_segments, run_segment_tests, summarise_segment
+from paceline.drift._report import DriftReport
 from paceline.drift._settings import DriftSettings
-from paceline.drift._verdict import drifted_share, overall_verdict, too_short_reason
+from paceline.drift._verdict import overall_verdict, too_short_reason
 from paceline.drift.class_probabilities import prediction_columns, read_prediction
 from paceline.drift.malformed import check_values, describe_markers
 from paceline.drift.quality import (
@@ -35,7 +32,7 @@ from paceline.drift.quality import (
     find_stale_rows,
     limit_problems,
 )
-from paceline.drift.seasons import match_windows, read_seasons
+from paceline.drift.seasons import describe_too_few_rows, match_windows, read_seasons
 from paceline.drift.text_order import sort_text
 from paceline.drift.units import check_roles, describe_dependence, describe_too_few_groups, find_groups, find_times
 from paceline.errors import InvalidInputError
@@ -151,6 +148,7 @@ def compare(
     if columns is None:
         reference = _without_infinite(chosen, reference, "reference", notes)
         current = _without_infinite(chosen, current, "current", notes)
+    reference, current = with_same_precision(chosen, reference, current)
     for field, name in (*(("prediction", name) for name in predictions), ("time", time)):
         if name is not None:
             check_column(field, name, current, "current")
@@ -183,46 +181,36 @@ def compare(
             notes += describe_markers(reference[column.name], current[column.name])
     problems = find_broken_columns(chosen, new, settings.quality)
     problems += find_stale_rows(current, time, settings.quality, now)
-    features: list[FeatureDrift] = []
-    concept, joint, estimate = None, None, None
-    segment_drift: tuple[SegmentDrift, ...] = ()
+    found, concept, estimate = FeatureComparison(), None, None
     before, after = reference, current  # the rows whose features are compared
-    if season is not None:
+    too_short = too_short_reason(len(reference), len(current), settings.minimum_samples)
+    too_few = ""  # why the features are not compared, although the windows are long enough
+    if season is not None and not too_short:
         seasons = read_seasons(reference, current, season, time)
         before, after, units, note = match_windows(reference, current, seasons, units)
         notes.append(note)
-    too_short = too_short_reason(len(before), len(after), settings.minimum_samples)
+        too_few = describe_too_few_rows(season, seasons, len(before), len(after), settings.minimum_samples)
     if groups is not None and units is not None:
-        too_short = too_short or describe_too_few_groups(groups, units)
+        too_few = too_few or describe_too_few_groups(groups, units)
     if too_short:
         verdict, reason = "not enough data", too_short
     else:
-        measured = [run_tests(column, before, after, settings, units) for column in chosen]
-        divided: list[Segment] = []
-        if segments is not None:
-            divided, note = find_segments(before, after, segments, settings.minimum_samples, units)
-            notes += [note] if note else []
-        parts = [measured, *(run_segment_tests(one, chosen, before, after, settings, units) for one in divided)]
-        judged = iter(judge_features([*chain.from_iterable(parts)], settings))
-        whole, *of_segments = [[next(judged) for _ in part] for part in parts]
-        features = sort_by_severity(whole)
-        segment_drift = tuple(map(summarise_segment, divided, of_segments))
-        share = drifted_share(features, settings)
-        if not share or share < settings.drift_share:
-            tested = {f.name for f in features if f.verdict == "no drift" and f.kind in ("numeric", "categorical")}
-            joint = compare_jointly(
-                [column for column in chosen if column.name in tested], before, after, settings, units
-            )
+        if not too_few:
+            found = compare_features(chosen, before, after, segments, settings, units)
+            notes += found.notes
         if prediction is not None and actual is not None:
             rows_per_row = (current_rows or 0) / len(current)
             concept, estimate = compare_errors(
                 chosen, reference, current, prediction, actual, time, groups, season, settings, rows_per_row, notes
             )
-        verdict, reason = overall_verdict(features, (joint, concept, estimate), segment_drift, measured, settings)
+        verdict, reason = overall_verdict(found, (concept, estimate), settings)
+        if too_few and verdict != "drift":
+            verdict, reason = "not enough data", too_few
         problems += find_missing_predictions(next(iter(predictions), None), reference, current, settings)
         if groups is not None and units is not None:  # these tests assume independent rows
             before, after = before.iloc[units[0].first_rows()], after.iloc[units[1].first_rows()]
-        problems += find_implausible_values(chosen, features, before, after, settings, (*predictions, actual))
+        if not too_few:
+            problems += find_implausible_values(chosen, found.features, before, after, settings, (*predictions, actual))
     if any(problem.severe for problem in problems):
         verdict, reason = "bad data", describe_severe(problems)
     quality, more = limit_problems(problems)
@@ -231,24 +219,26 @@ def compare(
         reason=reason,
         reference_rows=reference_rows or len(reference),
         current_rows=current_rows or len(current),
-        features=tuple(features),
+        features=found.features,
         concept=concept,
-        joint=joint,
+        joint=found.joint,
         estimate=estimate,
         reference=_add_time_span(reference_name, reference, time),
         current=_add_time_span(current_name, current, time),
         notes=(*notes, *more),
         settings=settings.to_dict(),
         quality=quality,
-        segments=segment_drift,
+        segments=found.segments,
     )
 
 
 def check_column_pair(prediction: object, actual: object) -> None:
-    """Raise InvalidInputError if only one of the two column names is given."""
+    """Raise InvalidInputError if only one of the two column names is given, or the same name twice."""
     if (prediction is None) != (actual is None):
         field = "actual" if actual is None else "prediction"
         raise InvalidInputError(field, None, "a column name, because prediction and actual must be given together")
+    if prediction is not None and prediction == actual:
+        raise InvalidInputError("actual", actual, "another column than prediction")
 
 
 def _without_infinite(columns: Sequence[Column], frame: pd.DataFrame, window: str, notes: list[str]) -> pd.DataFrame:

@@ -49,6 +49,24 @@ def match_windows(
     return reference.iloc[rows[0]], current.iloc[rows[1]], units, note
 
 
+def describe_too_few_rows(season: str, seasons: Seasons, reference: int, current: int, minimum: int) -> str:
+    """Return why too few rows of both windows have the same season, or ""."""
+    import numpy as np
+
+    if reference and current:
+        return "; ".join(
+            f"{window}: got {rows} rows of seasons ({season}) that both windows have, expected at least {minimum} "
+            "(minimum_samples)"
+            for window, rows in (("reference", reference), ("current", current))
+            if rows < minimum
+        )
+    shown = []
+    for window, codes in (("reference", seasons.reference), ("current", seasons.current)):
+        names = [shorten(seasons.names[code]) for code in np.unique(codes[codes >= 0])[:3]]
+        shown.append(f"the {window} window has {', '.join(names) or 'no values'}")
+    return f"season: no season ({season}) is in both windows: {' and '.join(shown)}"
+
+
 def read_seasons(reference: pd.DataFrame, current: pd.DataFrame, season: str, time: str | None) -> Seasons:
     """Return the season of each row of both windows.
 
@@ -63,31 +81,51 @@ def read_seasons(reference: pd.DataFrame, current: pd.DataFrame, season: str, ti
     import pandas as pd
 
     frames = {"reference": reference, "current": current}
-    labels = []
+    labels: list[pd.Series[Any]] = []
+    zones: dict[str, str] = {}
     for window, frame in frames.items():
         if season not in SEASONS:
-            check_column("season", season, frame, window)
+            if season not in frame.columns:
+                names = ", ".join(map(repr, SEASONS))
+                columns = ", ".join(map(str, frame.columns[:20]))
+                accepted = f"{names}, or a column of the {window} window (the columns are {columns})"
+                raise InvalidInputError("season", season, accepted)
             labels.append(frame[season].map(to_label, na_action="ignore"))
             continue
         check_column("time", str(time), frame, window)
-        labels.append(_name_seasons(frame[time], window, season))
-    codes, names = pd.factorize(pd.concat(labels, ignore_index=True))
-    return Seasons(names.tolist(), codes[: len(reference)], codes[len(reference) :])
+        if not len(frame):
+            labels.append(frame[time].astype(object))
+            continue
+        times = _to_times(frame[time], window, season)
+        zones[window] = str(times.dt.tz)
+        labels.append(_name_seasons(times, season))
+    if len(set(zones.values())) > 1:
+        shown = " and ".join(f"{zone} ({window})" for window, zone in zones.items())
+        accepted = f"times of the same time zone in both windows, because season is {season!r}"
+        raise InvalidInputError(str(time), shown, accepted)
+    codes, found = pd.factorize(pd.concat(labels, ignore_index=True))
+    return Seasons(found.tolist(), codes[: len(reference)], codes[len(reference) :])
 
 
-def _name_seasons(series: pd.Series[Any], window: str, season: str) -> pd.Series[Any]:
+def _to_times(series: pd.Series[Any], window: str, season: str) -> pd.Series[Any]:
     import pandas as pd
 
-    if not len(series):
-        return series
     accepted = f"dates or times of one time zone in the {window} window, because season is {season!r}"
-    if not len(series.dropna()) or pd.api.types.is_numeric_dtype(series.dtype):
+    known = series.dropna()
+    if not len(known) or pd.api.types.is_numeric_dtype(series.dtype):
         raise InvalidInputError(str(series.name), series.iloc[0], accepted)
     try:
-        times = pd.to_datetime(series).dt
+        times: pd.Series[Any] = pd.to_datetime(series)
+        clock = times.dt.hour + times.dt.minute
     except (AttributeError, TypeError, ValueError) as error:
-        raise InvalidInputError(str(series.name), series.dropna().iloc[0], accepted) from error
-    weekday, hour = times.day_name(), times.strftime("%H:00")
+        raise InvalidInputError(str(series.name), known.iloc[0], accepted) from error
+    if season != "weekday" and not clock.any():
+        raise InvalidInputError(str(series.name), known.iloc[0], f"times of day, because season is {season!r}")
+    return times
+
+
+def _name_seasons(times: pd.Series[Any], season: str) -> pd.Series[Any]:
+    weekday, hour = times.dt.day_name(), times.dt.strftime("%H:00")
     labels: pd.Series[Any] = {"weekday": weekday, "hour": hour, "hour of week": weekday + " " + hour}[season]
     return labels
 

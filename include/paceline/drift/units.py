@@ -36,6 +36,8 @@ def find_groups(reference: pd.DataFrame, current: pd.DataFrame, groups: str) -> 
 
     for window, frame in (("reference", reference), ("current", current)):
         check_column("groups", groups, frame, window)
+        if len(frame) and frame[groups].isna().all():
+            raise InvalidInputError("groups", groups, f"a column with values in the {window} window")
     values = pd.concat([reference[groups], current[groups]], ignore_index=True)
     if not pd.api.types.is_numeric_dtype(values.dtype):
         values = values.map(to_label, na_action="ignore")
@@ -49,7 +51,7 @@ def find_times(reference: pd.DataFrame, current: pd.DataFrame, time: str) -> tup
     """Return the points in time of both windows, or None if one has too few of them to estimate their dependence."""
     import pandas as pd
 
-    if time not in reference.columns:
+    if time not in reference.columns or not len(reference) or not len(current):
         return None
     found = [
         Units(pd.factorize(frame[time], sort=True, use_na_sentinel=False)[0], True) for frame in (reference, current)

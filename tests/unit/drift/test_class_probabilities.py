@@ -103,8 +103,21 @@ def test_rows_without_probabilities_or_labels_have_no_error() -> None:
 
 
 def test_reference_may_lack_the_columns() -> None:
-    errors = read_errors(draw(0).drop(columns="p_cat"), draw(1), COLUMNS)
+    errors = read_errors(draw(0).drop(columns=[*COLUMNS.values()]), draw(1), COLUMNS)
     assert (len(errors.reference), len(errors.current)) == (0, 600)
+
+
+def test_reference_with_some_of_the_columns_is_refused() -> None:
+    with pytest.raises(InvalidInputError, match="prediction: got 'p_cat', expected a column of the reference window"):
+        read_errors(draw(0).drop(columns="p_cat"), draw(1), COLUMNS)
+
+
+def test_class_that_is_never_a_label_is_refused_if_a_label_has_no_column() -> None:
+    frame = draw(0)
+    last = [*COLUMNS][-1]
+    misspelt = {("ZZ" if name == last else name): column for name, column in COLUMNS.items()}
+    with pytest.raises(InvalidInputError, match=f"prediction: got 'ZZ', expected classes that are labels .*'{last}'"):
+        read_errors(frame, draw(1), misspelt)
 
 
 def test_text_of_probabilities_is_read_as_numbers() -> None:

@@ -174,7 +174,10 @@ def test_estimate_of_equal_groups_is_not_drift() -> None:
         ({"groups": "age", "prediction": "age", "actual": "pay"}, "groups: got 'age', expected a column other than"),
         ({"season": "weekday"}, "time: got None, expected the column of the times, because season is 'weekday'"),
         ({"season": "weekday", "time": "age"}, "age: got .*, expected dates or times of one time zone"),
-        ({"season": "holiday"}, "season: got 'holiday', expected a column of the reference window"),
+        (
+            {"season": "holiday"},
+            "season: got 'holiday', expected 'weekday', 'hour', 'hour of week', or a column of",
+        ),
         ({"segments": "region"}, "segments: got 'region', expected a column of the reference window"),
     ],
 )
@@ -182,3 +185,72 @@ def test_invalid_roles_are_named(arguments: dict[str, str], message: str) -> Non
     windows = [make_groups(seed, 100, 2, 0.3) for seed in (0, 1)]
     with pytest.raises(InvalidInputError, match=message):
         compare(*windows, **arguments)  # type: ignore[arg-type]
+
+
+def test_empty_current_window_is_not_enough_data() -> None:
+    series = make_series(0, 500)
+    report = compare(series, series[:0], time="at", season="weekday")
+    assert (report.verdict, report.reason) == (
+        "not enough data",
+        "current: got 0 rows, expected at least 100 (minimum_samples)",
+    )
+
+
+def test_index_with_the_name_of_a_column_is_ignored() -> None:
+    frames = [make_series(seed, 500).assign(predicted=1, late=1) for seed in (0, 1)]
+    roles = {"time": "at", "prediction": "predicted", "actual": "late"}
+    indexed = [frame.set_index("at", drop=False) for frame in frames]
+    assert compare(*indexed, **roles) == compare(*frames, **roles)  # type: ignore[arg-type]
+
+
+def test_windows_without_a_common_season_are_named_and_the_error_is_compared() -> None:
+    rng = np.random.default_rng(0)
+    frames = []
+    for plan, share in (("old", 0.2), ("new", 0.7)):
+        frame = make_groups(len(frames), 1500, 1, 0.0).assign(price=plan, late=1)
+        frames.append(frame.assign(predicted=(rng.random(1500) > share) * 1))
+    report = compare(*frames, season="price", columns=FEATURES)
+    assert report.verdict == "not enough data"
+    assert report.reason == (
+        "season: no season (price) is in both windows: the reference window has old and the current window has new"
+    )
+    report = compare(*frames, season="price", columns=FEATURES, prediction="predicted", actual="late")
+    assert report.concept is not None
+
+
+def test_times_of_different_zones_have_no_common_hours() -> None:
+    weeks = make_weeks(0, [0, 1])
+    zoned = [weeks.assign(at=weeks["at"].dt.tz_localize(zone)) for zone in ("Asia/Tokyo", "UTC")]
+    with pytest.raises(InvalidInputError, match=r"at: got 'Asia/Tokyo .reference. and UTC .current.'"):
+        compare(*zoned, time="at", season="hour")
+
+
+def test_dates_have_no_hours() -> None:
+    days = make_weeks(0, [0, 1]).assign(at=lambda frame: frame["at"].dt.normalize())
+    with pytest.raises(InvalidInputError, match=r"at: got .* expected times of day, because season is 'hour'"):
+        compare(days, days, time="at", season="hour")
+
+
+def test_group_with_most_rows_counts_once() -> None:
+    """False alarms are counted: the features of a customer are equal, and one customer has half of the rows."""
+    alarms = 0
+    for seed in range(0, 40, 2):
+        frames = []
+        for number in (0, 1):
+            customer = np.concatenate([np.zeros(500, int), np.repeat(np.arange(1, 51), 10)])
+            values = np.random.default_rng(seed + number).normal(size=(51, 2))[customer]
+            frames.append(pd.DataFrame(values, columns=["age", "pay"]).assign(customer=customer + 100 * number))
+        alarms += compare(*frames, groups="customer").drifted
+    assert alarms <= 2
+
+
+def test_single_and_double_precision_are_equal() -> None:
+    price = np.random.default_rng(0).choice([0.1, 0.2, 0.3, 0.7], 1000)
+    report = compare(pd.DataFrame({"price": price.astype("float32")}), pd.DataFrame({"price": price}))
+    assert (report.verdict, report.quality) == ("no drift", ())
+
+
+def test_prediction_and_label_are_different_columns() -> None:
+    frame = make_groups(0, 200, 1, 0.0)
+    with pytest.raises(InvalidInputError, match="actual: got 'age', expected another column than prediction"):
+        compare(frame, frame, prediction="age", actual="age")

@@ -126,3 +126,15 @@ def test_segments_with_too_few_groups_are_named() -> None:
 def test_invalid_settings_are_named(make: object, message: str) -> None:
     with pytest.raises(InvalidInputError, match=message):
         make()  # type: ignore[operator]
+
+
+def test_windows_without_a_common_segment_are_named() -> None:
+    frames = [make_frame(seed).assign(plan=[None] * 100 + [str(seed)] * 3900) for seed in (0, 1)]
+    notes = compare(*frames, segments="plan").notes
+    assert "No segment (plan) is compared separately." in notes
+    assert "200 rows without a value of plan belong to no segment." in notes
+
+
+def test_unknown_setting_of_a_feature_is_named() -> None:
+    with pytest.raises(InvalidInputError, match=r"features\['pay'\]: got 'effect', expected one of effect_"):
+        DriftSettings(features={"pay": {"effect": 0.1}})  # type: ignore[dict-item]

@@ -130,3 +130,10 @@ def test_markers_of_missing_values_are_missing_among_numbers(tmp_path: Path) -> 
     frame = read(tmp_path, "n,truth,text", "1,TRUE,", "NA,NA,NA", "2,FALSE,x")
     assert frame["n"].isna().tolist() == frame["truth"].isna().tolist() == [False, True, False]
     assert frame["text"].isna().tolist() == [True, False, False]
+
+
+def test_file_with_only_a_header_has_no_rows(tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_text("price,qty\n" + "1,2\n3,5\n" * 100)
+    (tmp_path / "today.csv").write_text("price,qty\n")
+    report = DriftCheck(str(tmp_path / "train.csv"), str(tmp_path / "today.csv")).run()
+    assert report.reason == "current: got 0 rows, expected at least 100 (minimum_samples)"

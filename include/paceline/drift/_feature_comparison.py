@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING
 
 from paceline.drift._columns import Column
 from paceline.drift._dependence import Units
-from paceline.drift._features import TestedFeature, judge_features, run_tests, sort_by_severity
+from paceline.drift._features import TestedFeature, drifted_share, judge_features, run_tests, sort_by_severity
 from paceline.drift._joint import compare_jointly
 from paceline.drift._report import FeatureDrift, JointDrift, SegmentDrift
 from paceline.drift._segments import Segment, find_segments, run_segment_tests, summarise_segment
 from paceline.drift._settings import DriftSettings
-from paceline.drift._verdict import drifted_share
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -134,6 +134,16 @@ def sort_by_severity(features: Sequence[FeatureDrift]) -> list[FeatureDrift]:
     return sorted(features, key=lambda f: (rank[f.verdict], -_severity(f), f.name))
 
 
+def drifted_share(features: Sequence[FeatureDrift], settings: DriftSettings) -> float:
+    """Return the importance of the drifted features as a share of that of all tested features."""
+    tested = [feature for feature in features if feature.verdict != "skipped"]
+    weights = {
+        one.name: settings.features[one.name].importance if one.name in settings.features else 1.0 for one in tested
+    }
+    total = sum(weights.values())
+    return sum(weights[one.name] for one in tested if one.verdict == "drift") / total if total else 0.0
+
+
 def _severity(feature: FeatureDrift) -> float:
     gap = abs(feature.missing_current - feature.missing_reference)
     return max(feature.effect or 0.0, gap)

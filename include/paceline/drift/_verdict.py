@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from paceline.drift._columns import shorten
-from paceline.drift._features import CONSTANT
+from paceline.drift._feature_comparison import FeatureComparison
+from paceline.drift._features import CONSTANT, drifted_share
 from paceline.drift._performance import PerformanceEstimate
 from paceline.drift._report import ConceptDrift, FeatureDrift, JointDrift, Verdict
 from paceline.drift._settings import DriftSettings
-
-if TYPE_CHECKING:
-    from paceline.drift._feature_comparison import FeatureComparison
 
 _NAMES = 10  # maximum number of features that a reason names
 
@@ -59,16 +56,6 @@ def _verdict_of_parts(
 
 def _list_names(names: Sequence[str]) -> str:
     return ", ".join(map(shorten, names[:5])) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-
-
-def drifted_share(features: Sequence[FeatureDrift], settings: DriftSettings) -> float:
-    """Return the importance of the drifted features as a share of that of all tested features."""
-    tested = [feature for feature in features if feature.verdict != "skipped"]
-    weights = {
-        one.name: settings.features[one.name].importance if one.name in settings.features else 1.0 for one in tested
-    }
-    total = sum(weights.values())
-    return sum(weights[one.name] for one in tested if one.verdict == "drift") / total if total else 0.0
 
 
 def _untested_verdict(

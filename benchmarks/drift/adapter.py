@@ -154,7 +154,7 @@ def estimate_intervals(folder: Path, tool: str, kind: str) -> list[tuple[float, 
 
     reference, current = (pd.read_parquet(folder / f"{name}.parquet") for name in ("reference", "current"))
     windows = [_features(frame) for _, frame in current.groupby("window")]
-    estimate = INTERVALS[tool](kind, reference, len(windows[0]))
+    estimate = INTERVALS[tool](kind, reference, max(map(len, windows)))  # NannyML splits a longer window
     return [(realise(kind, reference, window, tool), *map(float, estimate(window))) for window in windows]
 
 

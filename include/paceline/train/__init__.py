@@ -10,6 +10,7 @@ and numpy in ``resampled``.
 
 from __future__ import annotations
 
+from ._epochs import track_epochs
 from ._loop import Loop
 from ._resampled import resampled
 from ._session import checkpoint, report, stop_early
@@ -17,9 +18,11 @@ from ._track import track
 from .job import input_dir, output_dir
 from .pacing.monitor import Converged
 from .parallel.data_parallel import data_parallel, device
+from .saving.kept import Kept
 
 __all__ = [
     "Converged",
+    "Kept",
     "Loop",
     "checkpoint",
     "data_parallel",
@@ -30,4 +33,5 @@ __all__ = [
     "resampled",
     "stop_early",
     "track",
+    "track_epochs",
 ]

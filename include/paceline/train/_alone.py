@@ -15,13 +15,16 @@ class SingleProcess(BatchSource):
 
     def passes(self, resume: Resume | None) -> Iterator[Iterator[Any]]:
         """Yield the batches of each epoch."""
-        loop = self._loop
-        while not loop.over:
-            if resume is None:
-                self.epoch_start = data.snapshot(loop.loader)
-                yield data.start_epoch(loop.loader, loop.epoch)
-            else:
-                self.epoch_start = resume.epoch_start
-                yield data.resume_epoch(loop.loader, loop.epoch, resume)
+        while not self._loop.over:
+            yield self.begin_epoch(resume)
             resume = None
-            loop.end_epoch()
+            self._loop.end_epoch()
+
+    def begin_epoch(self, resume: Resume | None) -> Iterator[Any]:
+        """Return the batches of the loop's epoch, from the position of ``resume`` on."""
+        loop = self._loop
+        if resume is None:
+            self.epoch_start = data.snapshot(loop.loader)
+            return data.start_epoch(loop.loader, loop.epoch)
+        self.epoch_start = resume.epoch_start
+        return data.resume_epoch(loop.loader, loop.epoch, resume)

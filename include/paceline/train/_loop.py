@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 
 from . import _session
 from ._display import Display, choose_display
+from ._enumerated import warn_if_enumerated
 from ._source import BatchSource
 from ._values import bad_value, log, whole_number
 from .job import EXIT_TERMINATED, is_follower, run_by_paceline
@@ -41,6 +42,8 @@ class Loop(Generic[T]):
         As for ``track``.
     display:
         Output for progress; ``None`` chooses an output for the environment.
+    within_epochs:
+        Whether ``track_epochs`` runs the epochs, one by one, perhaps each with another loader.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class Loop(Generic[T]):
         until: Converged | None = None,
         validation: Sized | None = None,
         display: Display | None = None,
+        within_epochs: bool = False,
     ) -> None:
         self.epochs = whole_number("epochs", epochs)
         self.epoch = 0
@@ -68,7 +72,7 @@ class Loop(Generic[T]):
             raise bad_value("loader", "0 batches", "at least 1 batch: is the data set empty or too small?")
         if self._length is None and total is None:
             raise bad_value("total", None, "the number of batches in all epochs, because the loader has no length")
-        if self.epochs > 1 and isinstance(loader, Iterator):
+        if self.epochs > 1 and not within_epochs and isinstance(loader, Iterator):
             accepted = "an iterable over the batches of each epoch, not an iterator that is exhausted after one epoch"
             raise bad_value("loader", type(loader).__name__, accepted)
         self._device = None if device is None else str(device)
@@ -86,7 +90,8 @@ class Loop(Generic[T]):
         self.stopped = self._iterated = False
         self._server_done = 0  # value of ``done`` when the parameter server last reported its progress
         self._last_by_server: bool | None = None  # whether this batch is the epoch's last, from the parameter server
-        self._source: BatchSource | None = None
+        self.source: BatchSource | None = None
+        self._within_epochs = within_epochs
         self._next_check_s = _NOW
         self._next_show_s = self._next_share_s = _NOW
         self._start_point = (0, 0.0)  # batches done and clock time when this process started the loop
@@ -110,7 +115,7 @@ class Loop(Generic[T]):
 
     def stop_early(self) -> None:
         """End the loop after this batch. See ``paceline.train.stop_early``."""
-        if self._source is not None and self._source.profiling:
+        if self.source is not None and self.source.profiling:
             return
         self.stopped = True
         self._next_check_s = _NOW
@@ -120,14 +125,37 @@ class Loop(Generic[T]):
         self._next_check_s = _NOW
 
     def __iter__(self) -> Iterator[T]:
+        session = _session.current
+        if session.epochs is not None and session.epochs.owns(self):
+            return warn_if_enumerated(session.epochs.batches(self))
         if self._iterated:
             raise RuntimeError("this track(...) loop has already run: call track() again for another loop")
         self._iterated = True
-        session = _session.current
         if session.loop is not None:
             log("a nested track() loop runs as a plain loop: only the outer loop shows progress and resumes")
             return self._run_plain()
-        return self._run(session)
+        if session.epochs is not None:
+            raise RuntimeError("track() was called outside the track_epochs() loop: call it in the body of that loop")
+        return warn_if_enumerated(self._run(session))
+
+    def enumerate(self, start: int = 0) -> Iterator[tuple[int, T]]:
+        """Yield pairs of a number and a batch, as ``enumerate`` does. After a restart, the numbers continue.
+
+        Parameters
+        ----------
+        start:
+            Number of the first batch: of the epoch, within ``track_epochs``, otherwise of all epochs.
+
+        Examples
+        --------
+        >>> from paceline.train import track
+        >>> list(track("ab", epochs=2).enumerate(1))
+        [(1, 'a'), (2, 'b'), (3, 'a'), (4, 'b')]
+        """
+        session = _session.current
+        in_epoch = session.epochs is not None and session.epochs.owns(self)
+        for batch in self:
+            yield start + (self.batch if in_epoch else self.done), batch
 
     def set_position(self, epoch: int, batch: int, done: int, epochs: int, total: int) -> None:
         """Set the position and the forecast that the lead has sent."""
@@ -137,9 +165,9 @@ class Loop(Generic[T]):
     @property
     def own_progress(self) -> tuple[int, int]:
         """Batches done and expected in this process. In a fleet, they exclude those of the other workers."""
-        if self._source is None or self._source.progress is None:
+        if self.source is None or self.source.progress is None:
             return self.done, max(self.total, self.done)
-        done, total = self._source.progress
+        done, total = self.source.progress
         done += self.done - self._server_done  # the batch that the server does not know about yet
         return done, max(total, done)
 
@@ -158,58 +186,87 @@ class Loop(Generic[T]):
                     return
 
     def _run(self, session: _session.Session) -> Iterator[T]:
-        resume = self._restore_position(session)
+        resume = self.restore_position(session)
         if resume is not None and resume.position.loop > self.number:
             return  # the checkpoint was written after the end of this loop
         was_over = resume is not None and resume.position.ended and self.over
         closed_early = False
-        display = self._display = self._display or choose_display()
-        source = self._source = session.batch_source(self.number)
-        clock = session.clock
-        session.loop = self
-        session.handle_sigterm()
-        session.skip_exit_gc()
         try:
-            source.open(self, session)
+            source = self.open(session)
             devices = source.devices
-            self._start_point = (self.done, clock())
-            self._adapt_to_share(clock())
-            self._show_progress(session, "start")
             for batches in source.passes(resume):
                 if source.devices != devices:
                     devices, self._next_check_s = source.devices, _NOW
                     self._show_progress(session, "resized")
-                self._epoch_began_s = clock()
-                has_end = source.reads_epochs and self._length is not None
-                self._last_of_epoch = self._epoch_done + (self._length or 0) - 1 if has_end else -1
-                for batch in batches:
-                    if self.done == self._last_of_epoch:
-                        self.report_epoch_end(session, clock())
-                    yield batch
-                    self.done += 1
-                    if clock() >= self._next_check_s and self._run_due_checks(session, clock()):
-                        break
+                yield from self.run_pass(session, batches)
                 if self.stopped:
                     break
-            self._finish(session, source, save=not was_over)
+            self.finish(session, save=not was_over)
         except GeneratorExit:
             if self.stopped:  # the training code left the loop after stop_early(): count the batch as done
                 self.done += 1
-                self._finish(session, source)
+                self.finish(session)
             closed_early = True
             raise
         finally:
-            session.loop = None
-            source.close()
-            data.end_workers_at_exit(self.loader)
-            session.restore_sigterm()
-            display.close()
+            self.close(session)
             if closed_early and session.terminating:
                 session.resend_sigterm()
         if session.terminating:
             raise SystemExit(EXIT_TERMINATED)
 
-    def _restore_position(self, session: _session.Session) -> Resume | None:
+    def open(self, session: _session.Session) -> BatchSource:
+        """Start the loop: choose the source of the batches and show the start."""
+        self._display = self._display or choose_display()
+        source = self.source = session.batch_source(self.number)
+        session.loop = self
+        session.handle_sigterm()
+        session.skip_exit_gc()
+        source.open(self, session)
+        self._start_point = (self.done, session.clock())
+        self._adapt_to_share(session.clock())
+        self._show_progress(session, "start")
+        return source
+
+    def run_pass(self, session: _session.Session, batches: Iterator[T]) -> Iterator[T]:
+        """Yield the ``batches`` of a pass, and save and show the progress between them."""
+        clock, source = session.clock, self.source
+        self._epoch_began_s = clock()
+        has_end = source is not None and source.reads_epochs and self._length is not None
+        self._last_of_epoch = self._epoch_done + (self._length or 0) - 1 if has_end else -1
+        for batch in batches:
+            if self.done == self._last_of_epoch:
+                self.report_epoch_end(session, clock())
+            yield batch
+            self.done += 1
+            if clock() >= self._next_check_s and self._run_due_checks(session, clock()):
+                break
+
+    def replace_loader(self, loader: Iterable[T]) -> None:
+        """Read the next epoch from ``loader``."""
+        length = data.epoch_length(loader)
+        if length == 0:
+            raise bad_value("loader", "0 batches", "at least 1 batch: is the data set empty or too small?")
+        self.loader, self._length = loader, length
+
+    def end_pass(self, session: _session.Session) -> None:
+        """After the body of an epoch of ``track_epochs``: end the epoch, and save and show the progress if due."""
+        self.end_epoch()
+        if session.clock() >= self._next_check_s and not self.over:
+            self._run_due_checks(session, session.clock())
+
+    def close(self, session: _session.Session) -> None:
+        """Release all resources, even if the training code has left the loop or failed."""
+        session.loop = None
+        if self.source is not None:
+            self.source.close()
+        data.end_workers_at_exit(self.loader)
+        session.restore_sigterm()
+        if self._display is not None:
+            self._display.close()
+
+    def restore_position(self, session: _session.Session) -> Resume | None:
+        """Number this loop and restore its position; return the point to resume from, also if a later loop wrote it."""
         self.number = session.loops_started - session.first_loop
         session.loops_started += 1
         if self.number == 1 and run_by_paceline() and not is_follower():
@@ -226,7 +283,9 @@ class Loop(Generic[T]):
         self.epoch, self.done, self.stopped = position.epoch, position.done, position.stopped
         if self.monitor is not None:
             self.monitor.restore(position.curve)
-            if position.batch == self._length:  # the epoch's metric was reported but is not yet in the curve
+            if (
+                position.batch == self._length and not self._within_epochs
+            ):  # the epoch's metric was reported but is not yet in the curve
                 self._reports = -1
             self.epochs = max(self.monitor.epochs, self.epoch)
         self._epoch_done = position.done - position.batch
@@ -291,14 +350,15 @@ class Loop(Generic[T]):
         if self.stopped:
             return True
         saver = session.checkpoint
+        resumable = saver is None or saver.steps is None or saver.steps.complete(self._start_point[0], self.done)
         is_due = saver is not None and now_s >= saver.next_save_s and not self._nearly_done(now_s, saver.interval_s)
         self.total = max(self.total, self.done)
-        if session.terminating:
+        if session.terminating and resumable:
             self._save(session)
             raise SystemExit(EXIT_TERMINATED)
         if now_s >= self._next_share_s and self._adapt_to_share(now_s):
             return True
-        if is_due:
+        if is_due and resumable:
             if self._save(session):
                 self._show_progress(session, "checkpoint")
         elif now_s >= self._next_show_s:
@@ -315,8 +375,10 @@ class Loop(Generic[T]):
         done, elapsed_s = self.done - self._start_point[0], now_s - self._start_point[1]
         return elapsed_s > 0 and 0 <= (self.total - self.done) * elapsed_s < _SKIP_FRACTION * interval_s * done
 
-    def _finish(self, session: _session.Session, source: BatchSource, *, save: bool = True) -> None:
-        source.end(stopped=self.stopped)
+    def finish(self, session: _session.Session, *, save: bool = True) -> None:
+        """End the loop: save the final checkpoint and show that the training is done."""
+        if self.source is not None:
+            self.source.end(stopped=self.stopped)
         self.total = max(self.done, 1)
         if save and session.checkpoint is not None:
             self._show_progress(session, "progress")  # before the save, which may take some time
@@ -324,11 +386,11 @@ class Loop(Generic[T]):
         self._show_progress(session, "finish")
 
     def _save(self, session: _session.Session, *, ended: bool = False) -> bool:
-        if session.checkpoint is None or self._source is None:
+        if session.checkpoint is None or self.source is None:
             return False
         now = data.snapshot(self.loader)
         # Between two epochs there is no epoch to resume: the next epoch starts with the current states.
-        start = self._source.epoch_start if self.batch else now
+        start = self.source.epoch_start if self.batch else now
         return session.checkpoint.save(self.position(ended=ended), start, now, session.reported_values())
 
     def position(self, *, ended: bool = False) -> Position:
@@ -347,7 +409,7 @@ class Loop(Generic[T]):
 
     def _adapt_to_share(self, now_s: float) -> bool:
         self._next_share_s = now_s + _SHARE_INTERVAL_S
-        return self._source is not None and self._source.adapt(now_s)
+        return self.source is not None and self.source.adapt(now_s)
 
     def _show_progress(self, session: _session.Session, event: str) -> None:
         now_s = session.clock()
@@ -361,10 +423,10 @@ class Loop(Generic[T]):
             event=event,
             loss=values.pop("loss", None),
             metrics=values,
-            spent=self._source.spent if self._source is not None else {},
+            spent=self.source.spent if self.source is not None else {},
             device=self._device or _default_device(),
             threads=thread_count(),
-            devices=self._source.devices if self._source is not None else None,
+            devices=self.source.devices if self.source is not None else None,
             save_s=session.checkpoint.save_s if session.checkpoint is not None else None,
             validation_s=self._validation_s(now_s),
             monotonic_s=now_s,

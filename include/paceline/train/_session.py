@@ -22,12 +22,13 @@ from typing import TYPE_CHECKING, Any
 from ._alone import SingleProcess
 from ._display import Display, choose_display
 from ._resampled import Resampled
-from ._source import BatchSource, LoopState
+from ._source import BatchSource, EpochsState, LoopState
 from ._values import deferred_number, log
 from .job import EXIT_TERMINATED, is_follower, is_worker, rank, run_by_paceline
 from .progress import Progress, Resamples
 from .saving import ranks
 from .saving.checkpoint import Checkpoint, Saver, Stateful, check_every_s, check_parts, checkpoint_folder
+from .saving.steps import OptimizerSteps
 
 if TYPE_CHECKING:
     from .parameter_server.worker import TrainingWorker
@@ -39,8 +40,11 @@ class Session:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
         self.loop: LoopState | None = None
+        self.epochs: EpochsState | None = None  # the loop over epochs that contains the loop over batches
         self.loops_started = 0  # number of loops in this process
         self.first_loop = 0  # number of loops before the last checkpoint() outside a loop
+        self.single_epochs: set[tuple[str, int]] = set()  # lines with track() loops of one epoch since checkpoint()
+        self.checked_enumerate = False
         self.last: Progress | None = None  # the last progress shown; reports outside a loop repeat it
         self.checkpoint: Saver | None = None
         self.parts: dict[str, Stateful] = {}  # as passed to checkpoint()
@@ -55,6 +59,10 @@ class Session:
         self._report_pending = False
         self._handler_before: Any = None
         self._handler_pid: int | None = None
+
+    def batches_done(self) -> int:
+        """Return the number of batches done in the current loop."""
+        return self.loop.done if self.loop is not None else 0
 
     def reported_values(self) -> dict[str, float]:
         """Return the newest value of each reported name."""
@@ -327,6 +335,9 @@ def register(saver: Saver) -> None:
         )
     current.checkpoint = saver
     current.first_loop = current.loops_started
+    current.single_epochs.clear()
+    if isinstance(saver, Checkpoint):
+        saver.steps = OptimizerSteps(saver.parts.values(), current.batches_done)
     if saver.resume is not None:
         current.restore_reported(saver.resume.reported)
     current.handle_sigterm()

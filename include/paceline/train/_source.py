@@ -46,6 +46,16 @@ class LoopState(Protocol):
     def set_server_progress(self, epoch: int, epochs: int, done: int, total: int, *, last: bool) -> None: ...
 
 
+class EpochsState(Protocol):
+    """The current loop over epochs, whose body contains the ``track`` loop."""
+
+    def owns(self, loop: Any) -> bool: ...
+
+    def batches(self, loop: Any) -> Iterator[Any]: ...
+
+    def track(self, loader: Any, **options: Any) -> Any: ...
+
+
 class SessionState(Protocol):
     """The training state of this process."""
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sized
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from . import _session
 from ._loop import Loop
 from .pacing.monitor import Converged
+from .saving.checkpoint import Checkpoint
 
 T = TypeVar("T")
 
@@ -63,4 +66,27 @@ def track(
     epoch 0 ends with b, 4 batches in all
     epoch 1 ends with b, 4 batches in all
     """
+    session = _session.current
+    options: dict[str, Any] = {"epochs": epochs, "total": total, "device": device, "threads": threads, "until": until}
+    within: Loop[T] | None = None
+    if session.epochs is not None:
+        within = session.epochs.track(loader, validation=validation, **options)
+    if within is not None:
+        return within
+    if epochs == 1:
+        _check_not_repeated(session)
     return Loop(loader, epochs=epochs, total=total, device=device, threads=threads, until=until, validation=validation)
+
+
+def _check_not_repeated(session: _session.Session) -> None:
+    """Raise ``RuntimeError`` for a loop of one epoch in a loop over epochs, whose body a restart would run again."""
+    if session.loop is not None or session.epochs is not None or not isinstance(session.checkpoint, Checkpoint):
+        return
+    caller = sys._getframe(2)
+    line = caller.f_code.co_filename, caller.f_lineno
+    if line in session.single_epochs:
+        raise RuntimeError(
+            f"{line[0]}, line {line[1]}: track() runs again after checkpoint(), so a restart would run the code after "
+            "each finished loop again: loop over the epochs with `for epoch in track_epochs(n)`"
+        )
+    session.single_epochs.add(line)

@@ -29,4 +29,4 @@ def test_guide_example_trains_and_writes_its_model(tmp_path, fork, in_a_job):
     assert process.wait() == 0, log
     assert set(torch.load(outputs / "model.pt", weights_only=True)) == {"0.weight", "0.bias", "2.weight", "2.bias"}
     progress = [parsed for line in log.splitlines() if (parsed := parse_line(line))]
-    assert [(one.event, one.done) for one in progress][-1:] == ([("finish", 200)] if in_a_job else [])
+    assert [(one.event, one.done) for one in progress][-1:] == ([("finish", 160)] if in_a_job else [])

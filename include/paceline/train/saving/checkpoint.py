@@ -16,6 +16,7 @@ from paceline.train.job import ENV_CHECKPOINT, rank
 
 from . import rng
 from .ranks import from_rank_0
+from .steps import OptimizerSteps
 from .store import Store, check_complete, check_loadable
 
 # Maximum fraction of the training time spent on saving, as far as the bounds on the interval allow.
@@ -83,6 +84,7 @@ class Saver(ABC):
     def __init__(self, folder: Path, every_s: float | None, clock: Callable[[], float] = time.monotonic) -> None:
         self.folder = folder
         self.resume: Resume | None = None
+        self.steps: OptimizerSteps | None = None
         self._every_s = every_s
         self._clock = clock
         self.save_s: float | None = None  # duration of the last checkpoint
@@ -172,6 +174,13 @@ class Checkpoint(Saver):
         self._restore_point(content, path)
         self._saved = True
         return True
+
+    def restore_objects_again(self) -> None:
+        """Undo all changes of the objects since ``restore``."""
+        newest = self.load_newest()
+        if newest is None:
+            raise RuntimeError(f"the checkpoint in {self.folder} was removed during the restart: start the job again")
+        restore_parts(self.parts, newest[0]["parts"], newest[1])
 
     def _write(self, point: dict[str, Any]) -> bool:
         """Write the state unless it could not be restored later; in that case, raise ValueError at the first save."""

@@ -6,6 +6,7 @@ Invariant: an epoch resumed at batch *k* yields the same batches from *k* on as 
 from __future__ import annotations
 
 import atexit
+import gc
 import sys
 import weakref
 from collections.abc import Iterable, Iterator, Sized
@@ -100,6 +101,17 @@ def resume_epoch(loader: Iterable[T], epoch: int, resume: Resume) -> Iterator[T]
     if skip:  # if no batch was skipped, a rewind to ``now`` would undo the random draws at the start of the epoch
         rewind(loader, resume.now)
     return iterator
+
+
+def is_torch_loader(item: object) -> bool:
+    """Return whether ``item`` is a ``DataLoader``. Objects of lazy types are left alone."""
+    torch_data = sys.modules.get("torch.utils.data")
+    return torch_data is not None and issubclass(type(item), torch_data.DataLoader)
+
+
+def torch_loaders() -> weakref.WeakSet[Any]:
+    """Return all torch loaders of this process."""
+    return weakref.WeakSet(item for item in gc.get_objects() if is_torch_loader(item))
 
 
 def end_workers_at_exit(loader: Iterable[Any]) -> None:

@@ -1,0 +1,230 @@
+"""A loop over epochs with a loop over batches in its body."""
+
+from collections import deque
+
+import numpy as np
+import pytest
+import torch
+
+from paceline.train import Converged, Kept, checkpoint, report, stop_early, track, track_epochs
+from paceline.train._source import BatchSource
+from paceline.train.progress import parse_line
+
+
+@pytest.fixture
+def job(monkeypatch, tmp_path, capsys):
+    """Simulate the environment of a job, and return a function that reads the progress lines written so far."""
+    monkeypatch.setenv("PACELINE_OUTPUT", str(tmp_path))
+    return lambda: [line for text in capsys.readouterr().out.splitlines() if (line := parse_line(text))]
+
+
+def run(epochs, loaders=lambda epoch: "abc", body=lambda epoch, batch: None):
+    """Train and return the pairs of epoch and batch."""
+    seen = []
+    for epoch in epochs:
+        for batch in track(loaders(epoch)):
+            seen.append((epoch, batch))
+            body(epoch, batch)
+    return seen
+
+
+def test_epochs_are_counted_as_one_progress(job, clock):
+    clock.step_s = 1.0
+    assert run(track_epochs(range(1, 3)), lambda epoch: "ab") == [(1, "a"), (1, "b"), (2, "a"), (2, "b")]
+    lines = job()
+    assert (lines[0].event, lines[0].done, lines[0].total) == ("start", 0, 4)
+    assert (lines[-1].event, lines[-1].done, lines[-1].total) == ("finish", 4, 4)
+    assert [line.epoch for line in lines] == sorted(line.epoch for line in lines)
+
+
+def test_loop_of_batches_has_the_attributes_of_the_whole_training():
+    seen = []
+    for _ in track_epochs(2):
+        loop = track("ab")
+        seen += [(loop.epoch, loop.batch, loop.done, loop.epoch_end) for _ in loop]
+    assert seen == [(0, 0, 0, False), (0, 1, 1, True), (1, 0, 2, False), (1, 1, 3, True)]
+
+
+def test_loaders_of_different_lengths_end_at_100_percent(job):
+    run(track_epochs(3), lambda epoch: "abcdef"[: 2 * epoch + 1])
+    last = job()[-1]
+    assert (last.done, last.total, last.percent) == (9, 9, 100.0)
+
+
+def test_iterators_and_streams_are_read_once_in_each_epoch():
+    seen = []
+    for epoch in track_epochs(2):
+        seen += [*track(iter(range(2)), total=2), epoch]
+    assert seen == [0, 1, 0, 0, 1, 1]
+
+
+def test_break_ends_the_epoch_only():
+    seen = []
+    for epoch in track_epochs(2):
+        for batch in track("abc"):
+            seen.append((epoch, batch))
+            if batch == "b":
+                break
+    assert seen == [(0, "a"), (0, "b"), (1, "a"), (1, "b")]
+
+
+@pytest.mark.parametrize("within", ["batches", "epoch"])
+def test_stop_early_ends_training_after_the_epoch(job, within):
+    ended = []
+    for epoch in track_epochs(5):
+        for batch in track("ab"):
+            if (epoch, batch, within) == (1, "a", "batches"):
+                stop_early()
+        if (epoch, within) == (1, "epoch"):
+            stop_early()
+        ended.append(epoch)
+    assert ended == [0, 1]
+    last = job()[-1]
+    assert (last.event, last.percent) == ("finish", 100.0)
+
+
+def test_metric_that_has_levelled_off_ends_training():
+    trained = []
+    for epoch in track_epochs(range(1, 51), until=Converged("accuracy", gain=0.01)):
+        list(track("ab"))
+        report(accuracy=0.9)
+        trained.append(epoch)
+    assert trained == list(range(1, len(trained) + 1))
+    assert 2 <= len(trained) < 50
+
+
+def test_validation_with_track_is_a_plain_loop(job):
+    for _ in track_epochs(2):
+        assert list(track("ab")) == ["a", "b"]
+        assert list(track("xyz")) == ["x", "y", "z"]
+    assert job()[-1].done == 4
+
+
+@pytest.mark.parametrize("epochs", [0, -1, True, 2.5, "abc", [], None, [1.5]])
+def test_invalid_number_of_epochs_is_named(epochs):
+    with pytest.raises(ValueError, match=r"^epochs: got "):
+        track_epochs(epochs)
+
+
+@pytest.mark.parametrize(("field", "options"), [("epochs", {"epochs": 3}), ("until", {"until": Converged("loss")})])
+def test_arguments_of_the_outer_loop_are_rejected_in_the_inner_loop(field, options):
+    with pytest.raises(ValueError, match=rf"{field}: .*track_epochs"):
+        [track("ab", **options) for _ in track_epochs(2)]
+
+
+def test_epoch_without_batches_is_rejected():
+    with pytest.raises(ValueError, match="no batches in epoch 0"):
+        list(track_epochs(2))
+
+
+def test_loop_over_batches_from_outside_is_rejected():
+    outside = track("ab")
+    with pytest.raises(RuntimeError, match="in the body of that loop"):
+        [list(outside) for _ in track_epochs(2)]
+
+
+def test_loop_over_epochs_within_a_loop_is_rejected():
+    with pytest.raises(RuntimeError, match="within another loop"):
+        [list(track_epochs(2)) for _ in track("ab")]
+
+
+def test_loop_over_epochs_runs_once():
+    run(epochs := track_epochs(1))
+    with pytest.raises(RuntimeError, match="already run"):
+        list(epochs)
+
+
+def test_another_training_follows_after_an_error():
+    with pytest.raises(KeyError):
+        run(track_epochs(2), body=lambda epoch, batch: {}[batch])
+    assert len(run(track_epochs(2))) == 6
+
+
+class DividedBatches(BatchSource):
+    """Batches whose position other processes determine, as on several devices or machines."""
+
+    def passes(self, resume):
+        yield iter(())
+
+
+def test_divided_batches_need_one_loop(session):
+    session.role = DividedBatches()
+    with pytest.raises(ValueError, match=r"track\(loader, epochs=n\)"):
+        run(track_epochs(1))
+
+
+@pytest.mark.parametrize("helper", [False, True], ids=["inline", "function"])
+def test_loop_over_range_is_rejected_if_a_restart_would_repeat_its_code(tmp_path, helper):
+    model = torch.nn.Linear(1, 1)
+    checkpoint(model=model, path=tmp_path)
+
+    def train():
+        return list(track("ab"))
+
+    with pytest.raises(RuntimeError, match=r"test_epochs.py, line \d+: .*for epoch in track_epochs\(n\)"):
+        [train() if helper else list(track("ab")) for _ in range(2)]
+
+
+def test_loops_at_different_lines_are_different_trainings(tmp_path):
+    checkpoint(model=torch.nn.Linear(1, 1), path=tmp_path)
+    list(track("ab"))
+    list(track("ab"))
+
+
+def test_enumerate_continues_and_the_built_in_one_is_noticed(tmp_path, capsys):
+    assert [number for number, _ in track("ab", epochs=2).enumerate(5)] == [5, 6, 7, 8]
+    pairs = [(epoch, number) for epoch in track_epochs(2) for number, _ in track("ab").enumerate()]
+    assert pairs == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    checkpoint(model=torch.nn.Linear(1, 1), path=tmp_path)
+    capsys.readouterr()
+    for number, batch in enumerate(track("ab", epochs=2)):
+        assert "ab"[number % 2] == batch
+    assert "counts from 0 after a restart" in capsys.readouterr().err
+
+
+VALUES = [
+    None,
+    True,
+    2**70,
+    1.5,
+    "text",
+    b"bytes",
+    (1, [2, {"three": 3}]),
+    {1, 2},
+    deque([(1, np.zeros((2, 3), np.float32)), (2, np.ones(2))], maxlen=5),
+    np.float64(0.1),
+    np.datetime64("2026-01-01"),
+    np.array(["a", "bc"]),
+    torch.arange(3),
+]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=[type(value).__name__ for value in VALUES])
+def test_kept_value_survives_a_restart(tmp_path, restart_process, value):
+    state = Kept(value=None)
+    checkpoint(state=state, path=tmp_path, every_s=0)
+    state.value = value
+    list(track("a"))
+    restart_process()
+    restored = Kept(value=None)
+    assert checkpoint(state=restored, path=tmp_path)
+    assert repr(restored.value) == repr(value)
+    assert type(restored.value) is type(value)
+
+
+def test_kept_generator_continues_and_keeps_its_identity(tmp_path, restart_process):
+    state = Kept(generator=np.random.default_rng(1))
+    checkpoint(state=state, path=tmp_path)
+    state.generator.random(5)
+    list(track("a"))
+    following = state.generator.random(3).tolist()
+    restart_process()
+    generator = np.random.default_rng(1)
+    checkpoint(state=Kept(generator=generator), path=tmp_path)
+    assert generator.random(3).tolist() == following
+
+
+@pytest.mark.parametrize("value", [object(), lambda: None, np.array([object()]), [{1: object()}]])
+def test_kept_value_of_another_type_is_named(tmp_path, value):
+    with pytest.raises(ValueError, match=r"^best: got 'a value of type "):
+        checkpoint(state=Kept(best=value), path=tmp_path)

@@ -20,11 +20,15 @@ class SingleProcess(BatchSource):
             resume = None
             self._loop.end_epoch()
 
-    def begin_epoch(self, resume: Resume | None) -> Iterator[Any]:
-        """Return the batches of the loop's epoch, from the position of ``resume`` on."""
+    def begin_epoch(self, resume: Resume | None, number: int | None = None) -> Iterator[Any]:
+        """Return the batches of the loop's epoch, from the position of ``resume`` on.
+
+        ``number`` is what samplers with ``set_epoch`` receive, by default the number counted from 0.
+        """
         loop = self._loop
+        number = loop.epoch if number is None else number
         if resume is None:
             self.epoch_start = data.snapshot(loop.loader)
-            return data.start_epoch(loop.loader, loop.epoch)
+            return data.start_epoch(loop.loader, number)
         self.epoch_start = resume.epoch_start
-        return data.resume_epoch(loop.loader, loop.epoch, resume)
+        return data.resume_epoch(loop.loader, number, resume)

@@ -84,7 +84,12 @@ class Life:
             samples.draw()
             self.note(f"{state.epoch} begins")
             generator = torch.Generator().manual_seed(state.epoch) if self.scenario.get("generator") else None
-            self.train(model, optimizer, DataLoader(samples, 3, shuffle=True, generator=generator), state)
+            self.train(
+                model,
+                optimizer,
+                DataLoader(samples, 3, shuffle=True, generator=generator, num_workers=self.scenario.get("workers", 0)),
+                state,
+            )
             loss = self.validate(model, state)
             scheduler.step(loss)
             state.losses.append(numpy.float32(loss))

@@ -58,6 +58,16 @@ def test_iterators_and_streams_are_read_once_in_each_epoch():
     assert seen == [0, 1, 0, 0, 1, 1]
 
 
+def test_samplers_receive_the_number_of_the_epoch():
+    class Loader(list):
+        def set_epoch(self, epoch):
+            numbers.append(epoch)
+
+    numbers = []
+    run(track_epochs(range(1, 4)), lambda epoch: Loader("ab"))
+    assert numbers == [1, 2, 3]
+
+
 def test_break_ends_the_epoch_only():
     seen = []
     for epoch in track_epochs(2):

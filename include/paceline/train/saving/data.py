@@ -85,7 +85,7 @@ def start_epoch(loader: Iterable[T], epoch: int) -> Iterator[T]:
 
 def resume_epoch(loader: Iterable[T], epoch: int, resume: Resume) -> Iterator[T]:
     """Start an epoch at the position of ``resume``: restore the random states at its start, and skip batches."""
-    if epoch > 0 and getattr(loader, "persistent_workers", False):
+    if resume.position.epoch > 0 and getattr(loader, "persistent_workers", False):
         # Persistent loader workers draw their seed in the first iteration only: draw it before the rewind.
         iter(loader)
     rewind(loader, resume.epoch_start)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -149,9 +150,12 @@ def test_failing_script_is_reported_with_its_traceback(run):
         run("1 / 0", runtime="process")
 
 
-def test_error_for_a_script_without_progress_names_a_remedy(run):
-    with pytest.raises(AirflowException, match=r"script: reported no progress at all, expected a loop over paceline"):
-        run("print('hello')", runtime="process")
+def test_script_without_progress_ends_well_and_keeps_its_output(run):
+    """As a script with a single call of `fit` does."""
+    script = "from paceline.train import output_dir\n(output_dir() / 'model.txt').write_text('fitted')\n"
+    result = run(script, runtime="process")
+    assert (Path(result["model"]) / "model.txt").read_text() == "fitted"
+    assert (result["learned"], result["metrics"]) == (None, {})
 
 
 def test_training_loop_without_batches_is_reported(run):

@@ -34,7 +34,13 @@ from paceline.run._utilization import JobUtilization
 from paceline.run.clock import Clock, SystemClock
 from paceline.run.feasibility import InfeasiblePolicy
 from paceline.run.lease import JobLease
-from paceline.run.outcome import describe_failure, describe_missing_progress, error_pct, measurements
+from paceline.run.outcome import (
+    WITHOUT_STEPS,
+    describe_failure,
+    describe_missing_progress,
+    error_pct,
+    measurements,
+)
 from paceline.run.output import Output
 from paceline.run.reading import JobPosition, ProgressReader
 from paceline.runtime import Job, JobStatus
@@ -129,6 +135,7 @@ class PaceLoop:
         self._journal = Journal(history or History(), self._log)
         self._publisher = Publisher(exchange, self._journal, controller, origin, on_sample)
         self._infeasible = InfeasiblePolicy(on_infeasible, self._journal)
+        self._on_infeasible, self._missed_progress = on_infeasible, False
         self._output = Output(self._log)
         began_s = self._now() if job_started_s is None else job_started_s
         earlier = totals or RunTotals(began_s=began_s, last_step_s=job_started_s)
@@ -235,13 +242,22 @@ class PaceLoop:
         if self._lifecycle.state == "training":
             self._check_feasibility(now_s, decision)
         elif position is None and now_s > max(self._controller.deadline_s, self._started_s + _MIN_STARTUP_S):
-            raise TrainingFailedError(describe_missing_progress("by its deadline", self._reader.last_malformed))
-        if self._restarting and now_s > self._started_s + _MAX_RESTART_S:
+            self._miss_progress()
+        if self._restarting and self._total is not None and now_s > self._started_s + _MAX_RESTART_S:
             raise TrainingFailedError(describe_missing_progress("since its restart", self._reader.last_malformed))
         allocation.resize(now_s)
         self._publish(now_s, decision)
         self._output.flush()
         return decision.next_s
+
+    def _miss_progress(self) -> None:
+        """At the deadline of a job without a forecast: fail if the user has chosen so, otherwise say it once."""
+        if self._on_infeasible == "fail":
+            raise TrainingFailedError(describe_missing_progress("by its deadline", self._reader.last_malformed))
+        if not self._missed_progress:
+            self._missed_progress = True
+            message = "The deadline has passed, and the job has reported no progress: it continues without a forecast"
+            self._log.warning(message)
 
     def _paused_step(self, now_s: float) -> float:
         """Run a step without devices, stop the job if necessary, and return the seconds until the next step."""
@@ -404,9 +420,12 @@ class PaceLoop:
         finished_s = self._ended_s(status.finished_s) if status.finished_s else self._now()
         self._allocation.count_until_end(finished_s)
         failure = describe_failure(status, self._output.last)
-        if failure is None and self._total is None:
+        has_steps = self._total is not None
+        if failure is None and not has_steps and self._reader.last_malformed:
             failure = describe_missing_progress("at all", self._reader.last_malformed)
-        progress_pct = newest.percent if newest and self._total else 0.0
+        elif failure is None and not has_steps:
+            self._log.warning(WITHOUT_STEPS)
+        progress_pct = newest.percent if newest and has_steps else 0.0 if failure else 100.0
         setpoint_pct, met = min(progress_pct, 100.0), finished_s <= deadline_s
         last = Decision(self._allocation.devices, setpoint_pct, progress_pct, finished_s, finished_s, met, next_s=0.0)
         self._lifecycle.enter("failed" if failure else "finished", by="job")

@@ -9,6 +9,12 @@ from paceline.control import PastRun
 from paceline.run.reading import ProgressReader
 from paceline.runtime import JobStatus
 
+# Logged once for a job that ended well without a progress line, such as a script with a single call of `fit`.
+WITHOUT_STEPS = (
+    "The script reported no progress, so its training had no forecast and was not steered to the deadline. For that, "
+    "loop over paceline.train.track(...) or use an adapter of paceline.train.adapters"
+)
+
 
 def error_pct(finished_s: float, deadline_s: float) -> float:
     """Return the deviation from the deadline in percent, equation (7) of DECOR-NN.

@@ -19,6 +19,7 @@ from paceline.run import Exchange, History, MemoryState
 from paceline.run import _live as live
 from paceline.run._allocation import JobAllocation
 from paceline.run._utilization import JobUtilization
+from paceline.run.outcome import WITHOUT_STEPS
 from paceline.runtime import Usage
 
 
@@ -203,9 +204,30 @@ def test_engine_clock_set_after_the_last_line_does_not_change_the_end_time(make_
     assert outcome.mean_devices == pytest.approx(expected.mean_devices, rel=0.1)
 
 
-def test_script_that_reports_no_progress_before_its_deadline_fails(make_job, run):
+def test_script_that_reports_no_progress_before_its_deadline_fails_on_request(make_job, run):
     with pytest.raises(TrainingFailedError, match="reported no progress by its deadline"):
-        run(make_job(core_s=60, start_up_s=1000), 90)
+        run(make_job(core_s=60, start_up_s=1000), 90, on_infeasible="fail")
+
+
+@pytest.mark.parametrize(("deadline_s", "met"), [(300, True), (90, False)])
+def test_job_without_steps_ends_well(make_job, run, caplog, deadline_s, met):
+    """A single call of `fit` has no steps: exit code 0 is a result, also after the deadline."""
+    job = make_job(core_s=60, start_up_s=1000)
+    job.actions = [(200, lambda: job.kill(exit_code=0))]
+    outcome, exchange = run(job, deadline_s)
+    assert (outcome.met, outcome.learned, outcome.loss, outcome.metrics) == (met, None, None, {})
+    assert exchange.samples[-1]["state"] == "finished"
+    assert exchange.samples[-1]["progress_pct"] == 100.0
+    messages = [record.message for record in caplog.records if "reported no progress" in record.message]
+    assert messages[-1:] == [WITHOUT_STEPS]
+    assert len(messages) == (1 if met else 2)  # once after the deadline, once at the end
+
+
+def test_failed_job_without_steps_fails(make_job, run):
+    job = make_job(core_s=60, start_up_s=1000)
+    job.actions = [(5, lambda: job.kill(exit_code=1))]
+    with pytest.raises(TrainingFailedError, match="ended with exit code 1"):
+        run(job, 90)
 
 
 def test_error_for_zero_batches_explains_the_cause(make_job, run):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections.abc import Callable, Iterator, Sized
+from collections.abc import Callable, Iterator, Mapping, Sized
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -35,6 +35,8 @@ class Steps:
     ----------
     write:
         Function that writes the library's state into an empty folder, between two steps.
+    fingerprint:
+        What identifies the training; see ``_fingerprint``. The checkpoint of another training is not restored.
     path:
         Folder for checkpoints. Default: the job's folder. Each such call in a process has its own subfolder.
     every_s:
@@ -65,6 +67,7 @@ class Steps:
         self,
         write: Callable[[Path], None],
         *,
+        fingerprint: Mapping[str, str] | None = None,
         path: str | os.PathLike[str] | None = None,
         every_s: float | None = None,
         within: Callable[..., Any] | None = None,
@@ -92,7 +95,7 @@ class Steps:
         if folder is None:
             return
         folder /= f"training-{session.loops_started}"
-        self._saver = LibraryCheckpoint(write, folder, interval_s, session.clock)
+        self._saver = LibraryCheckpoint(write, folder, interval_s, session.clock, fingerprint)
         self.restored = self._saver.restore()
         self.resume = self._saver.resume
         if self.resume is not None:

@@ -15,8 +15,37 @@ from transformers.trainer_utils import TrainOutput
 from paceline.train import _session
 from paceline.train._values import bad_value
 
+from ._fingerprint import fingerprint
 from ._frames import local_variables
 from ._steps import Steps
+
+# Arguments of the Trainer that determine the model.
+_PARAMETERS = (
+    "learning_rate",
+    "weight_decay",
+    "adam_beta1",
+    "adam_beta2",
+    "adam_epsilon",
+    "max_grad_norm",
+    "num_train_epochs",
+    "max_steps",
+    "optim",
+    "seed",
+    "data_seed",
+    "lr_scheduler_type",
+    "warmup_steps",
+    "warmup_ratio",
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+    "label_smoothing_factor",
+)
+
+
+def _identity(trainer: Any) -> dict[str, str]:
+    params = {name: getattr(trainer.args, name, None) for name in _PARAMETERS}
+    weights = sum(parameter.numel() for parameter in trainer.model.parameters()) if trainer.model is not None else None
+    rows = len(trainer.train_dataset) if hasattr(trainer.train_dataset, "__len__") else None
+    return fingerprint(type(trainer.model), params, weights=weights, rows=rows)
 
 
 class PacelineCallback(TrainerCallback):
@@ -62,7 +91,8 @@ class PacelineCallback(TrainerCallback):
             if self._trainer.args.world_size > 1:
                 processes = f"{self._trainer.args.world_size} processes"
                 raise bad_value("world_size", processes, "one process: do not start the training with torchrun")
-            steps = self._steps = Steps(self._save, path=self._path, every_s=self._every_s)
+            identity = _identity(self._trainer)
+            steps = self._steps = Steps(self._save, fingerprint=identity, path=self._path, every_s=self._every_s)
             self._step_ended = False
             restored = None
             if steps.restored is not None:

@@ -15,11 +15,13 @@ from paceline.train import _session
 from paceline.train._values import bad_value
 from paceline.train.saving import rng
 
+from ._fingerprint import checksum, fingerprint
 from ._frames import local_variables
 from ._steps import Steps
 
 os.environ.setdefault("KERAS_BACKEND", "torch")
 import keras
+import numpy
 
 _WEIGHTS, _POSITION = "model.weights.h5", "position.json"
 
@@ -69,7 +71,15 @@ class PacelineCallback(keras.callbacks.Callback):  # type: ignore[misc]
             self._steps.close()
         fit = local_variables(keras.Model.fit)
         first = fit["initial_epoch"]
-        steps = self._steps = Steps(self._save, path=self._path, every_s=self._every_s)
+        identity = fingerprint(
+            type(self.model),
+            {name: value for name, value in self.model.optimizer.get_config().items() if name != "name"},  # sgd_1
+            weights=[tuple(weight.shape) for weight in self.model.weights],
+            epochs=epochs,
+            steps=batches,
+            labels=checksum(fit["y"]) if isinstance(fit["y"], numpy.ndarray) else None,
+        )
+        steps = self._steps = Steps(self._save, fingerprint=identity, path=self._path, every_s=self._every_s)
         self._step_ended = False
         self._epoch, self._batch = first, 0
         if steps.restored is not None:

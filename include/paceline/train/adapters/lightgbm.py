@@ -16,6 +16,7 @@ from paceline.train import report
 from paceline.train._values import bad_value
 from paceline.train.pacing.threads import ThreadPool, usable_cores
 
+from ._fingerprint import checksum, fingerprint
 from ._frames import local_variables
 from ._steps import Steps
 
@@ -105,7 +106,17 @@ class PacelineCallback:
         if training["keep_training_booster"]:
             raise bad_value("keep_training_booster", True, "False")
         self._booster, self._evaluations = None, []
-        self._steps = Steps(self._write, path=self._path, every_s=self._every_s, within=lightgbm.train)
+        data = training["train_set"]
+        identity = fingerprint(
+            "LightGBM",
+            params,
+            rounds=training["num_boost_round"],
+            shape=getattr(data.data, "shape", None),
+            labels=checksum(data.get_label()),
+        )
+        self._steps = Steps(
+            self._write, fingerprint=identity, path=self._path, every_s=self._every_s, within=lightgbm.train
+        )
         self._rounds, self._replayed = training["num_boost_round"], self._steps.done
         if self._steps.restored is not None and self._replayed:
             self._restore(training, self._steps.restored)

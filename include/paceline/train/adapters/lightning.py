@@ -21,6 +21,7 @@ from paceline.train.saving import data
 from paceline.train.saving.store import check_loadable
 
 from . import _lightning_state
+from ._fingerprint import fingerprint
 from ._steps import Steps
 
 try:
@@ -82,7 +83,17 @@ class PacelineCallback(Callback):
         if _lightning_state.is_tuning(trainer.callbacks):
             return
         _lightning_state.check_callbacks(trainer.callbacks)
-        self._steps = Steps(lambda folder: self._save(trainer, folder), path=self._path, every_s=self._every_s)
+        identity = fingerprint(
+            type(pl_module),
+            pl_module.hparams,
+            weights=[tuple(weight.shape) for weight in pl_module.parameters()],
+            epochs=trainer.max_epochs,
+            steps=trainer.max_steps,
+            accumulated=trainer.accumulate_grad_batches,
+        )
+        self._steps = Steps(
+            lambda folder: self._save(trainer, folder), fingerprint=identity, path=self._path, every_s=self._every_s
+        )
         if self._steps.restored is not None:
             # Lightning restores the file that its connector has loaded, even without fit(ckpt_path=...).
             trainer._checkpoint_connector.resume_start(self._steps.restored / _FILE, weights_only=True)

@@ -14,6 +14,8 @@ from paceline.train.job import is_worker
 from paceline.train.saving.checkpoint import check_every_s, checkpoint_folder
 from paceline.train.saving.library import LibraryCheckpoint
 
+from ._fingerprint import fingerprint
+
 E = TypeVar("E")
 
 _ESTIMATOR = "estimator.skops"
@@ -43,7 +45,7 @@ def checkpoint(estimator: E, *, path: str | os.PathLike[str] | None = None, ever
     Returns
     -------
     estimator
-        The estimator of the newest checkpoint, else ``estimator``.
+        The estimator of the newest checkpoint if that had the same type and parameters, else ``estimator``.
 
     Raises
     ------
@@ -79,7 +81,9 @@ def checkpoint(estimator: E, *, path: str | os.PathLike[str] | None = None, ever
             raise bad_value("estimator", sorted(unknown), accepted)
         (temporary / _ESTIMATOR).write_bytes(content)
 
-    saver = LibraryCheckpoint(write, folder, interval_s, _session.current.clock)
+    params = estimator.get_params() if hasattr(estimator, "get_params") else {}
+    identity = fingerprint(type(estimator), params)
+    saver = LibraryCheckpoint(write, folder, interval_s, _session.current.clock, identity)
     restored = saver.restore()
     trained: Any = estimator if restored is None else skops.io.load(restored / _ESTIMATOR, trusted=_TRUSTED)
     _session.register(saver)

@@ -14,6 +14,7 @@ from paceline.train import report
 from paceline.train._values import bad_value
 from paceline.train.pacing.threads import ThreadPool, usable_cores
 
+from ._fingerprint import checksum, fingerprint
 from ._frames import local_variables
 from ._steps import Steps
 
@@ -81,7 +82,17 @@ class PacelineCallback(TrainingCallback):
             if str(params.get(name)).lower() in rejected:
                 raise bad_value(name, params[name], "another value: XGBoost cannot continue training with it")
         self._booster, self._evaluations = model, {}
-        self._steps = Steps(self._write, path=self._path, every_s=self._every_s, within=xgboost.train)
+        data = training["dtrain"]
+        identity = fingerprint(
+            "XGBoost",
+            params,
+            rounds=training["num_boost_round"],
+            shape=(data.num_row(), data.num_col()),
+            labels=checksum(data.get_label()),
+        )
+        self._steps = Steps(
+            self._write, fingerprint=identity, path=self._path, every_s=self._every_s, within=xgboost.train
+        )
         self._replayed = self._steps.done
         if self._steps.restored is not None and self._replayed:
             self._replay(model, self._steps.restored, training)

@@ -12,7 +12,7 @@ import re
 import shutil
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,8 @@ class LibraryCheckpoint(Saver):
         Function that writes the state into an empty folder. If it raises ``OSError``, training continues.
     folder, every_s, clock:
         As for ``Saver``. The folder is created if missing. Raises ``ValueError`` if it is not writable.
+    fingerprint:
+        What identifies the training, by name. The checkpoint of another training is not restored.
 
     Examples
     --------
@@ -57,8 +59,10 @@ class LibraryCheckpoint(Saver):
         folder: Path,
         every_s: float | None,
         clock: Callable[[], float] = time.monotonic,
+        fingerprint: Mapping[str, str] | None = None,
     ) -> None:
         self._write_files = write
+        self._fingerprint = dict(fingerprint or {})
         self._temporary = folder / ".checkpoint.tmp"
         try:
             if rank() == 0:
@@ -78,6 +82,9 @@ class LibraryCheckpoint(Saver):
         if newest is None:
             return None
         point, folder = newest
+        if different := _differences(point.pop("fingerprint", None), self._fingerprint):
+            log(f"{folder} is of another training ({different}): this training starts from the beginning")
+            return None
         self._restore_point(point, folder)
         return folder
 
@@ -97,7 +104,7 @@ class LibraryCheckpoint(Saver):
             self._temporary.mkdir()
             self._write_files(self._temporary)
             checksums = {str(path.relative_to(self._temporary)): _checksum(path) for path in _files(self._temporary)}
-            content = {"format": FORMAT, "files": checksums, **point}
+            content = {"format": FORMAT, "files": checksums, "fingerprint": self._fingerprint, **point}
             (self._temporary / _POINT).write_text(json.dumps(content, default=_plain_numbers), encoding="utf-8")
             for path in self._temporary.rglob("*"):
                 _sync(path)
@@ -124,6 +131,19 @@ def _read_point(folder: Path) -> dict[str, Any]:
         if _checksum(folder / name) != checksum:
             raise ValueError(f"the content of {name} does not match its checksum")
     return content
+
+
+def _differences(before: dict[str, str] | None, now: dict[str, str]) -> str:
+    """Return which values of two trainings differ; empty if none, or if it is unknown."""
+    if before is None:
+        return ""
+    names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+    shown = [f"{name}: {_shortened(before.get(name))}, now {_shortened(now.get(name))}" for name in names[:3]]
+    return "; ".join(shown) + (f"; {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _shortened(text: str | None) -> str:
+    return "none" if text is None else text if len(text) <= 40 else f"{text[:37]}..."
 
 
 def _files(folder: Path) -> list[Path]:

@@ -37,7 +37,7 @@ TRANSITIONS: tuple[Transition, ...] = (
     Transition("paused", "starting", "arbiter", "the arbiter grants devices again"),
     Transition("training", "finishing", "job", "the last batch is done"),
     Transition("finishing", "training", "job", "the job reports a larger number of batches than before"),
-    *_rows(("starting", "training", "finishing"), "finished", "job", "the job ends with exit code 0 after a report"),
+    *_rows(("starting", "training", "finishing"), "finished", "job", "the job ends with exit code 0"),
     *_rows(("starting", "training", "finishing"), "failed", "job", "the job ends in any other way, or is removed"),
     *_rows(("waiting", "starting", "training"), "failed", "user", 'the deadline cannot be met, on_infeasible="fail"'),
     *_rows(

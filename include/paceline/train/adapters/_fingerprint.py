@@ -31,7 +31,11 @@ def checksum(values: Any) -> int | None:
     import numpy
 
     array = numpy.asarray(values)
-    return None if array.dtype.hasobject else zlib.crc32(numpy.ascontiguousarray(array).tobytes())
+    if array.dtype.hasobject:
+        return None
+    numeric = array.dtype.kind in "biuf"
+    plain = array.astype(numpy.float32) if numeric else array  # libraries convert labels to this type
+    return zlib.crc32(numpy.ascontiguousarray(plain).tobytes())
 
 
 def _described(value: Any) -> str:

@@ -27,8 +27,6 @@ _PARAMETERS = (
     "adam_beta2",
     "adam_epsilon",
     "max_grad_norm",
-    "num_train_epochs",
-    "max_steps",
     "optim",
     "seed",
     "data_seed",

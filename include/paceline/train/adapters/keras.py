@@ -75,8 +75,6 @@ class PacelineCallback(keras.callbacks.Callback):  # type: ignore[misc]
             type(self.model),
             {name: value for name, value in self.model.optimizer.get_config().items() if name != "name"},  # sgd_1
             weights=[tuple(weight.shape) for weight in self.model.weights],
-            epochs=epochs,
-            steps=batches,
             labels=checksum(fit["y"]) if isinstance(fit["y"], numpy.ndarray) else None,
         )
         steps = self._steps = Steps(self._save, fingerprint=identity, path=self._path, every_s=self._every_s)

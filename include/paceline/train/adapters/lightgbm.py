@@ -107,13 +107,7 @@ class PacelineCallback:
             raise bad_value("keep_training_booster", True, "False")
         self._booster, self._evaluations = None, []
         data = training["train_set"]
-        identity = fingerprint(
-            "LightGBM",
-            params,
-            rounds=training["num_boost_round"],
-            shape=getattr(data.data, "shape", None),
-            labels=checksum(data.get_label()),
-        )
+        identity = fingerprint("LightGBM", params, columns=_columns(data), labels=checksum(data.get_label()))
         self._steps = Steps(
             self._write, fingerprint=identity, path=self._path, every_s=self._every_s, within=lightgbm.train
         )
@@ -188,6 +182,14 @@ class PacelineCallback:
         model = self._booster.model_to_string(num_iteration=-1)
         (folder / _MODEL).write_text(model, encoding="utf-8")
         (folder / _EVALUATIONS).write_text(json.dumps(self._evaluations), encoding="utf-8")
+
+
+def _columns(data: Any) -> int | None:
+    """Return the number of features of a data set, whether LightGBM has constructed it or not."""
+    if data._handle is not None:
+        return int(data.num_feature())
+    shape: tuple[int, ...] = getattr(data.data, "shape", ())
+    return int(shape[1]) if len(shape) == 2 else None
 
 
 class _AfterRound:

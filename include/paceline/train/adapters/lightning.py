@@ -87,8 +87,6 @@ class PacelineCallback(Callback):
             type(pl_module),
             pl_module.hparams,
             weights=[tuple(weight.shape) for weight in pl_module.parameters()],
-            epochs=trainer.max_epochs,
-            steps=trainer.max_steps,
             accumulated=trainer.accumulate_grad_batches,
         )
         self._steps = Steps(

@@ -86,7 +86,6 @@ class PacelineCallback(TrainingCallback):
         identity = fingerprint(
             "XGBoost",
             params,
-            rounds=training["num_boost_round"],
             shape=(data.num_row(), data.num_col()),
             labels=checksum(data.get_label()),
         )

@@ -121,5 +121,5 @@ def test_fingerprint_is_the_same_in_each_process():
         "objective": "test_fingerprint_is_the_same_in_each_process.<locals>.objective",
         "model": "SGDRegressor",
         "grid": "[1, {a: 2.0}]",
-        "x": "array of shape (2,) (3971697493)",
+        "x": "array of shape (2,) (1696784233)",
     }

@@ -15,6 +15,7 @@ from ._loop import Loop
 from ._resampled import resampled
 from ._session import checkpoint, report, stop_early
 from ._track import track
+from ._trainings import expect_trainings
 from .job import input_dir, output_dir
 from .pacing.monitor import Converged
 from .parallel.data_parallel import data_parallel, device
@@ -27,6 +28,7 @@ __all__ = [
     "checkpoint",
     "data_parallel",
     "device",
+    "expect_trainings",
     "input_dir",
     "output_dir",
     "report",

@@ -7,6 +7,7 @@ which then restores the state of the checkpoint.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,6 +18,7 @@ from ._loop import Loop
 from ._values import bad_value, log, whole_number
 from .job import EXIT_TERMINATED, is_worker
 from .pacing.monitor import Converged, Monitor
+from .progress import Progress
 from .saving import data, rng
 from .saving.checkpoint import Checkpoint, Position, Resume
 
@@ -127,6 +129,7 @@ class Epochs:
                 if resume.position.loop == number:
                     rng.restore(resume.now["global"])
                     log(f"training had ended before the checkpoint was written ({resume.position.done} batches done)")
+                    self._show_ended(session, resume.position)
                 return
             self._resume, epoch = resume, resume.position.epoch
             self._loaders_before = data.torch_loaders()
@@ -152,6 +155,23 @@ class Epochs:
                 self._loop.close(session)
         if session.terminating:
             raise SystemExit(EXIT_TERMINATED)
+
+    def _show_ended(self, session: _session.Session, position: Position) -> None:
+        """Show that the training is done; the code after it may take long."""
+        display, values, now_s = session.display(), session.reported_values(), session.clock()
+        ended = Progress(
+            done=position.done,
+            total=max(position.done, 1),
+            epoch=len(self) - 1,
+            epochs=len(self),
+            loss=values.pop("loss", None),
+            metrics=values,
+            monotonic_s=now_s,
+            wall_s=time.time(),
+        )
+        for event in ("start", "finish"):
+            display.show(replace(ended, event=event))
+        display.close()
 
     def _had_ended(self, position: Position) -> bool:
         epochs = len(self._numbers)

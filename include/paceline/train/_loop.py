@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sized
 from typing import Generic, TypeVar
 
 from . import _session
-from ._display import Display, choose_display
+from ._display import Display
 from ._enumerated import warn_if_enumerated
 from ._source import BatchSource
 from ._values import bad_value, log, whole_number
@@ -217,7 +217,7 @@ class Loop(Generic[T]):
 
     def open(self, session: _session.Session) -> BatchSource:
         """Start the loop: choose the source of the batches and show the start."""
-        self._display = self._display or choose_display()
+        self._display = self._display or session.display()
         source = self.source = session.batch_source(self.number)
         session.loop = self
         session.handle_sigterm()
@@ -269,8 +269,11 @@ class Loop(Generic[T]):
         """Number this loop and restore its position; return the point to resume from, also if a later loop wrote it."""
         self.number = session.loops_started - session.first_loop
         session.loops_started += 1
-        if self.number == 1 and run_by_paceline() and not is_follower():
-            log("a second track() loop restarts progress at 0 %: to meet a deadline, use one track(..., epochs=n)")
+        if self.number == 1 and session.trainings is None and run_by_paceline() and not is_follower():
+            log(
+                "a second track() loop restarts progress at 0 %: to meet a deadline, use one loop over all epochs, or "
+                "expect_trainings(n) before the first of n trainings"
+            )
         resume = session.checkpoint.resume if session.checkpoint is not None else None
         if resume is None or resume.position.loop < self.number:
             return None

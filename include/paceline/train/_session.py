@@ -43,6 +43,7 @@ class Session:
         self.epochs: EpochsState | None = None  # the loop over epochs that contains the loop over batches
         self.loops_started = 0  # number of loops in this process
         self.first_loop = 0  # number of loops before the last checkpoint() outside a loop
+        self.trainings: Display | None = None  # shows the loops as parts of the script's trainings
         self.single_epochs: set[tuple[str, int]] = set()  # lines with track() loops of one epoch since checkpoint()
         self.checked_enumerate = False
         self.last: Progress | None = None  # the last progress shown; reports outside a loop repeat it
@@ -124,6 +125,10 @@ class Session:
                 wall_s=time.time(),
             )
         )
+
+    def display(self) -> Display:
+        """Return the display for the progress of a loop."""
+        return self.trainings or choose_display()
 
     def batch_source(self, number: int) -> BatchSource:
         """Return the source of the batches of the script's loop ``number``."""

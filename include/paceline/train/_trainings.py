@@ -71,9 +71,7 @@ class Trainings:
             event = "progress"
         total, epochs = max(round(sum(self._units)), 1), len(self._units)
         done = min(round(done), total)
-        return replace(
-            progress, done=done, total=total, epoch=index, epochs=epochs, event=event, validation_s=None
-        )
+        return replace(progress, done=done, total=total, epoch=index, epochs=epochs, event=event, validation_s=None)
 
     def _is_due(self, overall: Progress, *, boundary: bool) -> bool:
         """Return whether to show a line: not each short training needs lines for its start and its end."""

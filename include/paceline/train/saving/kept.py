@@ -74,7 +74,7 @@ def _stored(name: str, value: Any) -> Any:
         return {
             _TYPE: "array",
             "value": value.tobytes(),
-            "dtype": value.dtype.str,
+            "dtype": value.dtype.name if value.dtype.kind == "V" else value.dtype.str,  # bfloat16 has no code
             "shape": getattr(value, "shape", ()),
         }
     accepted = "numbers, strings, None, tensors, numpy values, and lists, tuples, dicts, sets and deques of these"

@@ -1,13 +1,15 @@
 """Checkpoint files: written atomically, read without running code from them. Called by ``checkpoint``.
 
-A file is a ``torch.save`` archive. Its name contains a number and the checksum of the content, so a single rename
-publishes a complete file. The two newest files are kept.
+A file is a ``torch.save`` archive, or one of ``_plain`` if the training code has not imported torch. Its name
+contains a number and the checksum of the content, so a single rename publishes a complete file. The two newest files
+are kept.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import sys
 import zlib
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -16,9 +18,12 @@ from typing import IO, Any
 
 from paceline.train._values import bad_value, log
 
+from . import _plain
+
 FORMAT = 1
-_NAME = re.compile(r"checkpoint-(\d{6,})-([0-9a-f]{8})\.pt")
+_NAME = re.compile(r"checkpoint-(\d{6,})-([0-9a-f]{8})\.(?:pt|zip)")
 _CHUNK = 1 << 20
+_ACCEPTED = "tensors, numbers, strings, lists, tuples and dicts only (Kept also keeps numpy arrays)"
 
 
 class Store:
@@ -44,19 +49,14 @@ class Store:
 
     def save(self, content: dict[str, Any]) -> Path:
         """Write a checkpoint; on failure raise ``OSError`` and leave existing files unchanged."""
-        import torch
-
         temporary = self.folder / f".checkpoint-{os.getpid()}.tmp"
         try:
             with temporary.open("wb") as file:
                 sink = _ChecksummedFile(file)
-                try:
-                    torch.save({"format": FORMAT, **content}, sink)  # type: ignore[arg-type]
-                except RuntimeError as error:  # torch's error for a failed write
-                    raise sink.error or OSError(str(error)) from error
+                suffix = _write({"format": FORMAT, **content}, sink)
                 file.flush()
                 os.fsync(file.fileno())
-            path = self.folder / f"checkpoint-{self._number + 1:06d}-{sink.checksum:08x}.pt"
+            path = self.folder / f"checkpoint-{self._number + 1:06d}-{sink.checksum:08x}{suffix}"
             os.replace(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
@@ -91,10 +91,16 @@ class Store:
 
 
 def check_loadable(part: str, state: Any) -> None:
-    """Raise ``ValueError`` unless ``state`` loads with ``weights_only=True``.
+    """Raise ``ValueError`` unless ``state`` can be loaded without running code.
 
     Torch's own tensors always load, so the check omits them to save time.
     """
+    if sys.modules.get("torch") is None:
+        try:
+            _plain.check(state)
+        except TypeError as error:
+            raise ValueError(f"{part}: got a state with {error}, expected {_ACCEPTED}") from None
+        return
     import io
     import pickle
 
@@ -103,7 +109,6 @@ def check_loadable(part: str, state: Any) -> None:
 
     own = (torch.Tensor, parameter.Parameter, parameter.UninitializedParameter, parameter.UninitializedBuffer)
     buffer = io.BytesIO()
-    accepted = "tensors, numbers, strings, lists, tuples and dicts only"
     try:
         torch.save(_without_tensors(state, own), buffer)
         buffer.seek(0)
@@ -111,7 +116,7 @@ def check_loadable(part: str, state: Any) -> None:
     except (pickle.PickleError, AttributeError, TypeError) as error:
         match = re.search(r"GLOBAL (\S+)", str(error)) or re.search(r"(.+)", str(error))
         detail = match[1] if match else type(error).__name__
-        raise ValueError(f"{part}: got a state with {detail}, expected {accepted}") from None
+        raise ValueError(f"{part}: got a state with {detail}, expected {_ACCEPTED}") from None
 
 
 def check_complete(name: str, part: Any, state: Any) -> None:
@@ -140,9 +145,21 @@ def _without_tensors(value: Any, tensors: tuple[type, ...]) -> Any:
     return value
 
 
-def _read(path: Path, checksum: int) -> dict[str, Any]:
+def _write(content: dict[str, Any], sink: _ChecksummedFile) -> str:
+    """Write the content and return the suffix of its format."""
+    if sys.modules.get("torch") is None:
+        _plain.write(content, sink)  # type: ignore[arg-type]
+        return ".zip"
     import torch
 
+    try:
+        torch.save(content, sink)  # type: ignore[arg-type]
+    except RuntimeError as error:  # torch's error for a failed write
+        raise sink.error or OSError(str(error)) from error
+    return ".pt"
+
+
+def _read(path: Path, checksum: int) -> dict[str, Any]:
     with path.open("rb") as file:
         computed = 0
         while chunk := file.read(_CHUNK):
@@ -150,7 +167,12 @@ def _read(path: Path, checksum: int) -> dict[str, Any]:
         if computed != checksum:
             raise ValueError("its content does not match its checksum")
         file.seek(0)
-        content = torch.load(file, map_location="cpu", weights_only=True)
+        if path.suffix == ".zip":
+            content: Any = _plain.read(file)
+        else:
+            import torch
+
+            content = torch.load(file, map_location="cpu", weights_only=True)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise ValueError("not a checkpoint of this version of paceline.train")
     return content
@@ -161,7 +183,7 @@ def _first_line(error: Exception) -> str:
 
 
 class _ChecksummedFile:
-    """A writable file that computes the checksum of its content, which ``torch.save`` writes sequentially."""
+    """A writable file that computes the checksum of its content, which is written sequentially."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file

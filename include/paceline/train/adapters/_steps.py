@@ -102,6 +102,11 @@ class Steps:
             session.restore_reported(self.resume.reported)
 
     @property
+    def saves(self) -> bool:
+        """Whether there is a checkpoint folder."""
+        return self._saver is not None
+
+    @property
     def done(self) -> int:
         """Steps done, including those before a restart."""
         before = self.resume.position.done if self.resume is not None else 0

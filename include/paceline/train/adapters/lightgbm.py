@@ -81,6 +81,8 @@ class PacelineCallback:
         self._evaluations: list[Any] = []  # for each round, the list that LightGBM passes to callbacks
         self._rounds = 0
         self._replayed = 0  # rounds that were trained before a restart
+        self._index = -1  # the round that runs
+        self._initial: list[tuple[Any, ...]] = []  # arguments of _set_initial_scores
 
     @property
     def order(self) -> float:
@@ -100,18 +102,29 @@ class PacelineCallback:
                 raise bad_value(
                     penalty, params[penalty], "none: LightGBM does not save which features the trees have used"
                 )
-        for data in (training["train_set"], *training["reduced_valid_sets"]):
-            if data.init_score is not None and numpy.any(data.init_score):
+        datasets = (training["train_set"], *training["reduced_valid_sets"])
+        for data in datasets:
+            if data._predictor is None and data.init_score is not None and numpy.any(data.init_score):
                 raise bad_value("init_score", "initial scores", "none: LightGBM cannot continue from them")
         if training["keep_training_booster"]:
             raise bad_value("keep_training_booster", True, "False")
-        self._booster, self._evaluations = None, []
+        self._booster, self._evaluations, self._initial = None, [], []
         data = training["train_set"]
-        identity = fingerprint("LightGBM", params, columns=_columns(data), labels=checksum(data.get_label()))
+        identity = fingerprint(
+            "LightGBM",
+            params,
+            columns=_columns(data),
+            labels=checksum(data.label),  # unknown in a subset or a file that LightGBM has not read yet
+            weights=checksum(data.weight),
+            objective_function=training["fobj"],
+        )
         self._steps = Steps(
             self._write, fingerprint=identity, path=self._path, every_s=self._every_s, within=lightgbm.train
         )
-        self._rounds, self._replayed = training["num_boost_round"], self._steps.done
+        if self._steps.saves:
+            for data in datasets:
+                _keep_raw_data(data)
+        self._rounds, self._replayed, self._index = training["num_boost_round"], self._steps.done, -1
         if self._steps.restored is not None and self._replayed:
             self._restore(training, self._steps.restored)
         training["callbacks_after_iter_set"].add(_AfterRound(self))
@@ -120,6 +133,8 @@ class PacelineCallback:
         self._evaluations = json.loads((folder / _EVALUATIONS).read_text(encoding="utf-8"))
         predictor = lightgbm.basic._InnerPredictor.from_model_file(folder / _MODEL, pred_parameter=training["params"])
         for data in (training["train_set"], *training["reduced_valid_sets"]):
+            constructed = data._handle is not None
+            self._initial.append((data, data._predictor, data.init_score, constructed))
             data._set_predictor(predictor)
         for seed in _SEEDS:  # sampling must not repeat the random numbers of the first rounds
             training["params"][seed] = int(training["params"].get(seed, 0)) + self._replayed
@@ -127,6 +142,7 @@ class PacelineCallback:
     def __call__(self, env: Any) -> None:
         """Before a round: skip it if it is already done."""
         index, booster = env.iteration - env.begin_iteration, env.model
+        self._index = index
         if index == 0:
             self._start(booster, env.params)
         for name in ("update", "eval_train", "eval_valid"):
@@ -143,6 +159,10 @@ class PacelineCallback:
         if booster.train_set.get_field("position") is not None:  # also from a file next to the data's
             accepted = "none: LightGBM does not save the position bias that lambdarank has estimated"
             raise bad_value("position", "the positions of a ranking", accepted)
+        for initial in self._initial:  # the booster has copied the scores: other trainings may share the data
+            _set_initial_scores(*initial)
+        booster.train_set_version = booster.train_set.version
+        self._initial = []
         self._booster = booster
         aliases = ("num_threads", "num_thread", "nthread", "nthreads", "n_jobs")
         count = next((params[key] for key in aliases if (params.get(key) or 0) > 0), usable_cores())
@@ -156,6 +176,11 @@ class PacelineCallback:
             """At the end of training, LightGBM converts the booster into one that only predicts."""
             for name in ("update", "eval_train", "eval_valid", "model_from_string"):
                 vars(booster).pop(name, None)
+            if self._index < self._replayed - 1:
+                raise ValueError(
+                    f"checkpoint: training ended before round {self._replayed} of the checkpoint, expected the same "
+                    "rounds and early stopping, or another checkpoint folder"
+                )
             self.end_training()
             return from_string(model)
 
@@ -190,6 +215,27 @@ def _columns(data: Any) -> int | None:
         return int(data.num_feature())
     shape: tuple[int, ...] = getattr(data.data, "shape", ())
     return int(shape[1]) if len(shape) == 2 else None
+
+
+def _keep_raw_data(data: Any) -> None:
+    """Keep the raw data of ``data`` in memory, from which a restart computes the scores of the trees that are done."""
+    subset = data.used_indices is not None and data._handle is None
+    if (data.reference if subset else data).data is None:
+        accepted = "False: a restart needs the raw data of a Dataset that was constructed before this training"
+        raise bad_value("free_raw_data", True, accepted)
+    for one in (data, data.reference):
+        if one is not None:
+            one.free_raw_data = False
+
+
+def _set_initial_scores(data: Any, predictor: Any, scores: Any, constructed: bool) -> None:
+    """Give ``data`` the initial scores that it would have without a restart."""
+    if predictor is not None and not constructed:
+        data._set_predictor(predictor)
+        return
+    data._predictor = predictor
+    data.set_field("init_score", scores)
+    data.init_score = scores
 
 
 class _AfterRound:

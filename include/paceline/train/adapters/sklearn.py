@@ -37,15 +37,16 @@ def checkpoint(estimator: E, *, path: str | os.PathLike[str] | None = None, ever
     Parameters
     ----------
     estimator:
-        The estimator to train. The training code changes this object, or the returned one, by ``partial_fit`` or by
-        ``fit`` with ``warm_start=True``.
+        The estimator to train, or a dict of several. The training code changes this object, or the returned one, by
+        ``partial_fit`` or by ``fit`` with ``warm_start=True``.
     path, every_s:
         As for ``paceline.train.checkpoint``. Each loop's estimator has its own subfolder.
 
     Returns
     -------
     estimator
-        The estimator of the newest checkpoint if that had the same type and parameters, else ``estimator``.
+        The estimator of the newest checkpoint if that had the same type and parameters, else ``estimator``. The data is
+        not compared.
 
     Raises
     ------
@@ -81,10 +82,16 @@ def checkpoint(estimator: E, *, path: str | os.PathLike[str] | None = None, ever
             raise bad_value("estimator", sorted(unknown), accepted)
         (temporary / _ESTIMATOR).write_bytes(content)
 
-    params = estimator.get_params() if hasattr(estimator, "get_params") else {}
-    identity = fingerprint(type(estimator), params)
+    if isinstance(estimator, dict):
+        identity = fingerprint(dict, {name: _identity(one) for name, one in estimator.items()})
+    else:
+        identity = _identity(estimator)
     saver = LibraryCheckpoint(write, folder, interval_s, _session.current.clock, identity)
     restored = saver.restore()
     trained: Any = estimator if restored is None else skops.io.load(restored / _ESTIMATOR, trusted=_TRUSTED)
     _session.register(saver)
     return trained  # type: ignore[no-any-return]
+
+
+def _identity(estimator: Any) -> dict[str, str]:
+    return fingerprint(type(estimator), estimator.get_params() if hasattr(estimator, "get_params") else {})

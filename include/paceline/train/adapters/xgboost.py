@@ -88,6 +88,9 @@ class PacelineCallback(TrainingCallback):
             params,
             shape=(data.num_row(), data.num_col()),
             labels=checksum(data.get_label()),
+            weights=checksum(data.get_weight()),
+            features=data.feature_names,
+            objective_function=training["obj"],
         )
         self._steps = Steps(
             self._write, fingerprint=identity, path=self._path, every_s=self._every_s, within=xgboost.train

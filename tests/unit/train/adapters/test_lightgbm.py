@@ -1,5 +1,7 @@
 """A killed and restarted LightGBM training ends with the same model as an uninterrupted one. ``killed.py`` trains."""
 
+import functools
+import itertools
 import json
 
 import lightgbm
@@ -12,6 +14,7 @@ from paceline.train.adapters.lightgbm import PacelineCallback
 from .conftest import expected_codes, random_kills
 from .killed import ROUNDS
 
+RAW_DATA = lightgbm.Dataset.__init__
 DATA = np.arange(90.0).reshape(-1, 1), np.arange(90.0)
 FEW = [("SIGKILL", 3), ("SIGTERM", 7)]
 # With ``every_s=3600``, only SIGTERM saves.
@@ -94,11 +97,95 @@ def test_second_training_in_a_process_has_its_own_checkpoint(tmp_path, restart_p
     assert script() == [3, 6]
 
 
-def test_data_set_that_is_constructed_and_freed_before_training_cannot_be_resumed(tmp_path, restart_process):
+class Killed(BaseException):
+    """Ends training at once, as a signal ends a process; then the test makes new data sets, as a new process does."""
+
+
+def search(folder, killed=0, subset=False):
+    """Train three trials and one that continues the last of them, all with the same data sets; return the models.
+
+    Raise ``Killed`` after the script's round ``killed``.
+    """
+    rows = np.random.default_rng(3).normal(size=(300, 3))
+    target = 5 + rows[:, 0] * rows[:, 1]  # a mean other than zero, from which LightGBM starts
+    train_set = lightgbm.Dataset(rows, target)
+    if subset:
+        train_set = train_set.subset(range(50, 300))
+    valid = lightgbm.Dataset(rows[:50], target[:50], reference=train_set)
+    rounds = itertools.count(1)
+
+    def kill(env):
+        if next(rounds) == killed:
+            raise Killed
+
+    models = []
+    for leaf, continued in ((5, False), (90, False), (20, False), (20, True)):
+        params = {"min_child_samples": leaf, "verbose": -1, "num_threads": 1, "deterministic": True}
+        before = models[-1] if continued else None
+        callbacks = [PacelineCallback(path=folder, every_s=0), kill] if folder else []
+        models.append(lightgbm.train(params, train_set, 4, [valid], init_model=before, callbacks=callbacks))
+    return [(model.num_trees(), model.predict(rows).tobytes()) for model in models]
+
+
+@pytest.mark.parametrize("subset", [False, True])
+def test_trainings_that_share_a_data_set_resume_exactly(tmp_path, restart_process, monkeypatch, subset):
+    monkeypatch.setattr(lightgbm.Dataset, "__init__", functools.partialmethod(RAW_DATA, free_raw_data=False))
+    undisturbed = search(None, subset=subset)  # only here, LightGBM needs the raw data, for its own init_model
+    monkeypatch.undo()
+    assert len(set(undisturbed)) == 4
+    for killed in (2, 3, 6, 9, 14, 15):
+        restart_process()
+        with pytest.raises(Killed):
+            search(tmp_path, killed, subset)
+    restart_process()
+    assert search(tmp_path, subset=subset) == undisturbed
+    restart_process()
+    assert search(tmp_path, subset=subset) == undisturbed, "all trainings had ended"
+
+
+def test_data_set_of_a_killed_training_is_as_before_in_the_next_one(tmp_path, restart_process):
+    data = lightgbm.Dataset(*DATA, free_raw_data=False)
+    undisturbed = train(PacelineCallback(), data=data).model_to_string()
+    train(PacelineCallback(path=tmp_path), 3)
+    restart_process()
+
+    def fail(env):
+        raise ArithmeticError
+
+    with pytest.raises(ArithmeticError):
+        lightgbm.train({"verbose": -1, "num_threads": 1}, data, 3, callbacks=[PacelineCallback(path=tmp_path), fail])
+    assert train(PacelineCallback(), data=data).model_to_string() == undisturbed
+
+
+def test_data_set_without_raw_data_is_rejected_where_a_restart_would_need_it(tmp_path):
+    data = lightgbm.Dataset(*DATA).construct()
+    with pytest.raises(ValueError, match="free_raw_data: got True, expected False: a restart needs"):
+        train(PacelineCallback(path=tmp_path), data=data)
+    assert train(PacelineCallback(), data=data).num_trees() == 5
+
+
+@pytest.mark.parametrize(
+    ("rounds", "message"), [(7, "got '7 batches', expected 5 batches"), (3, "ended before round 5 of the checkpoint")]
+)
+def test_changed_number_of_rounds_is_rejected(tmp_path, restart_process, rounds, message):
     train(PacelineCallback(path=tmp_path))
     restart_process()
-    with pytest.raises(lightgbm.basic.LightGBMError, match="set free_raw_data=False"):
-        train(PacelineCallback(path=tmp_path), data=lightgbm.Dataset(*DATA).construct())
+    with pytest.raises(ValueError, match=message):
+        train(PacelineCallback(path=tmp_path), rounds)
+
+
+def test_shorter_early_stopping_after_a_restart_is_rejected(tmp_path, restart_process):
+    def script(patience):
+        rows = np.random.default_rng(3).normal(size=(200, 3))
+        data, valid = lightgbm.Dataset(rows[:100], rows[:100, 0]), lightgbm.Dataset(rows[100:], rows[100:, 1])
+        stop = lightgbm.early_stopping(patience, verbose=False)
+        params = {"verbose": -1, "num_threads": 1}
+        lightgbm.train(params, data, 20, [valid], callbacks=[PacelineCallback(path=tmp_path), stop])
+
+    script(10)
+    restart_process()
+    with pytest.raises(ValueError, match="checkpoint: training ended before round"):
+        script(2)
 
 
 @pytest.mark.parametrize("again", [True, False])

@@ -32,7 +32,7 @@ LAYERS = (
 ENTRY_POINTS = {"paceline.airflow.provider", "paceline.runtime.launcher", "paceline.train.parameter_server.state_shard"}
 ENTRY_POINTS |= {
     f"paceline.train.adapters.{name}"
-    for name in ("huggingface", "keras", "lightgbm", "lightning", "sklearn", "xgboost")
+    for name in ("catboost", "huggingface", "keras", "lightgbm", "lightning", "sklearn", "xgboost")
 }
 EXPORTS = {
     "paceline.allocate": (

@@ -19,6 +19,7 @@ from paceline.train.job import ENV_SERVER, is_worker
 from paceline.train.pacing import threads as _threads
 from paceline.train.saving.checkpoint import Resume, check_every_s, checkpoint_folder
 from paceline.train.saving.library import LibraryCheckpoint
+from paceline.train.saving.steps import OptimizerSteps
 
 from ._frames import running_calls
 
@@ -41,7 +42,9 @@ class Steps:
         Folder for checkpoints. Default: the job's folder. Each such call in a process has its own subfolder.
     every_s:
         Seconds between two checkpoints; ``None`` as for ``checkpoint``.
-
+    ready:
+        Function that returns whether ``write`` can write the state right now, if not always. Until then, ``advance``
+        neither saves nor ends on SIGTERM.
     within:
         The library's training function, if its callbacks are not informed of an error that ends the training.
 
@@ -70,6 +73,7 @@ class Steps:
         fingerprint: Mapping[str, str] | None = None,
         path: str | os.PathLike[str] | None = None,
         every_s: float | None = None,
+        ready: Callable[[], bool] | None = None,
         within: Callable[..., Any] | None = None,
     ) -> None:
         if is_worker():
@@ -96,6 +100,7 @@ class Steps:
             return
         folder /= f"training-{session.loops_started}"
         self._saver = LibraryCheckpoint(write, folder, interval_s, session.clock, fingerprint)
+        self._saver.steps = None if ready is None else _WhenReady(ready)
         self.restored = self._saver.restore()
         self.resume = self._saver.resume
         if self.resume is not None:
@@ -105,6 +110,15 @@ class Steps:
     def saves(self) -> bool:
         """Whether there is a checkpoint folder."""
         return self._saver is not None
+
+    @property
+    def due(self) -> bool:
+        """Whether the next ``advance`` is to save or to end on SIGTERM, for which ``write`` has to be ready."""
+        session, saver, loop = _session.current, self._saver, self._loop
+        if saver is None or loop is None or session.terminating:
+            return saver is not None and session.terminating
+        now_s = session.clock()
+        return now_s >= saver.next_save_s and not loop._nearly_done(now_s, saver.interval_s)
 
     @property
     def done(self) -> int:
@@ -175,10 +189,11 @@ class Steps:
         if session.loop is self._loop and self._loop is not None:
             self._loop.report_epoch_end(session, session.clock())
 
-    def end(self) -> None:
-        """End the current step and training, even if steps are left: the library has ended training."""
+    def end(self, *, trained: bool = True) -> None:
+        """End training, even if steps are left: the library has ended it. Without ``trained``, omit the current step."""
         if self._steps is None or self._loop is None:
             return
+        self._loop.done -= not trained
         if self._loop.done + 1 < self._loop.total:
             self._loop.stop_early()
         self.advance()
@@ -206,6 +221,16 @@ class Steps:
             session.loop = None
         if session.checkpoint is self._saver:
             session.checkpoint = None
+
+
+class _WhenReady(OptimizerSteps):
+    """Lets the loop save only when the library's state can be written."""
+
+    def __init__(self, ready: Callable[[], bool]) -> None:
+        self._ready = ready
+
+    def complete(self, start: int, done: int) -> bool:
+        return self._ready()
 
 
 class _Periods:

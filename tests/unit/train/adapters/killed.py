@@ -1,4 +1,4 @@
-"""Training runs of XGBoost, LightGBM and scikit-learn, ended by signals; ``conftest.killed_trainings`` starts them.
+"""Training runs of XGBoost, LightGBM, CatBoost and scikit-learn, ended by signals; ``conftest.killed_trainings`` starts them.
 
 ``python killed.py LIBRARY FOLDER SCENARIOS`` imports the library once and forks a process for each start of each
 training. The scenarios are JSON: by name, the options of ``Scenario``.
@@ -106,6 +106,32 @@ def train_lightgbm(scenario, restarts):
             callbacks=callbacks,
         )
     return booster.predict(features), booster.num_trees(), [booster.best_iteration, booster.best_score], history
+
+
+def train_catboost(scenario, restarts):
+    import catboost
+
+    from paceline.train.adapters.catboost import PacelineCallback
+
+    seen = []
+
+    class Signals:
+        def after_iteration(self, info):
+            seen.append([info.iteration, info.metrics["validation"]["RMSE"][-1]])
+            scenario.after_round(info.iteration, restarts)
+            return True
+
+    params = {"depth": 3, "thread_count": 1, "random_seed": 7, "learning_rate": 0.5, "verbose": False}
+    params |= {"allow_writing_files": False, "use_best_model": False} | scenario.params
+    before = catboost.CatBoostRegressor(iterations=3, **params).fit(*TRAIN, eval_set=VALID)
+    model = catboost.CatBoostRegressor(iterations=ROUNDS, early_stopping_rounds=scenario.patience, **params)
+    model.fit(
+        *TRAIN,
+        eval_set=VALID,
+        init_model=before if scenario.continued else None,
+        callbacks=[PacelineCallback(every_s=scenario.every_s), Signals()],
+    )
+    return model.predict(features), model.tree_count_, [model.best_iteration_, model.best_score_], seen
 
 
 def train_sklearn(scenario, restarts):

@@ -1,5 +1,10 @@
 """A search trains several models: after a restart, no trial gets the model of another one."""
 
+import functools
+import json
+import re
+
+import catboost
 import lightgbm
 import lightning
 import numpy as np
@@ -10,6 +15,7 @@ from sklearn.linear_model import SGDRegressor
 from torch.utils.data import DataLoader, TensorDataset
 
 from paceline.train import track
+from paceline.train.adapters import catboost as for_catboost
 from paceline.train.adapters import keras as for_keras
 from paceline.train.adapters import lightgbm as for_lightgbm
 from paceline.train.adapters import lightning as for_lightning
@@ -32,6 +38,12 @@ def with_xgboost(folder, leaf, threads=1):
     params = {"min_child_weight": leaf, "nthread": threads}
     data = xgboost.DMatrix(FEATURES, TARGET)
     return xgboost.train(params, data, 5, callbacks=[for_xgboost.PacelineCallback(path=folder)]).predict(data)
+
+
+def with_catboost(folder, depth, threads=1):
+    params = {"l2_leaf_reg": depth, "random_seed": 1, "verbose": False, "allow_writing_files": False}
+    model = catboost.CatBoostRegressor(iterations=5, thread_count=threads, **params)
+    return model.fit(FEATURES, TARGET, callbacks=[for_catboost.PacelineCallback(path=folder)]).predict(FEATURES)
 
 
 def with_sklearn(folder, rate, threads=1):
@@ -80,7 +92,7 @@ def with_lightning(folder, rate, threads=1):
     return model.layer.weight.detach().numpy()
 
 
-LIBRARIES = [with_lightgbm, with_xgboost, with_sklearn, with_keras, with_lightning]
+LIBRARIES = [with_lightgbm, with_xgboost, with_catboost, with_sklearn, with_keras, with_lightning]
 
 
 @pytest.mark.parametrize("train", LIBRARIES)
@@ -111,14 +123,99 @@ def test_trial_with_the_same_parameters_is_not_repeated(tmp_path, restart_proces
     assert "resumed from" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("train", LIBRARIES)
+def test_checkpoint_without_a_fingerprint_is_restored(tmp_path, restart_process, capsys, train):
+    first = train(tmp_path, 5)
+    for path in tmp_path.rglob("point.json"):
+        point = json.loads(path.read_text())
+        del point["fingerprint"]
+        path.write_text(json.dumps(point))
+    restart_process()
+    capsys.readouterr()
+    assert np.array_equal(train(tmp_path, 5), first)
+    assert "resumed from" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("as_callback", [False, True])
+def test_early_stopping_of_lightgbm_does_not_make_another_training(tmp_path, restart_process, capsys, as_callback):
+    data = lightgbm.Dataset(FEATURES, TARGET, free_raw_data=False)
+    for patience in (30, 40):
+        params, callbacks = {"verbose": -1, "num_threads": 1}, [for_lightgbm.PacelineCallback(path=tmp_path)]
+        if as_callback:
+            callbacks.append(lightgbm.early_stopping(patience))
+        else:
+            params["early_stopping_round"] = patience
+        valid = lightgbm.Dataset(FEATURES, TARGET, reference=data)
+        lightgbm.train(params, data, 5, [valid], callbacks=callbacks)
+        restart_process()
+    assert "5 of 5 batches were done" in capsys.readouterr().err
+
+
+def squared(predictions, data):
+    return predictions - data.get_label(), np.ones(len(predictions))
+
+
+@pytest.mark.parametrize("scale", ["enclosed", "default", "code", "partial"])
+@pytest.mark.parametrize("library", ["lightgbm", "xgboost"])
+def test_objective_of_another_trial_makes_another_training(tmp_path, restart_process, capsys, library, scale):
+    def enclosing(factor):
+        return lambda predictions, data: squared(factor * predictions, data)
+
+    objectives = {
+        "enclosed": [enclosing(1), enclosing(2)],
+        "default": [lambda predictions, data, factor=factor: squared(factor * predictions, data) for factor in (1, 2)],
+        "code": [lambda predictions, data: squared(predictions, data), lambda predictions, data: squared(2, data)],
+        "partial": [functools.partial(squared), functools.partial(squared, data=None)],
+    }[scale]
+    described = [fingerprint(library, {"objective": objective})["objective"] for objective in objectives]
+    assert len(set(described)) == 2
+    for objective in (objectives[0], objectives[0], enclosing(3)):
+        if library == "lightgbm":
+            callback = for_lightgbm.PacelineCallback(path=tmp_path)
+            params = {"objective": objective, "verbose": -1, "num_threads": 1}
+            lightgbm.train(params, lightgbm.Dataset(FEATURES, TARGET), 2, callbacks=[callback])
+        else:
+            callback = for_xgboost.PacelineCallback(path=tmp_path)
+            data = xgboost.DMatrix(FEATURES, TARGET)
+            xgboost.train({"nthread": 1}, data, 2, obj=objective, callbacks=[callback])
+        restart_process()
+    log = capsys.readouterr().err
+    assert log.count("resumed from") == 1
+    assert log.count("is of another training (objective_function: ") == 1
+
+
+@pytest.mark.parametrize("change", ["labels", "weights", "columns"])
+def test_other_data_make_another_training(tmp_path, restart_process, capsys, change):
+    changed = {
+        "labels": (FEATURES, -TARGET, None),
+        "weights": (FEATURES, TARGET, np.arange(200.0)),
+        "columns": (FEATURES[:, :2], TARGET, None),
+    }
+    for features, target, weight in ((FEATURES, TARGET, None), changed[change]):
+        params = {"verbose": -1, "num_threads": 1}
+        callback = for_lightgbm.PacelineCallback(path=tmp_path / "lightgbm")
+        lightgbm.train(params, lightgbm.Dataset(features, target, weight=weight), 2, callbacks=[callback])
+        restart_process()
+        callback = for_xgboost.PacelineCallback(path=tmp_path / "xgboost")
+        xgboost.train({"nthread": 1}, xgboost.DMatrix(features, target, weight), 2, callbacks=[callback])
+        restart_process()
+        callback = for_catboost.PacelineCallback(path=tmp_path / "catboost")
+        model = catboost.CatBoostRegressor(iterations=2, verbose=False, allow_writing_files=False)
+        model.fit(features, target, sample_weight=weight, callbacks=[callback])
+        restart_process()
+    assert capsys.readouterr().err.count("is of another training (") == 3
+
+
 def test_fingerprint_is_the_same_in_each_process():
     def objective():
         return None
 
-    params = {"objective": objective, "model": SGDRegressor(), "grid": [1, {"a": np.float64(2)}], "x": np.zeros(2)}
+    described = fingerprint("kind", {"objective": objective})["objective"]
+    assert re.fullmatch(r"test_fingerprint_is_the_same_in_each_process\.<locals>\.objective \(\d+\)", described)
+    assert described == fingerprint("kind", {"objective": objective})["objective"]
+    params = {"model": SGDRegressor(), "grid": [1, {"a": np.float64(2)}], "x": np.zeros(2)}
     assert fingerprint("kind", params) == {
         "kind": "kind",
-        "objective": "test_fingerprint_is_the_same_in_each_process.<locals>.objective",
         "model": "SGDRegressor",
         "grid": "[1, {a: 2.0}]",
         "x": "array of shape (2,) (1696784233)",

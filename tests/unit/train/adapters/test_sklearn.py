@@ -69,6 +69,29 @@ def test_killed_training_ends_with_the_same_model(tmp_path, restart_process, kin
     assert train(kind, tmp_path, killed_in=0) == uninterrupted, "training had ended, so the loop has no stage"
 
 
+def test_dict_of_estimators_ends_with_the_same_models(tmp_path, restart_process, capsys):
+    def train_both(folder=None, killed_in=None, rate=0.01):
+        models = checkpoint(
+            {"low": SGDRegressor(eta0=rate, random_state=1), "high": MODELS["forest"][0]()}, path=folder, every_s=0
+        )
+        for stage in track(range(STAGES)):
+            if stage == killed_in:
+                return None
+            fit_partially(models["low"], stage)
+            grow("n_estimators")(models["high"], stage)
+        return {name: model.predict(X).tolist() for name, model in models.items()}
+
+    uninterrupted, other = train_both(), train_both(rate=0.1)
+    for stage in (1, 3):
+        restart_process()
+        assert train_both(tmp_path, stage) is None
+    restart_process()
+    assert train_both(tmp_path) == uninterrupted
+    restart_process()
+    assert train_both(tmp_path, rate=0.1) == other
+    assert "is of another training (low: " in capsys.readouterr().err
+
+
 def test_training_in_killed_processes_ends_with_the_same_model(train_killed):
     scenarios = {"uninterrupted": {}, "killed": {"kills": random_ends(3, ROUNDS)}}
     results = train_killed("sklearn", scenarios)

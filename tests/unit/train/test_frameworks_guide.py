@@ -16,6 +16,7 @@ SECTIONS = {section.partition("\n")[0]: section for section in re.split(r"^## ",
 MODELS = {
     "XGBoost": "model.ubj",
     "LightGBM": "model.txt",
+    "CatBoost": "model.cbm",
     "scikit-learn": "model.skops",
     "PyTorch Lightning": "model.pt",
     "Hugging Face Trainer": "model/model.safetensors",

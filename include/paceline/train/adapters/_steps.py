@@ -190,7 +190,7 @@ class Steps:
             self._loop.report_epoch_end(session, session.clock())
 
     def end(self, *, trained: bool = True) -> None:
-        """End training, even if steps are left: the library has ended it. Without ``trained``, omit the current step."""
+        """End training, even if steps are left. Without ``trained``, the current step does not count."""
         if self._steps is None or self._loop is None:
             return
         self._loop.done -= not trained

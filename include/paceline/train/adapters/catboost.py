@@ -173,8 +173,8 @@ class _Training:
         for info in recorded:
             if not all(other.after_iteration(info) for other in self._others) and info.iteration < len(recorded):
                 raise ValueError(
-                    f"checkpoint: a callback ended training before iteration {len(recorded)} of the checkpoint, expected "
-                    "the same callbacks, or another checkpoint folder"
+                    f"checkpoint: a callback ended training before iteration {len(recorded)} of the checkpoint, "
+                    "expected the same callbacks, or another checkpoint folder"
                 )
 
     def _write(self, folder: Path) -> None:

@@ -146,7 +146,7 @@ class PacelineCallback(TrainingCallback):
             data = [dtrain, *(one for one, _ in training["evals"])]
             loaded = xgboost.Booster(training["params"], data, model_file=file)
             model.handle, loaded.handle = loaded.handle, model.handle
-            del model.set_param
+            del model.set_param, model.save_model
             for change in changes:
                 model.set_param(*change)
             config = json.loads(model.save_config())["learner"]["generic_param"]
@@ -165,3 +165,4 @@ class PacelineCallback(TrainingCallback):
 
         model.update, model.eval_set = update, eval_set
         model.set_param = lambda *change: changes.append(change)
+        model.save_model = lambda *_: None  # a callback that saves must not replace its file by an empty model

@@ -1,4 +1,4 @@
-"""Training runs of XGBoost, LightGBM, CatBoost and scikit-learn, ended by signals; ``conftest.killed_trainings`` starts them.
+"""Training runs of boosting libraries and scikit-learn, ended by signals; ``conftest.killed_trainings`` starts them.
 
 ``python killed.py LIBRARY FOLDER SCENARIOS`` imports the library once and forks a process for each start of each
 training. The scenarios are JSON: by name, the options of ``Scenario``.

@@ -197,7 +197,7 @@ def test_other_data_make_another_training(tmp_path, restart_process, capsys, cha
         lightgbm.train(params, lightgbm.Dataset(features, target, weight=weight), 2, callbacks=[callback])
         restart_process()
         callback = for_xgboost.PacelineCallback(path=tmp_path / "xgboost")
-        xgboost.train({"nthread": 1}, xgboost.DMatrix(features, target, weight), 2, callbacks=[callback])
+        xgboost.train({"nthread": 1}, xgboost.DMatrix(features, target, weight=weight), 2, callbacks=[callback])
         restart_process()
         callback = for_catboost.PacelineCallback(path=tmp_path / "catboost")
         model = catboost.CatBoostRegressor(iterations=2, verbose=False, allow_writing_files=False)

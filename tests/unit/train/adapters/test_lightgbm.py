@@ -146,6 +146,7 @@ def test_trainings_that_share_a_data_set_resume_exactly(tmp_path, restart_proces
 def test_data_set_of_a_killed_training_is_as_before_in_the_next_one(tmp_path, restart_process):
     data = lightgbm.Dataset(*DATA, free_raw_data=False)
     undisturbed = train(PacelineCallback(), data=data).model_to_string()
+    restart_process()
     train(PacelineCallback(path=tmp_path), 3)
     restart_process()
 

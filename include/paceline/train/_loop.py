@@ -354,7 +354,7 @@ class Loop(Generic[T]):
             return True
         saver = session.checkpoint
         resumable = saver is None or saver.steps is None or saver.steps.complete(self._start_point[0], self.done)
-        is_due = saver is not None and now_s >= saver.next_save_s and not self._nearly_done(now_s, saver.interval_s)
+        is_due = saver is not None and now_s >= saver.next_save_s and not self.nearly_done(now_s, saver.interval_s)
         self.total = max(self.total, self.done)
         if session.terminating and resumable:
             self._save(session)
@@ -370,7 +370,7 @@ class Loop(Generic[T]):
         self._next_check_s = min(self._next_show_s, self._next_share_s, next_save_s)
         return False
 
-    def _nearly_done(self, now_s: float, interval_s: float) -> bool:
+    def nearly_done(self, now_s: float, interval_s: float) -> bool:
         """Return whether the final checkpoint is so close that a checkpoint now would only delay the last batches.
 
         More batches done than the total mean that the total was estimated too low, and that the end is not known.

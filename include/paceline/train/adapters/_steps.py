@@ -118,7 +118,7 @@ class Steps:
         if saver is None or loop is None or session.terminating:
             return saver is not None and session.terminating
         now_s = session.clock()
-        return now_s >= saver.next_save_s and not loop._nearly_done(now_s, saver.interval_s)
+        return now_s >= saver.next_save_s and not loop.nearly_done(now_s, saver.interval_s)
 
     @property
     def done(self) -> int:

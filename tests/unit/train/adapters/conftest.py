@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from paceline.train.progress import parse_line
@@ -71,10 +72,10 @@ def random_ends(seed, steps):
 def train_all(tmp_path_factory):
     """Return a function that runs scenarios of ``with_LIBRARY.py`` and returns their results by name."""
 
-    def run(library, scenarios):
+    def run(library, scenarios, **environment):
         top = tmp_path_factory.mktemp(library)
         command = [sys.executable, HERE / "starts.py", f"with_{library}", top, json.dumps(scenarios)]
-        variables = {"PYTHONPATH": str(INCLUDE), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+        variables = environment | {"PYTHONPATH": str(INCLUDE), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
         subprocess.run(command, env=os.environ | variables, check=True)
         return {name: read_training(top / name) for name in scenarios}
 
@@ -83,8 +84,6 @@ def train_all(tmp_path_factory):
 
 def read_training(folder):
     """Return the exit codes, the progress of each start, the steps that were trained, and the final weights."""
-    import torch
-
     codes = json.loads((folder / "codes").read_text())
     logs = [(folder / f"log-{restarts}").read_text() for restarts in range(len(codes))]
     assert codes[-1] == 0, logs[-1]
@@ -92,5 +91,14 @@ def read_training(folder):
         codes=codes,
         progress=[[p for line in log.splitlines() if (p := parse_line(line))] for log in logs],
         seen=(folder / "seen").read_text().splitlines(),
-        weights=torch.load(folder / "model.pt", weights_only=True),
+        weights=read_weights(folder),
     )
+
+
+def read_weights(folder):
+    if (folder / "model.npz").exists():
+        with np.load(folder / "model.npz", allow_pickle=False) as arrays:
+            return dict(arrays)
+    import torch
+
+    return torch.load(folder / "model.pt", weights_only=True)

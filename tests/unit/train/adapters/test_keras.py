@@ -3,17 +3,25 @@
 ``with_keras.py`` is the training; the processes and signals are real.
 """
 
+import inspect
+import json
+import random
+from importlib.util import find_spec
+from itertools import zip_longest
+
 import numpy as np
+import pandas
 import pytest
 import torch
 
 from paceline.train import report
+from paceline.train.adapters._keras_state import identity
 from paceline.train.adapters.keras import PacelineCallback, keras
 
 from .conftest import CODES, random_ends
 
 BATCHES = 24  # three epochs of eight
-EARLY, LATER = {"early_stopping": True}, {"fit": {"initial_epoch": 2}}
+EARLY, LATER = {"callbacks": ["EarlyStopping"]}, {"fit": {"initial_epoch": 2}}
 SCENARIOS = {
     "plain": {},
     "plain killed": {"ends": random_ends(3, BATCHES)},
@@ -23,23 +31,108 @@ SCENARIOS = {
     "stopped": {"stop": 10},
     "stopped killed": {"stop": 10, "ends": [["SIGTERM", 10]]},
 }
+OPTIMIZERS = [
+    "Adadelta", "Adafactor", "Adagrad", "Adam", "Adamax", "AdamW", "Ftrl", "Lamb",
+    "Lion", "Muon", "Nadam", "RMSprop", "ScheduleFreeAdamW", "SGD",
+]  # fmt: skip
+SCHEDULES = [
+    "CosineDecay", "CosineDecayRestarts", "ExponentialDecay", "InverseTimeDecay", "PiecewiseConstantDecay",
+    "PolynomialDecay",
+]  # fmt: skip
+# Each row is trained with one of the optimizers: first those with a schedule, then those without.
+CALLBACKS = [
+    ["CSVLogger"],
+    ["ProgbarLogger"],
+    ["TerminateOnNaN"],
+    ["LambdaCallback"],
+    ["ModelCheckpoint, batches"],
+    ["RemoteMonitor"],
+    ["LearningRateScheduler", "ModelCheckpoint"],
+    ["ReduceLROnPlateau", "EarlyStopping, best weights"],
+    ["LearningRateScheduler", "ReduceLROnPlateau", "ModelCheckpoint"],
+    ["BackupAndRestore", "EarlyStopping, best weights"],
+    ["SwapEMAWeights"],
+    ["SwapEMAWeights, epochs", "ModelCheckpoint"],
+    ["EarlyStopping"],
+    ["EarlyStopping, best weights", "LearningRateScheduler"],
+]
+# Not part of the guarantee: a list, two containers of data, and callbacks that need other packages.
+OTHERS = {"Callback", "CallbackList", "History", "OrbaxCheckpoint", "TensorBoard"}
+
+
+def make_matrix():
+    """Return scenarios that together contain each optimizer, schedule and callback of Keras."""
+    rows = {}
+    generator = random.Random(4)
+    for optimizer, schedule, callbacks in zip_longest(OPTIMIZERS, SCHEDULES, CALLBACKS):
+        row = {"optimizer": optimizer, "callbacks": callbacks} | ({"schedule": schedule} if schedule else {})
+        if any("EMA" in name for name in callbacks):
+            row["arguments"] = {"use_ema": True}
+        rows[f"{optimizer}, {schedule}, {', '.join(callbacks)}"] = row
+    rows["loss scale"] = {"wrapper": "LossScaleOptimizer", "arguments": {"gradient_accumulation_steps": 3}}
+    rows["two optimizers"] = {"wrapper": "MultiOptimizer", "callbacks": ["LearningRateScheduler"]}
+    rows["ready list"] = {"ready": True, "callbacks": ["LearningRateScheduler"], "fit": {"shuffle": "batch"}}
+    for name, row in list(rows.items()):
+        row |= {"batches": 4, "fit": row.get("fit", {}) | {"batch_size": 8}}
+        end = [
+            generator.choice(list(CODES)),
+            generator.randrange(1, 12 if "EarlyStopping" not in row.get("callbacks", ()) else 8),
+        ]
+        rows[f"{name} killed"] = row | {"ends": [end]}
+    return rows
+
+
+MATRIX = make_matrix()
 
 
 @pytest.fixture(scope="module")
 def trainings(train_all):
-    return train_all("keras", SCENARIOS)
+    return train_all("keras", SCENARIOS | MATRIX)
 
 
 @pytest.mark.parametrize("name", [name for name in SCENARIOS if name.endswith("killed")])
 def test_killed_training_ends_with_the_same_weights_and_validation(trainings, name):
     killed, once = trainings[name], trainings[name.removesuffix(" killed")]
     assert killed.codes == [CODES[one] for one, _ in SCENARIOS[name]["ends"]] + [0]
-    assert all(torch.equal(killed.weights[key], once.weights[key]) for key in once.weights)
+    check_equal(killed.weights, once.weights)
     assert killed.progress[-1][-1].metrics["val_loss"] == once.progress[-1][-1].metrics["val_loss"]
 
 
+@pytest.mark.parametrize("name", [name for name in MATRIX if not name.endswith("killed")])
+def test_killed_training_equals_the_undisturbed_with_other_callbacks_and_optimizers(trainings, name):
+    killed = trainings[f"{name} killed"]
+    assert killed.codes[0] in CODES.values()
+    check_equal(killed.weights, trainings[name].weights)
+
+
+def check_equal(killed, once):
+    """Weights, optimizer, history, best model, log file, and the attributes of a user's callback."""
+    assert killed.keys() == once.keys()
+    assert [name for name in once if not np.array_equal(killed[name], once[name], equal_nan=True)] == []
+
+
+def test_matrix_contains_all_optimizers_schedules_and_callbacks_of_keras():
+    wrappers = {"LossScaleOptimizer", "MultiOptimizer", "OptimizerMap", "Optimizer"}
+    assert class_names(keras.optimizers) - wrappers == set(OPTIMIZERS)
+    assert class_names(keras.optimizers.schedules) - {"LearningRateSchedule"} == set(SCHEDULES)
+    used = {name.split(",")[0] for names in CALLBACKS for name in names}
+    assert class_names(keras.callbacks) - OTHERS == used
+
+
+def class_names(module):
+    return {name for name, one in vars(module).items() if inspect.isclass(one)}
+
+
+@pytest.mark.skipif(not find_spec("jax"), reason="JAX is not installed")
+def test_killed_training_with_jax_equals_the_undisturbed(train_all):
+    names = [name for name in MATRIX if "Plateau" in name or name.startswith("ready")]
+    trained = train_all("keras", {name: MATRIX[name] for name in names}, KERAS_BACKEND="jax")
+    for name in (one for one in names if not one.endswith("killed")):
+        check_equal(trained[f"{name} killed"].weights, trained[name].weights)
+
+
 def test_scenarios_end_with_different_weights(trainings):
-    weights = [trainings[name].weights["0"] for name in SCENARIOS if not name.endswith("killed")]
+    weights = [trainings[name].weights["weight 0"] for name in SCENARIOS if not name.endswith("killed")]
     assert len({str(one.tolist()) for one in weights}) == len(weights)
 
 
@@ -59,10 +152,17 @@ def test_training_stopped_by_paceline_or_the_library_ends_at_100_percent(trainin
     assert len(trainings[name].seen) == batches
 
 
-def make_model():
-    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
-    model.compile("sgd", "mse")
+def make_model(activation="relu", rate=0.2, loss="mse", metric="mae", schedule=0.02):
+    layers = [keras.layers.Dense(2, activation), keras.layers.Dropout(rate), keras.layers.Dense(1)]
+    model = keras.Sequential([keras.Input((1,)), *layers])
+    model.compile(keras.optimizers.SGD(schedule), loss, metrics=[metric])
     return model
+
+
+def fit(model, folder=None, callbacks=(), y=None, **options):
+    y = np.arange(4.0) if y is None else y
+    options = {"batch_size": 2, "epochs": 2, "verbose": 0} | options
+    return model.fit(np.ones((4, 1)), y, callbacks=[PacelineCallback(path=folder), *callbacks], **options)
 
 
 def test_data_of_unknown_length_is_rejected():
@@ -78,3 +178,102 @@ def test_model_can_be_trained_again_in_the_same_process(capsys, monkeypatch):
         model.fit(np.zeros((4, 1)), np.zeros(4), batch_size=2, epochs=2, callbacks=[callback], verbose=0)
     report(auc=0.5)
     assert capsys.readouterr().out.count('"done":4,"total":4,"epoch":1,"epochs":2,"event":"finish"') == 2
+
+
+class Schedule(keras.optimizers.schedules.LearningRateSchedule):
+    """Has no configuration."""
+
+    def __call__(self, step):
+        return 0.02
+
+
+OTHER_MODELS = {
+    "layer 1 activation: relu, now tanh": {"activation": "tanh"},
+    "layer 2 rate: 0.2, now 0.5": {"rate": 0.5},
+    "loss: mse, now mae": {"loss": "mae"},
+    "metrics: [mae], now [mape]": {"metric": "mape"},
+    "learning_rate: 0.019999999": {"schedule": 0.5},
+}
+OTHER_DATA = {
+    "sample_weight: none, now [": {"sample_weight": np.arange(4.0)},
+    "class_weight: none, now {": {"class_weight": {k: 1.0 + k for k in range(4)}},
+    "batch_size: 2, now 3": {"batch_size": 3},
+}
+
+
+@pytest.mark.parametrize("difference", [*OTHER_MODELS, *OTHER_DATA])
+def test_checkpoint_of_another_training_is_not_restored(tmp_path, restart_process, capsys, difference):
+    fit(make_model(), tmp_path)
+    restart_process()
+    fit(make_model(**OTHER_MODELS.get(difference, {})), tmp_path, **OTHER_DATA.get(difference, {}))
+    log = capsys.readouterr().err
+    assert "this training starts from the beginning" in log
+    assert difference in log
+
+
+@pytest.mark.parametrize("array", [np.array, pandas.Series, torch.tensor])
+def test_checkpoint_of_a_training_with_other_labels_is_not_restored(tmp_path, restart_process, capsys, array):
+    fit(make_model(), tmp_path, y=array([0.0, 1, 2, 3]))
+    restart_process()
+    fit(make_model(), tmp_path, y=array([4.0, 1, 2, 3]))
+    assert "is of another training (labels: [" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        make_model,
+        lambda: make_model(loss=lambda y, prediction: keras.ops.mean(prediction - y)),
+        lambda: make_model(schedule=Schedule()),
+    ],
+    ids=["plain", "lambda", "no configuration"],
+)
+def test_same_model_built_again_continues_from_the_checkpoint(tmp_path, restart_process, capsys, make):
+    fit(make(), tmp_path)
+    restart_process()
+    fit(make(), tmp_path)  # Keras gives its layers other names
+    assert "4 of 4 batches were done" in capsys.readouterr().err
+
+
+def test_models_with_other_connections_differ():
+    def build(skip):
+        inputs = keras.Input((2,))
+        hidden = keras.layers.Dense(2)(inputs)
+        model = keras.Model(inputs, keras.layers.Dense(1)(hidden + inputs if skip else hidden + hidden))
+        model.compile("sgd", "mse")
+        return model
+
+    local = dict.fromkeys(("x", "y", "sample_weight", "class_weight", "batch_size"))
+    assert identity(build(True), local) == identity(build(True), local) != identity(build(False), local)
+
+
+def test_checkpoint_of_an_earlier_version_restores_what_it_contains(tmp_path, restart_process, capsys):
+    first = fit(make_model(), tmp_path, epochs=3)
+    remove_from_checkpoints(tmp_path, "state.json", "state.npz")
+    restart_process()
+    second = fit(make_model(activation="tanh"), tmp_path, [keras.callbacks.EarlyStopping("loss")], epochs=3)
+    log = capsys.readouterr().err
+    assert "6 of 6 batches were done" in log
+    assert "has no state of the callbacks EarlyStopping, History: they start afresh" in log
+    assert len(first.epoch) == 3
+    assert second.epoch == []
+
+
+def remove_from_checkpoints(folder, *names):
+    """Remove files and the fingerprint, as if an earlier version had written the checkpoints."""
+    for point in folder.rglob("point.json"):
+        content = json.loads(point.read_text())
+        del content["fingerprint"]
+        for name in names:
+            (point.parent / name).unlink(missing_ok=True)
+            content["files"].pop(name, None)
+        point.write_text(json.dumps(content))
+
+
+def test_callback_that_the_checkpoint_lacks_starts_afresh_and_the_others_continue(tmp_path, restart_process, capsys):
+    fit(make_model(), tmp_path, [keras.callbacks.EarlyStopping("loss", patience=9)])
+    restart_process()
+    stopping = keras.callbacks.EarlyStopping("loss", patience=9)
+    history = fit(make_model(), tmp_path, [keras.callbacks.ReduceLROnPlateau("loss"), stopping])
+    assert "has no state of the callbacks ReduceLROnPlateau: they start afresh" in capsys.readouterr().err
+    assert stopping.best == min(history.history["loss"])

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import BinaryIO
 
@@ -25,7 +26,10 @@ from tests.integration.jobs import (
 )
 from tests.waiting import until
 
-from paceline.errors import PacelineError, RuntimeUnavailableError
+from paceline.control import DeadlineController, Limits
+from paceline.errors import PacelineError, RuntimeUnavailableError, TrainingFailedError
+from paceline.run import Exchange, MemoryState, PaceLoop
+from paceline.run.clock import SystemClock
 from paceline.runtime import Job
 from paceline.runtime.base import JOB_ENVIRONMENT
 from paceline.runtime.cgroups import Group
@@ -340,3 +344,36 @@ def test_processes_of_a_job_with_a_long_name_can_open_sockets(tmp_path: Path) ->
                 job.remove()
     finally:
         root.rmdir()
+
+
+class RecordingClock(SystemClock):
+    """The system's clock, which records the waits of the control loop besides those for the job."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sleeps: list[float] = []
+
+    def sleep(self, seconds: float) -> None:
+        self.sleeps.append(seconds)
+
+
+@signal_only
+def test_end_of_a_killed_job_is_reported_without_waiting_for_an_engine(harness: ProcessHarness) -> None:
+    """A container's engine may be shutting down, which takes seconds to find out; a local job has no engine."""
+    job = harness.runtime.start(harness.spec(GATE + 'print(\'@paceline {"done":1,"total":9}\', flush=True)\ngate()'))
+    wait_for_line(job, "at the gate")
+    harness.signal(job, signal.SIGKILL)
+    clock = RecordingClock()
+    controller = DeadlineController(Limits(0.1, 1.0), 3600.0)
+    loop = PaceLoop(
+        harness.runtime.reattach(job.id),
+        controller,
+        Exchange(MemoryState()),
+        origin=datetime.now(timezone.utc),
+        allocated_devices=1.0,
+        clock=clock,
+    )
+    with pytest.raises(TrainingFailedError, match="exit code 137"):
+        loop.run()
+    assert clock.sleeps == []
+    job.remove()

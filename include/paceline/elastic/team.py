@@ -89,6 +89,11 @@ class TeamJob:
         return self._first_server.id
 
     @property
+    def has_engine(self) -> bool:
+        """True: the nodes are containers."""
+        return True
+
+    @property
     def configuration(self) -> TeamConfiguration:
         """The target configuration."""
         return self._scaling.configuration

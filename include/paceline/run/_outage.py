@@ -118,7 +118,7 @@ class Outage:
 
     def _is_engine_shutting_down(self, status: JobStatus) -> bool:
         """Return whether the engine is shutting down: it ends its jobs a few seconds before it stops answering."""
-        if status.exit_code not in _ENDED_BY_SIGNAL or status.out_of_memory:
+        if not self._job.has_engine or status.exit_code not in _ENDED_BY_SIGNAL or status.out_of_memory:
             return False
         for _ in range(_POLLS):
             self._clock.sleep(_POLL_EVERY_S)

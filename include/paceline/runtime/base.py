@@ -149,6 +149,10 @@ class Job(Protocol):
     def id(self) -> str:
         """The identifier that any process can pass to ``Runtime.reattach`` to find this job."""
 
+    @property
+    def has_engine(self) -> bool:
+        """Whether the job runs on an engine, which ends its jobs when it shuts down."""
+
     def read_lines(self) -> list[str]:
         """Return the lines written since the last call, without waiting.
 

@@ -73,6 +73,11 @@ class DockerJob:
         """The container's id."""
         return self._container
 
+    @property
+    def has_engine(self) -> bool:
+        """True: the Docker engine ends the container when it shuts down."""
+        return True
+
     def read_lines(self) -> list[str]:
         """Return the lines written since the last call. Once ``wait`` has returned True, return all remaining lines."""
         return self._follower.take_lines()

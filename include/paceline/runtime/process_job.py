@@ -128,6 +128,11 @@ class ProcessJob:
         return str(self._scratch.path)
 
     @property
+    def has_engine(self) -> bool:
+        """False: the job consists only of processes of this machine."""
+        return False
+
+    @property
     def mechanism(self) -> str:
         """The mechanism that enforces the allocation: ``"cgroup"`` or ``"signal"``."""
         return str((read_json(self._scratch.state) or {}).get("mechanism", ""))

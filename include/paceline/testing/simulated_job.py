@@ -26,6 +26,8 @@ class SimulatedJob:
         Seed of the plant's noise.
     """
 
+    has_engine = False
+
     def __init__(self, plant: Plant, devices: float, clock: Clock, seed: int = 0) -> None:
         self.id = f"simulated-{seed}"
         self._run = Run(plant, devices, seed)

@@ -38,6 +38,8 @@ class SimulatedClock:
 class SimulatedJob:
     """A simulated job of equal batches that takes ``core_s`` s on one core, with the speed-up ``devices**0.9``."""
 
+    has_engine = True
+
     def __init__(
         self, clock: SimulatedClock, *, core_s: float, batches: int = 3000, start_up_s: float = 2.0, noise: float = 0.0
     ) -> None:
@@ -56,6 +58,7 @@ class SimulatedJob:
         self.clock_error_s = 0.0  # offset of the clocks of the engine and the job
         self.resizes: list[tuple[float, float]] = []
         self.restarted = self.stopped = 0
+        self.loads_after_restart = self.is_loading = False  # the start-up after a restart ends with ``finish_loading``
         self.actions: list[tuple[float, Callable[[], None]]] = []
 
     @property
@@ -116,6 +119,13 @@ class SimulatedJob:
         self._finished_s = None
         self._exit_code = 0
         self._done = float(int(self._done * 0.8))  # the last checkpoint does not contain recent batches
+        self.is_loading = self.loads_after_restart
+        if not self.is_loading:
+            self._report("start")
+
+    def finish_loading(self) -> None:
+        """End the start-up of a restarted job that ``loads_after_restart``."""
+        self.is_loading = False
         self._report("start")
 
     def stop(self, grace_s: float = 5.0) -> None:
@@ -147,7 +157,7 @@ class SimulatedJob:
         before_s = self.clock.now()
         self.clock.sleep(dt_s)
         self.run_due_actions()
-        if self._finished_s is not None or before_s < self._first_batch_s or self._done >= self.batches:
+        if self._finished_s is not None or before_s < self._first_batch_s or self._done >= self.batches or self.is_loading:
             return
         if self._last_line_s == float("-inf"):
             self._report("start")

@@ -56,6 +56,8 @@ class Observation(NamedTuple):
     save_s:
         Duration of the last checkpoint; ``None`` if the job has reported none. A final checkpoint follows the last
         batch.
+    restarting:
+        Whether the job was restarted and has not reported since then: it is starting up again.
     """
 
     now_s: float
@@ -69,6 +71,7 @@ class Observation(NamedTuple):
     pauses_left_s: float = 0.0
     busy: float | None = None
     save_s: float | None = None
+    restarting: bool = False
 
 
 class Controller(Protocol):

@@ -144,8 +144,13 @@ class DeadlineController:
             devices = min(self._speed.devices_for(speed), self.limits.max_devices)
             devices = 1.0 if devices < _LARGE_SHARE * self.limits.max_devices else devices
         if devices is None:
-            devices = self._half_of_max() if self._resize_s else min(1.0, self.limits.max_devices)
+            devices = self._half_of_max() if self._resize_s else self._startup_devices
         return self.limits.quantize(devices)
+
+    @property
+    def _startup_devices(self) -> float:
+        """The devices that shorten a start-up, which is single-threaded."""
+        return min(1.0, self.limits.max_devices)
 
     def _half_of_max(self) -> float:
         upper = self.limits.max_devices
@@ -197,6 +202,8 @@ class DeadlineController:
                 self._decided = self._plan(left, left_s, allocation, in_use, ceiling)
             elif self._decided is not None and self._start_devices is None:
                 self._decided = max(self._decided, self.limits.quantize(self._half_of_max()))
+            if obs.restarting and not self._resize_s:
+                self._decided = max(self._decided or 0.0, self._startup_devices)
         devices = self.limits.quantize(allocation if self._decided is None else self._decided, ceiling)
         setpoint_pct = min(self._ramp.at(now_s), 100.0)
         finish_s, earliest_s = self._forecast(now_s + obs.pauses_left_s, left, in_use, ceiling)
@@ -209,7 +216,7 @@ class DeadlineController:
     def _step_before_first_report(self, obs: Observation) -> Decision:
         if not obs.pending and self._decided is not None:
             self._decided = self._start_devices_at(obs.now_s)  # the deadline may have changed
-        elif not obs.pending and not self._resize_s and self._ramp is None:
+        elif not obs.pending and not self._resize_s and (self._ramp is None or obs.restarting):
             # Another process started the job, possibly under a low ceiling. With whole devices, a larger allocation
             # would restart the start-up.
             self._startup_from_s = obs.now_s

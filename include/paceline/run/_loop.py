@@ -72,6 +72,8 @@ class PaceLoop:
         The current allocation.
     job_started_s:
         Start of the job in seconds after ``origin``. Device-seconds are counted from this time. Default: now.
+    restarted:
+        Whether this process has restarted the job of an earlier process, which resumes from its checkpoint.
     on_infeasible:
         The response to a deadline that cannot be met: ``"best_effort"``, ``"fail"`` or ``"extend"``.
     history:
@@ -110,6 +112,7 @@ class PaceLoop:
         origin: datetime,
         allocated_devices: float,
         job_started_s: float | None = None,
+        restarted: bool = False,
         on_infeasible: str = "best_effort",
         history: History | None = None,
         totals: RunTotals | None = None,
@@ -157,7 +160,7 @@ class PaceLoop:
         if self._lifecycle.state is None:
             self._lifecycle.enter("starting", by="task")
         self._preemption = Preemption(job, self._journal, self._outage)
-        self._restarting = False  # the job was restarted and has not sent a report since then
+        self._restarting = restarted  # the job was restarted and has not sent a report since then
         self._commands = Commands(
             origin, controller.deadline_s, self._journal, min_ceiling=controller.limits.quantum, shared=shared
         )
@@ -235,6 +238,7 @@ class PaceLoop:
             pauses_left_s=self._reader.pauses.left_s(now_s),
             busy=self._utilization.share if self._team is None else None,
             save_s=self._reader.newest.save_s if self._reader.newest else None,
+            restarting=self._restarting,
         )
         decision = self._controller.step(observation)
         self._decision = decision
@@ -297,8 +301,9 @@ class PaceLoop:
 
     def _read_reports(self, now_s: float) -> JobPosition | None:
         reports = [report for report in self._reader.feed(self._job.read_lines(), now_s) if report.event != "report"]
-        # Code that does not number its lines may not send "start". Numbered lines may be older than the restart.
-        if any(report.event == "start" or (not report.number and now_s > self._started_s) for report in reports):
+        # Numbered lines may be older than the restart. Code that does not number its lines may not send "start", and the
+        # first read may repeat its older lines.
+        if any(report.event == "start" if report.number else now_s > self._started_s for report in reports):
             self._restarting = False
         if reports:
             total_before, self._total = self._total, reports[-1].total

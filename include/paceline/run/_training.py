@@ -180,10 +180,14 @@ class Training:
         past = self._host.past_run()
         earlier = EarlierJob(self._handle, self._host, self._settings.on_change)
         earlier.discard_if_outdated()
-        record, controller, state = (self._take_over if earlier.can_be_taken_over else self._start)(earlier, past)
-        # The stored state of a paused job has 0 devices; use the job's initial allocation.
-        held = min((state.run.allocated_devices if state else 0.0) or record.devices, controller.limits.max_devices)
-        return self._store_result(self._control(record, controller, state, held, past), record)
+        takes_over = earlier.can_be_taken_over
+        restarted = not takes_over and self._handle.job is not None
+        record, controller, state = (self._take_over if takes_over else self._start)(earlier, past)
+        # The stored state of a paused job has 0 devices, and that of a restarted job has those of its training: use the
+        # job's initial allocation.
+        held = state.run.allocated_devices if state is not None and takes_over else 0.0
+        held = min(held or record.devices, controller.limits.max_devices)
+        return self._store_result(self._control(record, controller, state, held, past, restarted=restarted), record)
 
     def _take_over(
         self, earlier: EarlierJob, past: PastRun | None
@@ -297,6 +301,8 @@ class Training:
         state: ControllerState | None,
         allocated_devices: float,
         past: PastRun | None,
+        *,
+        restarted: bool,
     ) -> Outcome:
         """Control the job until it ends."""
         handle, store = self._handle, self._store
@@ -316,6 +322,7 @@ class Training:
             origin=record.origin,
             allocated_devices=allocated_devices,
             job_started_s=(record.started_at - record.origin).total_seconds() if record.started_at else None,
+            restarted=restarted,
             on_infeasible=self._settings.on_infeasible,
             history=History(store.get(HISTORY)),
             totals=state.run if state else None,

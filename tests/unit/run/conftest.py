@@ -157,7 +157,8 @@ class SimulatedJob:
         before_s = self.clock.now()
         self.clock.sleep(dt_s)
         self.run_due_actions()
-        if self._finished_s is not None or before_s < self._first_batch_s or self._done >= self.batches or self.is_loading:
+        is_training = before_s >= self._first_batch_s and not self.is_loading
+        if self._finished_s is not None or not is_training or self._done >= self.batches:
             return
         if self._last_line_s == float("-inf"):
             self._report("start")

@@ -155,6 +155,7 @@ class SimulatedTask:
         self.settings: dict[str, Any] = {}
         self.code = "code"
         self.check_runtime: Callable[[], None] = lambda: None
+        self.on_sample: Callable[[Any], None] = lambda sample: None
         self.log = caplog
 
     def host(self) -> Any:
@@ -178,7 +179,7 @@ class SimulatedTask:
             save_measurements=lambda past: None,
             collect=lambda job: job.collect() or "/models/1",
             set_job=lambda job: None,
-            on_sample=lambda sample: None,
+            on_sample=lambda sample: self.on_sample(sample),
             wait_for_callbacks=lambda: None,
             task_status=lambda: self.status,
             is_training_over=lambda: self.is_over,

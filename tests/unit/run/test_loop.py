@@ -443,3 +443,14 @@ def test_invalid_sample_does_not_end_the_job(make_job, run, caplog, monkeypatch)
     assert abs(outcome.error_pct) < 1.0
     assert exchange.samples == []
     assert caplog.text.count("cannot be stored") == 1, "logged once, not every second"
+
+
+def test_start_up_after_an_engine_outage_has_the_devices_of_a_first_start(make_job, run):
+    job = make_job(core_s=20)
+    job.loads_after_restart = True
+    job.actions = [(30, lambda: job.kill(143)), (60, job.finish_loading)]
+    job.outage_between = (31, 40)
+    _, exchange = run(job, 200)
+    assert job.restarted == 1
+    assert max(sample["devices"] for sample in exchange.samples if 20 < sample["t_s"] < 30) < 0.4
+    assert {sample["devices"] for sample in exchange.samples if 43 < sample["t_s"] < 60} == {1.0}

@@ -160,3 +160,19 @@ def test_program_without_start_lines_resumes_after_a_preemption(make_job, run):
     outcome, _ = run(job, 4000, Ceiling(1.0, 1), later=[(6, Ceiling(0.0, 2)), (20, Ceiling(1.0, 3))])
     assert job.restarted == 1
     assert outcome.finished_s > 1000
+
+
+@pytest.mark.parametrize(("ceilings", "expected"), [((1.0, 1.5), 1.0), ((0.4, 0.4), 0.4)], ids=["own maximum", "grant"])
+def test_start_up_after_a_restart_has_the_devices_of_a_first_start(make_job, run, ceilings, expected):
+    """Importing libraries on the small allocation that training needs would take ten times as long."""
+    job = make_job(core_s=20)
+    job.loads_after_restart = True
+    job.actions = [(60, job.finish_loading)]
+    first, second = (Ceiling(devices, grant) for devices, grant in zip(ceilings, (1, 3), strict=True))
+    outcome, exchange = run(job, 200, first, later=[(30, Ceiling(0.0, 2)), (40, second)])
+    assert (job.restarted, outcome.met) == (1, True)
+    training = [sample["devices"] for sample in exchange.samples if 20 < sample["t_s"] < 30]
+    assert max(training) < 0.4
+    start_up = [sample["devices"] for sample in exchange.samples if 42 < sample["t_s"] < 60]
+    assert set(start_up) == {expected}
+    assert min(sample["devices"] for sample in exchange.samples if sample["t_s"] > 80) < 0.4

@@ -14,6 +14,7 @@ from paceline.errors import (
     JobLostError,
     PacelineError,
     RuntimeUnavailableError,
+    TrainingFailedError,
 )
 from paceline.run import _training as training_module
 
@@ -115,3 +116,20 @@ def test_devices_are_counted_from_the_start_of_a_job_without_control(task, monke
     result = task.run()
     assert task.engine.started == 1
     assert result.device_seconds == pytest.approx(result.mean_devices * result.finished_s, rel=0.01)
+
+
+def test_start_up_of_a_job_that_the_next_try_restarts_has_the_devices_of_a_first_start(task):
+    """The job trained on a small allocation, on which importing libraries would take ten times as long."""
+    task.settings = {"deadline": Deadline.parse("200s"), "written": "200s"}
+    task.engine.actions = [(30.0, lambda: task.engine.jobs["job-1"].kill(1))]
+    with pytest.raises(TrainingFailedError, match="exit code 1"):
+        task.run()
+    job, began_s, samples = task.engine.jobs["job-1"], task.clock.now(), []
+    assert job.devices < 0.4
+    job.loads_after_restart = True
+    job.actions = [(job.elapsed_s + 20.0, job.finish_loading)]
+    task.on_sample = lambda sample: samples.append((task.clock.now() - began_s, sample.devices))
+    task.run()
+    assert job.restarted == 1
+    assert {devices for t_s, devices in samples if t_s < 19.0} == {1.0}
+    assert min(devices for t_s, devices in samples if t_s > 40.0) < 0.4

@@ -18,6 +18,7 @@ class Reported(Record):
     epochs: int
     loss: float | None = None
     metrics: dict[str, float] = Field(default_factory=dict)
+    may_end_early: bool = False
     first_s: Seconds | None = None
     """Start of the first batch, if known."""
     clock_offset_s: float | None = Field(default=None, ge=-1e11, le=1e11)

@@ -241,7 +241,6 @@ class PaceLoop:
             restarting=self._restarting,
         )
         decision = self._controller.step(observation)
-        self._decision = decision
         allocation.target = decision.devices
         if self._lifecycle.state == "training":
             self._check_feasibility(now_s, decision)
@@ -249,6 +248,9 @@ class PaceLoop:
             self._miss_progress()
         if self._restarting and self._total is not None and now_s > self._started_s + _MAX_RESTART_S:
             raise TrainingFailedError(describe_missing_progress("since its restart", self._reader.last_malformed))
+        if self._may_end_early and now_s <= self._controller.deadline_s:
+            decision = replace(decision, feasible=True)
+        self._decision = decision
         allocation.resize(now_s)
         self._publish(now_s, decision)
         self._output.flush()
@@ -301,8 +303,8 @@ class PaceLoop:
 
     def _read_reports(self, now_s: float) -> JobPosition | None:
         reports = [report for report in self._reader.feed(self._job.read_lines(), now_s) if report.event != "report"]
-        # Numbered lines may be older than the restart. Code that does not number its lines may not send "start", and the
-        # first read may repeat its older lines.
+        # Numbered lines may be older than the restart. Code that does not number its lines may not send "start", and
+        # the first read may repeat its older lines.
         if any(report.event == "start" if report.number else now_s > self._started_s for report in reports):
             self._restarting = False
         if reports:
@@ -345,9 +347,16 @@ class PaceLoop:
         self._controller.move_deadline(now_s, self._commands.deadline_s)
         self._infeasible.reset()
 
+    @property
+    def _may_end_early(self) -> bool:
+        return self._reader.newest is not None and self._reader.newest.may_end_early
+
     def _check_feasibility(self, now_s: float, decision: Decision) -> None:
-        controller = self._controller
-        extended_s = self._infeasible.apply(now_s, controller.began_s, controller.deadline_s, decision)
+        controller, total = self._controller, self._total
+        assert total is not None  # the job is training
+        extended_s = self._infeasible.apply(
+            now_s, controller.began_s, controller.deadline_s, decision, total, may_end_early=self._may_end_early
+        )
         if extended_s is not None:
             self._exchange.post({DEADLINE: self._commands.extend(extended_s, now_s)})
             self._move_deadline(now_s)

@@ -29,7 +29,8 @@ class InfeasiblePolicy:
     ----------
     choice:
         ``"best_effort"`` continues with all allowed devices, ``"fail"`` raises DeadlineInfeasibleError, ``"extend"``
-        moves the deadline to the earliest possible end plus a margin, see :func:`extended_deadline_s`.
+        moves the deadline to the earliest possible end plus a margin, see :func:`extended_deadline_s`. If a metric may
+        end training before all batches are done, the choice applies only once the deadline has passed.
     journal:
         Receives the events.
     """
@@ -44,37 +45,62 @@ class InfeasiblePolicy:
     def reset(self) -> None:
         """Reset the count of infeasible steps after a deadline change."""
         self._steps = 0
-        self._reported = False
+        self._reported = self._reported_early_end = False
 
-    def apply(self, now_s: float, began_s: float, deadline_s: float, decision: Decision) -> float | None:
-        """Process a decision for a job that began at ``began_s``; return the new deadline if the policy extends it."""
+    def apply(
+        self, now_s: float, began_s: float, deadline_s: float, decision: Decision, total: int, *, may_end_early: bool
+    ) -> float | None:
+        """Process a decision; return the new deadline if the policy extends it.
+
+        Parameters
+        ----------
+        now_s, began_s, deadline_s:
+            Current time, start of the job, and deadline, in seconds after the same origin.
+        decision:
+            The controller's decision, which assumes that training takes all ``total`` batches.
+        may_end_early:
+            Whether a metric may end training before.
+        """
         self._steps = 0 if decision.feasible else self._steps + 1
         earliest_s = decision.earliest_s
         if self._steps < _MIN_STEPS or earliest_s is None or self._reported:
             return None
+        if may_end_early and now_s <= deadline_s:
+            self._report_early_end(deadline_s, earliest_s, total)
+            return None
+        reason = f"cannot be met: with all {total} batches, the earliest possible end is {earliest_s:.1f} s"
         if self._choice == "fail":
-            raise DeadlineInfeasibleError(
-                f"deadline: {deadline_s:.1f} s cannot be met, the earliest possible end is {earliest_s:.1f} s"
-            )
+            raise DeadlineInfeasibleError(f"deadline: {deadline_s:.1f} s {reason}")
         if self._choice == "extend" and earliest_s < float("inf"):
             extended_s = extended_deadline_s(earliest_s, began_s)
-            self._event(now_s, "extended", f"extended to {extended_s:.1f} s", deadline_s, earliest_s, extended_s)
+            action = f"{reason}. It is extended to {extended_s:.1f} s"
+            self._event(now_s, "extended", action, deadline_s, earliest_s, extended_s)
             self.reset()
             return extended_s
         self._reported = True
-        self._event(now_s, "infeasible", "continuing with all allowed devices", deadline_s, earliest_s)
+        self._event(now_s, "infeasible", f"{reason}. All allowed devices are used", deadline_s, earliest_s)
         return None
 
+    def _report_early_end(self, deadline_s: float, earliest_s: float, total: int) -> None:
+        if not self._reported_early_end:
+            self._reported_early_end = True
+            self._journal.log.info(
+                "If training takes all %d batches, it ends at %.1f s at the earliest, after the deadline of %.1f s. "
+                "Its metric may end it in time: all allowed devices are used",
+                total,
+                earliest_s,
+                deadline_s,
+            )
+
     def _event(
-        self, now_s: float, kind: str, action: str, deadline_s: float, earliest_s: float, after_s: float | None = None
+        self, now_s: float, kind: str, text: str, deadline_s: float, earliest_s: float, after_s: float | None = None
     ) -> None:
         self._journal.event(
             now_s,
             kind,
-            "Deadline of %.1f s cannot be met, the earliest possible end is %.1f s: %s",
+            "Deadline of %.1f s %s",
             deadline_s,
-            earliest_s,
-            action,
+            text,
             level=logging.WARNING,
             deadline_s=round(deadline_s, 3),
             earliest_s=round(earliest_s, 3),

@@ -66,7 +66,7 @@ class ProgressReader:
         self.trained_s: float | None = None  # end of the last batch
         if reported is not None:
             self.newest = Progress(
-                **reported.model_dump(include={"done", "total", "epoch", "epochs", "loss", "metrics"})
+                **reported.model_dump(include={"done", "total", "epoch", "epochs", "loss", "metrics", "may_end_early"})
             )
             self.first_s, self.clock_offset_s = reported.first_s, reported.clock_offset_s
             self._numbers = dict(reported.numbers)
@@ -113,6 +113,7 @@ class ProgressReader:
             epochs=newest.epochs,
             loss=newest.loss,
             metrics=newest.metrics,
+            may_end_early=newest.may_end_early,
             first_s=self.first_s,
             clock_offset_s=self.clock_offset_s,
             numbers=self._numbers,

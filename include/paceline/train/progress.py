@@ -38,7 +38,8 @@ class Progress:
     """The progress of a training job.
 
     ``done`` and ``total`` count batches of all epochs (equation (2) of DECOR-NN gives ``total``); ``total`` may change
-    while the job runs, for example after an early stop. ``epoch`` counts from 0. ``loss`` and ``metrics`` are the
+    while the job runs, for example after an early stop. ``may_end_early`` says that ``total`` is only a limit or a
+    forecast, because a metric decides when training ends. ``epoch`` counts from 0. ``loss`` and ``metrics`` are the
     newest reported values. ``spent`` describes the work of a parameter server's worker since its start: the ``samples``
     and ``batches`` done, the seconds ``compute_s`` to train them, and the seconds ``update_s`` to send changes and
     receive the newest state. It is empty for other jobs. ``devices`` is the number of whole devices that a
@@ -76,6 +77,7 @@ class Progress:
     devices: int | None = None
     save_s: float | None = None
     validation_s: float | None = None
+    may_end_early: bool = False
     monotonic_s: float = 0.0
     wall_s: float = 0.0
     source: str = ""
@@ -94,7 +96,7 @@ class Progress:
         """Return one line for standard output, without the line end.
 
         JSON has no NaN or infinity: a loss with such a value becomes ``null``, and a metric with such a value is
-        omitted. The line has the key ``resamples`` only if there are any.
+        omitted. The line has the key ``resamples`` only if there are any, and ``may_end_early`` only if it is true.
 
         >>> Progress(done=1, total=2, loss=float("nan"), metrics={"mae": float("inf")}).to_line()[:66]
         '@paceline {"done":1,"total":2,"epoch":0,"epochs":1,"event":"progre'
@@ -108,6 +110,8 @@ class Progress:
                     part[field_name] = [_finite(value) for value in part[field_name]]
         else:
             del data["resamples"]
+        if not self.may_end_early:
+            del data["may_end_early"]
         return MARKER + json.dumps(data, separators=(",", ":"), allow_nan=False)
 
 
@@ -152,6 +156,7 @@ def parse_line(line: str) -> Progress | None:
         devices=_whole_number(data, "devices", minimum=1) if data.get("devices") is not None else None,
         save_s=_seconds(data, "save_s"),
         validation_s=_seconds(data, "validation_s"),
+        may_end_early=data.get("may_end_early") is True,
         monotonic_s=_finite(data.get("monotonic_s")) or 0.0,
         wall_s=_finite(data.get("wall_s")) or 0.0,
         source=str(data.get("source", ""))[:_MAX_SOURCE_LENGTH],

@@ -58,6 +58,7 @@ class SimulatedJob:
         self.clock_error_s = 0.0  # offset of the clocks of the engine and the job
         self.resizes: list[tuple[float, float]] = []
         self.restarted = self.stopped = 0
+        self.ends_at: int | None = None  # batches after which a metric ends training, before all ``batches``
         self.loads_after_restart = self.is_loading = False  # the start-up after a restart ends with ``finish_loading``
         self.actions: list[tuple[float, Callable[[], None]]] = []
 
@@ -164,8 +165,8 @@ class SimulatedJob:
             self._report("start")
         speed = self.batches / self._work_s * self.devices**_SCALING
         self._done += speed * dt_s * (1 + self._random.gauss(0, self._noise) if self._noise else 1)
-        if self._done >= self.batches:
-            self._done = self.batches
+        if self._done >= (self.ends_at or self.batches):
+            self._done = self.batches = self.ends_at or self.batches
             self._finished_s = self.clock.now() + _TAIL_S
             self._report("finish")
         elif self.clock.now() - self._last_line_s >= 0.2:
@@ -173,8 +174,9 @@ class SimulatedJob:
 
     def _report(self, event: str) -> None:
         self._last_line_s = self.clock.now()
-        clocks = {"wall_s": self.clock.now() + self.clock_error_s, "monotonic_s": self.elapsed_s}
-        self._lines.append(Progress(int(self._done), self.batches, event=event, **clocks).to_line())
+        more = {"wall_s": self.clock.now() + self.clock_error_s, "monotonic_s": self.elapsed_s}
+        more["may_end_early"] = self.ends_at is not None
+        self._lines.append(Progress(int(self._done), self.batches, event=event, **more).to_line())
 
 
 class InstantExchange:

@@ -87,7 +87,7 @@ def test_infeasible_deadline_is_reported_and_job_gets_all_devices(make_job, run,
 
 
 def test_infeasible_deadline_fails_the_run_if_configured(make_job, run):
-    with pytest.raises(DeadlineInfeasibleError, match=r"deadline: 40\.0 s cannot be met, the earliest possible end"):
+    with pytest.raises(DeadlineInfeasibleError, match=r"deadline: 40\.0 s cannot be met: with all 3000 batches"):
         run(make_job(core_s=120), 40, on_infeasible="fail")
 
 
@@ -96,6 +96,39 @@ def test_infeasible_deadline_is_extended_if_configured(make_job, run):
     assert exchange.state["deadline"] == outcome.deadline_s
     assert outcome.deadline_s == pytest.approx(66, rel=0.1)
     assert abs(outcome.error_pct) < 2.0
+
+
+@pytest.mark.parametrize("on_infeasible", ["best_effort", "fail", "extend"])
+def test_job_that_may_end_early_is_not_infeasible_before_its_deadline(make_job, run, caplog, on_infeasible):
+    """All batches would take three times the time, but a metric ends training after a quarter of them."""
+    job = make_job(core_s=200, batches=2000)
+    job.ends_at = 500
+    outcome, exchange = run(job, 40, on_infeasible=on_infeasible)
+    assert (outcome.met, outcome.deadline_s) == (True, 40)
+    assert "cannot be met" not in caplog.text
+    assert caplog.text.count("If training takes all 2000 batches") == 1
+    assert all(sample["feasible"] for sample in exchange.samples)
+    assert max(sample["devices"] for sample in exchange.samples) == 2.0
+    assert [event["kind"] for event in exchange.state["history"]["events"]] == ["total"]
+
+
+def test_job_that_may_end_early_fails_once_its_deadline_has_passed(make_job, run):
+    job = make_job(core_s=200, batches=2000)
+    job.ends_at = 1900
+    with pytest.raises(DeadlineInfeasibleError, match=r"40\.0 s cannot be met: with all 2000 batches"):
+        run(job, 40, on_infeasible="fail")
+    assert job.elapsed_s > 40
+
+
+def test_next_process_knows_that_a_job_may_end_early(make_job, run):
+    """A batch may take longer than three control steps, so no new line has arrived before the decision."""
+    job = make_job(core_s=200, batches=2000)
+    job.ends_at = 500
+    job.actions = [(10, kill_process)]
+    state = MemoryState()
+    with pytest.raises(ProcessKilled):
+        run(job, 40, state=state)
+    assert RunTotals.read(state["controller"]["run"]).reported.may_end_early
 
 
 def test_engine_outage_does_not_delay_the_job(make_job, run, caplog):

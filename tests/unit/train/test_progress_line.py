@@ -33,6 +33,7 @@ def progress_values(draw):
         resamples=draw(st.dictionaries(st.text(), resamples)) if event == "report" else {},
         save_s=draw(st.none() | st.floats(0, 1e9)),
         validation_s=draw(st.none() | st.floats(0, 1e9)),
+        may_end_early=draw(st.booleans()),
         device=draw(st.text()),
         threads=draw(st.integers(1, 1024)),
         monotonic_s=draw(finite),

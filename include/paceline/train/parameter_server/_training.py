@@ -408,6 +408,7 @@ class SharedTraining:
                 loss=values.pop("loss", None),
                 metrics=values,
                 threads=torch.get_num_threads(),
+                may_end_early=self._monitor is not None,
                 monotonic_s=time.monotonic(),
                 wall_s=time.time(),
             )

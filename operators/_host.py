@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -21,7 +22,7 @@ from . import _related_runs
 from ._clock import origin
 from ._identity import task_labels
 from ._objective import ObjectiveTask, runtime_for, team_of
-from ._output import collect_output, default_output_path
+from ._output import collect_output, default_output_path, describe_empty_output
 from ._reporting import SampleReporter
 from ._restrictions import check_runtime
 
@@ -49,6 +50,9 @@ class TrainingTask(ObjectiveTask, Protocol):
     image: str
     gpus: int
     cores_per_device: float
+    script: str | None
+    files: Mapping[str, str]
+    saves_output: bool
 
     def command_and_files(self, *, arguments: bool = False) -> tuple[list[str], dict[str, Path]]:
         """Return the command, and the files to place in the command's folder."""
@@ -185,8 +189,15 @@ class TaskHost:
         earlier = CollectedOutput.read(self.store.get(OUTPUT))
         previous = earlier.names if earlier is not None and earlier.place == place else ()
         names = collect_output(job, place, previous)
+        if not names and self._task.saves_output:
+            self.log.warning(describe_empty_output(job, self._placed_files()))
         self.store.set(OUTPUT, CollectedOutput(place=place, names=names).to_json())
         return place
+
+    def _placed_files(self) -> set[str]:
+        """Return the names of the task's files in the job's working folder."""
+        script = self._task.script
+        return {os.path.normpath(name) for name in (*self._task.files, *([Path(script).name] if script else []))}
 
     def set_job(self, job_id: str) -> None:
         """Record the container for the "Container logs" button."""

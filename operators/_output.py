@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paceline.errors import PacelineError
 from paceline.runtime.temporary import TemporaryFolder
 
 from .values import is_local, storage_path
@@ -63,6 +64,26 @@ def collect_output(job: Job, destination: str, previous: Iterable[str] = ()) -> 
         if name not in names and name not in ("", ".", "..") and "/" not in name:
             _remove(place / name)
     return names
+
+
+def describe_empty_output(job: Job, placed: Collection[str]) -> str:
+    """Return a warning about a job without output, which names files that the job wrote in its working folder.
+
+    Parameters
+    ----------
+    job:
+        The ended job.
+    placed:
+        Files that the job had in its working folder from the start.
+    """
+    warning = "The output is empty: the job wrote no files to paceline.train.output_dir()"
+    try:
+        names = job.work_files(placed)
+    except PacelineError:  # the engine does not answer; the output has been collected
+        names = []
+    if names:
+        warning += f". Files in its working folder are lost with the job: {', '.join(map(repr, names))}"
+    return warning
 
 
 def _remove(target: ObjectStoragePath) -> None:

@@ -64,6 +64,7 @@ class ParameterServerOperator(DeadlineTrainingOperator):
         "runtime": only_docker,
         "plan": valid_plan,
     }
+    saves_output = False  # the workers save the model
     ui_color = "#e6e0ff"
 
     def __init__(

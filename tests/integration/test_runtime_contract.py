@@ -18,6 +18,7 @@ from tests.integration.jobs import (
     MAX_OUTPUT_BYTES,
     MIB,
     RESUMES,
+    ContainerHarness,
     Harness,
     pass_gate,
     read_to_end,
@@ -367,6 +368,45 @@ def test_links_inside_the_output_are_copied_and_other_links_are_skipped(
 
 
 SEVEN = {"model": "seven", "last": "weights"}
+
+
+# The larger the number, the newer the file.
+SAVES_BESIDE_ITS_OUTPUT = """
+import os, pathlib
+names = ["data/a.bin", "data/b.bin", "data/c.bin", "runs/7/events", "it's best.pt", "model.pt"]
+for number, name in enumerate([*names, ".cache/fonts", "lib/__pycache__/lib.pyc"]):
+    pathlib.Path(name).parent.mkdir(parents=True, exist_ok=True)
+    pathlib.Path(name).write_bytes(bytes(1_000_000))
+    os.utime(name, (1_900_000_000 + 60 * number,) * 2)
+os.symlink("/etc/passwd", "link.pt")
+"""
+SAVED = ["model.pt", "it's best.pt", "runs/7/events", "data/c.bin", "data/b.bin"]
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_newest_files_of_the_working_folder_are_named(harness: Harness, read_only: bool) -> None:
+    job = harness.runtime.start(harness.spec(SAVES_BESIDE_ITS_OUTPUT, read_only=read_only))
+    assert read_to_end(job) == []
+    assert job.work_files({"job.py"}) == SAVED
+    job.remove()
+    assert job.work_files({"job.py"}) == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        pytest.param("pass", id="nothing was written"),
+        pytest.param("import os; os.chmod('.', 0o500)", id="the folder is read-only"),
+        pytest.param("import os; os.rename(os.getcwd(), os.environ['PACELINE_CHECKPOINT'] + '/moved')", id="no folder"),
+    ],
+)
+def test_no_files_of_the_working_folder_are_named_if_there_are_none(harness: Harness, code: str) -> None:
+    if isinstance(harness, ContainerHarness):
+        code = f"try: {code}\nexcept OSError: pass"  # the job's user cannot move its folder
+    job = harness.runtime.start(harness.spec(code))
+    assert read_to_end(job) == []
+    assert job.work_files({"job.py"}) == []
+    job.remove()
 
 
 def test_program_among_the_input_files_keeps_its_mode(harness: Harness, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -215,10 +215,17 @@ class TeamJob:
 
     def collect(self, destination: Path) -> list[str]:
         """Collect the output of a successful worker; all workers end with the same model."""
+        return self._successful_job().collect(destination)
+
+    def work_files(self, placed: Collection[str]) -> list[str]:
+        """Return files in the working folder of the worker whose output counts."""
+        return self._successful_job().work_files(placed)
+
+    def _successful_job(self) -> Job:
         for name, node in self._nodes.items():
             if is_worker(name) and node.job.status().exit_code == 0:
-                return node.job.collect(destination)
-        return self._first_server.collect(destination)
+                return node.job
+        return self._first_server
 
     def stop(self, grace_s: float = 5.0) -> None:
         """Stop all nodes, the parameter server first, because its last checkpoint needs the shards of all nodes."""

@@ -71,8 +71,8 @@ def _file_chunks(header: tarfile.TarInfo, source: Path) -> Iterator[bytes]:
 
 def change_owner(chunks: Iterable[bytes], *, uid: int, gid: int) -> Iterator[bytes]:
     """Yield the tar archive in ``chunks`` with another owner; leave out everything but files, folders and links."""
-    with tarfile.open(fileobj=_ChunkReader(chunks), mode="r|") as archive:
-        for member in _members(archive):
+    with tarfile.open(fileobj=ChunkReader(chunks), mode="r|") as archive:
+        for member in members(archive):
             if not (member.isreg() or member.isdir() or member.issym() or member.islnk()):
                 continue
             member.uid, member.gid, member.uname, member.gname = uid, gid, "", ""
@@ -111,9 +111,9 @@ def extract_output(chunks: Iterable[bytes], destination: Path, *, root: str, max
     """
 
     def unpack(collector: OutputCollector) -> None:
-        with tarfile.open(fileobj=_ChunkReader(chunks), mode="r|") as archive:
-            for member in _members(archive):
-                path = _relative_parts(member.name, root)
+        with tarfile.open(fileobj=ChunkReader(chunks), mode="r|") as archive:
+            for member in members(archive):
+                path = relative_parts(member.name, root)
                 if path is None:
                     raise TrainingFailedError(f"output: {member.name!r} is outside the output folder")
                 if member.isdir():
@@ -124,7 +124,7 @@ def extract_output(chunks: Iterable[bytes], destination: Path, *, root: str, max
                     collector.add_file(path, cast("BinaryIO", content), member.size)
                 elif member.issym():
                     collector.add_link(path, member.linkname)
-                elif member.islnk() and (target := _relative_parts(member.linkname, root)) is not None:
+                elif member.islnk() and (target := relative_parts(member.linkname, root)) is not None:
                     collector.add_hard_link(path, target)
                 else:
                     collector.skip(path)
@@ -132,14 +132,14 @@ def extract_output(chunks: Iterable[bytes], destination: Path, *, root: str, max
     return collect_output(destination, unpack, max_bytes=max_bytes)
 
 
-def _members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+def members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
     """Yield the entries of a stream. ``tarfile`` would keep all of them, and a job chooses how many there are."""
     while (member := archive.next()) is not None:
         yield member
         archive.members.clear()  # type: ignore[attr-defined]
 
 
-def _relative_parts(name: str, root: str) -> tuple[str, ...] | None:
+def relative_parts(name: str, root: str) -> tuple[str, ...] | None:
     """Return the path components of ``name`` below ``root``; ``None`` if ``name`` is outside ``root``."""
     path = PurePosixPath(name)
     parts = path.parts
@@ -152,7 +152,7 @@ def _padding(size: int) -> bytes:
     return bytes(-size % tarfile.BLOCKSIZE)
 
 
-class _ChunkReader(io.RawIOBase):
+class ChunkReader(io.RawIOBase):
     """A readable file object over an iterator of chunks, for ``tarfile``."""
 
     def __init__(self, chunks: Iterable[bytes]) -> None:

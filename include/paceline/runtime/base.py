@@ -6,7 +6,7 @@ its output, resizes its allocation, and collects its output files when the job h
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -180,6 +180,12 @@ class Job(Protocol):
 
     def collect(self, destination: Path) -> list[str]:
         """Copy the job's output to ``destination``, created if missing; return the names of the top-level entries."""
+
+    def work_files(self, placed: Collection[str]) -> list[str]:
+        """Return a few of the newest files in the job's working folder, other than those ``placed`` there at its start.
+
+        Return an empty list if the folder does not exist.
+        """
 
     def stop(self, grace_s: float = 5.0) -> None:
         """Send SIGTERM, then SIGKILL after ``grace_s``. Idempotent."""

@@ -5,10 +5,11 @@ Created by ``DockerRuntime``; used by the control loop.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -20,6 +21,7 @@ from paceline.runtime import _docker_state as docker_state
 from paceline.runtime import docker_gpus
 from paceline.runtime._archive import extract_output
 from paceline.runtime._docker_logs import LogFollower
+from paceline.runtime._work_files import entries_in_archive, newest_files
 from paceline.runtime.base import JobStatus, Usage
 from paceline.runtime.checks import check_devices
 from paceline.runtime.docker_errors import engine_call
@@ -32,7 +34,7 @@ log = logging.getLogger(__name__)
 
 PERIOD_US = 100_000  # the kernel's default CFS period
 _QUOTA_MIN_US = 1_000  # the kernel's minimum quota
-_OUTPUT = "/paceline/output"
+_OUTPUT, _WORK = "/paceline/output", "/paceline/work"
 _POLL_S = 5.0  # interval of status checks, in case the output stream does not show the end
 _DRAIN_S = 30.0  # time for the remaining output to arrive after the container has ended
 _PAUSE_ATTEMPTS = 5
@@ -165,6 +167,14 @@ class DockerJob:
                     raise TrainingFailedError("output: the job removed its output folder") from error
                 raise
             return extract_output(chunks, destination, root="output", max_bytes=self._max_output_bytes)
+
+    def work_files(self, placed: Collection[str]) -> list[str]:
+        """Return a few of the newest files in the working folder, read from the start of the folder's archive."""
+        with contextlib.suppress(JobLostError), engine_call("read the container's working folder"):
+            chunks, _ = self._client.get_archive(self._container, _WORK)
+            with contextlib.closing(chunks):
+                return newest_files(entries_in_archive(chunks, root="work"), placed)
+        return []
 
     def stop(self, grace_s: float = 5.0) -> None:
         """Send SIGTERM, then SIGKILL after ``grace_s``, rounded up to whole seconds."""

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -26,6 +26,7 @@ from paceline.runtime import gpus
 from paceline.runtime._lines import LineAssembler
 from paceline.runtime._local_output import collect_folder
 from paceline.runtime._output import collect_output
+from paceline.runtime._work_files import entries_in_folder, newest_files
 from paceline.runtime.base import JobStatus, Usage
 from paceline.runtime.cgroups import Group
 from paceline.runtime.checks import check_devices
@@ -207,6 +208,12 @@ class ProcessJob:
         return collect_output(
             destination, lambda collector: collect_folder(source, collector), max_bytes=self._max_output_bytes
         )
+
+    def work_files(self, placed: Collection[str]) -> list[str]:
+        """Return a few of the newest files in the working folder."""
+        with contextlib.suppress(OSError):  # the job may have removed a folder, or made it unreadable
+            return newest_files(entries_in_folder(self._scratch.folder("work")), placed)
+        return []
 
     def stop(self, grace_s: float = 5.0) -> None:
         """Send SIGTERM to the job's first process, and SIGKILL to all its processes after ``grace_s``."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 from paceline.errors import JobLostError
@@ -75,6 +76,10 @@ class SimulatedJob:
 
     def collect(self, destination: Path) -> list[str]:
         """Return no files, because a simulated job has no output."""
+        return []
+
+    def work_files(self, placed: Collection[str]) -> list[str]:
+        """Return no files, because a simulated job writes none."""
         return []
 
     def stop(self, grace_s: float = 5.0) -> None:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from types import SimpleNamespace
 
 import pytest
+from tests.waiting import LONG_S
 
-from paceline.operators import DeadlineTrainingOperator, _host
+from paceline.errors import RuntimeUnavailableError
+from paceline.fleet import Fleet, Machine
+from paceline.operators import DeadlineTrainingOperator, ParameterServerOperator, _host
 from paceline.operators._host import TaskHost
+from paceline.operators._output import describe_empty_output
+from paceline.run import MemoryState
+from paceline.runtime import JobSpec, ProcessRuntime
 
 
 @pytest.fixture
@@ -73,3 +80,62 @@ def test_task_status_is_unknown_if_the_supervisor_does_not_respond(task_status, 
 def test_stopped_task_of_airflow_dags_test_counts_as_over(task_status, monkeypatch):
     monkeypatch.setattr(_host, "_is_dags_test", lambda: True)
     assert task_status(None) == "over"
+
+
+@pytest.fixture
+def collect_output_of(tmp_path, caplog):
+    """Return a function that runs a local job and collects its output; it returns the warnings of the task's log."""
+
+    def run_and_collect(code, make_task=DeadlineTrainingOperator, **arguments):
+        script, library = tmp_path / "train.py", tmp_path / "library.py"
+        script.write_text(code)
+        library.touch()
+        files = {"train.py": script, "lib/net.py": library}
+        job = ProcessRuntime(tmp_path / "jobs").start(JobSpec("train", ["python", "train.py"], 1.0, files=files))
+        try:
+            assert job.wait(LONG_S)
+            task = make_task(task_id="train", deadline="1m", output=str(tmp_path / "output"), **arguments)
+            ti = SimpleNamespace(dag_id="dag", run_id="run", task_id="train", map_index=-1, try_number=1, max_tries=0)
+            host = TaskHost(task, {"ti": ti, "task_state_store": MemoryState()}, ())
+            host.log = logging.getLogger("task")  # Airflow's own log passes no records to pytest
+            host.collect(job)
+        finally:
+            job.remove()
+        return [record.message for record in caplog.records if record.name == "task"]
+
+    return run_and_collect
+
+
+EMPTY = "The output is empty: the job wrote no files to paceline.train.output_dir()"
+SAVES_BESIDE_ITS_OUTPUT = "open('model.pt', 'w').close()"
+OF_TASK = {"script": "dags/train.py", "files": {"lib/net.py": "dags/library.py"}}
+
+
+@pytest.mark.parametrize(
+    ("code", "more"),
+    [
+        (SAVES_BESIDE_ITS_OUTPUT, ". Files in its working folder are lost with the job: 'model.pt'"),
+        ("pass", ""),
+    ],
+)
+def test_empty_output_is_a_warning_that_names_files_of_the_working_folder(collect_output_of, code, more):
+    assert collect_output_of(code, **OF_TASK) == [EMPTY + more]
+
+
+def test_job_with_an_output_gets_no_warning(collect_output_of):
+    saves = "import os, pathlib; pathlib.Path(os.environ['PACELINE_OUTPUT'], 'model.pt').touch(); "
+    assert collect_output_of(saves + SAVES_BESIDE_ITS_OUTPUT, **OF_TASK) == []
+
+
+def test_parameter_server_whose_workers_save_the_model_gets_no_warning(collect_output_of):
+    gate = Machine(name="gate-1", kind="nano", cores=4, memory_gib=4)
+    plan = {"workers": {"gate-1": {"samples": 600, "batch_size": 32}}}
+    fleet = Fleet(machines=[gate], parameter_server=gate)
+    assert collect_output_of(SAVES_BESIDE_ITS_OUTPUT, ParameterServerOperator, fleet=fleet, plan=plan) == []
+
+
+def test_empty_output_is_a_warning_even_if_the_engine_does_not_answer():
+    def fail(placed):
+        raise RuntimeUnavailableError("no engine")
+
+    assert describe_empty_output(SimpleNamespace(work_files=fail), ()) == EMPTY

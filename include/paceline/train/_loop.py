@@ -432,6 +432,7 @@ class Loop(Generic[T]):
             devices=self.source.devices if self.source is not None else None,
             save_s=session.checkpoint.save_s if session.checkpoint is not None else None,
             validation_s=self._validation_s(now_s),
+            may_end_early=self.monitor is not None,
             monotonic_s=now_s,
             wall_s=time.time(),
         )

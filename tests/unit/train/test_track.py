@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from paceline.train import Loop, report, stop_early, track
+from paceline.train import Converged, Loop, report, stop_early, track
 from paceline.train._source import BatchSource
 from paceline.train.progress import parse_line
 
@@ -331,3 +331,10 @@ def test_progress_of_a_worker_counts_a_batch_as_soon_as_it_is_done(session, reco
         (2, (2, 3), 20),
     ]
     assert recorder.events[1:] == [("progress", 1, 3), ("progress", 2, 3), ("progress", 3, 3), ("finish", 3, 3)]
+
+
+@pytest.mark.parametrize("until", [None, Converged("accuracy")])
+def test_lines_say_whether_a_metric_decides_when_training_ends(job, until):
+    for _ in track("ab", epochs=3, until=until):
+        report(accuracy=0.9)
+    assert {line.may_end_early for line in job()} == {until is not None}

@@ -6,6 +6,7 @@ Called by ``paceline.drift.compare`` before the statistics.
 from __future__ import annotations
 
 import difflib
+import hashlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -159,6 +160,17 @@ def shorten(text: str) -> str:
     ('temp', 40)
     """
     return text if len(text) <= 40 else f"{text[:39]}…"
+
+
+def shorten_name(text: str) -> str:
+    """Shorten a name to 40 characters, so that different names stay different: a digest replaces what is cut.
+
+    >>> shorten_name("free"), shorten_name("plan" * 10 + " a"), shorten_name("plan" * 10 + " b")
+    ('free', 'planplanplanplanplanplanplanpla…16b499fe', 'planplanplanplanplanplanplanpla…5b87da3d')
+    """
+    if len(text) <= 40:
+        return text
+    return f"{text[:31]}…{hashlib.sha256(text.encode(errors='surrogatepass')).hexdigest()[:8]}"
 
 
 def _labels_or_kind(series: pd.Series[Any], window: str, as_labels: bool) -> str | None:

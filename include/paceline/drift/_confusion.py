@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from paceline.drift._columns import shorten
+from paceline.drift._columns import shorten_name
 
 if TYPE_CHECKING:
     import numpy as np
@@ -90,7 +90,7 @@ def _count(predicted: NDArray[np.int64], truth: NDArray[np.int64], names: list[s
     rest = size - len(shown)
     listed = [(*(None if value != value else value for value in one[shown].tolist()), *[None] * rest) for one in scores]
     return Confusion(
-        classes=(*(shorten(names[code]) for code in shown), *[OTHER] * rest),
+        classes=(*(shorten_name(names[code]) for code in shown), *[OTHER] * rest),
         counts=tuple(map(tuple, counts.tolist())),
         precision=listed[0],
         recall=listed[1],

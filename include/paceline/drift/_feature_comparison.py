@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 from paceline.drift._columns import Column
 from paceline.drift._dependence import Units
-from paceline.drift._features import TestedFeature, drifted_share, judge_features, run_tests, sort_by_severity
+from paceline.drift._features import TestedFeature, run_tests
 from paceline.drift._joint import compare_jointly
+from paceline.drift._judgement import describe_unused_settings, drifted_share, judge_features, sort_by_severity
 from paceline.drift._report import FeatureDrift, JointDrift, SegmentDrift
 from paceline.drift._segments import Segment, find_segments, run_segment_tests, summarise_segment
 from paceline.drift._settings import DriftSettings
@@ -55,8 +56,8 @@ def compare_features(
     whole, *of_segments = [[next(judged) for _ in part] for part in parts]
     features = sort_by_severity(whole)
     joint = None
-    share = drifted_share(features, settings)
-    if not share or share < settings.drift_share:
+    has_drifted = any(one.verdict == "drift" for one in features)
+    if not has_drifted or (drifted_share(features, settings) or 0.0) < settings.drift_share:
         tested = {one.name for one in features if one.verdict == "no drift" and one.kind in ("numeric", "categorical")}
         left = [column for column in columns if column.name in tested]
         joint = compare_jointly(left, reference, current, settings, units)
@@ -65,5 +66,5 @@ def compare_features(
         tuple(measured),
         tuple(map(summarise_segment, divided, of_segments)),
         joint,
-        tuple(notes),
+        (*notes, *describe_unused_settings(features, settings)),
     )

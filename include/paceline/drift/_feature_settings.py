@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from numbers import Real
 
 from paceline.errors import InvalidInputError
 
@@ -37,25 +39,33 @@ class FeatureSettings:
     def __post_init__(self) -> None:
         for field in ("effect_threshold", "missing_threshold"):
             if getattr(self, field) is not None:
-                check_between(field, getattr(self, field), 0.0, 1.0)
-        if self.psi_threshold is not None:
-            check_least(field="psi_threshold", value=self.psi_threshold)
-        check_least(field="importance", value=self.importance)
+                object.__setattr__(self, field, read_share(field, getattr(self, field)))
+        for field in ("psi_threshold", "importance"):
+            if getattr(self, field) is not None or field == "importance":
+                object.__setattr__(self, field, read_least(field, getattr(self, field)))
 
 
-def check_between(field: str, value: object, low: float, high: float) -> None:
-    """Raise InvalidInputError if a value is not a number between two others, both excluded."""
-    number = _to_float(value)
-    if number is None or not low < number < high:
-        raise InvalidInputError(field, value, f"a number between {low:g} and {high:g}, both excluded")
+def read_share(field: str, value: object) -> float:
+    """Return a number between 0 and 1, both excluded, as a float; raise InvalidInputError for another value."""
+    number = to_float(value)
+    if number is None or not 0 < number < 1:
+        raise InvalidInputError(field, value, "a number between 0 and 1, both excluded")
+    return number
 
 
-def check_least(field: str, value: object) -> None:
-    """Raise InvalidInputError if a value is not a finite number of at least 0."""
-    number = _to_float(value)
-    if number is None or not 0 <= number < float("inf"):
+def read_least(field: str, value: object) -> float:
+    """Return a finite number of at least 0 as a float; raise InvalidInputError for another value."""
+    number = to_float(value)
+    if number is None or not 0 <= number < math.inf:
         raise InvalidInputError(field, value, "a number of at least 0")
+    return number
 
 
-def _to_float(value: object) -> float | None:
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+def to_float(value: object) -> float | None:
+    """Return a number of any type, for example of numpy, as a float; ``None`` if the value is not a number."""
+    if not isinstance(value, Real) or isinstance(value, bool):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf

@@ -1,17 +1,16 @@
-"""Tests each feature in two windows, and decides the verdicts of all features together.
+"""Tests each feature in two windows; the statistics themselves are in ``paceline.drift._statistics``.
 
-Called by ``paceline.drift.compare``; the statistics themselves are in ``paceline.drift._statistics``.
+Called by ``paceline.drift._feature_comparison``; ``paceline.drift._judgement`` decides the verdicts.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from paceline.drift._categories import RARE, align, compare_categories, merge_rare
-from paceline.drift._columns import Column, count_labels, shorten, to_label, to_numbers
+from paceline.drift._categories import align, compare_categories, merge_rare
+from paceline.drift._columns import Column, count_labels, shorten_name, to_label, to_numbers
 from paceline.drift._dependence import Units
 from paceline.drift._design import INDEPENDENT, indicator_design, numeric_design
 from paceline.drift._embeddings import compare_vectors
@@ -105,94 +104,6 @@ def run_tests(
     return TestedFeature(feature, values, missing, too_few, detail)
 
 
-def judge_features(measured: Sequence[TestedFeature], settings: DriftSettings) -> list[FeatureDrift]:
-    """Return all features with verdicts, in their order. Control the false discovery rate of all tests together.
-
-    The correction excludes the missing-value test of a feature without missing values: this test cannot be significant
-    and would only weaken the other tests.
-    """
-    from scipy.stats import false_discovery_control
-
-    tests: list[tuple[int, str]] = []
-    p_values: list[float] = []
-    for index, item in enumerate(measured):
-        for tested, result in (("values", item.values), ("missing", item.missing)):
-            if result is not None and (tested == "values" or result.effect or result.p_value < 1.0):
-                tests.append((index, tested))
-                p_values.append(result.p_value)
-    adjusted = dict(zip(tests, false_discovery_control(p_values).tolist(), strict=True)) if p_values else {}
-    judged = []
-    for index, item in enumerate(measured):
-        own = settings.of_feature(item.feature.name)
-        judged.append(_judge(item, adjusted.get((index, "values")), adjusted.get((index, "missing")), own))
-    return judged
-
-
-def sort_by_severity(features: Sequence[FeatureDrift]) -> list[FeatureDrift]:
-    """Return features with the most severe drift first, and skipped ones last."""
-    rank = {"drift": 0, "no drift": 1, "skipped": 2}
-    return sorted(features, key=lambda f: (rank[f.verdict], -_severity(f), f.name))
-
-
-def drifted_share(features: Sequence[FeatureDrift], settings: DriftSettings) -> float:
-    """Return the importance of the drifted features as a share of that of all tested features."""
-    tested = [feature for feature in features if feature.verdict != "skipped"]
-    weights = {
-        one.name: settings.features[one.name].importance if one.name in settings.features else 1.0 for one in tested
-    }
-    total = sum(weights.values())
-    return sum(weights[one.name] for one in tested if one.verdict == "drift") / total if total else 0.0
-
-
-def _severity(feature: FeatureDrift) -> float:
-    gap = abs(feature.missing_current - feature.missing_reference)
-    return max(feature.effect or 0.0, gap)
-
-
-def _judge(
-    item: TestedFeature, p_value: float | None, p_missing: float | None, settings: DriftSettings
-) -> FeatureDrift:
-    feature = replace(item.feature, adjusted_p_value=p_value, missing_adjusted_p_value=p_missing)
-    findings = []
-    if p_value is not None and p_value <= settings.significance:
-        if _is_relevant(feature, settings):
-            findings.append(_describe_change(feature) + f": {item.detail}" * bool(item.detail))
-        else:
-            feature = replace(feature, reason="the difference is significant, but too small to matter")
-    before, after = feature.missing_reference, feature.missing_current
-    gap = abs(after - before)
-    if p_missing is not None and p_missing <= settings.significance and gap >= settings.missing_threshold:
-        if after == 1.0:  # broken data, not drift; see ``paceline.drift.quality``
-            return replace(feature, reason=f"no values in the current window ({before:.0%} missing in the reference)")
-        findings.append(f"the share of missing values changed from {before:.0%} to {after:.0%}")
-    if findings:
-        return replace(feature, verdict="drift", reason="; ".join(findings))
-    if item.values is None:
-        return feature
-    return replace(feature, verdict="no drift")
-
-
-def _is_relevant(feature: FeatureDrift, settings: DriftSettings) -> bool:
-    if feature.test == "domain classifier":
-        return (feature.statistic or 0.0) >= settings.joint_threshold
-    psi, effect = feature.psi or 0.0, feature.effect or 0.0
-    return psi >= settings.psi_threshold or effect >= settings.effect_threshold
-
-
-def _describe_change(feature: FeatureDrift) -> str:
-    if feature.test == "domain classifier":
-        values = "vectors" if feature.kind == "embedding" else "texts"
-        return f"a classifier distinguishes its {values} in the two windows (AUC {feature.statistic or 0.0:.2f})"
-    if feature.kind == "text":
-        return "the shares of its most frequent texts changed"
-    if feature.kind == "categorical":
-        new = f", with new categories {', '.join(feature.new_categories)}" if feature.new_categories else ""
-        return f"the shares of its {RARE if feature.test.endswith(RARE) else 'categories'} changed{new}"
-    if feature.level_reference is None or feature.level_current is None:
-        return "its distribution changed"
-    return f"its distribution changed, its mean from {feature.level_reference:.4g} to {feature.level_current:.4g}"
-
-
 def _test_missing(before: pd.Series[Any], after: pd.Series[Any], units: tuple[Units, Units] | None) -> TestResult:
     missing = [series.isna().to_numpy() for series in (before, after)]
     lost = [int(rows.sum()) for rows in missing]
@@ -254,7 +165,7 @@ def _test_categorical(
 
     r, c = count_labels(before), count_labels(after)
     new = sorted((label for label in c if label not in r), key=lambda label: -c[label]) if r else []
-    feature = replace(feature, new_categories=tuple(map(shorten, new[:LABELS])), histogram=_label_histogram(r, c))
+    feature = replace(feature, new_categories=tuple(map(shorten_name, new[:LABELS])), histogram=_label_histogram(r, c))
     if len(r) == 1 and r.keys() == c.keys():
         return replace(feature, reason=CONSTANT), None
     if min(sum(r.values()), sum(c.values())) < settings.minimum_samples:
@@ -348,7 +259,7 @@ def _label_histogram(before: dict[str, int], after: dict[str, int]) -> Histogram
     }
     top = sorted(shares, key=lambda label: (-sum(shares[label]), label))[:LABELS]
     rows = [shares[label] for label in top]
-    names = [shorten(label) for label in top]
+    names = [shorten_name(label) for label in top]
     if len(top) < len(shares):
         names.append(OTHER)
         rows.append((max(0.0, 1 - sum(r for r, _ in rows)), max(0.0, 1 - sum(c for _, c in rows))))

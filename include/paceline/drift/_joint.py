@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from paceline.drift._columns import Column, shorten, to_label
+from paceline.drift._columns import Column, shorten_name, to_label
 from paceline.drift._dependence import Units, mean_variance
 from paceline.drift._design import combine_designs
 from paceline.drift._report import JointDrift
@@ -240,6 +240,6 @@ def _largest_correlation_change(
     first, second = np.unravel_index(int(gaps.argmax()), gaps.shape)
     if gaps[first, second] < 0.1:
         return ""
-    names = " and ".join(shorten(columns[numeric[index]].name) for index in (first, second))
+    names = " and ".join(shorten_name(columns[numeric[index]].name) for index in (first, second))
     old, new = before[first, second], after[first, second]
     return f"the correlation of {names} {'reversed' if old * new < 0 else 'changed'} from {old:.2f} to {new:.2f}"

@@ -101,6 +101,8 @@ def compare_errors(
         reference, current = _one_of_each(known, groups), _one_of_each(current, groups, without=actual)
         errors = _compute(reference, current, recorded, actual, settings)
     estimate = estimate_performance(columns, reference, current, prediction, actual, errors, settings, time)
+    if estimate is not None and estimate.error is not None and season is not None:
+        notes.append("The estimate of the model's error compares all rows, not only rows of equal seasons.")
     if estimate is not None and estimate.warning and estimate.verdict != "withheld":
         notes.append(f"The estimated model error is unreliable. {estimate.warning}")
     return concept, estimate

@@ -5,9 +5,11 @@ Part of ``DriftSettings``; ``paceline.drift.quality`` finds the problems.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from paceline.drift._feature_settings import read_share, to_float
 from paceline.errors import InvalidInputError
 
 ProblemKind = Literal[
@@ -80,13 +82,9 @@ class QualitySettings:
                 raise InvalidInputError(field, kinds, "a list with any of " + ", ".join(map(repr, KINDS)))
             object.__setattr__(self, field, tuple(kinds))  # JSON has lists
         for field in ("range_threshold", "category_threshold", "duplicate_threshold"):
-            share = getattr(self, field)
-            if not _is_number(share) or not 0 < share < 1:
-                raise InvalidInputError(field, share, "a number between 0 and 1, both excluded")
-        age = self.max_age_s
-        if age is not None and (not _is_number(age) or not 0 < age < float("inf")):
-            raise InvalidInputError("max_age_s", age, "a number of seconds greater than 0, or None")
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+            object.__setattr__(self, field, read_share(field, getattr(self, field)))
+        if self.max_age_s is not None:
+            age = to_float(self.max_age_s)
+            if age is None or not 0 < age < math.inf:
+                raise InvalidInputError("max_age_s", self.max_age_s, "a number of seconds greater than 0, or None")
+            object.__setattr__(self, "max_age_s", age)

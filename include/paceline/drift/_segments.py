@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from paceline.drift._columns import Column, check_column, shorten, to_label
+from paceline.drift._columns import Column, check_column, shorten_name, to_label
 from paceline.drift._dependence import Units
-from paceline.drift._features import TestedFeature, run_tests, sort_by_severity
+from paceline.drift._features import TestedFeature, run_tests
+from paceline.drift._judgement import sort_by_severity
 from paceline.drift._report import FeatureDrift, SegmentDrift
 from paceline.drift._settings import DriftSettings
 from paceline.drift.units import MINIMUM_UNITS
@@ -67,7 +68,7 @@ def find_segments(
         for code in largest
     }
     compared = {code: one for code, one in found.items() if _has_enough_groups(one, units)}
-    others = [shorten(str(name)) for code, name in enumerate(names) if code not in compared]
+    others = [shorten_name(str(name)) for code, name in enumerate(names) if code not in compared]
     notes = [] if compared else [f"No segment ({column}) is compared separately."]
     if missing := int((codes < 0).sum()):
         notes.append(f"{missing:,} rows without a value of {column} belong to no segment.")
@@ -112,11 +113,11 @@ def summarise_segment(segment: Segment, judged: Sequence[FeatureDrift]) -> Segme
     drifted = [feature for feature in sort_by_severity(judged) if feature.verdict == "drift"]
     more = f"; and {len(drifted) - _DESCRIBED} more" if len(drifted) > _DESCRIBED else ""
     return SegmentDrift(
-        name=shorten(segment.name),
+        name=shorten_name(segment.name),
         verdict="drift" if drifted else "no drift",
-        reason="; ".join(f"{shorten(one.name)}: {one.reason}" for one in drifted[:_DESCRIBED]) + more,
+        reason="; ".join(f"{shorten_name(one.name)}: {one.reason}" for one in drifted[:_DESCRIBED]) + more,
         reference_rows=len(segment.reference),
         current_rows=len(segment.current),
         tested=sum(feature.verdict != "skipped" for feature in judged),
-        drifted_features=tuple(shorten(one.name) for one in drifted[:_NAMED]),
+        drifted_features=tuple(shorten_name(one.name) for one in drifted[:_NAMED]),
     )

@@ -6,9 +6,10 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
-from paceline.drift._feature_settings import FeatureSettings, check_between, check_least
+from paceline.drift._feature_settings import FeatureSettings, read_least, read_share
 from paceline.drift._quality_settings import QualitySettings
 from paceline.drift.detectors import DETECTORS, Detector
 from paceline.drift.prediction_errors import ERROR_KINDS, ErrorKind
@@ -113,15 +114,16 @@ class DriftSettings:
             "estimate_threshold",
             "threshold",
         ):
-            check_between(field, getattr(self, field), 0.0, 1.0)
-        check_least("psi_threshold", self.psi_threshold)
-        check_least("drift_share", self.drift_share)
-        if self.drift_share > 1:
+            object.__setattr__(self, field, read_share(field, getattr(self, field)))
+        if read_least("drift_share", self.drift_share) > 1:
             raise InvalidInputError("drift_share", self.drift_share, "a number from 0 to 1")
+        for field in ("psi_threshold", "drift_share"):
+            object.__setattr__(self, field, read_least(field, getattr(self, field)))
         for field, least in (("minimum_samples", 2), ("max_rows", self.minimum_samples)):
             rows = getattr(self, field)
-            if isinstance(rows, bool) or not isinstance(rows, int) or rows < least:
+            if isinstance(rows, bool) or not isinstance(rows, Integral) or rows < least:
                 raise InvalidInputError(field, rows, f"a whole number of at least {least}")
+            object.__setattr__(self, field, int(rows))
         for field, accepted in (("detector", DETECTORS), ("error", ERROR_KINDS)):
             if getattr(self, field) not in accepted:
                 raise InvalidInputError(field, getattr(self, field), "one of " + ", ".join(accepted))
@@ -137,6 +139,11 @@ class DriftSettings:
         """
         loaded: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
         return loaded
+
+    def importance(self, name: str) -> float:
+        """Return the importance of one feature."""
+        own = self.features.get(name)
+        return 1.0 if own is None else own.importance
 
     def of_feature(self, name: str) -> DriftSettings:
         """Return the settings with the thresholds of one feature."""

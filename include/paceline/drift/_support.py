@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from paceline.drift._columns import Column, shorten
+from paceline.drift._columns import Column, shorten_name
 from paceline.drift._cross_fit import CrossFit
 from paceline.drift._joint import encode_column
 from paceline.drift._statistics import count_values, kolmogorov_smirnov
@@ -130,7 +130,7 @@ def find_unsupported_rows(
     counts = [count_values(values[:start], values[start:][unsupported]) for values in filled]
     gaps = [kolmogorov_smirnov(*pair).effect for pair in counts]
     order = [index for index in np.argsort(gaps)[::-1] if gaps[index] >= max(gaps) / 2]
-    return Support(unsupported, tuple(shorten(columns[index].name) for index in order[:_NAMES]))
+    return Support(unsupported, tuple(shorten_name(columns[index].name) for index in order[:_NAMES]))
 
 
 def _encode(column: Column, *frames: pd.DataFrame) -> Floats:

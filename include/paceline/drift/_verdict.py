@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline.drift._columns import shorten
+from paceline.drift._columns import shorten_name
 from paceline.drift._feature_comparison import FeatureComparison
-from paceline.drift._features import CONSTANT, drifted_share
+from paceline.drift._features import CONSTANT
+from paceline.drift._judgement import drifted_share
 from paceline.drift._performance import PerformanceEstimate
 from paceline.drift._report import ConceptDrift, FeatureDrift, JointDrift, Verdict
 from paceline.drift._settings import DriftSettings
@@ -35,16 +36,20 @@ def _verdict_of_parts(
     if drifted:
         parts.append(f"Drift in {len(drifted)} of {len(tested)} features: {_list_names(drifted)}.")
         share = drifted_share(features, settings)
-        if share < settings.drift_share:
-            too_few = f" Too few for drift: {share:.0%} by importance, less than drift_share={settings.drift_share:g}."
-            parts = [parts[0] + too_few]
+        if (share or 0.0) < settings.drift_share:
+            too_few = "No feature with an importance above 0 was tested."
+            if share is not None:
+                too_few = (
+                    f"Too few for drift: {share:.0%} by importance, less than drift_share={settings.drift_share:g}."
+                )
+            parts = [f"{parts[0]} {too_few}"]
     parts += [part.reason for part in others if part.verdict == "drift"]
     in_segments = [segment for segment in segments if segment.verdict == "drift"]
     if in_segments:
         names = _list_names([f"{one.name} ({_list_names(one.drifted_features)})" for one in in_segments])
         parts.append(f"Drift in {len(in_segments)} of {len(segments)} segments: {names}.")
     if too_few and len(parts) == 1:
-        return "no drift", parts[0]
+        return "nothing compared" if share is None else "no drift", parts[0]
     if parts:
         return "drift", " ".join(parts)
     if not tested and any(item.too_few for item in measured):
@@ -55,7 +60,7 @@ def _verdict_of_parts(
 
 
 def _list_names(names: Sequence[str]) -> str:
-    return ", ".join(map(shorten, names[:5])) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    return ", ".join(map(shorten_name, names[:5])) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def _untested_verdict(
@@ -68,7 +73,7 @@ def _untested_verdict(
         return "not enough data", "; ".join(part.reason for part in others if part.verdict == "not enough data")
     if any(feature.reason == CONSTANT for feature in features):
         return "no drift", "No drift: each compared feature has one value in both windows."
-    left_out = [f"{shorten(feature.name)}: {feature.reason}" for feature in features[:_NAMES]]
+    left_out = [f"{shorten_name(feature.name)}: {feature.reason}" for feature in features[:_NAMES]]
     more = f" and {len(features) - _NAMES} more" if len(features) > _NAMES else ""
     return "nothing compared", f"Nothing was compared: {'; '.join(left_out) or 'the reference has no features'}{more}."
 

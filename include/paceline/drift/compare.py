@@ -14,10 +14,12 @@ from paceline.drift._columns import (
     check_column,
     choose_columns,
     shorten,
+    shorten_name,
     without_infinite,
 )
 from paceline.drift._feature_comparison import FeatureComparison, compare_features
 from paceline.drift._frames import ArrowFrame, check_window, with_order, with_same_precision
+from paceline.drift._judgement import check_importance
 from paceline.drift._model_error import compare_errors
 from paceline.drift._report import DriftReport
 from paceline.drift._settings import DriftSettings
@@ -34,7 +36,14 @@ from paceline.drift.quality import (
 )
 from paceline.drift.seasons import describe_too_few_rows, match_windows, read_seasons
 from paceline.drift.text_order import sort_text
-from paceline.drift.units import check_roles, describe_dependence, describe_too_few_groups, find_groups, find_times
+from paceline.drift.units import (
+    check_groups,
+    check_roles,
+    describe_dependence,
+    describe_too_few_groups,
+    find_groups,
+    find_times,
+)
 from paceline.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -145,6 +154,7 @@ def compare(
     excluded = {name for name in (*predictions, actual, time, groups, season) if name is not None}
     notes: list[str] = []
     chosen, new = choose_columns(reference, current, columns=columns, categorical=categorical, excluded=excluded)
+    check_importance(chosen, settings)
     if columns is None:
         reference = _without_infinite(chosen, reference, "reference", notes)
         current = _without_infinite(chosen, current, "current", notes)
@@ -167,11 +177,17 @@ def compare(
 
     units = None
     if groups is not None:
+        check_groups(reference, current, groups)
         units = find_groups(reference, current, groups)
     elif time is not None:
         units = find_times(reference, current, time)
     if units is None:
         notes += describe_dependence(chosen, reference, time)
+    elif units[0].in_time_order and any(column.kind == "text" and not column.skipped for column in chosen):
+        notes.append(
+            "The tests of text and of data quality do not take into account that neighbouring times depend on each "
+            "other."
+        )
 
     for window, frame, rows in (("reference", reference, reference_rows), ("current", current, current_rows)):
         if rows is not None and rows > len(frame):
@@ -249,8 +265,8 @@ def _without_infinite(columns: Sequence[Column], frame: pd.DataFrame, window: st
         if infinite:
             found[name] = values
             notes.append(
-                f"{shorten(name)}: {infinite:,} of {len(frame):,} values of the {window} window are infinite or beyond "
-                "1e300; they count as missing."
+                f"{shorten_name(name)}: {infinite:,} of {len(frame):,} values of the {window} window are infinite or "
+                "beyond 1e300; they count as missing."
             )
     finite: pd.DataFrame = frame.assign(**found)
     return finite

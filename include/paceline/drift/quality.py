@@ -12,7 +12,7 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
 from paceline.drift._categories import align, new_category_test
-from paceline.drift._columns import Column, check_column, count_labels, shorten, to_numbers
+from paceline.drift._columns import Column, check_column, count_labels, shorten_name, to_numbers
 from paceline.drift._quality_settings import KINDS, ProblemKind, QualitySettings
 from paceline.drift._report import FeatureDrift, QualityProblem
 from paceline.drift._settings import DriftSettings
@@ -175,7 +175,9 @@ def describe_severe(problems: Sequence[QualityProblem]) -> str:
     >>> describe_severe([QualityProblem("missing column", "temp", "the current window lacks the column", True)])
     'Bad data: temp: the current window lacks the column.'
     """
-    severe = [f"{shorten(one.column)}: {one.reason}" if one.column else one.reason for one in problems if one.severe]
+    severe = [
+        f"{shorten_name(one.column)}: {one.reason}" if one.column else one.reason for one in problems if one.severe
+    ]
     return f"Bad data: {'; '.join(severe[:_NAMES])}{_and_more(len(severe))}."
 
 
@@ -250,7 +252,7 @@ def _find_new_categories(
     share = sum(new.values()) / rows
     if share - by_chance >= settings.category_threshold:
         names = sorted(new, key=lambda label: (-new[label], label))
-        shown = ", ".join(map(shorten, names[:_NAMES]))
+        shown = ", ".join(map(shorten_name, names[:_NAMES]))
         reason = f"{share:.1%} of the values have new categories: {shown}{_and_more(len(names))}"
         if by_chance >= settings.category_threshold:
             reason += f" ({by_chance:.1%} expected by chance)"

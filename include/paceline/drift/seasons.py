@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from paceline.drift._columns import check_column, shorten, to_label
+from paceline.drift._columns import check_column, shorten_name, to_label
 from paceline.drift._dependence import Units
 from paceline.errors import InvalidInputError
 
@@ -35,7 +35,7 @@ def match_windows(
     """Return the rows to compare of both windows, their units, and a note on the number of rows."""
     import numpy as np
 
-    rows = match_seasons(seasons)
+    rows = match_seasons(seasons, _order(reference), _order(current))
     note = (
         f"To compare equal seasons, {len(rows[0]):,} of {len(reference):,} rows of the reference and {len(rows[1]):,} "
         f"of {len(current):,} of the current window are used for the features."
@@ -43,7 +43,7 @@ def match_windows(
     lacking = [seasons.names[code] for code in np.setdiff1d(seasons.current, seasons.reference) if code >= 0]
     if lacking:
         more = f" and {len(lacking) - 3} more" if len(lacking) > 3 else ""
-        note += f" The reference has no rows of {', '.join(map(shorten, lacking[:3]))}{more}."
+        note += f" The reference has no rows of {', '.join(map(shorten_name, lacking[:3]))}{more}."
     if units is not None:
         units = units[0].take(rows[0]), units[1].take(rows[1])
     return reference.iloc[rows[0]], current.iloc[rows[1]], units, note
@@ -62,7 +62,7 @@ def describe_too_few_rows(season: str, seasons: Seasons, reference: int, current
         )
     shown = []
     for window, codes in (("reference", seasons.reference), ("current", seasons.current)):
-        names = [shorten(seasons.names[code]) for code in np.unique(codes[codes >= 0])[:3]]
+        names = [shorten_name(seasons.names[code]) for code in np.unique(codes[codes >= 0])[:3]]
         shown.append(f"the {window} window has {', '.join(names) or 'no values'}")
     return f"season: no season ({season}) is in both windows: {' and '.join(shown)}"
 
@@ -103,7 +103,7 @@ def read_seasons(reference: pd.DataFrame, current: pd.DataFrame, season: str, ti
         shown = " and ".join(f"{zone} ({window})" for window, zone in zones.items())
         accepted = f"times of the same time zone in both windows, because season is {season!r}"
         raise InvalidInputError(str(time), shown, accepted)
-    codes, found = pd.factorize(pd.concat(labels, ignore_index=True))
+    codes, found = pd.factorize(pd.concat(labels, ignore_index=True), sort=True)
     return Seasons(found.tolist(), codes[: len(reference)], codes[len(reference) :])
 
 
@@ -130,21 +130,39 @@ def _name_seasons(times: pd.Series[Any], season: str) -> pd.Series[Any]:
     return labels
 
 
-def match_seasons(seasons: Seasons) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return rows of both windows, in order, such that each season has the same share of them in both.
+def _order(frame: pd.DataFrame) -> NDArray[np.int64]:
+    """Return the rows in an order that depends only on their values, so that a random choice does, too."""
+    import numpy as np
+    import pandas as pd
+
+    def encode(value: Any) -> str | bytes:  # pandas cannot hash arrays
+        return value.tobytes() if hasattr(value, "tobytes") else str(value)
+
+    numbers = frame.select_dtypes(["number", "bool", "datetime"]).columns
+    others = {name: frame[name].astype(object).map(encode) for name in frame.columns.difference(numbers)}
+    digests = pd.util.hash_pandas_object(frame.assign(**others), index=False)
+    return np.argsort(digests.to_numpy(), kind="stable")
+
+
+def match_seasons(
+    seasons: Seasons, reference: NDArray[np.int64], current: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return rows of both windows such that each season has the same share of them in both.
 
     Of a season, the window that has relatively many rows gives a random part of them. The ratio of the windows' rows is
-    the one that keeps most information.
+    the one that keeps most information. ``reference`` and ``current`` are the orders of the windows' rows in which they
+    are chosen and returned.
 
     >>> import numpy as np
     >>> weeks, saturday = np.repeat([0, 1], [600, 400]), np.repeat([1], 100)
-    >>> [len(rows) for rows in match_seasons(Seasons(["Friday", "Saturday"], weeks, saturday))]
+    >>> seasons = Seasons(["Friday", "Saturday"], weeks, saturday)
+    >>> [len(rows) for rows in match_seasons(seasons, np.arange(1000), np.arange(100))]
     [400, 100]
     """
     import numpy as np
 
     number = len(seasons.names)
-    windows = (seasons.reference, seasons.current)
+    windows = (seasons.reference[reference], seasons.current[current])
     counts = np.stack([np.bincount(codes[codes >= 0], minlength=number) for codes in windows])
     common = (counts > 0).all(axis=0)
     if not common.any():
@@ -156,7 +174,7 @@ def match_seasons(seasons: Seasons) -> tuple[NDArray[np.int64], NDArray[np.int64
     wanted = np.minimum(after, before / ratio)
     rng = np.random.default_rng(0)
     chosen = []
-    for codes, sizes in zip(windows, (wanted * ratio, wanted), strict=True):
+    for order, codes, sizes in zip((reference, current), windows, (wanted * ratio, wanted), strict=True):
         # Round up or down at random, so that rare seasons keep their share on average.
         sizes = np.floor(sizes + rng.random(number) * (1 - 1e-9) + 1e-10).astype(int)
         shuffled = rng.permutation(len(codes))
@@ -164,5 +182,5 @@ def match_seasons(seasons: Seasons) -> tuple[NDArray[np.int64], NDArray[np.int64
         shuffled = shuffled[codes[shuffled] >= 0]
         starts = np.searchsorted(codes[shuffled], np.arange(number))
         place = np.arange(len(shuffled)) - starts[codes[shuffled]]
-        chosen.append(np.sort(shuffled[place < sizes[codes[shuffled]]]))
+        chosen.append(order[np.sort(shuffled[place < sizes[codes[shuffled]]])])
     return chosen[0], chosen[1]

@@ -23,6 +23,14 @@ _DEPENDENT_SHARE = 0.5
 _CHECKED_COLUMNS, _CHECKED_ROWS = 10, 20_000
 
 
+def check_groups(reference: pd.DataFrame, current: pd.DataFrame, groups: str) -> None:
+    """Raise InvalidInputError if a window lacks the column of the groups, or has no values in it."""
+    for window, frame in (("reference", reference), ("current", current)):
+        check_column("groups", groups, frame, window)
+        if len(frame) and frame[groups].isna().all():
+            raise InvalidInputError("groups", groups, f"a column with values in the {window} window")
+
+
 def find_groups(reference: pd.DataFrame, current: pd.DataFrame, groups: str) -> tuple[Units, Units]:
     """Return the groups of both windows; equal values have equal codes. A row without a group is its own group.
 
@@ -34,10 +42,6 @@ def find_groups(reference: pd.DataFrame, current: pd.DataFrame, groups: str) -> 
     import numpy as np
     import pandas as pd
 
-    for window, frame in (("reference", reference), ("current", current)):
-        check_column("groups", groups, frame, window)
-        if len(frame) and frame[groups].isna().all():
-            raise InvalidInputError("groups", groups, f"a column with values in the {window} window")
     values = pd.concat([reference[groups], current[groups]], ignore_index=True)
     if not pd.api.types.is_numeric_dtype(values.dtype):
         values = values.map(to_label, na_action="ignore")

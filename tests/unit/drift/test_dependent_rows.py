@@ -254,3 +254,76 @@ def test_prediction_and_label_are_different_columns() -> None:
     frame = make_groups(0, 200, 1, 0.0)
     with pytest.raises(InvalidInputError, match="actual: got 'age', expected another column than prediction"):
         compare(frame, frame, prediction="age", actual="age")
+
+
+def test_order_of_the_rows_does_not_change_the_comparison_of_seasons() -> None:
+    weeks, saturday = make_weeks(0, list(range(14))), make_weeks(1, [18, 19, 19, 20])
+    windows = [
+        frame.assign(plan=rng.choice(["a", "b"], len(frame)), vector=list(rng.normal(size=(len(frame), 3))))
+        for frame, rng in ((weeks, np.random.default_rng(2)), (saturday, np.random.default_rng(3)))
+    ]
+    shuffled = [frame.sample(frac=1, random_state=4) for frame in windows]
+    for options in ({"time": "at", "season": "weekday"}, {"season": "plan"}):
+        before, after = (compare(*pair, **options, columns=[*FEATURES, "vector"]) for pair in (windows, shuffled))
+        assert before.features == after.features
+        assert before.joint == after.joint
+
+
+def test_rows_of_a_season_are_left_out_at_random_although_rows_repeat() -> None:
+    frames = [
+        pd.DataFrame(
+            {
+                "plan": np.repeat(["a", "b", "a", "b"], half),
+                "day": np.repeat(["Fri", "Sat"], [sum(half[:2]), sum(half[2:])]),
+            }
+        )
+        for half in ([500, 500, 500, 500], [500, 500, 100, 100])
+    ]
+    report = compare(*frames, season="day")
+    assert report.verdict == "no drift", report.reason
+
+
+def test_group_is_missing_in_all_rows_with_labels() -> None:
+    frames = []
+    for seed in (0, 1):
+        frame = make_groups(seed, 300, 4, 0.1).astype({"customer": "object"})
+        frame["score"] = 1 / (1 + np.exp(-frame["age"]))
+        frame["late"] = (np.random.default_rng(seed).random(len(frame)) < frame["score"]) * 1.0
+        frames.append(frame)
+    frames[1].loc[600:, "late"] = None
+    frames[1].loc[:599, "customer"] = None
+    report = compare(*frames, groups="customer", prediction="score", actual="late", columns=FEATURES)
+    assert report.concept is not None
+    assert (report.concept.verdict, report.concept.current_rows) == ("no drift", 600)
+    frames[1]["customer"] = None
+    with pytest.raises(InvalidInputError, match="groups: got 'customer', expected a column with values in the current"):
+        compare(*frames, groups="customer", columns=FEATURES)
+
+
+def test_report_notes_that_texts_are_not_corrected_for_the_times() -> None:
+    words = ["late order of a parcel", "refund of a ticket", "price of the new plan", "help with the login page"]
+    frames = [
+        make_series(seed, 600).assign(
+            text=[f"{words[n % 4]} {chr(97 + n % 26)}{chr(97 + n // 26)}" for n in range(600)]
+        )
+        for seed in (0, 1)
+    ]
+    note = (
+        "The tests of text and of data quality do not take into account that neighbouring times depend on each other."
+    )
+    assert note in compare(*frames, time="at").notes
+    assert note not in compare(*(frame.drop(columns="text") for frame in frames), time="at").notes
+    assert note not in compare(*(frame.drop(columns="at") for frame in frames)).notes
+
+
+def test_report_notes_that_the_estimate_does_not_use_the_seasons() -> None:
+    frames = []
+    for seed in (0, 1):
+        frame = make_weeks(seed, list(range(7)))
+        score = 1 / (1 + np.exp(-frame["age"]))
+        late = (np.random.default_rng(seed).random(len(frame)) < score) * 1.0
+        frames.append(frame.assign(score=score, late=late if seed == 0 else None))
+    roles = {"prediction": "score", "actual": "late", "time": "at"}
+    note = "The estimate of the model's error compares all rows, not only rows of equal seasons."
+    assert note in compare(*frames, **roles, season="weekday").notes  # type: ignore[arg-type]
+    assert note not in compare(*frames, **roles).notes  # type: ignore[arg-type]

@@ -138,3 +138,17 @@ def test_windows_without_a_common_segment_are_named() -> None:
 def test_unknown_setting_of_a_feature_is_named() -> None:
     with pytest.raises(InvalidInputError, match=r"features\['pay'\]: got 'effect', expected one of effect_"):
         DriftSettings(features={"pay": {"effect": 0.1}})  # type: ignore[dict-item]
+
+
+def test_segments_with_an_equal_beginning_have_different_names() -> None:
+    plans = {"free": "x" * 39 + " basic", "pro": "x" * 39 + " premium", "trial": "trial"}
+    frames = [with_change(make_frame(seed), "pro", seed).replace({"plan": plans}) for seed in (0, 1)]
+    report = compare(*frames, segments="plan")
+    names = [segment.name for segment in report.segments]
+    assert len({*names}) == 2
+    assert all(len(name) <= 40 for name in names)
+    (drifted,) = report.summary()["drifted_segments"]
+    assert report.drifted_parts == [f"(segment {drifted})"]
+    labels = next(one for one in report.features if one.name == "plan").histogram
+    assert labels is not None
+    assert len({*labels.labels}) == 3

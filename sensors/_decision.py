@@ -121,7 +121,8 @@ def decide_new_window(
     """Check the current window unless it has led to an event or hardly grown since its last check; fire on drift.
 
     The checks of one window share the significance, so that a window that grows causes no more false alarms than a
-    complete one; see ``significance_of_check``.
+    complete one; see ``significance_of_check``. A check that has tested nothing, for example of too few groups, uses
+    none of it.
     """
     settings = check.settings
     digest = check.fingerprint()
@@ -140,8 +141,10 @@ def decide_new_window(
     number = known.check_count + 1
     spent = dataclasses.replace(settings, significance=significance_of_check(settings.significance, number))
     report = dataclasses.replace(check, settings=spent).compare(window, now, snapshot)
-    if report.verdict in ("bad data", "nothing compared"):
-        return EventDecision(False, known, report)  # check the window again until its data is repaired
+    # Check the window again until its data is repaired or complete. Bad data fires no event, whatever was tested.
+    incomplete = report.verdict in ("not enough data", "nothing compared") and not report.is_tested
+    if report.verdict == "bad data" or incomplete:
+        return EventDecision(False, known, report)
     state = dataclasses.replace(known, check_count=number, rows=window.rows)
     if not report.needs_training:
         return EventDecision(False, state, report)

@@ -98,6 +98,9 @@ class DriftCheck:
         check_column_pair(self.prediction, self.actual)
         object.__setattr__(self, "prediction", read_prediction(self.prediction))
         roles = {"groups": self.groups, "season": self.season, "segments": self.segments}
+        if self.window_column is not None and self.window_column == self.segments:
+            accepted = "a column other than window_column, whose values differ between the windows"
+            raise InvalidInputError("segments", self.segments, accepted)
         check_roles(roles, (*prediction_columns(self.prediction), self.actual), self.time)
         check_age_column(self.time, self.settings.quality)
         check_champion(self.reference, self.model, self.registry, self.settings)

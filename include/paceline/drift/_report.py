@@ -232,6 +232,16 @@ class DriftReport:
         return self.verdict in NEEDS_TRAINING
 
     @property
+    def is_tested(self) -> bool:
+        """Whether any test has a result, so that there was a chance of a false alarm."""
+        parts = (self.concept, self.joint, self.estimate)
+        return (
+            any(one.adjusted_p_value is not None or one.missing_adjusted_p_value is not None for one in self.features)
+            or any(part is not None and part.verdict in ("drift", "no drift", "withheld") for part in parts)
+            or any(one.tested for one in self.segments)
+        )
+
+    @property
     def drifted_features(self) -> list[str]:
         """Names of the features that drifted, most severe first."""
         return [feature.name for feature in self.features if feature.verdict == "drift"]

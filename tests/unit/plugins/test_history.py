@@ -95,7 +95,8 @@ def ask(session: Session, **query: Any) -> DriftHistory:
     return history(session, {"retrain", "nightly"}, HistoryQuery(**query))
 
 
-def test_checks_training_and_versions_of_a_model_are_on_one_time_axis(session: Session, tmp_path: Path) -> None:
+def test_checks_training_and_versions_of_a_model_are_on_one_time_axis(any_session: Session, tmp_path: Path) -> None:
+    session = any_session
     days = [NOW - number * DAY for number in (3, 2, 1)]
     for day, shift in zip(days, (0.0, 2.0, 0.0), strict=True):
         check_drift(session, tmp_path, day, shift, model="churn", registry="models")
@@ -162,7 +163,8 @@ def test_checks_of_a_dag_that_the_user_may_not_read_are_absent(session: Session)
     assert history(session, {"nightly"}, HistoryQuery(model="churn")).checks == []
 
 
-def test_history_has_pages_in_the_order_of_the_runs_and_states_what_is_left_out(session: Session) -> None:
+def test_history_has_pages_in_the_order_of_the_runs_and_states_what_is_left_out(any_session: Session) -> None:
+    session = any_session
     features = tuple(FeatureDrift(f"f{n}", "numeric", "no drift", effect=n / 100) for n in range(MAX_FEATURES + 5))
     drifted = FeatureDrift("small", "numeric", "drift", effect=0.001)
     days = [NOW - number * DAY for number in (1, 4, 2, 3)]  # as parallel runs of a backfill end
@@ -218,8 +220,9 @@ def test_errors_of_the_model_have_rows_of_their_own(session: Session) -> None:
 
 @pytest.mark.parametrize("model", ["churn", None])
 def test_alarm_of_an_event_trigger_is_a_check_if_it_started_a_readable_dag(
-    session: Session, tmp_path: Path, model: str | None
+    any_session: Session, tmp_path: Path, model: str | None
 ) -> None:
+    session = any_session
     reference, current = write(tmp_path / "a.csv", 0.0), write(tmp_path / "b.csv", 3.0)
     trigger = DriftEventTrigger(reference=reference, current=current, model=model)
     is_new, _, payload = asyncio.run(trigger._check_once(TriggerState()))

@@ -6,11 +6,7 @@ SQLite is always tested; PostgreSQL and MariaDB where the server, the Airflow pr
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
-import signal
-import subprocess
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -19,9 +15,8 @@ from typing import Any
 
 import pytest
 from airflow.sdk import BaseHook
-from tests.waiting import until
+from tests.databases import database_server
 
-from paceline.airflow.demo.airflow_process import free_port
 from paceline.sensors import check as check_module
 from paceline.sensors.check import DriftCheck
 from paceline.sensors.windows import read_window
@@ -45,78 +40,14 @@ class Database:
             connection.commit()
 
 
-def _find(name: str, *modules: str) -> str:
-    """Return the path of a server's program; skip the test if it, its provider or its driver is missing."""
-    for module in modules:
-        pytest.importorskip(module, reason=f"{module} is not installed", exc_type=ImportError)
-    folders = [*map(str, Path("/usr/lib/postgresql").glob("*/bin")), "/usr/sbin", os.environ["PATH"]]
-    found = shutil.which(name, path=os.pathsep.join(folders))
-    if found is None:
-        pytest.skip(f"{name} is not installed")
-    return found
-
-
-def _as_user(name: str, folder: Path) -> list[str]:
-    """Create the folder for this user, and return the start of the user's commands. The servers do not run as root."""
-    folder.mkdir()
-    if os.getuid() != 0:
-        return []
-    shutil.chown(folder, name)
-    return ["setpriv", f"--reuid={name}", f"--regid={name}", "--clear-groups"]
-
-
 @pytest.fixture(scope="module", params=["sqlite", "postgresql", "mariadb"])
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     """Start a database server, and return its Airflow connection."""
     if request.param == "sqlite":
         yield {"conn_type": "sqlite", "host": str(tmp_path_factory.mktemp("sqlite") / "store.db")}
         return
-    folder, port = Path("/tmp") / f"paceline-{request.param}-{os.getpid()}", free_port()  # a socket's path is short
-    if request.param == "postgresql":
-        program = _find("postgres", "airflow.providers.postgres.hooks.postgres")
-        user = _as_user("postgres", folder)
-        prepare = [str(Path(program).with_name("initdb")), "-D", f"{folder}/data", "-A", "trust", "-U", "paceline"]
-        start = [
-            program,
-            "-D",
-            f"{folder}/data",
-            "-p",
-            str(port),
-            "-k",
-            str(folder),
-            "-c",
-            "listen_addresses=127.0.0.1",
-        ]
-        known = {"conn_type": "postgres", "login": "paceline", "schema": "postgres"}
-    else:
-        program = _find("mariadbd", "airflow.providers.mysql.hooks.mysql", "MySQLdb")
-        user = _as_user("mysql", folder)
-        options = ["--no-defaults", f"--datadir={folder}/data"]
-        prepare = ["mariadb-install-db", *options, "--auth-root-authentication-method=normal"]
-        start = [program, *options, f"--socket={folder}/s", f"--port={port}", "--bind-address=127.0.0.1"]
-        known = {"conn_type": "mysql", "login": "root", "schema": "test"}
-    with (folder.with_suffix(".log")).open("wb") as log:
-        subprocess.run([*user, *prepare], check=True, stdout=log, stderr=log, cwd=folder)
-        process = subprocess.Popen([*user, *start], stdout=log, stderr=log, cwd=folder)
-    try:
-        connection = {**known, "host": "127.0.0.1", "port": port}
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("AIRFLOW_CONN_STORE", json.dumps(connection))
-            until(_is_up, folder.name)
+    with database_server(request.param) as connection:
         yield connection
-    finally:
-        process.send_signal(signal.SIGQUIT)  # with SIGTERM, PostgreSQL would wait for its clients
-        process.wait(60)
-        shutil.rmtree(folder)
-        folder.with_suffix(".log").unlink()
-
-
-def _is_up() -> bool:
-    try:
-        BaseHook.get_hook("store").get_conn().close()
-    except Exception:
-        return False
-    return True
 
 
 @pytest.fixture
@@ -200,4 +131,4 @@ def test_columns_of_any_type_do_not_end_a_check(database: Database) -> None:
     report = DriftCheck(query, query, conn_id=database.conn_id).run()
     assert report.verdict == "no drift", report.reason
     assert {feature.name for feature in report.features} == odd.keys()
-    assert len(report.notes) == 2  # about the infinite value of each window
+    assert sum("infinite" in note for note in report.notes) == 2  # one of each window

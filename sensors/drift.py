@@ -58,29 +58,10 @@ class DriftSensor(BaseSensorOperator):
     reference_parameters, current_parameters:
         Values for the placeholders of the queries.
     features:
-        Columns to compare; by default all columns of the reference except ``prediction``, ``actual``, ``time``,
-        ``groups`` and ``season``.
-    categorical:
-        Columns whose values are labels even if they look like numbers.
-    prediction, actual:
-        Columns with the recorded prediction and its later label; with both, the sensor also monitors the model's error.
-        For probabilities of several classes, ``prediction={"cat": "p_cat", "dog": "p_dog"}`` names the column of each.
-        It estimates the error of current rows whose label is missing, and ``current`` may lack the column ``actual``.
-    time:
-        Column that orders the rows, locates a change of the error and delimits the periods of the estimate. With at
-        least ten different times in each window, the tests take into account that neighbouring times depend on each
-        other.
-    groups:
-        Column of the groups whose rows depend on each other: the customer, the day, the session. The tests then count
-        independent groups instead of rows.
-    season:
-        Column of the seasons, so that like is compared with like; or ``"weekday"``, ``"hour"`` or ``"hour of week"`` of
-        the column ``time``. Each season has the same share of the compared rows in both windows.
-    segments:
-        Column whose values, at most 20, divide the windows into segments. The features of each segment are tested, too,
-        and the correction for many tests covers them.
-    settings:
-        Thresholds and methods, for example ``DriftSettings(minimum_samples=500)``.
+        Columns to compare, as ``columns`` of ``paceline.drift.compare``.
+    categorical, prediction, actual, time, groups, season, segments, settings:
+        Columns and their roles, and thresholds, as in ``paceline.drift.compare``. With ``prediction`` and ``actual``,
+        the sensor also monitors the model's error.
     model, registry:
         Name of the model, under which the pages show the history of its drift; and path, URL or ``mlflow://CONN_ID`` of
         its registry. ``reference="champion"`` needs both.

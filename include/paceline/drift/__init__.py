@@ -5,20 +5,20 @@ Independent of Airflow; ``paceline.sensors`` is the integration.
 
 from paceline.drift._confusion import Confusion
 from paceline.drift._feature_settings import FeatureSettings
-from paceline.drift._page import to_html
-from paceline.drift._performance import EstimatedPeriod, PerformanceEstimate
-from paceline.drift._quality_settings import QualitySettings
-from paceline.drift._report import (
+from paceline.drift._findings import (
     NEEDS_TRAINING,
     Change,
     ConceptDrift,
-    DriftReport,
     FeatureDrift,
     Histogram,
     JointDrift,
     QualityProblem,
     SegmentDrift,
 )
+from paceline.drift._page import to_html
+from paceline.drift._performance import EstimatedPeriod, PerformanceEstimate
+from paceline.drift._quality_settings import QualitySettings
+from paceline.drift._report import DriftReport
 from paceline.drift._settings import DriftSettings
 from paceline.drift.compare import compare
 

@@ -14,8 +14,8 @@ from paceline.drift._columns import Column, count_labels, shorten_name, to_label
 from paceline.drift._dependence import Units
 from paceline.drift._design import INDEPENDENT, indicator_design, numeric_design
 from paceline.drift._embeddings import compare_vectors
+from paceline.drift._findings import FeatureDrift, Histogram
 from paceline.drift._joint import FEWEST
-from paceline.drift._report import FeatureDrift, Histogram
 from paceline.drift._settings import DriftSettings
 from paceline.drift._statistics import (
     TestResult,

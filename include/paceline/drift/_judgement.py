@@ -12,7 +12,7 @@ from fractions import Fraction
 from paceline.drift._categories import RARE
 from paceline.drift._columns import Column, shorten_name
 from paceline.drift._features import CONSTANT, TestedFeature
-from paceline.drift._report import FeatureDrift
+from paceline.drift._findings import FeatureDrift
 from paceline.drift._settings import DriftSettings
 from paceline.errors import InvalidInputError
 

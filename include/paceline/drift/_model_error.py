@@ -13,20 +13,20 @@ from paceline.drift._classes import read_text
 from paceline.drift._columns import Column
 from paceline.drift._dependence import Units
 from paceline.drift._estimates import estimate_performance
+from paceline.drift._findings import ConceptDrift
 from paceline.drift._performance import PerformanceEstimate
-from paceline.drift._report import ConceptDrift
 from paceline.drift._settings import DriftSettings
 from paceline.drift.class_probabilities import PREDICTED, compute_class_errors, with_predicted_class
 from paceline.drift.concept import detect_concept_drift
 from paceline.drift.prediction_errors import PredictionErrors, compute_errors
 from paceline.drift.seasons import read_seasons
-from paceline.drift.units import MINIMUM_UNITS, find_groups
+from paceline.drift.units import FEWEST_UNITS, find_groups
 
 if TYPE_CHECKING:
     import pandas as pd
 
 # With fewer points in time in the reference, the rows count as points in time: the variance between so few is unknown.
-MIN_TIMES = 5
+FEWEST_REFERENCE_TIMES = 5
 
 
 def compare_errors(
@@ -145,7 +145,7 @@ def _points_in_time(reference: pd.DataFrame, current: pd.DataFrame, time: str | 
         return None
     times = [frame[time] if len(frame) else current[time][:0] for frame in (reference, current)]
     # Without a reference, a change inside the window is to be found, which takes more points in time.
-    if times[0].nunique() < MIN_TIMES and (len(reference) or times[1].nunique() < MINIMUM_UNITS):
+    if times[0].nunique() < FEWEST_REFERENCE_TIMES and (len(reference) or times[1].nunique() < FEWEST_UNITS):
         return None
     before, after = (Units(pd.factorize(values, use_na_sentinel=False)[0], in_time_order=True) for values in times)
     return before, after

@@ -11,9 +11,10 @@ from typing import Any
 
 from paceline.drift._confusion_table import TABLE_STYLE, confusion_tables
 from paceline.drift._estimate_picture import estimate_chart, estimate_facts
+from paceline.drift._findings import ConceptDrift, FeatureDrift, JointDrift, QualityProblem, SegmentDrift
 from paceline.drift._performance import PerformanceEstimate
 from paceline.drift._picture import distribution_chart, error_curve
-from paceline.drift._report import ConceptDrift, DriftReport, FeatureDrift, JointDrift, QualityProblem, SegmentDrift
+from paceline.drift._report import DriftReport
 
 _STYLE = """
 :root { color-scheme: light dark; --ground: #fbfaf8; --card: #fff; --ink: #22262b; --soft: #5d6670; --rule: #dcdfe2;

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from paceline.drift._columns import Column, check_column, shorten_name, to_label
 from paceline.drift._dependence import Units
 from paceline.drift._features import TestedFeature, run_tests
+from paceline.drift._findings import FeatureDrift, SegmentDrift
 from paceline.drift._judgement import sort_by_severity
-from paceline.drift._report import FeatureDrift, SegmentDrift
 from paceline.drift._settings import DriftSettings
-from paceline.drift.units import MINIMUM_UNITS
+from paceline.drift.units import FEWEST_UNITS
 
 if TYPE_CHECKING:
     import numpy as np
@@ -75,7 +75,7 @@ def find_segments(
     if not others:
         return [*compared.values()], notes
     shown = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
-    too_few = f"{minimum} rows{'' if units is None else f' or {MINIMUM_UNITS} groups'}"
+    too_few = f"{minimum} rows{'' if units is None else f' or {FEWEST_UNITS} groups'}"
     notes.append(
         f"Segments ({column}) that are not compared separately, because they have fewer than {too_few} in a window or "
         f"are not among the {MAX_SEGMENTS} largest: {shown}."
@@ -89,7 +89,7 @@ def _has_enough_groups(segment: Segment, units: tuple[Units, Units] | None) -> b
     if units is None or units[0].in_time_order:
         return True
     windows = zip(units, (segment.reference, segment.current), strict=True)
-    return all(len(np.unique(one.codes[rows])) >= MINIMUM_UNITS for one, rows in windows)
+    return all(len(np.unique(one.codes[rows])) >= FEWEST_UNITS for one, rows in windows)
 
 
 def run_segment_tests(

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from paceline.drift._columns import shorten_name
 from paceline.drift._feature_comparison import FeatureComparison
 from paceline.drift._features import CONSTANT
+from paceline.drift._findings import ConceptDrift, FeatureDrift, JointDrift, Verdict
 from paceline.drift._judgement import drifted_share
 from paceline.drift._performance import PerformanceEstimate
-from paceline.drift._report import ConceptDrift, FeatureDrift, JointDrift, Verdict
 from paceline.drift._settings import DriftSettings
 
 _NAMES = 10  # maximum number of features that a reason names

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from paceline.drift._changes import locate_changes
 from paceline.drift._columns import shorten
 from paceline.drift._dependence import Units as Units  # for callers
+from paceline.drift._findings import Change, ConceptDrift
 from paceline.drift._level import ErrorRows, compare_means, mean_error
-from paceline.drift._report import Change, ConceptDrift
 from paceline.drift.detectors import DETECTORS, Detector
 from paceline.drift.prediction_errors import ABSOLUTE, RANKING, WRONG
 from paceline.errors import InvalidInputError

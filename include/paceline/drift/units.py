@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 # With fewer groups or points in time, their variance cannot be estimated.
-MINIMUM_UNITS = 10
+FEWEST_UNITS = 10
 # A note warns if a row counts as less than this share of an independent row.
 _DEPENDENT_SHARE = 0.5
 _CHECKED_COLUMNS, _CHECKED_ROWS = 10, 20_000
@@ -60,7 +60,7 @@ def find_times(reference: pd.DataFrame, current: pd.DataFrame, time: str) -> tup
     found = [
         Units(pd.factorize(frame[time], sort=True, use_na_sentinel=False)[0], True) for frame in (reference, current)
     ]
-    if min(int(units.codes.max()) + 1 for units in found) < MINIMUM_UNITS:
+    if min(int(units.codes.max()) + 1 for units in found) < FEWEST_UNITS:
         return None
     return found[0], found[1]
 
@@ -72,9 +72,9 @@ def describe_too_few_groups(groups: str, units: Sequence[Units]) -> str:
     counts = [len(np.unique(one.codes)) for one in units]
     return "; ".join(
         f"{window}: got {count} different {'value' if count == 1 else 'values'} of {groups} (groups), expected at "
-        f"least {MINIMUM_UNITS}"
+        f"least {FEWEST_UNITS}"
         for window, count in zip(("reference", "current"), counts, strict=True)
-        if count < MINIMUM_UNITS
+        if count < FEWEST_UNITS
     )
 
 

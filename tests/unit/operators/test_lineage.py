@@ -28,7 +28,7 @@ from openlineage.client.serde import Serde
 
 from paceline.contract import TrainingResult
 from paceline.drift import DriftReport, FeatureDrift
-from paceline.drift._report import Verdict
+from paceline.drift._findings import Verdict
 from paceline.errors import InvalidInputError, TrainingFailedError
 from paceline.operators import DeadlineTrainingOperator, EvaluateOperator, PromoteOperator, lineage
 from paceline.operators import promote as promote_module

@@ -8,42 +8,79 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from transformers import Trainer, TrainerCallback, TrainerState
+from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import TrainOutput
 
 from paceline.train import _session
 from paceline.train._values import bad_value
+from paceline.train.saving import data
 
 from ._fingerprint import fingerprint
 from ._frames import local_variables
 from ._steps import Steps
+from ._structure import structure
 
-# Arguments of the Trainer that determine the model.
-_PARAMETERS = (
-    "learning_rate",
-    "weight_decay",
-    "adam_beta1",
-    "adam_beta2",
-    "adam_epsilon",
-    "max_grad_norm",
-    "optim",
-    "seed",
-    "data_seed",
-    "lr_scheduler_type",
-    "warmup_steps",
-    "warmup_ratio",
-    "per_device_train_batch_size",
-    "gradient_accumulation_steps",
-    "label_smoothing_factor",
+# Arguments of the Trainer that do not change the model: paths, messages, further checkpoints and the hub. The number of
+# epochs or steps is compared elsewhere.
+_WITHOUT_EFFECT = {
+    "output_dir",
+    "num_train_epochs",
+    "max_steps",
+    "run_name",
+    "project",
+    "report_to",
+    "disable_tqdm",
+    "resume_from_checkpoint",
+    "local_rank",
+    "debug",
+    "include_num_input_tokens_seen",
+    "skip_memory_metrics",
+    "restore_callback_states_from_checkpoint",
+    "per_device_eval_batch_size",
+    "prediction_loss_only",
+    "batch_eval_metrics",
+    "dataloader_num_workers",
+    "dataloader_pin_memory",
+    "dataloader_persistent_workers",
+    "dataloader_prefetch_factor",
+    "dataloader_multiprocessing_context",
+    "dataloader_in_order",
+}
+_PREFIXES_WITHOUT_EFFECT = (
+    "logging_",
+    "log_",
+    "save_",
+    "hub_",
+    "push_to_hub",
+    "trackio_",
+    "do_",
+    "ddp_",
+    "eval_accumulation",
 )
+_STATE = "paceline.pt"
+# What the Trainer has summed up for its log. It starts again after a restart.
+_LOGGED = ("_tr_loss", "_total_loss_scalar", "_globalstep_last_logged", "_initial_global_step")
 
 
 def _identity(trainer: Any) -> dict[str, str]:
-    params = {name: getattr(trainer.args, name, None) for name in _PARAMETERS}
-    weights = sum(parameter.numel() for parameter in trainer.model.parameters()) if trainer.model is not None else None
+    arguments = trainer.args.to_dict()
+    params = {
+        name: value
+        for name, value in arguments.items()
+        if name not in _WITHOUT_EFFECT and not name.startswith(_PREFIXES_WITHOUT_EFFECT)
+    }
+    model, config = {}, {}
+    if trainer.model is not None:
+        model = structure(trainer.model)
+        if hasattr(getattr(trainer.model, "config", None), "to_dict"):
+            config = {f"config.{name}": value for name, value in trainer.model.config.to_dict().items()}
+            config.pop("config.transformers_version", None)
+            config["config._name_or_path"] = Path(config.get("config._name_or_path") or "").name  # not its folder
     rows = len(trainer.train_dataset) if hasattr(trainer.train_dataset, "__len__") else None
-    return fingerprint(type(trainer.model), params, weights=weights, rows=rows)
+    return fingerprint(type(trainer.model), params | config | model, rows=rows)
 
 
 class PacelineCallback(TrainerCallback):
@@ -63,7 +100,7 @@ class PacelineCallback(TrainerCallback):
     Raises
     ------
     ValueError
-        In ``train``, if there are several processes.
+        In ``train``, if there are several processes, or with ``ignore_data_skip``.
     RuntimeError
         In ``train``, if the callback was added after the constructor.
 
@@ -78,6 +115,8 @@ class PacelineCallback(TrainerCallback):
         self._trainer: Any = None
         self._steps: Steps | None = None
         self._step_ended = self._paused = False
+        self._loaded: dict[str, Any] | None = None
+        self._epoch_start: dict[str, Any] = {}  # random states
 
     def on_init_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Let ``train`` resume from the newest checkpoint."""
@@ -89,17 +128,25 @@ class PacelineCallback(TrainerCallback):
             if self._trainer.args.world_size > 1:
                 processes = f"{self._trainer.args.world_size} processes"
                 raise bad_value("world_size", processes, "one process: do not start the training with torchrun")
+            args = self._trainer.args
+            if args.ignore_data_skip:
+                accepted = "False: otherwise, a restarted training repeats the first batches of the epoch"
+                raise bad_value("ignore_data_skip", True, accepted)
             identity = _identity(self._trainer)
             steps = self._steps = Steps(self._save, fingerprint=identity, path=self._path, every_s=self._every_s)
             self._step_ended = False
-            restored = None
+            self._loaded, restored, evaluates = None, None, args.eval_on_start
             if steps.restored is not None:
                 (restored,) = steps.restored.glob("checkpoint-*")
+                if (state := steps.restored / _STATE).exists():
+                    self._loaded = torch.load(state, map_location=args.device, weights_only=True)
+                args.eval_on_start = False  # it was done before the restart; callbacks would count it twice
             try:
                 return train(str(restored) if restored else resume_from_checkpoint, *arguments, **options)
             except _HasEnded as ended:
                 return ended.output
             finally:
+                args.eval_on_start = evaluates
                 steps.close()
                 self._steps = None
 
@@ -112,10 +159,13 @@ class PacelineCallback(TrainerCallback):
         trainer.args.output_dir = str(folder)
         trainer.args.push_to_hub = trainer.args.save_only_model = False
         trainer.args.save_total_limit = None
+        trainer.args.save_strategy = "no"  # otherwise, the Trainer takes this folder for that of the best checkpoint
         # Each save appends the states of callbacks to lists in the Trainer's state.
         stateful = copy.deepcopy(trainer.state.stateful_callbacks)
         try:
             trainer._save_checkpoint(trainer.model, trial=None)
+            logged = {name: getattr(trainer, name) for name in _LOGGED if hasattr(trainer, name)}
+            torch.save({"epoch_start": self._epoch_start, "logged": logged}, folder / _STATE)
         except (SafetensorError, RuntimeError) as error:  # the errors of safetensors and torch for a failed write
             raise OSError(str(error)) from error
         finally:
@@ -131,6 +181,17 @@ class PacelineCallback(TrainerCallback):
         steps.start(min(period, state.max_steps), total=state.max_steps, device=args.device.type)
         if not steps.advance():
             raise _HasEnded(TrainOutput(state.global_step, float("nan"), {}))
+        if steps.restored is not None:
+            self._restore(state)
+
+    def _restore(self, state: TrainerState) -> None:
+        """Restore the states of the callbacks, which the Trainer does only on request, and what it has summed up."""
+        saved = {name: list(one) if isinstance(one, list) else [one] for name, one in state.stateful_callbacks.items()}
+        for callback in self._trainer.callback_handler.callbacks:
+            if isinstance(callback, ExportableState) and saved.get(type(callback).__name__):
+                vars(callback).update(saved[type(callback).__name__].pop(0)["attributes"])
+        for name, value in self._loaded["logged"].items() if self._loaded is not None else ():
+            setattr(self._trainer, name, value)
 
     def on_step_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         """Begin a step within the epoch."""
@@ -144,7 +205,13 @@ class PacelineCallback(TrainerCallback):
             control.should_training_stop = True
 
     def on_epoch_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        """Begin the first step of an epoch, before the Trainer shuffles the data."""
+        """Begin the first step of an epoch, before the Trainer shuffles the data; keep the random states for this."""
+        loader = kwargs["train_dataloader"]
+        if self._loaded is not None and self._loaded["epoch_start"]:
+            data.set_epoch(loader, int(state.epoch or 0))  # Accelerate does not pass it through all of its loaders
+            data.rewind(loader, self._loaded["epoch_start"])
+        self._loaded = None
+        self._epoch_start = data.snapshot(loader)
         if self._step_ended:
             self._next_step(state)
 

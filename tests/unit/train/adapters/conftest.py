@@ -88,6 +88,7 @@ def read_training(folder):
     logs = [(folder / f"log-{restarts}").read_text() for restarts in range(len(codes))]
     assert codes[-1] == 0, logs[-1]
     return SimpleNamespace(
+        folder=folder,
         codes=codes,
         progress=[[p for line in log.splitlines() if (p := parse_line(line))] for log in logs],
         seen=(folder / "seen").read_text().splitlines(),

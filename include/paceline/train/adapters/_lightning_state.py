@@ -6,6 +6,7 @@ It consists of what callbacks and hooks change in the module, the optimizers' pa
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 from torch import Tensor
 from torchmetrics import Metric, MetricCollection
 
-from paceline.train._values import bad_value
+from paceline.train._values import bad_value, log
 
 _AVERAGING = "another callback, such as WeightAveraging: Lightning cannot resume it within an epoch"
 # By the name of the class, because the classes of ``lightning`` and ``pytorch_lightning`` differ.
@@ -24,6 +25,10 @@ _REJECTED = {
     "BatchSizeFinder": "Tuner(trainer).scale_batch_size(model) before fit",
 }
 _FLAGS = ("training", "track_running_stats")
+# Attributes of ModelCheckpoint that its own state lacks.
+_SAVED = ("_last_global_step_saved", "_last_checkpoint_saved", "_defer_save_until_validation")
+# Settings of schedulers that follow from the number of epochs or steps, which is compared elsewhere.
+_LENGTHS = ("total_steps", "total_iters", "T_max")
 
 
 def check_callbacks(callbacks: list[Any]) -> None:
@@ -37,6 +42,41 @@ def check_callbacks(callbacks: list[Any]) -> None:
 def is_tuning(callbacks: list[Any]) -> bool:
     """Return whether a ``Tuner`` runs, which ends ``fit`` before it trains."""
     return any(getattr(callback, "_early_exit", False) for callback in callbacks)
+
+
+def optimization(trainer: Any) -> dict[str, Any]:
+    """Return the settings of the optimizers and their schedulers, for a fingerprint."""
+    schedulers = [one.scheduler for one in trainer.lr_scheduler_configs]
+    settings = {
+        "accumulated": trainer.accumulate_grad_batches,
+        "clipped": [trainer.gradient_clip_val, trainer.gradient_clip_algorithm],
+        "precision": trainer.precision,
+        "optimizers": [[type(one), dict(one.defaults)] for one in trainer.optimizers],
+    }
+    for number, scheduler in enumerate(schedulers):
+        numbers = {name: value for name, value in scheduler.state_dict().items() if type(value) in (bool, int, float)}
+        settings[f"scheduler {number}"] = [
+            type(scheduler),
+            {name: value for name, value in numbers.items() if name not in _LENGTHS},
+        ]
+    return settings
+
+
+def keep_folders(trainer: Any, states: dict[str, Any], undecided: list[Any]) -> None:
+    """Let callbacks for checkpoints continue in their folder, because they load no state from another one.
+
+    Lightning chooses the folders of the callbacks in ``undecided``: with a logger, another one in each process. Forget
+    the state of a callback whose folder is gone: it could no longer save a model that is worse than the lost one.
+    """
+    for one in trainer.checkpoint_callbacks:
+        folder = states.get(one.state_key, {}).get("dirpath")
+        if folder is None:
+            continue
+        if "://" not in folder and states[one.state_key].get("best_model_path") and not os.path.isdir(folder):
+            log(f"{folder} is gone: {type(one).__name__} starts again. Pass it dirpath=output_dir() / ...")
+            del states[one.state_key]
+        elif one in undecided:
+            one.dirpath = folder
 
 
 def capture(trainer: Any, module: Any) -> dict[str, Any]:
@@ -55,6 +95,9 @@ def capture(trainer: Any, module: Any) -> dict[str, Any]:
         "gradients": {name: gradient for name, gradient in gradients.items() if gradient is not None},
         "metrics": {name: _plain_values(one) for name, one in _named(module) if isinstance(one, Metric)},
         "results": [_description(one) | {"state": _plain_values(one)} for one in loop._results.values()],
+        "saved": [
+            {name: vars(one)[name] for name in _SAVED if name in vars(one)} for one in trainer.checkpoint_callbacks
+        ],
         "logged": {name: dict(vars(trainer._logger_connector)[name]) for name in _logged(trainer)},
     }
 
@@ -94,6 +137,8 @@ def restore(trainer: Any, module: Any, state: dict[str, Any]) -> None:
         vars(one).update(state["flags"].get(name, {}))
         if isinstance(one, Metric):
             _set_values(one, state["metrics"].get(name, {}), one.device)
+    for one, values in zip(trainer.checkpoint_callbacks, state["saved"], strict=True):
+        vars(one).update(values)
     device = trainer.strategy.root_device
     results = trainer.fit_loop.epoch_loop._results
     results.clear()

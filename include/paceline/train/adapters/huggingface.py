@@ -186,7 +186,8 @@ class PacelineCallback(TrainerCallback):
 
     def _restore(self, state: TrainerState) -> None:
         """Restore the states of the callbacks, which the Trainer does only on request, and what it has summed up."""
-        saved = {name: list(one) if isinstance(one, list) else [one] for name, one in state.stateful_callbacks.items()}
+        states: Any = state.stateful_callbacks
+        saved = {name: list(one) if isinstance(one, list) else [one] for name, one in states.items()}
         for callback in self._trainer.callback_handler.callbacks:
             if isinstance(callback, ExportableState) and saved.get(type(callback).__name__):
                 vars(callback).update(saved[type(callback).__name__].pop(0)["attributes"])

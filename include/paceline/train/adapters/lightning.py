@@ -23,6 +23,7 @@ from paceline.train.saving.store import check_loadable
 from . import _lightning_state
 from ._fingerprint import fingerprint
 from ._steps import Steps
+from ._structure import structure
 
 try:
     from lightning.pytorch import Callback
@@ -71,9 +72,10 @@ class PacelineCallback(Callback):
         self._stepped: int | None = None  # Lightning's count of batches with an optimizer step, for its loggers
         self._created_groups: list[list[dict[str, Any]]] = []  # parameter groups of each new optimizer
         self._first = _First(self)
+        self._undecided: list[Any] = []  # callbacks for checkpoints whose folder Lightning chooses
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Restore the newest checkpoint."""
+        """Check the callbacks, and run between the first and the last of them."""
         if stage != "fit":
             return
         if trainer.world_size > 1:
@@ -83,21 +85,30 @@ class PacelineCallback(Callback):
         if _lightning_state.is_tuning(trainer.callbacks):
             return
         _lightning_state.check_callbacks(trainer.callbacks)
-        identity = fingerprint(
-            type(pl_module),
-            pl_module.hparams,
-            weights=[tuple(weight.shape) for weight in pl_module.parameters()],
-            accumulated=trainer.accumulate_grad_batches,
-        )
-        self._steps = Steps(
-            lambda folder: self._save(trainer, folder), fingerprint=identity, path=self._path, every_s=self._every_s
-        )
-        if self._steps.restored is not None:
-            # Lightning restores the file that its connector has loaded, even without fit(ckpt_path=...).
-            trainer._checkpoint_connector.resume_start(self._steps.restored / _FILE, weights_only=True)
-            trainer.num_sanity_val_steps = 0  # its hooks could change the restored state
+        self._undecided = [one for one in trainer.checkpoint_callbacks if getattr(one, "dirpath", "") is None]
         others = (one for one in trainer.callbacks if one not in (self, self._first))
         trainer.callbacks = [self._first, *others, self]
+
+    def restore(self, trainer: Any, pl_module: Any) -> None:
+        """Restore the newest checkpoint, before the ``on_fit_start`` of other callbacks.
+
+        The optimizers belong to the fingerprint, and Lightning creates them after ``setup``.
+        """
+        self._steps = Steps(
+            lambda folder: self._save(trainer, folder),
+            fingerprint=_identity(trainer, pl_module),
+            path=self._path,
+            every_s=self._every_s,
+        )
+        if self._steps.restored is None:
+            return
+        connector = trainer._checkpoint_connector
+        connector.resume_start(self._steps.restored / _FILE, weights_only=True)
+        _lightning_state.keep_folders(trainer, connector._loaded_checkpoint["callbacks"], self._undecided)
+        connector.restore_model()
+        connector.restore_datamodule()
+        connector.restore_callbacks()
+        trainer.num_sanity_val_steps = 0  # its hooks could change the restored state
 
     def _save(self, trainer: Any, folder: Path) -> None:
         self._saving = True
@@ -127,7 +138,7 @@ class PacelineCallback(Callback):
         self._loaded = state_dict
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        """Restore the parameter groups, before Lightning restores the optimizers."""
+        """Restore the parameter groups, before Lightning restores the optimizers and the progress."""
         self._created_groups = [[dict(group) for group in one.param_groups] for one in trainer.optimizers]
         if self._loaded is not None and "training" in self._loaded:
             _lightning_state.restore_groups(trainer, pl_module, self._loaded["training"])
@@ -224,6 +235,7 @@ class PacelineCallback(Callback):
         if self._loaded is not None and "training" in self._loaded:
             _lightning_state.restore(trainer, pl_module, self._loaded["training"])
         self._loaded = None
+        trainer.fit_loop._restarting = False  # otherwise, plateau schedulers omit the end of this epoch
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """End a step, unless a validation or the end of the epoch follows."""
@@ -301,11 +313,26 @@ class _First(Callback):
     def __init__(self, callback: PacelineCallback) -> None:
         self._callback = callback
 
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+        self._callback.restore(trainer, pl_module)
+
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         self._callback.begin_epoch(trainer, pl_module)
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         self._callback.begin_batch(trainer, pl_module)
+
+
+def _identity(trainer: Any, pl_module: Any) -> dict[str, str]:
+    loader = trainer.fit_loop._data_source.instance  # the loader, if it was passed to fit
+    data_params = getattr(trainer.datamodule, "hparams", {})
+    return fingerprint(
+        type(pl_module),
+        {**data_params, **pl_module.hparams},
+        **structure(pl_module),
+        **_lightning_state.optimization(trainer),
+        rows=len(loader.dataset) if hasattr(getattr(loader, "dataset", None), "__len__") else None,
+    )
 
 
 def _replace_sigterm_handler() -> None:

@@ -1,12 +1,9 @@
 """A loop over epochs with a loop over batches in its body."""
 
-from collections import deque
-
-import numpy as np
 import pytest
 import torch
 
-from paceline.train import Converged, Kept, checkpoint, report, stop_early, track, track_epochs
+from paceline.train import Converged, checkpoint, report, stop_early, track, track_epochs
 from paceline.train._source import BatchSource
 from paceline.train.progress import parse_line
 
@@ -190,51 +187,3 @@ def test_enumerate_continues_and_the_built_in_one_is_noticed(tmp_path, capsys):
     for number, batch in enumerate(track("ab", epochs=2)):
         assert "ab"[number % 2] == batch
     assert "counts from 0 after a restart" in capsys.readouterr().err
-
-
-VALUES = [
-    None,
-    True,
-    2**70,
-    1.5,
-    "text",
-    b"bytes",
-    (1, [2, {"three": 3}]),
-    {1, 2},
-    deque([(1, np.zeros((2, 3), np.float32)), (2, np.ones(2))], maxlen=5),
-    np.float64(0.1),
-    np.datetime64("2026-01-01"),
-    np.array(["a", "bc"]),
-    torch.arange(3),
-]
-
-
-@pytest.mark.parametrize("value", VALUES, ids=[type(value).__name__ for value in VALUES])
-def test_kept_value_survives_a_restart(tmp_path, restart_process, value):
-    state = Kept(value=None)
-    checkpoint(state=state, path=tmp_path, every_s=0)
-    state.value = value
-    list(track("a"))
-    restart_process()
-    restored = Kept(value=None)
-    assert checkpoint(state=restored, path=tmp_path)
-    assert repr(restored.value) == repr(value)
-    assert type(restored.value) is type(value)
-
-
-def test_kept_generator_continues_and_keeps_its_identity(tmp_path, restart_process):
-    state = Kept(generator=np.random.default_rng(1))
-    checkpoint(state=state, path=tmp_path)
-    state.generator.random(5)
-    list(track("a"))
-    following = state.generator.random(3).tolist()
-    restart_process()
-    generator = np.random.default_rng(1)
-    checkpoint(state=Kept(generator=generator), path=tmp_path)
-    assert generator.random(3).tolist() == following
-
-
-@pytest.mark.parametrize("value", [object(), lambda: None, np.array([object()]), [{1: object()}]])
-def test_kept_value_of_another_type_is_named(tmp_path, value):
-    with pytest.raises(ValueError, match=r"^best: got 'a value of type "):
-        checkpoint(state=Kept(best=value), path=tmp_path)

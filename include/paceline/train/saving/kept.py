@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import deque
 from types import SimpleNamespace
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from paceline.train._values import bad_value
 
 _TYPE = "paceline:type"  # key of a dict that stands for a value which a checkpoint file cannot contain
+_PYTHON, _LEGACY, _TORCH = "Random", "RandomState", "torch"  # kinds of generators; others are those of numpy
 
 
 class Kept(SimpleNamespace):
@@ -17,8 +19,10 @@ class Kept(SimpleNamespace):
     Parameters
     ----------
     **values:
-        The values at the start of training: numbers, strings, ``None``, tensors, numpy values, arrays and generators,
-        and lists, tuples, dicts, sets and deques of these. Later values may have other types.
+        The values at the start of training: numbers, strings, ``None``, tensors, numpy values and arrays, random
+        generators of Python, numpy and torch, and lists, tuples, dicts, sets and deques of these. Later values may have
+        other types. A restart changes lists, dicts, sets, deques, arrays, tensors and generators in place if the type
+        and the shape are the same, so that other names of the same object stay valid.
 
     Raises
     ------
@@ -41,13 +45,46 @@ class Kept(SimpleNamespace):
         return {name: _stored(name, value) for name, value in vars(self).items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Replace the values by stored ones. A generator keeps its identity and gets the stored state."""
-        for name, value in state.items():
+        """Replace the values by stored ones, in place where possible."""
+        used: set[int] = set()  # an object that is the value of two names is changed for one of them
+        for name, stored in state.items():
             before = getattr(self, name, None)
-            if before is not None and isinstance(value, dict) and value.get(_TYPE) == "generator":
-                before.bit_generator.state = _restored(value["value"])
+            if isinstance(stored, dict) and stored.get(_TYPE) == "generator":
+                setattr(self, name, _restored_generator(stored, before))
+                continue
+            value = _restored(stored)
+            if id(before) not in used and _replace_content(before, value):
+                used.add(id(before))
             else:
-                setattr(self, name, _restored(value))
+                setattr(self, name, value)
+
+
+def _replace_content(before: Any, value: Any) -> bool:
+    """Give ``before`` the content of ``value``; return whether this is possible."""
+    if type(before) is not type(value):
+        return False
+    if isinstance(value, (list, deque)) and getattr(before, "maxlen", None) == getattr(value, "maxlen", None):
+        before.clear()
+        before.extend(value)
+    elif isinstance(value, (dict, set)):
+        before.clear()
+        before.update(value)
+    elif getattr(value, "shape", ()) and before.shape == value.shape and before.dtype == value.dtype:
+        if _is_tensor(value):
+            if before.requires_grad:  # perhaps a weight, which the optimizer changes
+                return False
+            before.copy_(value)
+        elif not before.flags.writeable:
+            return False
+        else:
+            before[...] = value
+    else:
+        return False
+    return True
+
+
+def _is_tensor(value: Any) -> bool:
+    return type(value).__module__.partition(".")[0] == "torch" and hasattr(value, "untyped_storage")
 
 
 def _stored(name: str, value: Any) -> Any:
@@ -60,11 +97,10 @@ def _stored(name: str, value: Any) -> Any:
     if type(value) in (set, deque):
         items = [_stored(name, item) for item in value]
         return {_TYPE: type(value).__name__, "value": items, "maxlen": getattr(value, "maxlen", None)}
-    if type(value).__module__.partition(".")[0] == "torch" and hasattr(value, "untyped_storage"):
+    if _is_tensor(value):
         return value.detach().clone()
-    if hasattr(value, "bit_generator"):
-        kind = type(value.bit_generator).__name__
-        return {_TYPE: "generator", "value": _stored(name, value.bit_generator.state), "kind": kind}
+    if (kind := _kind_of_generator(value)) is not None:
+        return {_TYPE: "generator", "value": _stored(name, _state_of(value, kind)), "kind": kind}
     if (
         hasattr(value, "dtype")
         and hasattr(value, "tobytes")
@@ -77,7 +113,10 @@ def _stored(name: str, value: Any) -> Any:
             "dtype": value.dtype.name if value.dtype.kind == "V" else value.dtype.str,  # bfloat16 has no code
             "shape": getattr(value, "shape", ()),
         }
-    accepted = "numbers, strings, None, tensors, numpy values, and lists, tuples, dicts, sets and deques of these"
+    accepted = (
+        "numbers, strings, None, tensors, numpy values, random generators, and lists, tuples, dicts, sets and deques "
+        "of these"
+    )
     raise bad_value(name, f"a value of type {type(value).__name__}", accepted)
 
 
@@ -93,11 +132,52 @@ def _restored(value: Any) -> Any:
         return set(_restored(value["value"]))
     if kind == "deque":
         return deque(_restored(value["value"]), value["maxlen"])
+    if kind == "generator":
+        return _restored_generator(value, None)
     import numpy
 
-    if kind == "generator":
-        generator = numpy.random.Generator(getattr(numpy.random, value["kind"])())
-        generator.bit_generator.state = _restored(value["value"])
-        return generator
     array = numpy.frombuffer(value["value"], numpy.dtype(value["dtype"])).reshape(value["shape"]).copy()
     return array if value["shape"] else array[()]
+
+
+def _kind_of_generator(value: Any) -> str | None:
+    if hasattr(value, "bit_generator"):
+        return type(value.bit_generator).__name__
+    kinds = {("random", "Random"): _PYTHON, ("numpy.random.mtrand", "RandomState"): _LEGACY}
+    kinds["torch._C", "Generator"] = _TORCH
+    return kinds.get((type(value).__module__, type(value).__name__))
+
+
+def _state_of(generator: Any, kind: str) -> Any:
+    if kind == _PYTHON:
+        return generator.getstate()
+    if kind == _LEGACY:
+        return generator.get_state(legacy=False)
+    return generator.get_state() if kind == _TORCH else generator.bit_generator.state
+
+
+def _restored_generator(stored: dict[str, Any], before: Any) -> Any:
+    """Return ``before``, or a new generator of the stored kind if it is of another kind, with the stored state."""
+    kind, state = stored["kind"], _restored(stored["value"])
+    generator = before if _kind_of_generator(before) == kind else _new_generator(kind)
+    if kind == _PYTHON:
+        generator.setstate(state)
+    elif kind in (_LEGACY, _TORCH):
+        generator.set_state(state)
+    else:
+        generator.bit_generator.state = state
+    return generator
+
+
+def _new_generator(kind: str) -> Any:
+    if kind == _PYTHON:
+        return random.Random()  # noqa: S311
+    if kind == _TORCH:
+        import torch
+
+        return torch.Generator()
+    import numpy
+
+    if kind == _LEGACY:
+        return numpy.random.RandomState()
+    return numpy.random.Generator(getattr(numpy.random, kind)())

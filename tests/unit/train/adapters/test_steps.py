@@ -16,7 +16,7 @@ TOTAL = 6
 @pytest.fixture
 def shown(monkeypatch, recorder):
     """The progress that loops show."""
-    monkeypatch.setattr("paceline.train._loop.choose_display", lambda: recorder)
+    monkeypatch.setattr("paceline.train._session.choose_display", lambda: recorder)
     return recorder
 
 

@@ -1,0 +1,129 @@
+"""Values of the training code that a checkpoint contains."""
+
+import random
+from collections import deque
+
+import numpy as np
+import pytest
+import torch
+
+from paceline.train import Kept, checkpoint, track
+from paceline.train.saving.store import check_loadable
+
+VALUES = [
+    None,
+    True,
+    2**70,
+    1.5,
+    "text",
+    b"bytes",
+    (1, [2, {"three": 3}]),
+    {1, 2},
+    deque([(1, np.zeros((2, 3), np.float32)), (2, np.ones(2))], maxlen=5),
+    np.float64(0.1),
+    np.datetime64("2026-01-01"),
+    np.array(["a", "bc"]),
+    torch.arange(3),
+]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=[type(value).__name__ for value in VALUES])
+def test_kept_value_survives_a_restart(tmp_path, restart_process, value):
+    state = Kept(value=None)
+    checkpoint(state=state, path=tmp_path, every_s=0)
+    state.value = value
+    list(track("a"))
+    restart_process()
+    restored = Kept(value=None)
+    assert checkpoint(state=restored, path=tmp_path)
+    assert repr(restored.value) == repr(value)
+    assert type(restored.value) is type(value)
+
+
+def test_kept_generator_continues_and_keeps_its_identity(tmp_path, restart_process):
+    state = Kept(generator=np.random.default_rng(1))
+    checkpoint(state=state, path=tmp_path)
+    state.generator.random(5)
+    list(track("a"))
+    following = state.generator.random(3).tolist()
+    restart_process()
+    generator = np.random.default_rng(1)
+    checkpoint(state=Kept(generator=generator), path=tmp_path)
+    assert generator.random(3).tolist() == following
+
+
+@pytest.mark.parametrize("value", [object(), lambda: None, np.array([object()]), [{1: object()}]])
+def test_kept_value_of_another_type_is_named(tmp_path, value):
+    with pytest.raises(ValueError, match=r"^best: got 'a value of type "):
+        checkpoint(state=Kept(best=value), path=tmp_path)
+
+
+CONTENTS = [
+    ([1], [2, 3]),
+    ({"a": 1}, {"b": 2}),
+    ({1}, {2}),
+    (deque([1], maxlen=3), deque([2, 3], maxlen=3)),
+    (np.zeros(2), np.ones(2)),
+    (torch.zeros(2), torch.ones(2)),
+]
+
+
+@pytest.mark.parametrize(("before", "after"), CONTENTS, ids=lambda value: type(value).__name__)
+def test_other_names_of_a_kept_value_stay_valid_after_a_restart(before, after):
+    state = Kept(value=before)
+    state.load_state_dict(Kept(value=after).state_dict())
+    assert state.value is before
+    assert repr(before) == repr(after)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (None, [1]),
+        ([1], (1,)),
+        (deque(maxlen=3), deque([1], maxlen=4)),
+        (np.zeros(2), np.ones(3)),
+        (np.zeros(2), np.ones(2, int)),
+        (np.broadcast_to(0.0, 2), np.ones(2)),
+        (torch.zeros(2, requires_grad=True), torch.ones(2)),
+        (np.float64(1), np.float64(2)),
+    ],
+    ids=str,
+)
+def test_kept_value_of_another_form_is_replaced(before, after):
+    text = repr(before)
+    state = Kept(value=before)
+    state.load_state_dict(Kept(value=after).state_dict())
+    assert repr(state.value) == repr(after)
+    assert repr(before) == text
+
+
+def test_names_that_shared_a_value_at_the_start_may_differ_later():
+    first, shared = Kept(a=[1], b=[2]), []
+    state = Kept(a=shared, b=shared)
+    state.load_state_dict(first.state_dict())
+    assert (state.a, state.b) == ([1], [2])
+
+
+@pytest.mark.parametrize(
+    ("make", "draw"),
+    [
+        (lambda: random.Random(1), lambda generator: generator.random()),
+        (lambda: np.random.RandomState(1), lambda generator: generator.normal()),
+        (lambda: np.random.default_rng(1), lambda generator: generator.normal()),
+        (lambda: np.random.Generator(np.random.Philox(1)), lambda generator: generator.normal()),
+        (lambda: torch.Generator().manual_seed(1), lambda generator: torch.rand(3, generator=generator).tolist()),
+    ],
+)
+def test_random_generators_of_each_library_continue(make, draw):
+    state = Kept(generator=make())
+    draw(state.generator)
+    saved, generator = state.state_dict(), make()
+    expected = draw(state.generator)
+    check_loadable("state", saved)
+    for restored in (Kept(generator=generator), Kept(generator=None)):
+        restored.load_state_dict(saved)
+        assert draw(restored.generator) == expected
+    state = Kept(generator=generator)
+    state.load_state_dict(saved)
+    assert state.generator is generator

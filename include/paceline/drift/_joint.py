@@ -27,8 +27,9 @@ LEARNED_ROWS = 25_000
 # Equal rows may be copies if at least ``_REPEATED_SHARE`` of the rows repeat others, and at least ``_FEWEST_DISTINCT``
 # are distinct.
 _REPEATED_SHARE, _FEWEST_DISTINCT = 0.02, 200
-# Blocks of neighbouring points in time in each window. A block is in one part.
-_BLOCKS = 25
+# Blocks of neighbouring points in time in each window. A block is in one part. The rows at its borders resemble rows in
+# other parts, so that with many blocks a classifier recognises the windows although they have not drifted.
+_BLOCKS = 5
 # Minimum number of rows, in multiples of ``minimum_samples``. With fewer, a relevant difference is lost in the noise.
 FEWEST = 5
 

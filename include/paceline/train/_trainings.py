@@ -29,6 +29,7 @@ class Trainings:
     def __init__(self, costs: Sequence[float], session: _session.Session) -> None:
         mean = sum(costs) / len(costs)
         self._units = [_UNITS * cost / mean for cost in costs]
+        self._expected = len(costs)
         self._session, self._first = session, session.loops_started
         self._display = choose_display()
         self.interval_s = self._display.interval_s
@@ -84,7 +85,7 @@ class Trainings:
 
     def _extend(self, index: int) -> None:
         if index >= len(self._units):
-            log(f"expect_trainings: got training {index + 1}, expected {len(self._units)}: the progress was too high")
+            log(f"expect_trainings: got training {index + 1}, expected {self._expected}: the progress was too high")
             self._units += [_UNITS] * (index + 1 - len(self._units))
 
 

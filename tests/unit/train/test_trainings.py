@@ -64,10 +64,12 @@ def test_short_trainings_write_few_lines(expect, recorder, clock):
 
 def test_further_training_is_reported(expect, recorder, clock, capsys):
     expect(1)
-    train_one(clock)
-    train_one(clock)
-    assert "got training 2, expected 1" in capsys.readouterr().err
-    assert recorder.events[-1] == ("finish", 2000, 2000)
+    for _ in range(3):
+        train_one(clock)
+    log = capsys.readouterr().err
+    assert "got training 2, expected 1:" in log
+    assert "got training 3, expected 1:" in log
+    assert recorder.events[-1] == ("finish", 3000, 3000)
 
 
 def test_restart_begins_with_the_training_that_was_interrupted(expect, recorder, clock, restart_process, tmp_path):

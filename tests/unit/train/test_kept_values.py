@@ -127,3 +127,14 @@ def test_random_generators_of_each_library_continue(make, draw):
     state = Kept(generator=generator)
     state.load_state_dict(saved)
     assert state.generator is generator
+
+
+@pytest.mark.parametrize("container", [list, tuple, deque, lambda items: {"games": list(items)}])
+def test_generators_within_containers_keep_their_identity(container):
+    """Each environment of reinforcement learning has its own generator."""
+    generators = [np.random.default_rng(1), random.Random(2)]
+    state = Kept(generators=container(generators))
+    saved = state.state_dict()
+    expected = [generator.random() for generator in generators]
+    state.load_state_dict(saved)
+    assert [generator.random() for generator in generators] == expected

@@ -22,7 +22,8 @@ class Kept(SimpleNamespace):
         The values at the start of training: numbers, strings, ``None``, tensors, numpy values and arrays, random
         generators of Python, numpy and torch, and lists, tuples, dicts, sets and deques of these. Later values may have
         other types. A restart changes lists, dicts, sets, deques, arrays, tensors and generators in place if the type
-        and the shape are the same, so that other names of the same object stay valid.
+        and the shape are the same, so that other names of the same object stay valid. So it does with generators within
+        lists, tuples, dicts and deques of the same size.
 
     Raises
     ------
@@ -49,10 +50,7 @@ class Kept(SimpleNamespace):
         used: set[int] = set()  # an object that is the value of two names is changed for one of them
         for name, stored in state.items():
             before = getattr(self, name, None)
-            if isinstance(stored, dict) and stored.get(_TYPE) == "generator":
-                setattr(self, name, _restored_generator(stored, before))
-                continue
-            value = _restored(stored)
+            value = _restored(stored, before)
             if id(before) not in used and _replace_content(before, value):
                 used.add(id(before))
             else:
@@ -61,8 +59,8 @@ class Kept(SimpleNamespace):
 
 def _replace_content(before: Any, value: Any) -> bool:
     """Give ``before`` the content of ``value``; return whether this is possible."""
-    if type(before) is not type(value):
-        return False
+    if type(before) is not type(value) or before is value:
+        return before is value
     if isinstance(value, (list, deque)) and getattr(before, "maxlen", None) == getattr(value, "maxlen", None):
         before.clear()
         before.extend(value)
@@ -120,24 +118,31 @@ def _stored(name: str, value: Any) -> Any:
     raise bad_value(name, f"a value of type {type(value).__name__}", accepted)
 
 
-def _restored(value: Any) -> Any:
+def _restored(value: Any, before: Any = None) -> Any:
+    """Return a stored value as it was; the generators in ``before`` at the same places are changed in place."""
     if type(value) in (list, tuple):
-        return type(value)(_restored(item) for item in value)
+        return type(value)(map(_restored, value, _places(before, type(value), len(value))))
     if not isinstance(value, dict):
         return value
     kind = value.get(_TYPE)
     if kind is None:
-        return {key: _restored(item) for key, item in value.items()}
+        own = before if isinstance(before, dict) else {}
+        return {key: _restored(item, own.get(key)) for key, item in value.items()}
     if kind == "set":
         return set(_restored(value["value"]))
     if kind == "deque":
-        return deque(_restored(value["value"]), value["maxlen"])
+        items = value["value"]
+        return deque(map(_restored, items, _places(before, deque, len(items))), value["maxlen"])
     if kind == "generator":
-        return _restored_generator(value, None)
+        return _restored_generator(value, before)
     import numpy
 
     array = numpy.frombuffer(value["value"], numpy.dtype(value["dtype"])).reshape(value["shape"]).copy()
     return array if value["shape"] else array[()]
+
+
+def _places(before: Any, kind: type[Any], number: int) -> list[Any]:
+    return list(before) if type(before) is kind and len(before) == number else [None] * number
 
 
 def _kind_of_generator(value: Any) -> str | None:

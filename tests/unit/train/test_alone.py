@@ -60,7 +60,16 @@ def test_train_imports_no_other_package_of_paceline(source):
 
 def test_public_names_are_unchanged_and_sorted():
     names = ["Converged", "Kept", "Loop", "checkpoint", "data_parallel", "device"]
-    names += ["input_dir", "output_dir", "report", "resampled", "stop_early", "track", "track_epochs"]
+    names += [
+        "expect_trainings",
+        "input_dir",
+        "output_dir",
+        "report",
+        "resampled",
+        "stop_early",
+        "track",
+        "track_epochs",
+    ]
     assert paceline.train.__all__ == names == sorted(names)
     assert all(hasattr(paceline.train, name) for name in names)
 

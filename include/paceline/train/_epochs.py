@@ -132,6 +132,9 @@ class Epochs:
                     self._show_ended(session, resume.position)
                 return
             self._resume, epoch = resume, resume.position.epoch
+            if epoch >= len(self):
+                accepted = f"at least {epoch + 1} epochs as in the checkpoint, or another checkpoint folder"
+                raise bad_value("epochs", len(self), accepted)
             self._loaders_before = data.torch_loaders()
             rng.restore(resume.epoch_start.get("outer", resume.epoch_start["global"]))
         session.epochs = self

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from paceline.train import Converged, checkpoint, report, stop_early, track, track_epochs
+from paceline.train import Converged, Kept, checkpoint, report, stop_early, track, track_epochs
 from paceline.train._source import BatchSource
 from paceline.train.progress import parse_line
 
@@ -187,3 +187,32 @@ def test_enumerate_continues_and_the_built_in_one_is_noticed(tmp_path, capsys):
     for number, batch in enumerate(track("ab", epochs=2)):
         assert "ab"[number % 2] == batch
     assert "counts from 0 after a restart" in capsys.readouterr().err
+
+
+class Interrupted(Exception):
+    """Stands for the end of the process."""
+
+
+def train_until(place, folder, epochs, length):
+    """Train, and end at the start of an epoch after the checkpoint of the previous one."""
+    checkpoint(state=Kept(value=1), path=folder, every_s=0)
+    for epoch in track_epochs(epochs):
+        if epoch == place:
+            raise Interrupted
+        list(track(range(length(epoch))))
+
+
+def test_fewer_epochs_than_in_the_checkpoint_are_rejected(tmp_path, restart_process):
+    with pytest.raises(Interrupted):
+        train_until(3, tmp_path, 5, lambda epoch: 2)
+    restart_process()
+    with pytest.raises(ValueError, match="epochs: got 2, expected at least 4 epochs"):
+        train_until(None, tmp_path, 2, lambda epoch: 2)
+
+
+def test_next_epoch_may_have_another_length_after_a_restart(tmp_path, restart_process, job):
+    with pytest.raises(Interrupted):
+        train_until(1, tmp_path, 3, lambda epoch: epoch + 2)
+    restart_process()
+    train_until(None, tmp_path, 3, lambda epoch: epoch + 2)
+    assert job()[-1].done == 2 + 3 + 4

@@ -52,7 +52,17 @@ def test_kept_generator_continues_and_keeps_its_identity(tmp_path, restart_proce
     assert generator.random(3).tolist() == following
 
 
-@pytest.mark.parametrize("value", [object(), lambda: None, np.array([object()]), [{1: object()}]])
+@pytest.mark.parametrize(
+    "value",
+    [
+        object(),
+        lambda: None,
+        np.array([object()]),
+        [{1: object()}],
+        np.ma.array([1.0], mask=[True]),
+        np.ones(2).view(np.recarray),
+    ],
+)
 def test_kept_value_of_another_type_is_named(tmp_path, value):
     with pytest.raises(ValueError, match=r"^best: got 'a value of type "):
         checkpoint(state=Kept(best=value), path=tmp_path)
@@ -65,6 +75,7 @@ CONTENTS = [
     (deque([1], maxlen=3), deque([2, 3], maxlen=3)),
     (np.zeros(2), np.ones(2)),
     (torch.zeros(2), torch.ones(2)),
+    (torch.tensor(0.0), torch.tensor(1.0)),
 ]
 
 
@@ -138,3 +149,9 @@ def test_generators_within_containers_keep_their_identity(container):
     expected = [generator.random() for generator in generators]
     state.load_state_dict(saved)
     assert [generator.random() for generator in generators] == expected
+
+
+def test_trained_tensor_is_rejected():
+    """After a restart, the optimizer would train another tensor."""
+    with pytest.raises(ValueError, match=r"^weight: got 'a tensor that is trained"):
+        Kept(weight=torch.zeros(2, requires_grad=True)).state_dict()

@@ -67,18 +67,25 @@ def _replace_content(before: Any, value: Any) -> bool:
     elif isinstance(value, (dict, set)):
         before.clear()
         before.update(value)
-    elif getattr(value, "shape", ()) and before.shape == value.shape and before.dtype == value.dtype:
+    elif hasattr(value, "shape") and before.shape == value.shape and before.dtype == value.dtype:
         if _is_tensor(value):
             if before.requires_grad:  # perhaps a weight, which the optimizer changes
                 return False
             before.copy_(value)
-        elif not before.flags.writeable:
+        elif not before.shape or not before.flags.writeable:  # without a shape: numpy's numbers
             return False
         else:
             before[...] = value
     else:
         return False
     return True
+
+
+def _is_special_array(value: Any) -> bool:
+    """Return whether the value is of a subclass of numpy's array, such as a masked one, which has more than values."""
+    import numpy
+
+    return isinstance(value, numpy.ndarray) and type(value) is not numpy.ndarray
 
 
 def _is_tensor(value: Any) -> bool:
@@ -96,6 +103,9 @@ def _stored(name: str, value: Any) -> Any:
         items = [_stored(name, item) for item in value]
         return {_TYPE: type(value).__name__, "value": items, "maxlen": getattr(value, "maxlen", None)}
     if _is_tensor(value):
+        if value.requires_grad and value.is_leaf:
+            accepted = "a copy, tensor.detach().clone(), or the optimizer and the module in checkpoint()"
+            raise bad_value(name, "a tensor that is trained (requires_grad=True)", accepted)
         return value.detach().clone()
     if (kind := _kind_of_generator(value)) is not None:
         return {_TYPE: "generator", "value": _stored(name, _state_of(value, kind)), "kind": kind}
@@ -104,6 +114,7 @@ def _stored(name: str, value: Any) -> Any:
         and hasattr(value, "tobytes")
         and not value.dtype.hasobject
         and value.dtype.names is None
+        and not _is_special_array(value)
     ):
         return {
             _TYPE: "array",

@@ -6,15 +6,19 @@ A search trains several models in one script. After a restart, the training at t
 from __future__ import annotations
 
 import functools
+import os
 import zlib
 from collections.abc import Mapping
-from types import CellType, CodeType, FunctionType
+from pathlib import Path
+from types import CellType, CodeType, FunctionType, MethodType
 from typing import Any
 
 # Parameters that change neither the model nor its training, in the spelling of the libraries.
 _WITHOUT_EFFECT = {"n_jobs", "nthread", "num_threads", "num_thread", "nthreads", "verbose", "verbosity", "device_id"}
 # Neither the number of rounds nor early stopping, which LightGBM adds to its parameters, changes a round that is done.
 _WITHOUT_EFFECT |= {"num_iterations", "early_stopping_round", "early_stopping_min_delta", "first_metric_only"}
+# Attributes of attributes are described up to this depth, because objects may contain each other.
+_DEEPEST = 6
 
 
 def fingerprint(kind: object, params: Mapping[str, Any], **data: Any) -> dict[str, str]:
@@ -34,7 +38,7 @@ def checksum(values: Any) -> int | None:
         return None
     import numpy
 
-    array = numpy.asarray(values)
+    array = numpy.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
     if array.dtype.hasobject:
         return None
     numeric = array.dtype.kind in "biuf"
@@ -42,8 +46,16 @@ def checksum(values: Any) -> int | None:
     return zlib.crc32(numpy.ascontiguousarray(plain).tobytes())
 
 
-def _described(value: Any) -> str:
+def model_checksum(model: str | os.PathLike[str] | bytes | bytearray | None) -> int | None:
+    """Return a checksum of an initial model, given as the path of its file or as its bytes; ``None`` without one."""
+    if model is None:
+        return None
+    return zlib.crc32(model if isinstance(model, (bytes, bytearray)) else Path(model).read_bytes())
+
+
+def _described(value: Any, depth: int = 0) -> str:
     """Return a text that is the same in each process: addresses of objects are not."""
+    describe = functools.partial(_described, depth=depth + 1)
     if isinstance(value, str):
         return value
     if hasattr(value, "dtype") and hasattr(value, "shape"):
@@ -51,14 +63,22 @@ def _described(value: Any) -> str:
     if value is None or isinstance(value, (bool, int, float, bytes)):
         return repr(value)
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {_described(item)}" for key, item in value.items()) + "}"
+        items = {key: item for key, item in value.items() if key not in _WITHOUT_EFFECT}
+        return "{" + ", ".join(f"{key}: {describe(item)}" for key, item in items.items()) + "}"
     if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(map(_described, value)) + "]"
+        return "[" + ", ".join(map(describe, value)) + "]"
+    if isinstance(value, (set, frozenset)):
+        return "{" + ", ".join(sorted(map(describe, value))) + "}"
     if isinstance(value, functools.partial):
-        return _described([value.func, value.args, value.keywords])
+        return describe([value.func, value.args, value.keywords])
+    if isinstance(value, MethodType):
+        return describe([value.__func__, value.__self__])
     if isinstance(value, FunctionType):
         return f"{value.__qualname__} ({zlib.crc32(_content(value).encode())})"
-    return str(getattr(value, "__qualname__", None) or type(value).__qualname__)
+    if name := getattr(value, "__qualname__", None):
+        return str(name)
+    attributes = getattr(value, "__dict__", {}) if depth < _DEEPEST else {}
+    return type(value).__qualname__ + (f"({describe(attributes)})" if attributes else "")
 
 
 def _content(function: FunctionType) -> str:

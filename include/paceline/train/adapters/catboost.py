@@ -78,7 +78,9 @@ class PacelineCallback:
 class _Training:
     """One call of ``fit``: runs CatBoost's loop from snapshot to snapshot, and is the loop's only callback."""
 
-    def __init__(self, callback: PacelineCallback, others: list[Any], pool: Any, params: dict[str, Any]) -> None:
+    def __init__(
+        self, callback: PacelineCallback, others: list[Any], pool: Any, params: dict[str, Any], initial: Any
+    ) -> None:
         if params.get("save_snapshot"):
             raise bad_value("save_snapshot", True, "False: PacelineCallback saves the snapshots")
         self._others, self._rounds = others, int(params.get("iterations") or 1000)
@@ -89,7 +91,7 @@ class _Training:
         self._has_snapshot = False
         self._steps = Steps(
             self._write,
-            fingerprint=_identity(pool, params),
+            fingerprint=_identity(pool, params, initial),
             path=callback._path,
             every_s=callback._every_s,
             ready=lambda: self._has_snapshot,
@@ -139,7 +141,7 @@ class _Training:
         if len(self._lengths) > self._begun:
             steps.advance()
             self._begun += 1
-        report(**{f"{data}_{name}": all[-1] for data, one in info.metrics.items() for name, all in one.items() if all})
+        _report(info)
         if not all(other.after_iteration(info) for other in self._others) or steps.stopping:
             self._goes_on = False
             return False
@@ -171,6 +173,7 @@ class _Training:
 
     def _replay(self, recorded: list[Any]) -> None:
         for info in recorded:
+            _report(info)
             if not all(other.after_iteration(info) for other in self._others) and info.iteration < len(recorded):
                 raise ValueError(
                     f"checkpoint: a callback ended training before iteration {len(recorded)} of the checkpoint, "
@@ -183,7 +186,11 @@ class _Training:
         (folder / _EVALUATIONS).write_text(json.dumps(content), encoding="utf-8")
 
 
-def _identity(pool: Any, params: dict[str, Any]) -> dict[str, str]:
+def _report(info: Any) -> None:
+    report(**{f"{data}_{name}": all[-1] for data, one in info.metrics.items() for name, all in one.items() if all})
+
+
+def _identity(pool: Any, params: dict[str, Any], initial: Any) -> dict[str, str]:
     return fingerprint(
         "CatBoost",
         {name: value for name, value in params.items() if name not in _WITHOUT_EFFECT},
@@ -191,6 +198,8 @@ def _identity(pool: Any, params: dict[str, Any]) -> dict[str, str]:
         labels=checksum(pool.get_label()),
         weights=checksum(pool.get_weight()),
         features=pool.get_feature_names(),
+        # Its bytes would contain the time of its training.
+        initial_model=None if initial is None else checksum(initial.get_leaf_values()),
     )
 
 
@@ -204,7 +213,7 @@ def _connect(library_train: Callable[..., None]) -> Callable[..., None]:
         if own is None:
             library_train(model, pool, tests, params, may_clear, init_model)
             return
-        training = _Training(own, [one for one in callbacks if one is not own], pool, params)
+        training = _Training(own, [one for one in callbacks if one is not own], pool, params, init_model)
         with tempfile.TemporaryDirectory(prefix="catboost-") as folder:
             # The next loop needs the data again, so CatBoost must not clear it.
             training.run(

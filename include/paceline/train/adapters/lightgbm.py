@@ -16,7 +16,7 @@ from paceline.train import report
 from paceline.train._values import bad_value
 from paceline.train.pacing.threads import ThreadPool, usable_cores
 
-from ._fingerprint import checksum, fingerprint
+from ._fingerprint import checksum, fingerprint, model_checksum
 from ._frames import local_variables
 from ._steps import Steps
 
@@ -117,6 +117,7 @@ class PacelineCallback:
             labels=checksum(data.label),  # unknown in a subset or a file that LightGBM has not read yet
             weights=checksum(data.weight),
             objective_function=training["fobj"],
+            initial_model=model_checksum(_trees(training["init_model"])),
         )
         self._steps = Steps(
             self._write, fingerprint=identity, path=self._path, every_s=self._every_s, within=lightgbm.train
@@ -207,6 +208,13 @@ class PacelineCallback:
         model = self._booster.model_to_string(num_iteration=-1)
         (folder / _MODEL).write_text(model, encoding="utf-8")
         (folder / _EVALUATIONS).write_text(json.dumps(self._evaluations), encoding="utf-8")
+
+
+def _trees(model: Any) -> Any:
+    """Return the part of a booster's text that has no parameters, such as the seed, which a restart changes."""
+    if not isinstance(model, lightgbm.Booster):
+        return model
+    return model.model_to_string(num_iteration=-1).partition("\nparameters:")[0].encode()
 
 
 def _columns(data: Any) -> int | None:

@@ -14,7 +14,7 @@ from paceline.train import report
 from paceline.train._values import bad_value
 from paceline.train.pacing.threads import ThreadPool, usable_cores
 
-from ._fingerprint import checksum, fingerprint
+from ._fingerprint import checksum, fingerprint, model_checksum
 from ._frames import local_variables
 from ._steps import Steps
 
@@ -82,7 +82,7 @@ class PacelineCallback(TrainingCallback):
             if str(params.get(name)).lower() in rejected:
                 raise bad_value(name, params[name], "another value: XGBoost cannot continue training with it")
         self._booster, self._evaluations = model, {}
-        data = training["dtrain"]
+        data, initial = training["dtrain"], training["xgb_model"]
         identity = fingerprint(
             "XGBoost",
             params,
@@ -91,6 +91,7 @@ class PacelineCallback(TrainingCallback):
             weights=checksum(data.get_weight()),
             features=data.feature_names,
             objective_function=training["obj"],
+            initial_model=model_checksum(initial.save_raw() if isinstance(initial, xgboost.Booster) else initial),
         )
         self._steps = Steps(
             self._write, fingerprint=identity, path=self._path, every_s=self._every_s, within=xgboost.train

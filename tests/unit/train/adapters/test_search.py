@@ -155,7 +155,17 @@ def squared(predictions, data):
     return predictions - data.get_label(), np.ones(len(predictions))
 
 
-@pytest.mark.parametrize("scale", ["enclosed", "default", "code", "partial"])
+class Scaled:
+    """An objective whose attribute is a parameter."""
+
+    def __init__(self, factor):
+        self.factor = factor
+
+    def __call__(self, predictions, data):
+        return squared(self.factor * predictions, data)
+
+
+@pytest.mark.parametrize("scale", ["enclosed", "default", "code", "partial", "attribute", "method"])
 @pytest.mark.parametrize("library", ["lightgbm", "xgboost"])
 def test_objective_of_another_trial_makes_another_training(tmp_path, restart_process, capsys, library, scale):
     def enclosing(factor):
@@ -166,6 +176,8 @@ def test_objective_of_another_trial_makes_another_training(tmp_path, restart_pro
         "default": [lambda predictions, data, factor=factor: squared(factor * predictions, data) for factor in (1, 2)],
         "code": [lambda predictions, data: squared(predictions, data), lambda predictions, data: squared(2, data)],
         "partial": [functools.partial(squared), functools.partial(squared, data=None)],
+        "attribute": [Scaled(1), Scaled(2)],
+        "method": [Scaled(1).__call__, Scaled(2).__call__],
     }[scale]
     described = [fingerprint(library, {"objective": objective})["objective"] for objective in objectives]
     assert len(set(described)) == 2
@@ -182,6 +194,48 @@ def test_objective_of_another_trial_makes_another_training(tmp_path, restart_pro
     log = capsys.readouterr().err
     assert log.count("resumed from") == 1
     assert log.count("is of another training (objective_function: ") == 1
+
+
+def test_objects_that_contain_each_other_are_described():
+    first, second = Scaled(1), Scaled(2)
+    first.other, second.other = second, first
+    assert fingerprint("kind", {"objective": first}) != fingerprint("kind", {"objective": second})
+
+
+def continue_lightgbm(folder, target):
+    params = {"verbose": -1, "num_threads": 1}
+    initial = lightgbm.train(params, lightgbm.Dataset(FEATURES, target), 2)
+    callbacks = [for_lightgbm.PacelineCallback(path=folder)]
+    data = lightgbm.Dataset(FEATURES, TARGET)
+    return lightgbm.train(params, data, 3, init_model=initial, callbacks=callbacks).predict(FEATURES)
+
+
+def continue_xgboost(folder, target):
+    params = {"nthread": 1}
+    initial = xgboost.train(params, xgboost.DMatrix(FEATURES, target), 2)
+    callbacks = [for_xgboost.PacelineCallback(path=folder)]
+    data = xgboost.DMatrix(FEATURES, TARGET)
+    return xgboost.train(params, data, 3, xgb_model=initial, callbacks=callbacks).predict(data)
+
+
+def continue_catboost(folder, target):
+    options = {"verbose": False, "allow_writing_files": False, "thread_count": 1}
+    initial = catboost.CatBoostRegressor(iterations=2, **options).fit(FEATURES, target)
+    callbacks = [for_catboost.PacelineCallback(path=folder)]
+    model = catboost.CatBoostRegressor(iterations=3, learning_rate=0.1, **options)
+    return model.fit(FEATURES, TARGET, init_model=initial, callbacks=callbacks).predict(FEATURES)
+
+
+@pytest.mark.parametrize("train", [continue_lightgbm, continue_xgboost, continue_catboost])
+def test_another_initial_model_makes_another_training(tmp_path, restart_process, capsys, train):
+    expected = train(None, -TARGET)
+    for target in (TARGET, TARGET, -TARGET):
+        restart_process()
+        found = train(tmp_path, target)
+    assert np.array_equal(found, expected)
+    log = capsys.readouterr().err
+    assert log.count("resumed from") == 1
+    assert log.count("is of another training (initial_model: ") == 1
 
 
 @pytest.mark.parametrize("change", ["labels", "weights", "columns"])
@@ -213,10 +267,11 @@ def test_fingerprint_is_the_same_in_each_process():
     described = fingerprint("kind", {"objective": objective})["objective"]
     assert re.fullmatch(r"test_fingerprint_is_the_same_in_each_process\.<locals>\.objective \(\d+\)", described)
     assert described == fingerprint("kind", {"objective": objective})["objective"]
-    params = {"model": SGDRegressor(), "grid": [1, {"a": np.float64(2)}], "x": np.zeros(2)}
+    params = {"model": Scaled(2), "grid": [1, {"a": np.float64(2)}], "x": np.zeros(2), "set": {"b", "a"}}
     assert fingerprint("kind", params) == {
         "kind": "kind",
-        "model": "SGDRegressor",
+        "model": "Scaled({factor: 2})",
         "grid": "[1, {a: 2.0}]",
         "x": "array of shape (2,) (1696784233)",
+        "set": "{a, b}",
     }

@@ -1,4 +1,4 @@
-"""Notices ``enumerate(track(...))``, whose numbers start at 0 again after a restart."""
+"""Notices ``enumerate(track(...))`` and ``zip(track(...), ...)``, which start again after a restart."""
 
 from __future__ import annotations
 
@@ -13,19 +13,28 @@ from ._values import log
 T = TypeVar("T")
 
 
-def warn_if_enumerated(batches: Iterator[T]) -> Iterator[T]:
-    """Return ``batches``; log once, in training code that can resume, if ``enumerate`` counts them."""
+def warn_if_counted(iterator: Iterator[T], name: str) -> Iterator[T]:
+    """Return ``iterator``; log once, in training code that can resume, if ``enumerate`` or ``zip`` holds it.
+
+    ``name`` is the function that has returned it, such as ``track``.
+    """
     session = _session.current
-    if session.checkpoint is None or session.checked_enumerate:
-        return batches
-    session.checked_enumerate = True  # once, because the search takes about 0.1 s
+    if session.checkpoint is None or name in session.checked:
+        return iterator
+    session.checked.add(name)  # once, because the search takes about 0.1 s
     itself: list[weakref.ref[Iterator[T]]] = []
-    checked = _checked(batches, itself)
+    checked = _checked(iterator, name, itself)
     itself.append(weakref.ref(checked))
     return checked
 
 
-def _checked(batches: Iterator[T], itself: list[weakref.ref[Iterator[T]]]) -> Iterator[T]:
-    if any(isinstance(holder, enumerate) for holder in gc.get_referrers(itself[0]())):
-        log("enumerate(track(...)) counts from 0 after a restart: use track(...).enumerate(), which continues")
-    yield from batches
+def _checked(iterator: Iterator[T], name: str, itself: list[weakref.ref[Iterator[T]]]) -> Iterator[T]:
+    holders = gc.get_referrers(itself[0]())
+    if any(isinstance(holder, enumerate) for holder in holders):
+        better = "track(...).enumerate(), which continues" if name == "track" else "the numbers that it yields"
+        log(f"enumerate({name}(...)) counts from 0 after a restart: use {better}")
+    # A zip object holds the iterators in a tuple.
+    held = [holder for holder in holders if isinstance(holder, tuple)]
+    if held and any(isinstance(holder, zip) for holder in gc.get_referrers(*held)):
+        log(f"zip({name}(...), ...) reads its other parts from their start after a restart: read them in the loop")
+    yield from iterator

@@ -8,15 +8,16 @@ which then restores the state of the checkpoint.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from . import _session
 from ._alone import SingleProcess
+from ._enumerated import warn_if_counted
 from ._loop import Loop
 from ._values import bad_value, log, whole_number
-from .job import EXIT_TERMINATED, is_worker
+from .job import is_worker
 from .pacing.monitor import Converged, Monitor
 from .progress import Progress
 from .saving import data, rng
@@ -40,6 +41,7 @@ class Epochs:
         self._resume: Resume | None = None  # until the interrupted epoch has reached its inner loop
         self._loaders_before: Collection[Any] = ()  # created before the loop over epochs
         self._start: dict[str, Any] = {}  # states of the global random generators at the start of the epoch
+        self._batches: Generator[Any] | None = None  # the batches of this epoch
         self._entered = self._iterated = False
 
     def __len__(self) -> int:
@@ -52,7 +54,7 @@ class Epochs:
         if session.epochs is not None or session.loop is not None:
             raise RuntimeError("track_epochs() was called within another loop: only one loop can show the progress")
         self._iterated = True
-        return self._run(session)
+        return warn_if_counted(self._run(session), "track_epochs")
 
     def track(self, loader: Iterable[Any], **options: Any) -> Loop[Any] | None:
         """Return the loop over the batches of this epoch; ``None`` if this epoch has one already."""
@@ -77,7 +79,15 @@ class Epochs:
         return loop is self._loop
 
     def batches(self, loop: Loop[Any]) -> Iterator[Any]:
-        """Yield the batches of this epoch, from the position of the checkpoint on."""
+        """Return the batches of this epoch, from the position of the checkpoint on."""
+        if self._batches is not None:
+            raise RuntimeError(
+                "the loop over batches of this epoch has already run: call track() again for another loop"
+            )
+        self._batches = self._read(loop)
+        return self._batches
+
+    def _read(self, loop: Loop[Any]) -> Generator[Any]:
         session = _session.current
         resume, self._resume = self._resume, None
         completed = False
@@ -97,8 +107,9 @@ class Epochs:
             completed = True
             raise
         finally:
-            if not completed:  # an error, or the end after SIGTERM
+            if not completed:  # an error, or the end after SIGTERM; the training code may go on with the next epoch
                 loop.close(session)
+                loop.source = None
 
     def _at_start(self, resume: Resume, loader: Iterable[Any]) -> Resume:
         """Return the point to resume from at the start of an epoch whose body has drawn numbers from the right state.
@@ -137,11 +148,16 @@ class Epochs:
                 raise bad_value("epochs", len(self), accepted)
             self._loaders_before = data.torch_loaders()
             rng.restore(resume.epoch_start.get("outer", resume.epoch_start["global"]))
+            if number and isinstance(session.checkpoint, Checkpoint):
+                session.checkpoint.restore_objects_again()  # the code since checkpoint() has changed them
         session.epochs = self
+        left = False
         try:
             while self._loop is None or not self._loop.over:
-                self._start, self._entered = rng.capture(), False
+                self._start, self._entered, self._batches = rng.capture(), False, None
                 yield self._numbers[epoch]
+                if self._batches is not None:
+                    self._batches.close()  # counts the last batch, if the body has left its loop and holds the iterator
                 if not self._entered or self._loop is None:
                     accepted = "a loop over track(loader) in the body of track_epochs()"
                     raise bad_value("track_epochs", f"no batches in epoch {self._numbers[epoch]}", accepted)
@@ -149,6 +165,7 @@ class Epochs:
                 epoch = self._loop.epoch
             self._loop.finish(session)
         except GeneratorExit:
+            left = True
             if self._loop is not None and self._loop.stopped:
                 self._loop.finish(session)
             raise
@@ -156,8 +173,10 @@ class Epochs:
             session.epochs = None
             if self._loop is not None:
                 self._loop.close(session)
+            if left and session.terminating:
+                session.resend_sigterm()
         if session.terminating:
-            raise SystemExit(EXIT_TERMINATED)
+            session.exit_terminated()
 
     def _show_ended(self, session: _session.Session, position: Position) -> None:
         """Show that the training is done; the code after it may take long."""

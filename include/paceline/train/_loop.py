@@ -12,15 +12,15 @@ from typing import Generic, TypeVar
 
 from . import _session
 from ._display import Display
-from ._enumerated import warn_if_enumerated
+from ._enumerated import warn_if_counted
 from ._source import BatchSource
 from ._values import bad_value, log, whole_number
-from .job import EXIT_TERMINATED, is_follower, run_by_paceline
+from .job import is_follower, run_by_paceline
 from .pacing.monitor import Converged, Monitor
 from .pacing.threads import Threads, thread_count
 from .progress import Progress
 from .saving import data
-from .saving.checkpoint import Position, Resume
+from .saving.checkpoint import Checkpoint, Position, Resume
 
 T = TypeVar("T")
 
@@ -127,7 +127,7 @@ class Loop(Generic[T]):
     def __iter__(self) -> Iterator[T]:
         session = _session.current
         if session.epochs is not None and session.epochs.owns(self):
-            return warn_if_enumerated(session.epochs.batches(self))
+            return warn_if_counted(session.epochs.batches(self), "track")
         if self._iterated:
             raise RuntimeError("this track(...) loop has already run: call track() again for another loop")
         self._iterated = True
@@ -136,7 +136,7 @@ class Loop(Generic[T]):
             return self._run_plain()
         if session.epochs is not None:
             raise RuntimeError("track() was called outside the track_epochs() loop: call it in the body of that loop")
-        return warn_if_enumerated(self._run(session))
+        return warn_if_counted(self._run(session), "track")
 
     def enumerate(self, start: int = 0) -> Iterator[tuple[int, T]]:
         """Yield pairs of a number and a batch, as ``enumerate`` does. After a restart, the numbers continue.
@@ -190,6 +190,8 @@ class Loop(Generic[T]):
         if resume is not None and resume.position.loop > self.number:
             return  # the checkpoint was written after the end of this loop
         was_over = resume is not None and resume.position.ended and self.over
+        if resume is not None and self.number and isinstance(session.checkpoint, Checkpoint):
+            session.checkpoint.restore_objects_again()  # the code since checkpoint() has changed them
         closed_early = False
         try:
             source = self.open(session)
@@ -213,7 +215,7 @@ class Loop(Generic[T]):
             if closed_early and session.terminating:
                 session.resend_sigterm()
         if session.terminating:
-            raise SystemExit(EXIT_TERMINATED)
+            session.exit_terminated()
 
     def open(self, session: _session.Session) -> BatchSource:
         """Start the loop: choose the source of the batches and show the start."""
@@ -287,9 +289,8 @@ class Loop(Generic[T]):
         self.epoch, self.done, self.stopped = position.epoch, position.done, position.stopped
         if self.monitor is not None:
             self.monitor.restore(position.curve)
-            if (
-                position.batch == self._length and not self._within_epochs
-            ):  # the epoch's metric was reported but is not yet in the curve
+            # The epoch's metric may have been reported but is not in the curve yet.
+            if position.metric_reported or (position.batch == self._length and not self._within_epochs):
                 self._reports = -1
             self.epochs = max(self.monitor.epochs, self.epoch)
         self._epoch_done = position.done - position.batch
@@ -324,7 +325,7 @@ class Loop(Generic[T]):
         """After an epoch, set the number of epochs to the monitor's forecast."""
         metric = monitor.until.metric
         times, value = session.newest_report(metric)
-        if times == self._reports:
+        if not self._metric_reported():
             if self.epoch == 2 and not monitor.points:
                 log(f"until: no forecast, because {metric} was not reported in the first two epochs")
             return
@@ -359,7 +360,7 @@ class Loop(Generic[T]):
         self.total = max(self.total, self.done)
         if session.terminating and resumable:
             self._save(session)
-            raise SystemExit(EXIT_TERMINATED)
+            session.exit_terminated()
         if now_s >= self._next_share_s and self._adapt_to_share(now_s):
             return True
         if is_due and resumable:
@@ -409,7 +410,14 @@ class Loop(Generic[T]):
             ended=ended,
             stopped=self.stopped,
             curve=self.monitor.points if self.monitor is not None else (),
+            metric_reported=self._metric_reported(),
         )
+
+    def _metric_reported(self) -> bool:
+        """Return whether the monitored metric was reported since it was last read."""
+        if self.monitor is None:
+            return False
+        return _session.current.newest_report(self.monitor.until.metric)[0] != self._reports
 
     def _adapt_to_share(self, now_s: float) -> bool:
         self._next_share_s = now_s + _SHARE_INTERVAL_S

@@ -17,7 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ._alone import SingleProcess
 from ._display import Display, choose_display
@@ -45,7 +45,7 @@ class Session:
         self.first_loop = 0  # number of loops before the last checkpoint() outside a loop
         self.trainings: Display | None = None  # shows the loops as parts of the script's trainings
         self.single_epochs: set[tuple[str, int]] = set()  # lines with track() loops of one epoch since checkpoint()
-        self.checked_enumerate = False
+        self.checked: set[str] = set()  # functions whose iterators were looked for in enumerate() and zip()
         self.last: Progress | None = None  # the last progress shown; reports outside a loop repeat it
         self.checkpoint: Saver | None = None
         self.parts: dict[str, Stateful] = {}  # as passed to checkpoint()
@@ -159,6 +159,13 @@ class Session:
         if self._handler_pid == os.getpid() and not run_by_paceline():
             signal.signal(signal.SIGTERM, self._handler_before)
             self._handler_pid = None
+
+    def exit_terminated(self) -> NoReturn:
+        """End this process after a SIGTERM, also from another thread, which ``SystemExit`` alone would end."""
+        if threading.current_thread() is not threading.main_thread():
+            self.loop = None
+            os.kill(os.getpid(), signal.SIGTERM)
+        raise SystemExit(EXIT_TERMINATED)
 
     def resend_sigterm(self) -> None:
         """Send this process SIGTERM again soon: an exception raised now would be lost."""

@@ -216,3 +216,93 @@ def test_next_epoch_may_have_another_length_after_a_restart(tmp_path, restart_pr
     restart_process()
     train_until(None, tmp_path, 3, lambda epoch: epoch + 2)
     assert job()[-1].done == 2 + 3 + 4
+
+
+def test_iterator_that_is_held_beyond_its_epoch_counts_its_last_batch(job):
+    for _ in track_epochs(2):
+        batches = iter(track(range(3)))
+        for _ in range(3):
+            next(batches)
+    assert job()[-1].done == 6
+
+
+def test_loop_of_an_epoch_runs_once():
+    for _ in track_epochs(1):
+        loop = track("ab")
+        list(loop)
+        with pytest.raises(RuntimeError, match="has already run"):
+            list(loop)
+
+
+@pytest.mark.parametrize("loop", ["track", "track_epochs"])
+@pytest.mark.parametrize("killed_at", [0, 1, 2])
+def test_code_between_two_loops_has_its_effect_once(tmp_path, restart_process, loop, killed_at):
+    def train(until=None):
+        state = Kept(rates=[], rate=1.0)
+        checkpoint(state=state, path=tmp_path, every_s=0)
+        for _ in track(range(2)):
+            state.rates.append(state.rate)
+        state.rate /= 10
+        for epoch in track_epochs(3) if loop == "track_epochs" else [0]:
+            for batch in track("a" if loop == "track_epochs" else range(3)):
+                if until == (epoch if batch == "a" else batch):
+                    raise Interrupted
+                state.rates.append(state.rate)
+        return state.rates
+
+    with pytest.raises(Interrupted):
+        train(killed_at)
+    restart_process()
+    assert train() == [1.0, 1.0, 0.1, 0.1, 0.1]
+
+
+@pytest.mark.parametrize("loop", ["track", "track_epochs"])
+def test_metric_that_was_reported_before_a_restart_ends_training(tmp_path, restart_process, loop):
+    def train(until=None):
+        checkpoint(state=Kept(value=1), path=tmp_path, every_s=0)
+        target = Converged("accuracy", target=0.8)
+        epochs = track_epochs(5, until=target) if loop == "track_epochs" else [0]
+        for _ in epochs:
+            batches = track(range(4)) if loop == "track_epochs" else track(range(4), epochs=5, until=target)
+            for batch in batches:
+                if batch == 3 and until == batches.epoch:
+                    raise Interrupted
+                if batch == 1:
+                    report(accuracy=0.5 + 0.1 * (batches.epoch + 1))
+        return batches.epoch
+
+    with pytest.raises(Interrupted):
+        train(until=2)
+    restart_process()
+    assert train() == 3
+
+
+def test_loops_in_zip_are_noticed(tmp_path, capsys):
+    checkpoint(state=Kept(value=1), path=tmp_path)
+    for _ in zip(track_epochs(2), "ab", strict=True):
+        for _ in zip(track("ab"), "cd", strict=True):
+            pass
+    log = capsys.readouterr().err
+    assert "zip(track_epochs(...), ...) reads its other parts from their start" in log
+    assert "zip(track(...), ...) reads its other parts from their start" in log
+
+
+def test_error_of_the_loader_that_is_caught_leaves_the_next_epochs_intact(tmp_path):
+    class Loader(list):
+        def __iter__(self):
+            yield 0
+            if epoch == 0:
+                raise OSError
+            yield 1
+
+    state = Kept(seen=[])
+    checkpoint(state=state, path=tmp_path)
+    for epoch in track_epochs(3):
+        try:
+            for batch in track(Loader([0, 1])):
+                state.seen.append((epoch, batch))
+                if epoch == 2:
+                    stop_early()
+        except OSError:
+            pass
+    assert state.seen == [(0, 0), (1, 0), (1, 1), (2, 0)]

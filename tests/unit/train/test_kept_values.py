@@ -155,3 +155,33 @@ def test_trained_tensor_is_rejected():
     """After a restart, the optimizer would train another tensor."""
     with pytest.raises(ValueError, match=r"^weight: got 'a tensor that is trained"):
         Kept(weight=torch.zeros(2, requires_grad=True)).state_dict()
+
+
+def test_kept_name_of_a_buffer_does_not_change_the_model_after_a_restart(tmp_path, restart_process):
+    def begin():
+        model = torch.nn.BatchNorm1d(1)
+        state = Kept(best=model.running_mean)
+        checkpoint(model=model, state=state, path=tmp_path, every_s=0)
+        return model, state
+
+    model, state = begin()
+    for _ in track("a"):
+        state.best = torch.tensor([7.0])
+        model.running_mean.fill_(2.0)
+    restart_process()
+    model, state = begin()
+    assert (model.running_mean.item(), state.best.item()) == (2.0, 7.0)
+
+
+def test_bad_value_after_good_checkpoints_is_logged(tmp_path, capsys):
+    state = Kept(best=1)
+    checkpoint(state=state, path=tmp_path, every_s=0)
+    for batch in track(range(3)):
+        state.best = object() if batch else 2
+    assert "best: got 'a value of type object'" in capsys.readouterr().err
+
+
+def test_arrays_in_a_file_of_torch_are_tensors():
+    """Pickle needs much longer for bytes, and many times the memory."""
+    stored = Kept(a=np.arange(3.0)).state_dict()["a"]["value"]
+    assert isinstance(stored, torch.Tensor)

@@ -94,6 +94,11 @@ class Steps:
         self._saver: LibraryCheckpoint | None = None
         if session.loop is not None:
             return
+        if session.epochs is not None:
+            raise RuntimeError(
+                "an adapter cannot be the loop of track_epochs(), whose restart would skip its training: loop over "
+                "range(n) and call expect_trainings(n)"
+            )
         if session.checkpoint is not None:
             raise RuntimeError("checkpoint() was called, but the adapter saves the library's own state: omit the call")
         if folder is None:

@@ -15,9 +15,10 @@ from paceline.train._values import bad_value, log
 from paceline.train.job import ENV_CHECKPOINT, rank
 
 from . import rng
+from .kept import Kept
 from .ranks import from_rank_0
 from .steps import OptimizerSteps
-from .store import Store, check_complete, check_loadable
+from .store import Store, check_complete, check_loadable, leaves
 
 # Maximum fraction of the training time spent on saving, as far as the bounds on the interval allow.
 _MAX_SAVE_FRACTION = 0.02
@@ -41,7 +42,8 @@ class Position:
 
     ``loop`` counts the script's ``track`` loops from 0, ``batch`` the batches done in ``epoch``. ``epoch_length`` is
     ``None`` for a loader without a length. ``ended`` is true when the loop is over, ``stopped`` if ``stop_early`` ended
-    the loop. ``curve`` lists pairs of the epochs done and the value of the monitored metric.
+    the loop. ``curve`` lists pairs of the epochs done and the value of the monitored metric; ``metric_reported`` is
+    true if there is a newer value.
     """
 
     loop: int
@@ -53,6 +55,7 @@ class Position:
     ended: bool = False
     stopped: bool = False
     curve: Sequence[Sequence[float]] = ()
+    metric_reported: bool = False
 
 
 @dataclass(frozen=True)
@@ -184,18 +187,12 @@ class Checkpoint(Saver):
 
     def _write(self, point: dict[str, Any]) -> bool:
         """Write the state unless it could not be restored later; in that case, raise ValueError at the first save."""
-        states = {name: part.state_dict() for name, part in self.parts.items()}
-        if self._store is None or not self._can_be_restored(states):
+        if self._store is None:
             return False
-        self._store.save({"parts": states, **point})
-        self._saved = True
-        return True
-
-    def _can_be_restored(self, states: dict[str, Any]) -> bool:
-        """Return whether the states can be restored. The types in a state may change, so check at each save."""
         try:
+            states = {name: part.state_dict() for name, part in self.parts.items()}
             for name, state in states.items():
-                check_loadable(name, state)
+                check_loadable(name, state)  # the types in a state may change, so check at each save
         except ValueError as error:
             if not self._saved:
                 raise
@@ -205,6 +202,8 @@ class Checkpoint(Saver):
                 )
             self._rejected = True
             return False
+        self._store.save({"parts": states, **point})
+        self._saved = True
         return True
 
 
@@ -220,7 +219,10 @@ def restore_parts(parts: dict[str, Stateful], stored: dict[str, Any], source: ob
     """Load the ``stored`` states into ``parts``; error messages name the ``source`` of the states."""
     if set(stored) != set(parts):
         raise bad_value("checkpoint", sorted(parts), f"{sorted(stored)} as in {source}, or another folder")
+    others = [part.state_dict() for part in parts.values() if not isinstance(part, Kept)]
     for name, part in parts.items():
+        if isinstance(part, Kept):
+            part.separate_from(leaves(others))
         try:
             part.load_state_dict(stored[name])
         except (RuntimeError, ValueError, KeyError, TypeError) as error:

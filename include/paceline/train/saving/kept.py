@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections import deque
+from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
 
@@ -45,6 +47,16 @@ class Kept(SimpleNamespace):
         """Return the values as a checkpoint stores them."""
         return {name: _stored(name, value) for name, value in vars(self).items()}
 
+    def separate_from(self, values: Iterable[Any]) -> None:
+        """Copy the tensors that are among ``values``, the state of other objects, which a restart must not change.
+
+        An example is ``Kept(best=model.running_mean)``.
+        """
+        owned = {value.untyped_storage().data_ptr() for value in values if _is_tensor(value)}
+        for name, value in vars(self).items():
+            if _is_tensor(value) and value.untyped_storage().data_ptr() in owned:
+                setattr(self, name, value.detach().clone())
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Replace the values by stored ones, in place where possible."""
         used: set[int] = set()  # an object that is the value of two names is changed for one of them
@@ -81,6 +93,14 @@ def _replace_content(before: Any, value: Any) -> bool:
     return True
 
 
+def _bytes(array: Any) -> Any:
+    """Return the bytes of an array, as a tensor if the checkpoint is a file of torch, which takes long for bytes."""
+    content = array.tobytes()
+    if not content or (torch := sys.modules.get("torch")) is None:
+        return content
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8)
+
+
 def _is_special_array(value: Any) -> bool:
     """Return whether the value is of a subclass of numpy's array, such as a masked one, which has more than values."""
     import numpy
@@ -95,12 +115,13 @@ def _is_tensor(value: Any) -> bool:
 def _stored(name: str, value: Any) -> Any:
     if value is None or type(value) in (bool, int, float, complex, str, bytes):
         return value
+    # Copies of the containers, because other threads may change them.
     if type(value) in (list, tuple):
-        return type(value)([_stored(name, item) for item in value])
+        return type(value)([_stored(name, item) for item in list(value)])
     if type(value) is dict and _TYPE not in value:
-        return {key: _stored(name, item) for key, item in value.items()}
+        return {key: _stored(name, item) for key, item in list(value.items())}
     if type(value) in (set, deque):
-        items = [_stored(name, item) for item in value]
+        items = [_stored(name, item) for item in list(value)]
         return {_TYPE: type(value).__name__, "value": items, "maxlen": getattr(value, "maxlen", None)}
     if _is_tensor(value):
         if value.requires_grad and value.is_leaf:
@@ -118,7 +139,7 @@ def _stored(name: str, value: Any) -> Any:
     ):
         return {
             _TYPE: "array",
-            "value": value.tobytes(),
+            "value": _bytes(value),
             "dtype": value.dtype.name if value.dtype.kind == "V" else value.dtype.str,  # bfloat16 has no code
             "shape": getattr(value, "shape", ()),
         }
@@ -148,7 +169,8 @@ def _restored(value: Any, before: Any = None) -> Any:
         return _restored_generator(value, before)
     import numpy
 
-    array = numpy.frombuffer(value["value"], numpy.dtype(value["dtype"])).reshape(value["shape"]).copy()
+    content = value["value"].numpy() if _is_tensor(value["value"]) else value["value"]
+    array = numpy.frombuffer(content, numpy.dtype(value["dtype"])).reshape(value["shape"]).copy()
     return array if value["shape"] else array[()]
 
 

@@ -122,15 +122,16 @@ def check_loadable(part: str, state: Any) -> None:
 def check_complete(name: str, part: Any, state: Any) -> None:
     """Raise ``ValueError`` if ``state`` is a shard, because rank 0 alone cannot save a model that ranks share."""
     modules = part.modules() if callable(getattr(part, "modules", None)) else ()
-    kinds = {type(item).__name__ for item in (*modules, *_leaves(state))}
+    kinds = {type(item).__name__ for item in (*modules, *leaves(state))}
     if sharded := kinds & {"FullyShardedDataParallel", "DTensor", "ShardedTensor"}:
         raise bad_value(name, f"a sharded state ({min(sharded)})", "a state that is complete on rank 0, as with DDP")
 
 
-def _leaves(value: Any) -> Iterator[Any]:
+def leaves(value: Any) -> Iterator[Any]:
+    """Yield the values within nested dicts, lists and tuples."""
     if isinstance(value, (dict, list, tuple)):
         for item in value.values() if isinstance(value, dict) else value:
-            yield from _leaves(item)
+            yield from leaves(item)
     else:
         yield value
 

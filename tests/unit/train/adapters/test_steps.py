@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from paceline.train import _session, report, stop_early, track
+from paceline.train import _session, report, stop_early, track, track_epochs
 from paceline.train.adapters._steps import Steps
 from paceline.train.pacing import threads
 
@@ -131,3 +131,13 @@ def test_closed_training_leaves_the_session_as_before(tmp_path, steps_done):
     library.steps.close()
     session = _session.current
     assert (session.loop, session.checkpoint, threads.library_pool) == (None, None, None)
+
+
+def test_training_as_the_body_of_track_epochs_is_rejected(tmp_path):
+    """After a restart, the epoch of the first training would count as done."""
+    for _ in track_epochs(1):
+        with pytest.raises(RuntimeError, match=r"loop over range\(n\) and call expect_trainings"):
+            FakeLibrary(tmp_path)
+        for _ in track("a"):
+            pass
+        FakeLibrary(tmp_path).train()  # after the loop over batches, such as for a validation

@@ -1,0 +1,51 @@
+"""SIGTERM ends a training with exit code 143, wherever it arrives."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from .machines import INCLUDE, LIMIT_S
+
+SCRIPTS = {
+    "in a loop in a thread": """
+def train():
+    for batch in track(range(5)):
+        if batch == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+thread = threading.Thread(target=train)
+thread.start()
+thread.join()
+""",
+    "in a validation, before a break": """
+for epoch in track_epochs(3):
+    for batch in track(range(5)):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+    break
+time.sleep(60)
+""",
+    "in a validation, before stop_early": """
+for epoch in track_epochs(3):
+    for batch in track(range(5)):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+    stop_early()
+time.sleep(60)
+""",
+}
+BEGIN = """
+import os, signal, threading, time
+from paceline.train import Kept, checkpoint, stop_early, track, track_epochs
+checkpoint(state=Kept(value=1))
+"""
+
+
+@pytest.mark.parametrize("place", SCRIPTS)
+def test_sigterm_ends_a_training_with_143(tmp_path, place):
+    environment = os.environ | {"PYTHONPATH": str(INCLUDE), "PACELINE_OUTPUT": str(tmp_path)}
+    environment["PACELINE_CHECKPOINT"] = str(tmp_path / "checkpoint")
+    command = [sys.executable, "-c", BEGIN + SCRIPTS[place]]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert done.returncode == 143, done.stderr

@@ -174,7 +174,7 @@ class Epochs:
             if self._loop is not None:
                 self._loop.close(session)
             if left and session.terminating:
-                session.resend_sigterm()
+                session.exit_outside()
         if session.terminating:
             session.exit_terminated()
 

@@ -213,7 +213,7 @@ class Loop(Generic[T]):
         finally:
             self.close(session)
             if closed_early and session.terminating:
-                session.resend_sigterm()
+                session.exit_outside()
         if session.terminating:
             session.exit_terminated()
 

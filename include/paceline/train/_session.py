@@ -12,6 +12,7 @@ import io
 import math
 import os
 import signal
+import sys
 import threading
 import time
 from collections import Counter
@@ -167,11 +168,18 @@ class Session:
             os.kill(os.getpid(), signal.SIGTERM)
         raise SystemExit(EXIT_TERMINATED)
 
-    def resend_sigterm(self) -> None:
-        """Send this process SIGTERM again soon: an exception raised now would be lost."""
-        timer = threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGTERM))
-        timer.daemon = True
-        timer.start()
+    def exit_outside(self) -> None:
+        """End this process as soon as the code that is running would not drop the exception."""
+        if threading.current_thread() is not threading.main_thread():
+            os.kill(os.getpid(), signal.SIGTERM)
+            return
+
+        def exit_if_outside(frame: FrameType, event: str, argument: Any) -> None:
+            if not _drops_exceptions(frame):
+                sys.setprofile(None)
+                raise SystemExit(EXIT_TERMINATED)
+
+        sys.setprofile(exit_if_outside)  # called whenever a function begins or ends
 
     def _on_sigterm(self, signum: int, frame: FrameType | None) -> None:
         if os.getpid() != self._handler_pid:  # in a forked child process: apply the default action
@@ -186,16 +194,20 @@ class Session:
             self.loop.check_now()
             if self.worker is not None and self.worker.waiting:  # the worker waits for a batch, or for a lost server
                 raise SystemExit(EXIT_TERMINATED)
-        elif self.loop is None and _in_loop(frame):
-            self.resend_sigterm()
+        elif self.loop is None and _drops_exceptions(frame):
+            self.exit_outside()
         else:
             raise SystemExit(EXIT_TERMINATED)
 
 
-def _in_loop(frame: FrameType | None) -> bool:
-    """Return whether a loop's code is on the stack. Python drops exceptions in a generator that a break closes."""
+def _drops_exceptions(frame: FrameType | None) -> bool:
+    """Return whether Python drops an exception that is raised now.
+
+    It does so in a generator that a ``break`` closes, here that of a loop, and in a function that a C library calls:
+    XGBoost's library calls such functions while it builds a matrix.
+    """
     while frame is not None:
-        if frame.f_globals.get("__name__") == f"{__package__}._loop":
+        if frame.f_globals.get("__name__") in (f"{__package__}._loop", f"{__package__}._epochs", "xgboost.core"):
             return True
         frame = frame.f_back
     return False

@@ -19,11 +19,12 @@ from ._trainings import expect_trainings
 from .job import input_dir, output_dir
 from .pacing.monitor import Converged
 from .parallel.data_parallel import data_parallel, device
-from .saving.kept import Kept
+from .saving.kept import Kept, KeptVariables
 
 __all__ = [
     "Converged",
     "Kept",
+    "KeptVariables",
     "Loop",
     "checkpoint",
     "data_parallel",

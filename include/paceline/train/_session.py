@@ -207,7 +207,7 @@ def _drops_exceptions(frame: FrameType | None) -> bool:
     XGBoost's library calls such functions while it builds a matrix.
     """
     while frame is not None:
-        if frame.f_globals.get("__name__") in (f"{__package__}._loop", f"{__package__}._epochs", "xgboost.core"):
+        if str(frame.f_globals.get("__name__")).startswith((f"{__package__}.", "xgboost.core")):
             return True
         frame = frame.f_back
     return False

@@ -59,7 +59,7 @@ def test_train_imports_no_other_package_of_paceline(source):
 
 
 def test_public_names_are_unchanged_and_sorted():
-    names = ["Converged", "Kept", "Loop", "checkpoint", "data_parallel", "device"]
+    names = ["Converged", "Kept", "KeptVariables", "Loop", "checkpoint", "data_parallel", "device"]
     names += [
         "expect_trainings",
         "input_dir",

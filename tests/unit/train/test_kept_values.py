@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from paceline.train import Kept, checkpoint, track
+from paceline.train import Kept, KeptVariables, checkpoint, track
 from paceline.train.saving.store import check_loadable
 
 VALUES = [
@@ -185,3 +185,59 @@ def test_arrays_in_a_file_of_torch_are_tensors():
     """Pickle needs much longer for bytes, and many times the memory."""
     stored = Kept(a=np.arange(3.0)).state_dict()["a"]["value"]
     assert isinstance(stored, torch.Tensor)
+
+
+def test_kept_variables_survive_a_restart(tmp_path, restart_process):
+    variables = {"best": None, "buffer": deque(maxlen=3), "other": 0}
+    checkpoint(state=KeptVariables(variables, "best", "buffer"), path=tmp_path)
+    for number in track([1, 2]):
+        variables["best"] = number
+        variables["buffer"].append(number)
+        variables["other"] = number
+    restart_process()
+    buffer = deque(maxlen=3)
+    variables = {"best": None, "buffer": buffer, "other": 0}
+    checkpoint(state=KeptVariables(variables, "best", "buffer"), path=tmp_path)
+    assert variables == {"best": 2, "buffer": deque([1, 2]), "other": 0}
+    assert variables["buffer"] is buffer
+
+
+def test_kept_variables_are_separate_from_the_model(tmp_path, restart_process):
+    def train() -> tuple[float, float]:
+        model = torch.nn.BatchNorm1d(1)
+        variables = {"best": model.running_mean}
+        checkpoint(model=model, state=KeptVariables(variables, "best"), path=tmp_path)
+        for _ in track([1]):
+            model.running_mean += 1
+            variables["best"] = torch.tensor([5.0])
+        return model.running_mean.item(), variables["best"].item()
+
+    assert train() == (1, 5)
+    restart_process()
+    assert train() == (1, 5)
+
+
+def test_unknown_kept_variable_is_refused():
+    with pytest.raises(ValueError, match="KeptVariables: got 'bst', expected the name of a variable that has a value"):
+        KeptVariables({"best": None}, "bst")
+
+
+def test_kept_variable_of_another_type_is_named(tmp_path):
+    with pytest.raises(ValueError, match="model: got 'a value of type Linear'"):
+        checkpoint(state=KeptVariables({"model": torch.nn.Linear(1, 1)}, "model"), path=tmp_path)
+
+
+def test_all_variables_of_an_object_survive_a_restart(tmp_path, restart_process):
+    class Buffer:
+        def __init__(self) -> None:
+            self.values, self.position = np.zeros(3), 0
+
+    buffer = Buffer()
+    checkpoint(buffer=KeptVariables(vars(buffer)), path=tmp_path)
+    for number in track([1, 2]):
+        buffer.values[number] = number
+        buffer.position += 1
+    restart_process()
+    restored = Buffer()
+    checkpoint(buffer=KeptVariables(vars(restored)), path=tmp_path)
+    assert (restored.values.tolist(), restored.position) == ([0, 1, 2], 2)

@@ -15,7 +15,7 @@ from paceline.train._values import bad_value, log
 from paceline.train.job import ENV_CHECKPOINT, rank
 
 from . import rng
-from .kept import Kept
+from .kept import Kept, KeptVariables
 from .ranks import from_rank_0
 from .steps import OptimizerSteps
 from .store import Store, check_complete, check_loadable, leaves
@@ -219,9 +219,9 @@ def restore_parts(parts: dict[str, Stateful], stored: dict[str, Any], source: ob
     """Load the ``stored`` states into ``parts``; error messages name the ``source`` of the states."""
     if set(stored) != set(parts):
         raise bad_value("checkpoint", sorted(parts), f"{sorted(stored)} as in {source}, or another folder")
-    others = [part.state_dict() for part in parts.values() if not isinstance(part, Kept)]
+    others = [part.state_dict() for part in parts.values() if not isinstance(part, (Kept, KeptVariables))]
     for name, part in parts.items():
-        if isinstance(part, Kept):
+        if isinstance(part, (Kept, KeptVariables)):
             part.separate_from(leaves(others))
         try:
             part.load_state_dict(stored[name])

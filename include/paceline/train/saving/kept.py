@@ -69,6 +69,61 @@ class Kept(SimpleNamespace):
                 setattr(self, name, value)
 
 
+class KeptVariables:
+    """Variables of a script or of an object that survive a restart: pass the object to ``checkpoint``.
+
+    The script uses its variables as before, also in functions with ``global``. Local variables need :class:`Kept`.
+
+    Parameters
+    ----------
+    variables:
+        ``globals()``, or ``vars(an_object)``.
+    *names:
+        Names of the variables; none stands for all that there are at each checkpoint. Each has a value from the start,
+        of a type that :class:`Kept` accepts.
+
+    Raises
+    ------
+    ValueError
+        If a variable does not exist. When a checkpoint is written or registered, if a value has another type.
+
+    Examples
+    --------
+    >>> from paceline.train import KeptVariables
+    >>> variables = {"best": 0.3, "model": object()}
+    >>> KeptVariables(variables, "best").state_dict()
+    {'best': 0.3}
+    """
+
+    def __init__(self, variables: dict[str, Any], /, *names: str) -> None:
+        if not isinstance(variables, dict):
+            raise bad_value("KeptVariables", type(variables).__name__, "globals() or vars(an_object), then names")
+        self._variables, self._names = variables, names
+        self._current()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the values as a checkpoint stores them."""
+        return self._current().state_dict()
+
+    def separate_from(self, values: Iterable[Any]) -> None:
+        """As for :class:`Kept`."""
+        kept = self._current()
+        kept.separate_from(values)
+        self._variables.update(vars(kept))
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Replace the values by stored ones, in place where possible."""
+        kept = self._current()
+        kept.load_state_dict(state)
+        self._variables.update(vars(kept))
+
+    def _current(self) -> Kept:
+        for name in self._names:
+            if name not in self._variables:
+                raise bad_value("KeptVariables", name, "the name of a variable that has a value")
+        return Kept(**{name: self._variables[name] for name in self._names or self._variables})
+
+
 def _replace_content(before: Any, value: Any) -> bool:
     """Give ``before`` the content of ``value``; return whether this is possible."""
     if type(before) is not type(value) or before is value:

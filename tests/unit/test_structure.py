@@ -76,7 +76,7 @@ EXPORTS = {
     ),
     "paceline.sensors": "DriftEventTrigger DriftSensor DriftSettings DriftTrigger FeatureSettings QualitySettings",
     "paceline.train": (
-        "Converged Kept Loop checkpoint data_parallel device expect_trainings input_dir output_dir report resampled "
+        "Converged Kept KeptVariables Loop checkpoint data_parallel device expect_trainings input_dir output_dir report resampled "
         "stop_early track track_epochs"
     ),
 }

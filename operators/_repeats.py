@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
-
-from .values import storage_path
 
 _TEXT = {".csv", ".jsonl", ".ndjson", ".tsv", ".txt"}
 _MAX_LINES = 1_000_000  # the hashes of as many lines need about 100 MB
 
 
-def repeated_lines(data: Mapping[str, object], copies: Path) -> int:
+def repeated_lines(paths: Iterable[Path]) -> int:
     """Return how many lines of text files equal an earlier line of their file; 0 if fewer than 1 % do.
 
-    Only the first million lines of a file count.
-
-    Parameters
-    ----------
-    data:
-        The argument ``data`` of ``EvaluateOperator``.
-    copies:
-        Folder with the local copies of remote files.
+    Only the first million lines of a file count. ``paths`` are files and folders.
     """
     repeated = lines = 0
-    for name, place in data.items():
-        path = copies / name
-        path = path if path.exists() else Path(storage_path(str(place)).path)
+    for path in paths:
         for file in path.rglob("*") if path.is_dir() else [path]:
             if file.suffix.lower() in _TEXT and file.is_file():
                 with file.open("rb") as text:

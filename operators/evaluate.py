@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -10,11 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from upath import UPath
 
 from paceline.contract import EVALUATION_XCOM
 from paceline.errors import InvalidInputError, PacelineError, TrainingFailedError
 from paceline.registry import ModelVersion, Registry
 from paceline.registry.manifest import check_name
+from paceline.registry.storage import digest_of
 from paceline.run.lease import JobLease
 from paceline.run.outcome import describe_failure
 from paceline.run.output import Output
@@ -22,10 +25,12 @@ from paceline.run.reading import ProgressReader
 from paceline.runtime.checks import check_devices
 from paceline.runtime.temporary import TemporaryFolder
 
+from ._holdout import HoldOut
 from ._job import JobOperator
 from ._private import redacted
 from ._repeats import repeated_lines
-from .improvement import ResampleCollector, describe_doubts, describe_interval, scores_in, summarise
+from ._scores import Scores
+from .improvement import ResampleCollector, describe_doubts, describe_interval, summarise
 from .links import ModelLink
 from .values import (
     Reader,
@@ -36,6 +41,7 @@ from .values import (
     optional_conn_id,
     path_or_url,
     read_fields,
+    registry_location,
     storage_path,
 )
 
@@ -46,11 +52,29 @@ if TYPE_CHECKING:
     from paceline.runtime import Job, Runtime
 
 
+# Words in the names of metrics of which a smaller value is better, besides those that end in "loss".
+_LOSSES = {
+    *("error", "err", "mae", "mse", "rmse", "nrmse", "rmsle", "msle", "mape", "smape", "nll", "bce"),
+    *("brier", "deviance", "perplexity", "ppl", "wer", "cer", "fid"),
+}
+
+
 def _nonempty_mapping(field: str, value: object) -> dict[str, Any]:
     entries = mapping(field, value)
     if not entries:
         raise InvalidInputError(field, value, "at least one file or folder with hold-out data")
     return entries
+
+
+def _direction(metric: str, greater_is_better: object) -> bool:
+    """Return whether a greater score is better; raise InvalidInputError if only the user can know."""
+    words = re.findall(r"[a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", metric).lower())
+    if isinstance(greater_is_better, bool):
+        return greater_is_better
+    if greater_is_better is None and not any(word.endswith("loss") or word in _LOSSES for word in words):
+        return True
+    reason = f", because {metric!r} may be a loss or an error" if greater_is_better is None else ""
+    raise InvalidInputError("greater_is_better", greater_is_better, f"True or False{reason}")
 
 
 def _number_of_cores(field: str, value: object) -> float:
@@ -83,7 +107,8 @@ class EvaluateOperator(JobOperator):
     metric:
         Name of the score to compare.
     greater_is_better:
-        Whether a greater score is better; ``False`` for losses and errors.
+        Whether a greater score is better; ``False`` for losses and errors. By default it is, but a metric that is named
+        like a loss or an error, such as ``"val_loss"`` or ``"rmse"``, needs this argument.
     data_window:
         The challenger's training data; stored with the version. If it contains the ``source`` of the data (a
         query or a file), as ``drift.output["window"]`` does, later drift checks can compare new data with this data
@@ -103,13 +128,13 @@ class EvaluateOperator(JobOperator):
     Returns
     -------
     dict
-        ``model``, ``registry``, ``version`` (of the challenger), ``metric``, ``challenger`` and ``champion`` (scores),
-        ``champion_version``, ``better``, ``improvement`` (positive is better), ``greater_is_better``, and
-        ``challenger_metrics`` and ``champion_metrics`` with all reported scores. ``improvements`` is None without
-        resamples of both models, else a dict with ``rows``, ``groups``, ``resamples``, ``pairs`` (resamples with a
-        score of both models), ``interval`` (the 90 % interval of the improvement), ``quantiles`` (from 0 to 100 % in
-        steps of 0.5 %), ``unseen_share`` (rarer kinds of rows may be absent from the data), and ``design_effect`` and
-        ``repeated_lines``, which show whether rows depend on each other.
+        ``model``, ``registry``, ``version`` and ``digest`` (of the challenger), ``metric``, ``challenger`` and
+        ``champion`` (scores), ``champion_version``, ``champion_digest``, ``better``, ``improvement`` (positive is
+        better), ``greater_is_better``, and ``challenger_metrics`` and ``champion_metrics`` with all reported scores.
+        ``improvements`` is None without resamples of both models, else a dict with ``rows``, ``groups``, ``resamples``,
+        ``pairs`` (resamples with a score of both models), ``interval`` (the 90 % interval of the improvement),
+        ``quantiles`` (from 0 to 100 % in steps of 0.5 %), ``unseen_share`` (rarer kinds of rows may be absent from the
+        data), and ``design_effect`` and ``repeated_lines``, which show whether rows depend on each other.
         Without a champion, champion values, ``improvement`` and ``improvements`` are None.
 
     Examples
@@ -148,7 +173,7 @@ the first a letter or digit
     readers: ClassVar[Mapping[str, Reader]] = {
         **JobOperator.readers,
         "model": lambda field, value: check_name(value, field=field),
-        "registry": path_or_url,
+        "registry": registry_location,
         "challenger": path_or_url,
         "data": _nonempty_mapping,
         "data_window": mapping,
@@ -166,7 +191,7 @@ the first a letter or digit
         challenger: Any,
         data: Mapping[str, str],
         metric: str,
-        greater_is_better: bool = True,
+        greater_is_better: bool | None = None,
         data_window: Any = None,
         lineage: Any = None,
         signing_conn_id: str | None = None,
@@ -180,6 +205,7 @@ the first a letter or digit
         self.data: Any = data
         self.metric = metric
         self.greater_is_better = greater_is_better
+        self._greater_is_better = _direction(metric, greater_is_better)
         self.data_window = data_window
         self.lineage = lineage
         self.signing_conn_id = optional_conn_id("signing_conn_id", signing_conn_id)
@@ -219,33 +245,39 @@ the first a letter or digit
     def _evaluate(self, context: Context) -> dict[str, Any]:
         self.read_templates(context)
         registry = open_registry(self.registry, self.signing_conn_id)
-        trained = storage_path(self.challenger)
-        if not trained.is_dir():
+        if not storage_path(self.challenger).is_dir():
             raise InvalidInputError("challenger", self.challenger, "an existing folder with a model")
         runtime = self.make_runtime()
-        key = self._registration_key(context, trained)
-        champion = self._find_champion(registry, key)
         with TemporaryFolder() as scratch:
-            new, resamples = self._score(context, runtime, "challenger", self.challenger, scratch)
+            trained = local_copies("challenger", {"model": self.challenger}, scratch / "trained")["model"]
+            digest = digest_of(UPath(trained), "challenger")
+            key = _registration_key(context, digest)
+            champion = self._find_champion(registry, key)
+            holdout = HoldOut(self.data, scratch / "data")
+            new, resamples = self._score(context, runtime, "challenger", trained, holdout, scratch)
             old: dict[str, float] | None = None
             improvements: dict[str, Any] | None = None
             if champion is not None:
                 fetched = registry.fetch(champion, scratch / "champion")
-                old, others = self._score(context, runtime, f"champion-{champion.version}", str(fetched), scratch)
-                improvements = summarise(resamples, others, greater_is_better=self.greater_is_better)
+                role = f"champion-{champion.version}"
+                old, others = self._score(context, runtime, role, fetched, holdout, scratch)
+                improvements = summarise(resamples, others, greater_is_better=self._greater_is_better)
                 if improvements is not None:
-                    improvements["repeated_lines"] = (
-                        0 if resamples.groups else repeated_lines(self.data, scratch / "challenger/data")
-                    )
-        verdict = self._compare(new, old, champion)
-        version = registry.register(
-            trained,
-            name=self.model,
-            metrics=new,
-            data_window=self.data_window,
-            lineage={**self.lineage, **_task_fields(context), "evaluation": verdict},
-            key=key,
-        )
+                    improvements["repeated_lines"] = 0 if resamples.groups else repeated_lines(holdout.paths.values())
+            changed = holdout.changed_file()
+            if changed is None and digest_of(UPath(trained), "challenger") != digest:
+                changed = self.challenger
+            if changed is not None:
+                raise TrainingFailedError(f"{changed} has changed while the models were scored: score them again")
+            verdict = self._compare(new, old, champion)
+            version = registry.register(
+                trained,
+                name=self.model,
+                metrics=new,
+                data_window=self.data_window,
+                lineage={**self.lineage, **_task_fields(context), "evaluation": verdict},
+                key=key,
+            )
         self._log_verdict(version, verdict)
         if improvements is not None:
             self.log.info("%s", describe_interval(improvements))
@@ -256,8 +288,9 @@ the first a letter or digit
             "model": self.model,
             "registry": self.registry,
             "version": version.version,
+            "digest": version.digest,
             **verdict,
-            "greater_is_better": self.greater_is_better,
+            "greater_is_better": self._greater_is_better,
             "improvements": improvements,
             "challenger_metrics": new,
             "champion_metrics": old,
@@ -276,18 +309,13 @@ the first a letter or digit
         return None
 
     def _score(
-        self, context: Context, runtime: Runtime, role: str, model: str, scratch: Path
+        self, context: Context, runtime: Runtime, role: str, model: Path, holdout: HoldOut, scratch: Path
     ) -> tuple[dict[str, float], ResampleCollector]:
         """Run the script on one model and return its scores and the resamples of the metric."""
         if self._killed.is_set():
             raise TrainingFailedError("the task was stopped")
-        folder = scratch / role
-        data = local_copies("data", self.data, folder / "data")
-        inputs = {
-            **local_copies(role, {"model": model}, folder),
-            **{f"data/{name}": path for name, path in data.items()},
-        }
-        spec = self.job_spec(context, folder, self.devices, inputs=inputs, suffix=f"-{role}")
+        inputs = {"model": model, **{f"data/{name}": path for name, path in holdout.paths.items()}}
+        spec = self.job_spec(context, scratch / f"job-{role}", self.devices, inputs=inputs, suffix=f"-{role}")
         runtime.check(spec)
         self.log.info("Scoring the %s", role)
         resamples = ResampleCollector(self.metric)
@@ -298,29 +326,31 @@ the first a letter or digit
             job.remove()
             job.close()
             self._job = None
-        if self.metric not in scores:
-            reported = ", ".join(sorted(scores)) or "nothing"
-            accepted = f"a finite score from the script, which reported {reported} for the {role}"
-            raise InvalidInputError("metric", self.metric, accepted)
         self.log.info("The %s: %s", role, ", ".join(f"{name} {score:.6g}" for name, score in scores.items()))
         return scores, resamples
 
     def _read_scores(self, job: Job, role: str, resamples: ResampleCollector) -> dict[str, float]:
-        scores: dict[str, float] = {}
+        scores = Scores(self.metric)
         output = Output(self.log, f"[{role}] ")
-        reader = ProgressReader(output.add, lambda line, reason: output.warn(f"{line} ({reason})"))
+
+        def add_unreadable(line: str, reason: str) -> None:
+            output.warn(f"{line} ({reason})")
+            scores.add_unreadable(reason)
+
+        reader = ProgressReader(output.add, add_unreadable)
         ended, lease = False, JobLease(job, self.lease_s)
         while not ended:
             lease.keep(time.monotonic())
             ended = job.wait(0.5)
-            for progress in reader.feed(job.read_lines(), now_s=0.0):
-                scores.update(scores_in(progress))
-                resamples.add(progress)
+            for line in job.read_lines():
+                for progress in reader.feed([line], now_s=0.0):
+                    scores.add(progress)
+                    resamples.add(progress)
             output.flush(ended=ended)
         failure = describe_failure(job.status(), output.last)
         if failure:
             raise TrainingFailedError(f"scoring the {role}: {failure}")
-        return scores
+        return scores.final(role)
 
     def _compare(
         self, new: Mapping[str, float], old: Mapping[str, float] | None, champion: ModelVersion | None
@@ -328,12 +358,13 @@ the first a letter or digit
         improvement = None
         if old is not None:
             improvement = new[self.metric] - old[self.metric]
-            improvement = improvement if self.greater_is_better else -improvement
+            improvement = improvement if self._greater_is_better else -improvement
         return {
             "metric": self.metric,
             "challenger": new[self.metric],
             "champion": None if old is None else old[self.metric],
             "champion_version": None if champion is None else champion.version,
+            "champion_digest": None if champion is None else champion.digest,
             "better": improvement is None or improvement > 0,
             "improvement": improvement,
         }
@@ -350,17 +381,15 @@ the first a letter or digit
                 "better" if verdict["better"] else "not better",
             )
 
-    def _registration_key(self, context: Context, place: Any) -> str:
-        """Return the same key for every try, from the ids of the task instance and a digest of the model."""
-        from paceline.registry.storage import digest_of
-
-        ti = context["ti"]
-        digest = digest_of(place, "challenger")
-        return f"{ti.dag_id}/{ti.run_id}/{ti.task_id}/{ti.map_index}/{digest}"
-
 
 def _challenger_fields(version: ModelVersion, verdict: Mapping[str, Any]) -> tuple[str, int, str, float]:
     return version.name, version.version, verdict["metric"], verdict["challenger"]
+
+
+def _registration_key(context: Context, digest: str) -> str:
+    """Return the same key for every try, from the ids of the task instance and a digest of the model."""
+    ti = context["ti"]
+    return f"{ti.dag_id}/{ti.run_id}/{ti.task_id}/{ti.map_index}/{digest}"
 
 
 def _task_fields(context: Context) -> dict[str, Any]:

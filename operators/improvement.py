@@ -13,6 +13,7 @@ from typing import Any, Literal
 from paceline.errors import InvalidInputError
 from paceline.train.progress import Progress
 
+from ._scores import scores_in
 from .values import number, positive_integer
 
 MIN_PAIRS = 100
@@ -32,15 +33,6 @@ Verdict = Literal[
     "champion changed",
     "already champion",
 ]
-
-
-def scores_in(progress: Progress) -> dict[str, float]:
-    """Return the scores in a progress line, in which ``loss`` has a field of its own.
-
-    >>> scores_in(Progress(1, 1, event="report", loss=0.4, metrics={"auc": 0.8}))
-    {'auc': 0.8, 'loss': 0.4}
-    """
-    return progress.metrics if progress.loss is None else {**progress.metrics, "loss": progress.loss}
 
 
 class ResampleCollector:
@@ -222,9 +214,9 @@ def reached_confidence(summary: Mapping[str, Any], improvement: float, required:
     quantiles = summary["quantiles"]
     if quantiles[0] == quantiles[-1]:
         return 0.0
-    below = sum(not (value > 0 and value >= required) for value in quantiles)
+    below = sum(not (value > 0 and _reaches(value, required)) for value in quantiles)
     reflected = (2 * improvement - value for value in quantiles)
-    below = max(below, sum(not (value > 0 and value >= required) for value in reflected))
+    below = max(below, sum(not (value > 0 and _reaches(value, required)) for value in reflected))
     share = max(0, _STEPS - below) / _STEPS * summary["pairs"] / summary["resamples"]
     if not share:
         return 0.0
@@ -235,6 +227,15 @@ def reached_confidence(summary: Mapping[str, Any], improvement: float, required:
     # The distribution function of Student's t (Abramowitz and Stegun, 26.7.8).
     corrected = NormalDist().cdf(t * (1 - 1 / (4 * freedom)) / math.sqrt(1 + t * t / (2 * freedom)))
     return round(corrected, 3)
+
+
+def _reaches(improvement: float, required: float) -> bool:
+    """Return whether an improvement is at least ``required``, in spite of rounding.
+
+    >>> 0.6 - 0.5 >= 0.1, _reaches(0.6 - 0.5, 0.1)
+    (False, True)
+    """
+    return improvement >= required or math.isclose(improvement, required, rel_tol=1e-9)
 
 
 def read_summary(evaluation: Mapping[str, Any]) -> dict[str, Any]:
@@ -305,7 +306,7 @@ def judge(
     if improvement <= 0:
         return "not better", f"{comparison}not better"
     size = f"by {improvement:.4g}"
-    if improvement < required:
+    if not _reaches(improvement, required):
         return "improvement below min_improvement", f"{comparison}better {size}, less than the required {required:g}"
     if confidence is None or summary is None:
         return "better", f"{comparison}better {size}"

@@ -11,12 +11,12 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from paceline.contract import PROMOTION_XCOM
 from paceline.errors import InvalidInputError
-from paceline.registry import ChampionChangedError
+from paceline.registry import ChampionChangedError, ModelVersion
 from paceline.registry.manifest import check_name
 
 from .improvement import MIN_UNITS, Verdict, judge
 from .links import ModelLink
-from .values import Reader, number, open_registry, optional_conn_id, optional_number, path_or_url, read_fields
+from .values import Reader, number, open_registry, optional_conn_id, optional_number, read_fields, registry_location
 
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
@@ -51,7 +51,7 @@ def _minimum_samples(field: str, value: object) -> int:
 
 
 _READERS: Mapping[str, Reader] = {
-    "registry": path_or_url,
+    "registry": registry_location,
     "min_improvement": _at_least_zero,
     "confidence": _optional_confidence,
     "minimum_samples": _minimum_samples,
@@ -160,6 +160,7 @@ class PromoteOperator(BaseOperator):
         verdict = _read_evaluation(self.evaluation)
         name, version = verdict["model"], verdict["version"]
         registry = open_registry(self.registry, self.signing_conn_id)
+        _check_evaluated(registry.version(name, version), verdict, self.registry)
         champion = registry.champion(name)
         before = champion.version if champion else None
         result = {
@@ -174,9 +175,11 @@ class PromoteOperator(BaseOperator):
             previous = history[-1].previous if history else None
             reason = f"version {version} is already the champion"
             return {**_outcome("already champion", reason), **result, "previous_version": previous}
-        if before != verdict["champion_version"]:
+        evaluated = verdict.get("champion_digest") or (champion and champion.digest)
+        if before != verdict["champion_version"] or (champion and champion.digest != evaluated):
+            other = " with other files" if before == verdict["champion_version"] else ""
             reason = (
-                f"the champion is now version {before}; version {version} was compared with "
+                f"the champion is now version {before}{other}; version {version} was compared with "
                 f"{verdict['champion_version'] or 'none'}"
             )
             return {**_outcome("champion changed", reason), **result}
@@ -193,6 +196,14 @@ class PromoteOperator(BaseOperator):
             "champion_version": version,
             "previous_version": promotion.previous,
         }
+
+
+def _check_evaluated(version: ModelVersion, evaluation: Mapping[str, Any], registry: str) -> None:
+    """Raise InvalidInputError if a version has not the files that were scored."""
+    if evaluation.get("digest") not in (None, version.digest):
+        found = f"version {version.version} in {evaluation.get('registry')}"
+        accepted = f"the version that was scored; version {version.version} in {registry} has other files"
+        raise InvalidInputError("evaluation", found, accepted)
 
 
 def _was_sent(context: Context, outlet: object) -> bool:

@@ -218,6 +218,24 @@ def path_or_url(field: str, value: object, accepted: str = "a local path or an o
     return text(field, value, accepted)
 
 
+def registry_location(field: str, value: object) -> str:
+    """Read the location of a model registry: an absolute path or a URL.
+
+    >>> registry_location("registry", "models")
+    Traceback (most recent call last):
+    paceline.errors.InvalidInputError: registry: got 'models', expected an absolute path, such as /data/models, or a \
+URL, such as s3://bucket/models or mlflow://mlflow_default
+    """
+    location = path_or_url(field, value)
+    if "://" not in location and not os.path.isabs(location):  # each worker has another working folder
+        raise InvalidInputError(
+            field,
+            location,
+            "an absolute path, such as /data/models, or a URL, such as s3://bucket/models or mlflow://mlflow_default",
+        )
+    return location
+
+
 def optional_path_or_url(field: str, value: object) -> str | None:
     """Read a local path or a URL; return ``None`` for an absent value."""
     return None if value in NOTHING else path_or_url(field, value)

@@ -37,10 +37,10 @@ with DAG("retrain_churn", schedule=None):
     )
     train = DeadlineTrainingOperator(task_id="train", command="python -m app.train", deadline="90m")
     evaluate = EvaluateOperator(
-        task_id="evaluate", model="churn", registry="models", challenger="model",
+        task_id="evaluate", model="churn", registry="/models", challenger="model",
         data={"holdout.csv": "holdout.csv"}, command="python -m app.score", metric="auc",
     )
-    drift >> train >> evaluate >> PromoteOperator(task_id="promote", registry="models", evaluation=evaluate.output)
+    drift >> train >> evaluate >> PromoteOperator(task_id="promote", registry="/models", evaluation=evaluate.output)
 """
 DAYS = 18
 # The level of `minutes` on each day. The model learns the first change; the second one passes.

@@ -37,10 +37,10 @@ from paceline.sensors import DriftSensor
 with DAG("retrain_flights", schedule=None):
     drift = DriftSensor(task_id="drift", reference="reference.csv", current="current.csv", on_no_drift="succeed")
     evaluate = EvaluateOperator(
-        task_id="evaluate", model="flights", registry="models", challenger="model",
+        task_id="evaluate", model="flights", registry="/models", challenger="model",
         data={"holdout.csv": "holdout.csv"}, command="python -m app.score", metric="auc",
     )
-    drift >> evaluate >> PromoteOperator(task_id="promote", registry="models", evaluation=evaluate.output)
+    drift >> evaluate >> PromoteOperator(task_id="promote", registry="/models", evaluation=evaluate.output)
 """
 
 

@@ -76,8 +76,8 @@ EXPORTS = {
     ),
     "paceline.sensors": "DriftEventTrigger DriftSensor DriftSettings DriftTrigger FeatureSettings QualitySettings",
     "paceline.train": (
-        "Converged Kept KeptVariables Loop checkpoint data_parallel device expect_trainings input_dir output_dir report resampled "
-        "stop_early track track_epochs"
+        "Converged Kept KeptVariables Loop checkpoint data_parallel device expect_trainings input_dir output_dir "
+        "report resampled stop_early track track_epochs"
     ),
 }
 

@@ -5,6 +5,7 @@ Registries write and read these records. They validate each record that they rea
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import re
@@ -146,6 +147,13 @@ class ModelVersion(_Record):
     key: str | None = None
     signature: str | None = None
 
+    @property
+    def digest(self) -> str | None:
+        """SHA-256 of the names and contents of all files; ``None`` if another tool has registered the version."""
+        digests = {path: record.sha256 for path, record in self.files.items()}
+        complete = {path: sha256 for path, sha256 in digests.items() if sha256 is not None}
+        return digest_of_files(complete) if len(complete) == len(digests) else None
+
 
 class Promotion(_Record):
     """A change of the champion: the new version, the previous version, the time and the reason."""
@@ -165,6 +173,14 @@ class KeyRecord(_Record):
 
 
 _AnyRecord = TypeVar("_AnyRecord", bound=_Record)
+
+
+def digest_of_files(digests: Mapping[str, str]) -> str:
+    """Return the SHA-256 of the names and contents of files. ``digests`` maps each path to the file's SHA-256."""
+    whole = hashlib.sha256()
+    for path in sorted(digests, key=lambda path: path.split("/")):
+        whole.update(f"{len(path)}:{path}:{digests[path]}\n".encode())
+    return whole.hexdigest()
 
 
 def encode(record: _Record) -> bytes:

@@ -20,6 +20,7 @@ from upath import UPath
 
 from paceline.errors import InvalidInputError
 from paceline.registry import _local
+from paceline.registry.manifest import digest_of_files
 from paceline.runtime.temporary import TemporaryFolder
 
 _BLOCK = 1 << 20
@@ -146,14 +147,14 @@ def copy(
 
 def digest_of(root: UPath, field: str) -> str:
     """Return the SHA-256 of the names and contents of all files below ``root``."""
-    whole = hashlib.sha256()
+    digests = {}
     for path in files_below(root, field):
-        digest = hashlib.sha256()
         with open_file(root, path) as reader:
+            digest = hashlib.sha256()
             while block := reader.read(_BLOCK):
                 digest.update(block)
-        whole.update(f"{len(path)}:{path}:{digest.hexdigest()}\n".encode())
-    return whole.hexdigest()
+        digests[path] = digest.hexdigest()
+    return digest_of_files(digests)
 
 
 def remove_folder(root: UPath, path: str) -> None:

@@ -132,8 +132,11 @@ class ProgressReader:
         if progress.event == "report":  # a report of metrics has no position
             if progress.resamples:  # this line contains no metrics
                 return
-            newest = self.newest
-            self.newest = replace(newest, loss=progress.loss, metrics=progress.metrics) if newest else progress
+            if (newest := self.newest) is None:
+                self.newest = progress
+                return
+            finite = {name: value for name, value in newest.metrics.items() if name not in progress.undefined}
+            self.newest = replace(newest, loss=progress.loss, metrics={**finite, **progress.metrics})
             return
         written_s = self._to_local_clock(progress, now_s)
         if progress.event == "start":

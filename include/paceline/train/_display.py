@@ -22,6 +22,7 @@ from .progress import Progress
 
 # Up to this size a write to a pipe is atomic, even if loader workers write to it at the same time (PIPE_BUF).
 _LONGEST_LINE = 4000
+_LINE_ID = 40  # characters of a line's source and number
 _RESAMPLES_PER_LINE = 200  # a value has at most 17 characters
 
 
@@ -85,19 +86,23 @@ class Lines:
         self._warned = False
 
     def show(self, progress: Progress) -> None:
-        """Write the progress on a new line, in a single write. Resamples go before it, on as many lines as needed."""
+        """Write the progress on a new line, in a single write. Resamples go before it, on as many lines as needed.
+
+        Metrics that are too long for the line follow it, as reports.
+        """
         for part in _split_resamples(progress):
-            self._write(part)
+            for short in _split_metrics(part):
+                self._write(short)
 
     def _write(self, progress: Progress) -> None:
         if self._stream is None:
             return
         progress = replace(progress, source=_unique_process_id(), number=next(_event_numbers))
         line = progress.to_line()
-        if len(line) > _LONGEST_LINE:
+        if len(line) > _LONGEST_LINE:  # a single metric with a long name
             line = replace(progress, metrics={}).to_line()
             if not self._warned:
-                log(f"metrics omitted: the progress line would exceed {_LONGEST_LINE} characters")
+                log(f"metric omitted: its progress line would exceed {_LONGEST_LINE} characters")
                 self._warned = True
         prefix = "\n" if self._end is not None and self._end.unfinished else ""
         try:
@@ -120,6 +125,22 @@ def _split_resamples(progress: Progress) -> Iterator[Progress]:
             part = replace(all_of_them, values=(), first=len(all_of_them.values))
             yield replace(progress, loss=None, metrics={}, resamples={name: part})
     yield replace(progress, resamples={})
+
+
+def _split_metrics(progress: Progress) -> Iterator[Progress]:
+    names, length = list(progress.metrics), len(progress.to_line())
+    if length < _LONGEST_LINE - _LINE_ID:
+        yield progress
+        return
+    if progress.event != "report":
+        yield replace(progress, metrics={})
+        progress = replace(progress, event="report")
+    middle = len(names) // 2
+    if not middle:
+        yield progress
+        return
+    for half in (names[:middle], names[middle:]):
+        yield from _split_metrics(replace(progress, metrics={name: progress.metrics[name] for name in half}))
 
 
 class _LineEnd:

@@ -427,7 +427,7 @@ class Loop(Generic[T]):
         now_s = session.clock()
         values = session.reported_values()
         done, total = self.own_progress
-        session.last = Progress(
+        progress = Progress(
             done=done,
             total=total,
             epoch=min(self.epoch, self.epochs - 1),
@@ -445,8 +445,8 @@ class Loop(Generic[T]):
             monotonic_s=now_s,
             wall_s=time.time(),
         )
+        session.show(progress, self._display)
         if self._display is not None:
-            self._display.show(session.last)
             self._next_show_s = now_s + self._display.interval_s
 
     def _validation_s(self, now_s: float) -> float | None:

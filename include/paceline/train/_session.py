@@ -58,7 +58,11 @@ class Session:
         self._resamples: dict[str, Resamples] = {}  # resamples of metrics that no line contains yet
         self._display: Display | None = None
         self._next_report_s = float("-inf")
-        self._report_pending = False
+        self._report_pending = (
+            False  # whether values were reported that no line contains, or no line of a finished loop
+        )
+        self._newer_follows = False  # whether the newest line says so
+        self._flushes_at_exit = False
         self._handler_before: Any = None
         self._handler_pid: int | None = None
 
@@ -80,11 +84,17 @@ class Session:
         self._values = {name: deferred_number(name, value) for name, value in values.items()} | self._values
 
     def report(self, values: dict[str, Any]) -> None:
-        """Store values for the next line. Outside a loop, write a line now, or at exit if the rate limit delays it."""
+        """Store values for the next line. Outside a loop, write a line now; at the latest, one follows at exit."""
         for name, value in values.items():
             self._values[name] = deferred_number(name, value)
             self._report_counts[name] += 1
-        if self.loop is not None or not values:
+        if not values:
+            return
+        if not self._flushes_at_exit:
+            self._flushes_at_exit = True
+            atexit.register(self.flush_report)
+        self._report_pending = True
+        if self.loop is not None:
             return
         for name, value in values.items():
             self._resamples.pop(name, None)
@@ -93,20 +103,27 @@ class Session:
         now_s = self.clock()
         if now_s >= self._next_report_s:
             self._show_report(now_s)
-        elif not self._report_pending:
-            self._report_pending = True
-            atexit.register(self.flush_report)
+        elif not self._newer_follows:
+            self._show_report(now_s, newer_follows=True)
 
     def flush_report(self) -> None:
-        """Write a report that the rate limit has delayed."""
+        """Write the values that no line contains yet, or that a loop left unfinished has written."""
         if self._report_pending:
             self._show_report(self.clock())
 
-    def _show_report(self, now_s: float) -> None:
-        self._report_pending = False
+    def show(self, progress: Progress, display: Display | None) -> None:
+        """Show the progress of a loop, which contains the newest values."""
+        self.last = progress
+        if display is not None:
+            self._report_pending = progress.event != "finish" and bool(self._values)
+            display.show(progress)
+
+    def _show_report(self, now_s: float, *, newer_follows: bool = False) -> None:
+        self._report_pending = self._newer_follows = newer_follows
         if self._display is None:
             self._display = choose_display()
-        self._next_report_s = now_s + min(self._display.interval_s, 0.2)
+        if not newer_follows:
+            self._next_report_s = now_s + min(self._display.interval_s, 0.2)
         before = self.last or Progress(done=1, total=1)
         values = self.reported_values()
         resamples, self._resamples = self._resamples, {}
@@ -120,6 +137,7 @@ class Session:
                 loss=values.pop("loss", None),
                 metrics=values,
                 resamples=resamples,
+                newer_follows=newer_follows,
                 device=before.device,
                 threads=before.threads,
                 monotonic_s=now_s,
@@ -231,7 +249,7 @@ def report(**values: Any) -> None:
     Inside a ``track`` loop, the next progress line contains the values. A call in every batch is cheap: the loop writes
     at most five lines per second and reads a tensor only when it writes a line. Outside a loop, for example in an
     evaluation script, the call writes a separate line. All later lines contain the newest value of each name.
-    A metric that is NaN or infinite is omitted; a NaN or infinite loss is written as ``null``.
+    The line names those that are NaN or infinite. An evaluation fails if its metric is one of these.
 
     Parameters
     ----------

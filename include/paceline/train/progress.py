@@ -40,11 +40,12 @@ class Progress:
     ``done`` and ``total`` count batches of all epochs (equation (2) of DECOR-NN gives ``total``); ``total`` may change
     while the job runs, for example after an early stop. ``may_end_early`` says that ``total`` is only a limit or a
     forecast, because a metric decides when training ends. ``epoch`` counts from 0. ``loss`` and ``metrics`` are the
-    newest reported values. ``spent`` describes the work of a parameter server's worker since its start: the ``samples``
-    and ``batches`` done, the seconds ``compute_s`` to train them, and the seconds ``update_s`` to send changes and
-    receive the newest state. It is empty for other jobs. ``devices`` is the number of whole devices that a
-    ``data_parallel`` job uses now, else ``None``. ``save_s`` is the duration of the last checkpoint, and
-    ``validation_s`` the forecast duration of the validation after an epoch; both are ``None`` while unknown.
+    newest reported values, without those that are NaN or infinite, which ``undefined`` names. ``spent`` describes the
+    work of a parameter server's worker since its start: the ``samples`` and ``batches`` done, the seconds ``compute_s``
+    to train them, and the seconds ``update_s`` to send changes and receive the newest state. It is empty for other
+    jobs. ``devices`` is the number of whole devices that a ``data_parallel`` job uses now, else ``None``. ``save_s`` is
+    the duration of the last checkpoint, and ``validation_s`` the forecast duration of the validation after an epoch;
+    both are ``None`` while unknown.
     ``monotonic_s`` and ``wall_s`` are times on the job's clocks. ``source`` identifies the process that wrote the line,
     and ``number`` counts the lines of this process, so that a reader recognises repeated lines; ``number`` is 0 in a
     process that does not count its lines.
@@ -60,7 +61,9 @@ class Progress:
     - ``"finish"``: the loop is over and its final state is safe on disk; ``done`` equals ``total``,
     - ``"report"``: metrics from outside a loop, for example from an evaluation script. ``done`` and ``total`` repeat
       those of the previous loop, or are 1 without a loop. Controllers ignore these lines. Earlier lines of
-      the same event may contain ``resamples`` of the metrics, but neither loss nor metrics.
+      the same event may contain ``resamples`` of the metrics, but neither loss nor metrics. Many metrics take several
+      lines. If ``newer_follows``, the line was written instead of a newer one, which follows at the latest when the
+      process exits.
     """
 
     done: int
@@ -70,6 +73,8 @@ class Progress:
     event: str = "progress"
     loss: float | None = None
     metrics: dict[str, float] = field(default_factory=dict)
+    undefined: tuple[str, ...] = ()
+    newer_follows: bool = False
     resamples: dict[str, Resamples] = field(default_factory=dict)
     spent: dict[str, float] = field(default_factory=dict)
     device: str = "cpu"
@@ -95,8 +100,8 @@ class Progress:
     def to_line(self) -> str:
         """Return one line for standard output, without the line end.
 
-        JSON has no NaN or infinity: a loss with such a value becomes ``null``, and a metric with such a value is
-        omitted. The line has the key ``resamples`` only if there are any, and ``may_end_early`` only if it is true.
+        JSON has no NaN or infinity: a loss with such a value becomes ``null``, a metric with such a value is omitted,
+        and ``undefined`` names both. Rare keys are present only with a value.
 
         >>> Progress(done=1, total=2, loss=float("nan"), metrics={"mae": float("inf")}).to_line()[:66]
         '@paceline {"done":1,"total":2,"epoch":0,"epochs":1,"event":"progre'
@@ -104,14 +109,14 @@ class Progress:
         data = asdict(self)
         data["loss"] = _finite(self.loss)
         data["metrics"] = {k: v for k, v in self.metrics.items() if _finite(v) is not None}
-        if self.resamples:
-            for part in data["resamples"].values():
-                for field_name in ("values", "without"):
-                    part[field_name] = [_finite(value) for value in part[field_name]]
-        else:
-            del data["resamples"]
-        if not self.may_end_early:
-            del data["may_end_early"]
+        reported = self.metrics if self.loss is None else {**self.metrics, "loss": self.loss}
+        data["undefined"] = [*self.undefined, *(name for name, value in reported.items() if _finite(value) is None)]
+        for part in data["resamples"].values():
+            for field_name in ("values", "without"):
+                part[field_name] = [_finite(value) for value in part[field_name]]
+        for rare in ("undefined", "newer_follows", "resamples", "may_end_early"):
+            if not data[rare]:
+                del data[rare]
         return MARKER + json.dumps(data, separators=(",", ":"), allow_nan=False)
 
 
@@ -149,6 +154,8 @@ def parse_line(line: str) -> Progress | None:
         event=event,
         loss=_finite(data.get("loss")),
         metrics=_finite_numbers(data, "metrics"),
+        undefined=_undefined(data),
+        newer_follows=data.get("newer_follows") is True,
         resamples=_resamples(data) if event == "report" else {},
         spent=_finite_numbers(data, "spent"),
         device=str(data.get("device", "cpu")),
@@ -169,6 +176,18 @@ def _finite_numbers(data: dict[str, object], name: str) -> dict[str, float]:
     if not isinstance(values, dict):
         raise ValueError(f"{name}: got {values!r}, expected an object")
     return {_storable(key): number for key, value in values.items() if (number := _finite(value)) is not None}
+
+
+def _undefined(data: dict[str, object]) -> tuple[str, ...]:
+    """Return the names of the loss and metrics that are not finite numbers."""
+    names = data.get("undefined") or []
+    if not isinstance(names, list):
+        raise ValueError(f"undefined: got {names!r}, expected a list of names")
+    metrics = data.get("metrics")
+    not_finite = (
+        name for name, value in (metrics if isinstance(metrics, dict) else {}).items() if _finite(value) is None
+    )
+    return tuple(_storable(str(name)) for name in (*names, *not_finite))
 
 
 def _storable(key: str) -> str:

@@ -39,6 +39,7 @@ easy = np.random.default_rng(0).normal(size=ROWS)
 scores = quality + easy + 0.3 * np.random.default_rng(int(1000 * quality)).normal(size=ROWS)
 report(auc=resampled(lambda rows: scores[rows].mean(), rows=len(scores), resamples=2000))
 """
+REPORT = "import os\nfrom paceline.train import report, track\n"
 UNREADABLE = """print('@paceline {"done": 1, "total": 1, "metrics": {"auc": "high"}}')"""
 
 
@@ -86,8 +87,8 @@ def evaluate(tmp_path: Path, process_runtime_root: Path, monkeypatch: pytest.Mon
 def evaluate_directly(evaluate: Task, monkeypatch: pytest.MonkeyPatch) -> Task:
     """Return ``evaluate`` with a scoring function instead of a job. The score is the quality in the model's file."""
 
-    def score(self: EvaluateOperator, context: Any, runtime: Any, role: str, model: str, scratch: Path) -> Any:
-        auc = json.loads((Path(model) / "model.json").read_text())["auc"]
+    def score(self: EvaluateOperator, context: Any, runtime: Any, role: str, model: Path, *others: Any) -> Any:
+        auc = json.loads((model / "model.json").read_text())["auc"]
         return {"auc": auc, "loss_of_money": 1 - auc}, ResampleCollector(self.metric)
 
     monkeypatch.setattr(EvaluateOperator, "_score", score)
@@ -99,6 +100,7 @@ def test_first_challenger_is_scored_and_registered_as_better_if_there_is_no_cham
 ) -> None:
     result = evaluate(0.7, data_window={"windows": ["2013-07"]}, lineage={"drift_report": "s3://reports/1.json"})
     assert result.pop("registry").endswith("/registry")
+    assert result.pop("digest") == registry.version("flights", 1).digest
     assert result == {
         "model": "flights",
         "version": 1,
@@ -106,6 +108,7 @@ def test_first_challenger_is_scored_and_registered_as_better_if_there_is_no_cham
         "challenger": 0.7,
         "champion": None,
         "champion_version": None,
+        "champion_digest": None,
         "better": True,
         "improvement": None,
         "greater_is_better": True,
@@ -158,6 +161,26 @@ def test_direction_of_the_metric_decides_which_model_is_better(
     assert result["better"] is better
     assert result["greater_is_better"] is greater_is_better
     assert (result["improvement"] > 0) is better
+
+
+@pytest.mark.parametrize("metric", ["loss", "val_loss", "logLoss", "logloss", "RMSE", "mean_squared_error", "test-mae"])
+def test_metric_with_the_name_of_a_loss_needs_its_direction(evaluate_directly: Task, metric: str) -> None:
+    with pytest.raises(
+        InvalidInputError, match=f"greater_is_better: got None, expected True or False, because '{metric}'"
+    ):
+        evaluate_directly(0.7, metric=metric)
+
+
+@pytest.mark.parametrize("direction", ["False", 0, "{{ params.direction }}"])
+def test_direction_that_is_not_a_bool_is_rejected(evaluate_directly: Task, direction: Any) -> None:
+    with pytest.raises(InvalidInputError, match="greater_is_better: got"):
+        evaluate_directly(0.7, greater_is_better=direction)
+
+
+@pytest.mark.parametrize("location", ["models/reg", "~/r", "s3:/b/r", "mlflow:/x"])
+def test_registry_in_the_working_folder_is_rejected(evaluate_directly: Task, location: str) -> None:
+    with pytest.raises(InvalidInputError, match=f"registry: got '{location}', expected an absolute path"):
+        evaluate_directly(0.7, registry=location)
 
 
 def test_score_named_loss_is_compared(evaluate: Task, registry: FileRegistry, tmp_path: Path) -> None:
@@ -312,6 +335,31 @@ def test_resamples_of_different_numbers_of_rows_are_rejected(
     assert len(registry.versions("flights")) == 1
 
 
+@pytest.mark.parametrize(
+    ("script", "auc"),
+    [
+        ("report(auc=0.9); report(auc=0.5)", 0.5),
+        ("report(auc=float('nan')); report(auc=0.5)", 0.5),
+        ("report(**{f'score_{k}': 0.1 for k in range(400)}, auc=0.5)", 0.5),
+        ("for k in track(range(9)):\n    report(auc=k)\n    if k == 5: break", 5.0),
+    ],
+)
+def test_last_report_counts(evaluate: Task, tmp_path: Path, script: str, auc: float) -> None:
+    (tmp_path / "last.py").write_text("from paceline.train import report, track\n" + script)
+    assert evaluate(0.7, script=str(tmp_path / "last.py"))["challenger"] == auc
+
+
+@pytest.mark.parametrize("replaced", ["holdout.csv", "trained-0.7/model.json"])
+def test_replacing_a_file_while_models_are_scored_fails_the_task(
+    evaluate: Task, registry: FileRegistry, tmp_path: Path, replaced: str
+) -> None:
+    (tmp_path / "replace.py").write_text(SCRIPT + f"open({str(tmp_path / replaced)!r}, 'w').write('1')\n")
+    with pytest.raises(AirflowException, match=f"{replaced} has changed|trained-0.7 has changed") as caught:
+        evaluate(0.7, script=str(tmp_path / "replace.py"))
+    assert not isinstance(caught.value, AirflowFailException), "a retry can succeed"
+    assert registry.versions("flights") == []
+
+
 def test_malformed_resamples_are_ignored(evaluate: Task, registry: FileRegistry, tmp_path: Path) -> None:
     script = tmp_path / "malformed.py"
     script.write_text(
@@ -329,7 +377,15 @@ def test_malformed_resamples_are_ignored(evaluate: Task, registry: FileRegistry,
         ("raise RuntimeError('no such column')", AirflowException, "scoring the challenger.*no such column"),
         ("print('done')", AirflowFailException, "metric: got 'auc'.*which reported nothing for the challenger"),
         ("from paceline.train import report; report(accuracy=0.9)", AirflowFailException, "which reported accuracy"),
-        (UNREADABLE, AirflowFailException, "metric: got 'auc'.*which reported nothing"),
+        (UNREADABLE, AirflowFailException, "metric: got 'auc'.*which last reported no finite number"),
+        (REPORT + "report(auc=0.95); report(auc=float('nan'))", AirflowFailException, "last reported no finite number"),
+        (REPORT + "report(auc=0.9); report(auc=0.5); os._exit(0)", AirflowFailException, "an end before the last rep"),
+        (
+            REPORT + "report(auc=1)\nfor k in track(range(9)): report(auc=k); k > 3 and os._exit(0)",
+            AirflowFailException,
+            "an end bef",
+        ),
+        (SCRIPT + 'print(\'@paceline {"done": 1, "to\')', AirflowFailException, "a readable last report"),
     ],
 )
 def test_script_without_valid_score_fails_and_registers_nothing(

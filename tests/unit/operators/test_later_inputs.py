@@ -22,7 +22,7 @@ def _execute(monkeypatch: pytest.MonkeyPatch, stored: dict[tuple[str, str], Any]
         drift = DriftSensor(task_id="drift", reference="a.csv", current="b.csv")
         train = DeadlineTrainingOperator(task_id="train", command="python -m app.train", deadline="20m")
         evaluate = EvaluateOperator(
-            task_id="evaluate", script="evaluate.py", model="churn", registry="models", challenger="new",
+            task_id="evaluate", script="evaluate.py", model="churn", registry="/models", challenger="new",
             data={"holdout": "holdout"}, metric="auc", data_window=drift.output["window"],
         )  # fmt: skip
         train >> evaluate

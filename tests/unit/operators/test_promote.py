@@ -102,6 +102,28 @@ def test_better_challenger_is_promoted_only_once_and_the_reason_is_reported(
     assert results[0]["reason"] == "version 2, auc 0.75, against 0.7 for champion version 1: better by 0.05"
 
 
+def test_version_with_other_files_than_the_scored_ones_is_not_promoted(
+    promote: Task, registry: FileRegistry, tmp_path: Path
+) -> None:
+    scored = {**_evaluation_result(2, 0.75), "registry": "/elsewhere", "digest": registry.version("flights", 1).digest}
+    assert promote(scored)["promoted"]
+    (tmp_path / "model" / "weights").write_text("2")
+    other = registry.register(tmp_path / "model", name="flights")
+    message = (
+        "evaluation: got 'version 4 in /elsewhere', expected the version that was scored; version 4 in .* has other"
+    )
+    with pytest.raises(AirflowFailException, match=message):
+        promote({**scored, "version": other.version, "champion_version": 2, "champion": 0.7, "improvement": 0.05})
+    assert [promotion.version for promotion in registry.history("flights")] == [2]
+
+
+def test_champion_with_other_files_than_the_scored_ones_stays(promote: Task, registry: FileRegistry) -> None:
+    promote(_evaluation_result(1, 0.7))
+    result = promote({**_evaluation_result(2, 0.75, champion_version=1), "champion_digest": 64 * "0"})
+    assert (result["verdict"], result["champion_version"]) == ("champion changed", 1)
+    assert "now version 1 with other files" in result["reason"]
+
+
 @pytest.mark.parametrize(
     ("challenger", "min_improvement", "verdict", "reason"),
     [

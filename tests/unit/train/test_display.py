@@ -79,15 +79,25 @@ def test_line_is_written_immediately_to_a_stream_that_accepts_no_attributes():
     assert (replace(HALF, source=parsed.source, number=parsed.number), stream.flushed) == (parsed, 1)
 
 
-def test_metrics_are_omitted_if_the_progress_line_would_be_too_long(capsys):
+@pytest.mark.parametrize("event", ["progress", "report"])
+def test_metrics_that_are_too_long_for_a_line_are_reported_on_several(event):
+    stream = io.StringIO()
+    metrics = {f"accuracy of class {k}": 0.5 for k in range(500)}
+    Lines(stream).show(Progress(done=1, total=2, event=event, loss=0.5, metrics=metrics))
+    assert max(map(len, stream.getvalue().splitlines())) <= 4000
+    first, *others = (parse_line(line) for line in stream.getvalue().splitlines())
+    assert (first.event, first.done, {line.event for line in others}) == (event, 1, {"report"})
+    assert {name: value for line in (first, *others) for name, value in line.metrics.items()} == metrics
+    assert [line.number for line in others] == [first.number + k for k in range(1, len(others) + 1)]
+
+
+def test_metric_with_a_name_that_is_too_long_for_a_line_is_omitted(capsys):
     stream = io.StringIO()
     lines = Lines(stream)
     for _ in range(2):
-        lines.show(Progress(done=1, total=2, loss=0.5, metrics={f"accuracy of class {k}": 0.5 for k in range(500)}))
-    first, second = (parse_line(line) for line in stream.getvalue().splitlines())
-    assert first == Progress(done=1, total=2, loss=0.5, source=first.source, number=first.number)
-    assert second == replace(first, number=first.number + 1), "each line has a different number"
-    assert capsys.readouterr().err.count("metrics omitted") == 1
+        lines.show(Progress(done=1, total=1, event="report", metrics={"m" * 5000: 0.5, "auc": 0.5}))
+    assert [parse_line(line).metrics for line in stream.getvalue().splitlines()] == [{}, {"auc": 0.5}] * 2
+    assert capsys.readouterr().err.count("metric omitted") == 1
 
 
 @pytest.mark.parametrize("display", [Lines, Text, Bar])

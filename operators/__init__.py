@@ -1,5 +1,6 @@
 """Airflow operators of Paceline."""
 
+from .approve import ApproveOperator
 from .arbitrate import ArbiterOperator
 from .evaluate import EvaluateOperator
 from .fleet_result import FleetResultOperator
@@ -13,6 +14,7 @@ from .train import DeadlineTrainingOperator
 from .worker import WorkerTrainingOperator
 
 __all__ = [
+    "ApproveOperator",
     "ArbiterOperator",
     "DeadlineTrainingOperator",
     "EvaluateOperator",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -12,8 +11,8 @@ from airflow.sdk.exceptions import AirflowFailException
 from paceline.contract import PROMOTION_XCOM
 from paceline.errors import InvalidInputError
 from paceline.registry import ChampionChangedError, ModelVersion
-from paceline.registry.manifest import check_name
 
+from ._evaluation import read_evaluation
 from .improvement import MIN_UNITS, Verdict, judge
 from .links import ModelLink
 from .values import Reader, number, open_registry, optional_conn_id, optional_number, read_fields, registry_location
@@ -69,7 +68,7 @@ class PromoteOperator(BaseOperator):
     Parameters
     ----------
     evaluation:
-        The result of ``EvaluateOperator``: ``evaluate.output``. (templated)
+        The result of ``EvaluateOperator``, ``evaluate.output``, or of ``ApproveOperator``. (templated)
     registry:
         Path or object storage URL of the registry, or ``mlflow://CONN_ID`` for that of an MLflow server. (templated)
     min_improvement:
@@ -157,7 +156,7 @@ class PromoteOperator(BaseOperator):
 
     def _decide_and_promote(self) -> dict[str, Any]:
         read_fields(self, _READERS, rendered=True)
-        verdict = _read_evaluation(self.evaluation)
+        verdict = read_evaluation(self.evaluation)
         name, version = verdict["model"], verdict["version"]
         registry = open_registry(self.registry, self.signing_conn_id)
         _check_evaluated(registry.version(name, version), verdict, self.registry)
@@ -184,6 +183,8 @@ class PromoteOperator(BaseOperator):
             )
             return {**_outcome("champion changed", reason), **result}
         outcome = _outcome(*judge(verdict, self.min_improvement, self.confidence, self.minimum_samples))
+        if "approved_by" in verdict:
+            outcome["reason"] += f"; approved by {verdict['approved_by'] or 'the default answer'}"
         if not outcome["promoted"]:
             return {**outcome, **result}
         try:
@@ -221,24 +222,3 @@ def _was_sent(context: Context, outlet: object) -> bool:
 
 def _outcome(verdict: Verdict, reason: str) -> dict[str, Any]:
     return {"promoted": verdict in _PROMOTED, "verdict": verdict, "reason": reason}
-
-
-def _read_evaluation(evaluation: Any) -> Mapping[str, Any]:
-    """Return the evaluation from XCom or a template. Raise InvalidInputError for a missing or invalid key."""
-    accepted = "the result of EvaluateOperator (evaluation=evaluate.output)"
-    if isinstance(evaluation, str):
-        try:
-            evaluation = json.loads(evaluation)
-        except ValueError:
-            raise InvalidInputError("evaluation", evaluation, accepted) from None
-    if not isinstance(evaluation, Mapping):
-        raise InvalidInputError("evaluation", evaluation, accepted)
-    missing = {"model", "version", "metric", "challenger", "champion", "champion_version", "improvement"} - {
-        *evaluation
-    }
-    if missing:
-        raise InvalidInputError("evaluation", dict(evaluation), f"{accepted}; missing: {sorted(missing)}")
-    check_name(evaluation["model"], field="evaluation.model")
-    for key in ("challenger", *(["champion"] if evaluation["champion_version"] is not None else [])):
-        number(f"evaluation.{key}", evaluation[key])
-    return evaluation

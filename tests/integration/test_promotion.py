@@ -85,36 +85,51 @@ def test_only_a_better_challenger_replaces_the_champion_and_emits_an_event(
     assert sent[1]["extra"]["previous_version"] == 1
 
 
-@pytest.mark.parametrize(("answer", "promoted"), [("Approve", [1]), ("Reject", [])])
-def test_approval_decides_whether_a_challenger_is_promoted(
-    airflow: AirflowProcess, project: Path, tmp_path: Path, answer: str, promoted: list[int]
+@pytest.mark.parametrize("answer", ["Approve", "Reject"])
+def test_approval_is_for_the_version_in_the_question(
+    airflow: AirflowProcess, project: Path, tmp_path: Path, answer: str
 ) -> None:
-    """The example in docs/registry.md works unchanged."""
+    """The example in docs/registry.md works unchanged, even if the evaluation runs again before the answer."""
     examples = re.findall(r"```python\n(.*?)```", (project / "docs" / "registry.md").read_text(), re.DOTALL)
-    example = next(text for text in examples if "ApprovalOperator" in text)
+    example = next(text for text in examples if "ApproveOperator" in text)
     dag_id = f"approve_{answer.lower()}"
-    text = DAG.replace('"judge"', f'"{dag_id}"').replace("REGISTRY", str(tmp_path / "registry"))
-    text = text.replace("    ReviewedPromotion(", "    promote = ReviewedPromotion(") + textwrap.indent(example, "    ")
+    text = DAG[: DAG.index("    ReviewedPromotion(")].replace('"judge"', f'"{dag_id}"')
+    text += textwrap.indent(example.replace("s3://aws_default@models/registry", "REGISTRY"), "    ")
     # Airflow may mark a task as failed if the answer comes before the executor has reported the end of the process that
     # asked. People answer later than this test. The next try asks again.
     text = text.replace("schedule=None", 'schedule=None, default_args={"retries": 9, "retry_delay": 1.0}')
     (airflow.dags_folder / "score.py").write_text(SCORE)
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "auc").write_text("0.8")
-    with gates.temporary_dag(airflow, dag_id, text):
+    registry = FileRegistry(tmp_path / "registry")
+    with gates.temporary_dag(airflow, dag_id, text.replace("REGISTRY", str(tmp_path / "registry"))):
         run_id = airflow.run_dag(dag_id, {"challenger": str(tmp_path / "model")})
         airflow.wait_for_task(dag_id, run_id, "approve", "awaiting_input", LONG_S)
         question = f"/dags/{dag_id}/dagRuns/{quote(run_id)}/taskInstances/approve/-1/hitlDetails"
         asked = airflow.api("GET", question)
-        assert (asked["subject"], asked["body"]) == ("Promote promoted version 1?", "auc: 0.8, champion: None")
+        assert asked["subject"] == "Promote promoted version 1?"
+        assert "| **auc** | 0.8 |" in asked["body"]
+        (tmp_path / "model" / "auc").write_text("0.5")
+        again = {"dry_run": False, "dag_run_id": run_id, "task_ids": ["evaluate"], "only_failed": False}
+        airflow.api("POST", f"/dags/{dag_id}/clearTaskInstances", again)
+        airflow.wait_for_task(dag_id, run_id, "evaluate", "success", LONG_S)
+        assert registry.versions("promoted")[-1].metrics == {"auc": 0.5}
+
+        subjects = []
 
         def answer_question() -> None:
             if airflow.task_states(dag_id, run_id)["approve"] == "awaiting_input":
                 with contextlib.suppress(AirflowApiError):  # this try has its answer
+                    subject = airflow.api("GET", question)["subject"]
                     airflow.api("PATCH", question, {"chosen_options": [answer]})
+                    subjects.append(subject)
 
         assert airflow.wait(dag_id, run_id, LONG_S, before_poll=answer_question) == "success"
         states = airflow.task_states(dag_id, run_id)
     (airflow.dags_folder / "score.py").unlink()
-    assert states["promote"] == ("success" if promoted else "skipped")
-    assert [promotion.version for promotion in FileRegistry(tmp_path / "registry").history("promoted")] == promoted
+    history = registry.history("promoted")
+    if answer == "Reject":
+        assert (states["promote"], history) == ("skipped", [])
+        return
+    assert [f"Promote promoted version {promotion.version}?" for promotion in history] == subjects[-1:]
+    assert "approved by" in history[-1].reason

@@ -59,7 +59,7 @@ EXPORTS = {
     "paceline.elastic": "Decider Options Scaling Step TeamConfiguration TeamSample",
     "paceline.fleet": "BackgroundApp EngineCheck Fleet Link Machine check load",
     "paceline.operators": (
-        "ArbiterOperator DeadlineTrainingOperator EvaluateOperator FleetResultOperator LogNotifier "
+        "ApproveOperator ArbiterOperator DeadlineTrainingOperator EvaluateOperator FleetResultOperator LogNotifier "
         "ParameterServerOperator ProfileOperator PromoteOperator ScheduleOperator WorkerTrainingOperator train_on_fleet"
     ),
     "paceline.profiles": (

@@ -17,6 +17,7 @@ from paceline import operators
 from paceline.errors import InvalidInputError
 from paceline.fleet import Fleet, Machine
 from paceline.operators import (
+    ApproveOperator,
     ArbiterOperator,
     DeadlineTrainingOperator,
     EvaluateOperator,
@@ -34,6 +35,7 @@ FLEET = Fleet(machines=(GATE,), parameter_server=GATE)
 PLAN = {"workers": {"gate": {"samples": 10, "batch_size": 2}}}
 TRAIN = {"script": "train.py", "deadline": "1m"}
 VALID = {
+    ApproveOperator: {"evaluation": {}},
     ArbiterOperator: {"pool": "training", "devices": 2, "conn_id": "airflow_api"},
     DeadlineTrainingOperator: TRAIN,
     EvaluateOperator: {

@@ -393,5 +393,10 @@ def _registration_key(context: Context, digest: str) -> str:
 
 
 def _task_fields(context: Context) -> dict[str, Any]:
-    ti = context["ti"]
-    return {"dag_id": ti.dag_id, "run_id": ti.run_id, "task_id": ti.task_id, "map_index": ti.map_index}
+    """Return the origin of a version: the task instance, and the time up to which its run covers the data."""
+    ti, run = context["ti"], context.get("dag_run")
+    until = run and (run.data_interval_end or run.logical_date or run.run_after)
+    return {
+        **{"dag_id": ti.dag_id, "run_id": ti.run_id, "task_id": ti.task_id, "map_index": ti.map_index},
+        **({"data_until": until.isoformat()} if until else {}),
+    }

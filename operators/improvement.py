@@ -30,6 +30,7 @@ Verdict = Literal[
     "too few rows",
     "too few groups",
     "not significantly better",
+    "older data",
     "champion changed",
     "already champion",
 ]

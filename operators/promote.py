@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import Asset, BaseOperator
@@ -15,7 +16,16 @@ from paceline.registry import ChampionChangedError, ModelVersion
 from ._evaluation import read_evaluation
 from .improvement import MIN_UNITS, Verdict, judge
 from .links import ModelLink
-from .values import Reader, number, open_registry, optional_conn_id, optional_number, read_fields, registry_location
+from .values import (
+    Reader,
+    boolean,
+    number,
+    open_registry,
+    optional_conn_id,
+    optional_number,
+    read_fields,
+    registry_location,
+)
 
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
@@ -82,6 +92,9 @@ class PromoteOperator(BaseOperator):
         Smallest number of hold-out rows with which a ``confidence`` can lead to a promotion, at least 20. By default
         300: errors that occur in 1 % of the rows are then absent from at most 5 % of hold-outs. With ``groups`` in
         ``resampled``, at least 20 groups are required, too. (templated)
+    allow_older:
+        Whether a version may replace a champion from a run for newer data, as in a backfill. The time of a run is the
+        end of its data interval, or its logical date, or the time after which it may start.
     signing_conn_id:
         Id of a connection whose password is the key of ``EvaluateOperator``. The task then fails if this key has not
         signed the version or the champion.
@@ -90,9 +103,9 @@ class PromoteOperator(BaseOperator):
     -------
     dict
         ``promoted``, ``verdict`` (``"first"``, ``"better"``, ``"not better"``, ``"improvement below min_improvement"``,
-        ``"too few rows"``, ``"too few groups"``, ``"not significantly better"``, ``"champion changed"`` or
-        ``"already champion"``), ``reason``, ``model``, ``registry``, ``version``, ``champion_version`` (after this
-        task) and ``previous_version`` (of the champion).
+        ``"too few rows"``, ``"too few groups"``, ``"not significantly better"``, ``"older data"``,
+        ``"champion changed"`` or ``"already champion"``), ``reason``, ``model``, ``registry``, ``version``,
+        ``champion_version`` (after this task) and ``previous_version`` (of the champion).
 
     Examples
     --------
@@ -115,10 +128,12 @@ class PromoteOperator(BaseOperator):
         min_improvement: float | str = 0.0,
         confidence: float | str | None = None,
         minimum_samples: int | str = 300,
+        allow_older: bool = False,
         signing_conn_id: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        self.allow_older = boolean("allow_older", allow_older)
         self.evaluation = evaluation
         self.registry = registry
         self.min_improvement: Any = min_improvement
@@ -159,7 +174,8 @@ class PromoteOperator(BaseOperator):
         verdict = read_evaluation(self.evaluation)
         name, version = verdict["model"], verdict["version"]
         registry = open_registry(self.registry, self.signing_conn_id)
-        _check_evaluated(registry.version(name, version), verdict, self.registry)
+        challenger = registry.version(name, version)
+        _check_evaluated(challenger, verdict, self.registry)
         champion = registry.champion(name)
         before = champion.version if champion else None
         result = {
@@ -185,6 +201,8 @@ class PromoteOperator(BaseOperator):
         outcome = _outcome(*judge(verdict, self.min_improvement, self.confidence, self.minimum_samples))
         if "approved_by" in verdict:
             outcome["reason"] += f"; approved by {verdict['approved_by'] or 'the default answer'}"
+        if outcome["promoted"] and champion and not self.allow_older:
+            outcome = _older(challenger, champion) or outcome
         if not outcome["promoted"]:
             return {**outcome, **result}
         try:
@@ -218,6 +236,18 @@ def _was_sent(context: Context, outlet: object) -> bool:
     own = (ti.dag_id, ti.run_id, ti.task_id, ti.map_index)
     sources = ((e.source_dag_id, e.source_run_id, e.source_task_id, e.source_map_index) for e in events)
     return own in sources
+
+
+def _older(challenger: ModelVersion, champion: ModelVersion) -> dict[str, Any] | None:
+    """Return the outcome for a challenger whose run covers older data than the champion's; ``None`` for another one."""
+    times = [str(version.lineage.get("data_until") or "") for version in (challenger, champion)]
+    if not all(times) or datetime.fromisoformat(times[0]) >= datetime.fromisoformat(times[1]):
+        return None
+    reason = (
+        f"version {challenger.version} is from a run for data until {times[0]}, champion version {champion.version} "
+        f"from one until {times[1]}; allow_older=True promotes it nevertheless"
+    )
+    return _outcome("older data", reason)
 
 
 def _outcome(verdict: Verdict, reason: str) -> dict[str, Any]:

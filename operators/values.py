@@ -73,6 +73,13 @@ def text(field: str, value: object, accepted: str = "text") -> str:
     return value
 
 
+def boolean(field: str, value: object) -> bool:
+    """Return the bool; reject other values, such as the text ``"False"``, which Python takes for true."""
+    if not isinstance(value, bool):
+        raise InvalidInputError(field, value, "True or False")
+    return value
+
+
 def optional_text(field: str, value: object, accepted: str = "text, or None") -> str | None:
     """Read text; return ``None`` for an absent value."""
     return None if value in NOTHING else text(field, value, accepted)

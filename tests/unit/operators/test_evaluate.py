@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import datetime, timezone
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -55,7 +56,7 @@ def evaluate(tmp_path: Path, process_runtime_root: Path, monkeypatch: pytest.Mon
     (tmp_path / "evaluate.py").write_text(SCRIPT)
     (tmp_path / "holdout.csv").write_text("1\n2\n3\n")
 
-    def run_operator(challenger: float | str, run_id: str = "monday", **arguments: Any) -> Any:
+    def run_operator(challenger: float | str, run_id: str = "monday", dag_run: object = None, **arguments: Any) -> Any:
         if isinstance(challenger, float):
             folder = tmp_path / f"trained-{challenger}"
             folder.mkdir(exist_ok=True)
@@ -76,7 +77,7 @@ def evaluate(tmp_path: Path, process_runtime_root: Path, monkeypatch: pytest.Mon
         )
         push = Mock()
         ti = SimpleNamespace(dag_id="retrain", run_id=run_id, task_id="evaluate", map_index=-1, xcom_push=push)
-        result = operator.execute({"ti": ti})  # type: ignore[typeddict-item]
+        result = operator.execute({"ti": ti, "dag_run": dag_run})  # type: ignore[typeddict-item]
         push.assert_called_once_with(key=EVALUATION_XCOM, value=True)
         return result
 
@@ -193,6 +194,16 @@ def test_score_named_loss_is_compared(evaluate: Task, registry: FileRegistry, tm
     assert result["challenger_metrics"] == {"loss": result["challenger"]} != first["challenger_metrics"]
     assert result["better"]
     assert result["improvements"]["rows"] == 300
+
+
+@pytest.mark.parametrize("known", ["data_interval_end", "logical_date", "run_after"])
+def test_version_records_the_time_up_to_which_its_run_covers_the_data(
+    evaluate_directly: Task, registry: FileRegistry, known: str
+) -> None:
+    times = dict.fromkeys(["data_interval_end", "logical_date", "run_after"])
+    run = SimpleNamespace(**{**times, known: datetime(2026, 1, 5, tzinfo=timezone.utc)})
+    evaluate_directly(0.7, dag_run=run)
+    assert registry.version("flights", 1).lineage["data_until"] == "2026-01-05T00:00:00+00:00"
 
 
 def test_retry_returns_the_same_version_for_the_same_model(evaluate_directly: Task) -> None:

@@ -117,6 +117,39 @@ def test_version_with_other_files_than_the_scored_ones_is_not_promoted(
     assert [promotion.version for promotion in registry.history("flights")] == [2]
 
 
+@pytest.mark.parametrize(
+    ("challenger", "champion", "allowed", "verdict"),
+    [
+        ("2026-01-05T00:00:00+00:00", "2026-01-10T00:00:00+00:00", False, "older data"),
+        ("2026-01-05T00:00:00+00:00", "2026-01-10T00:00:00+00:00", True, "better"),
+        ("2026-01-09T23:30:00-01:00", "2026-01-10T00:00:00+00:00", False, "better"),
+        ("2026-01-10T00:00:00+00:00", "2026-01-10T00:00:00+00:00", False, "better"),
+        (None, "2026-01-10T00:00:00+00:00", False, "better"),
+    ],
+)
+def test_older_data_replaces_newer_data_only_if_it_is_allowed(
+    promote: Task,
+    registry: FileRegistry,
+    tmp_path: Path,
+    challenger: str | None,
+    champion: str,
+    allowed: bool,
+    verdict: str,
+) -> None:
+    for until in (champion, challenger):
+        registry.register(tmp_path / "model", name="flights", lineage={"data_until": until})
+    registry.promote("flights", 4, "newest")
+    result = promote(_evaluation_result(5, 0.75, champion_version=4), allow_older=allowed)
+    assert (result["verdict"], result["champion_version"]) == (verdict, 4 if verdict == "older data" else 5)
+    if verdict == "older data":
+        assert "version 5 is from a run for data until 2026-01-05T00:00:00+00:00" in result["reason"]
+
+
+def test_allow_older_accepts_only_a_bool(promote: Task) -> None:
+    with pytest.raises(InvalidInputError, match="allow_older: got 'False', expected True or False"):
+        promote(_evaluation_result(1, 0.7), allow_older="False")
+
+
 def test_champion_with_other_files_than_the_scored_ones_stays(promote: Task, registry: FileRegistry) -> None:
     promote(_evaluation_result(1, 0.7))
     result = promote({**_evaluation_result(2, 0.75, champion_version=1), "champion_digest": 64 * "0"})

@@ -264,10 +264,27 @@ def command_words(field: str, value: object) -> list[str]:
 
 
 def storage_path(value: str) -> ObjectStoragePath:
-    """Convert a local path (``/data/x``) or a URL (``s3://conn@bucket/x``) to a path object."""
+    """Convert a local path (``/data/x``) or a URL (``s3://conn@bucket/x``) to a path object.
+
+    >>> storage_path("s3x://bucket/x")
+    Traceback (most recent call last):
+    paceline.errors.InvalidInputError: path: got 's3x://bucket/x', expected a local path, or a URL for which an \
+Airflow provider is installed, such as apache-airflow-providers-amazon[s3fs] for s3:// (Unsupported filesystem: 's3x')
+    """
     from airflow.sdk import ObjectStoragePath
 
-    return ObjectStoragePath(value if "://" in value else f"file://{Path(value).absolute()}")
+    if "://" not in value:
+        return ObjectStoragePath(f"file://{Path(value).absolute()}")
+    try:
+        path = ObjectStoragePath(value)
+        path.fs  # noqa: B018
+    except ValueError as error:
+        accepted = (
+            "a local path, or a URL for which an Airflow provider is installed, such as "
+            f"apache-airflow-providers-amazon[s3fs] for s3:// ({error})"
+        )
+        raise InvalidInputError("path", value, accepted) from None
+    return path
 
 
 def open_registry(location: str, signing_conn_id: str | None = None) -> Registry:

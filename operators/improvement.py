@@ -31,6 +31,7 @@ Verdict = Literal[
     "too few groups",
     "not significantly better",
     "older data",
+    "champion held",
     "champion changed",
     "already champion",
 ]

@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from paceline.contract import PROMOTION_XCOM
 from paceline.errors import InvalidInputError
-from paceline.registry import ChampionChangedError, ModelVersion
+from paceline.registry import ChampionChangedError, ChampionHeldError, ModelVersion
 
 from ._evaluation import read_evaluation
 from .improvement import MIN_UNITS, Verdict, judge
@@ -103,7 +103,7 @@ class PromoteOperator(BaseOperator):
     -------
     dict
         ``promoted``, ``verdict`` (``"first"``, ``"better"``, ``"not better"``, ``"improvement below min_improvement"``,
-        ``"too few rows"``, ``"too few groups"``, ``"not significantly better"``, ``"older data"``,
+        ``"too few rows"``, ``"too few groups"``, ``"not significantly better"``, ``"older data"``, ``"champion held"``,
         ``"champion changed"`` or ``"already champion"``), ``reason``, ``model``, ``registry``, ``version``,
         ``champion_version`` (after this task) and ``previous_version`` (of the champion).
 
@@ -209,6 +209,8 @@ class PromoteOperator(BaseOperator):
             promotion = registry.promote(name, version, outcome["reason"], expected_champion=before)
         except ChampionChangedError:
             return self._decide_and_promote()
+        except ChampionHeldError as held:
+            return {**_outcome("champion held", f"{outcome['reason']}; expected {held.accepted}"), **result}
         return {
             **outcome,
             **result,

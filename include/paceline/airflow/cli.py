@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from paceline import __version__
 from paceline.airflow import _clean as clean
 from paceline.airflow import _fleet_command as fleet
+from paceline.airflow import _model_command as model
 from paceline.contract import DEADLINE, PACE, Deadline, PaceSample, StoredDeadline
 from paceline.errors import InvalidInputError, PacelineError
 from paceline.simulate import command as simulate
@@ -82,6 +83,7 @@ def _parser() -> argparse.ArgumentParser:
     change.add_argument("value", metavar="DEADLINE", help='"15m", "PT15M", seconds, or "2030-01-31T18:00:00Z"')
     clean.add_command(commands, [login], _connect)
     fleet.add_command(commands)
+    model.add_command(commands, [login], _connect)
     simulate.add_command(commands)
     return parser
 

@@ -6,11 +6,12 @@ the drift check and services that serve the champion work with both.
 
 from paceline.registry._files import FileRegistry
 from paceline.registry._mlflow import MlflowRegistry
-from paceline.registry.base import ChampionChangedError, Registry
+from paceline.registry.base import ChampionChangedError, ChampionHeldError, Registry
 from paceline.registry.manifest import FileRecord, ModelVersion, Promotion
 
 __all__ = [
     "ChampionChangedError",
+    "ChampionHeldError",
     "FileRecord",
     "FileRegistry",
     "MlflowRegistry",

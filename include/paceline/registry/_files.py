@@ -18,7 +18,14 @@ from upath import UPath
 from paceline.errors import InvalidInputError
 from paceline.registry import storage
 from paceline.registry._signature import Signer
-from paceline.registry.base import StoragePath, check_champion, check_digest, check_model_dir, missing_version
+from paceline.registry.base import (
+    StoragePath,
+    check_champion,
+    check_digest,
+    check_model_dir,
+    check_not_held,
+    missing_version,
+)
 from paceline.registry.manifest import (
     FileRecord,
     KeyRecord,
@@ -155,15 +162,22 @@ class FileRegistry:
         return self.version(name, latest.version) if latest else None
 
     def promote(
-        self, name: str, version: int, reason: str, *, expected_champion: int | EllipsisType | None = ...
+        self,
+        name: str,
+        version: int,
+        reason: str,
+        *,
+        expected_champion: int | EllipsisType | None = ...,
+        hold: bool = False,
     ) -> Promotion:
         """Make ``version`` the champion, as :meth:`Registry.promote` describes. One atomic write stores the record."""
         self.version(name, version)
         while True:
             number, latest = self._latest_promotion(name)
-            if latest and latest.version == version:
+            if latest and latest.version == version and (latest.hold == hold or expected_champion is not ...):
                 return latest
             previous = latest.version if latest else None
+            check_not_held(latest, version, expected_champion)
             check_champion(name, previous, expected_champion)
             record = Promotion(
                 name=name,
@@ -171,6 +185,7 @@ class FileRegistry:
                 previous=previous,
                 promoted_at=datetime.now(timezone.utc),
                 reason=reason,
+                hold=hold,
             )
             # If a concurrent promotion has used this number, read the champion again.
             if storage.put_new(self.root, _promotion_path(name, number + 1), encode(record)):

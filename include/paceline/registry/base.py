@@ -31,6 +31,10 @@ class ChampionChangedError(InvalidInputError):
     """Raised when another version has become champion since the decision to promote."""
 
 
+class ChampionHeldError(InvalidInputError):
+    """Raised when a task's decision would replace a champion that a person holds."""
+
+
 class Registry(Protocol):
     """A model registry: numbered, immutable versions of models, one champion for each model, a history of promotions.
 
@@ -82,14 +86,23 @@ class Registry(Protocol):
         """Return the current champion, or ``None`` before the first promotion."""
 
     def promote(
-        self, name: str, version: int, reason: str, *, expected_champion: int | EllipsisType | None = ...
+        self,
+        name: str,
+        version: int,
+        reason: str,
+        *,
+        expected_champion: int | EllipsisType | None = ...,
+        hold: bool = False,
     ) -> Promotion:
         """Make ``version`` the champion.
 
-        Promoting the champion again changes nothing and returns the existing promotion.
+        Promoting the champion again with the same ``hold`` changes nothing and returns the existing promotion.
 
         Parameters
         ----------
+        hold:
+            Whether this champion stays until a promotion without ``expected_champion``, a person's: a later one with
+            ``expected_champion``, a task's, then changes nothing and raises ChampionHeldError.
         expected_champion:
             The champion at the time of the decision (``None``: no champion). If another version has become champion,
             the method changes nothing and raises ChampionChangedError. By default, it replaces any champion.
@@ -131,6 +144,12 @@ def check_champion(name: str, champion: int | None, expected: int | EllipsisType
     """Raise ChampionChangedError unless ``champion`` is the expected champion (``...``: any)."""
     if expected is not ... and champion != expected:
         raise ChampionChangedError("expected_champion", expected, f"the champion of {name!r}, version {champion}")
+
+
+def check_not_held(latest: Promotion | None, version: int, expected: int | EllipsisType | None) -> None:
+    """Raise ChampionHeldError if the promotion of ``version`` by a task would replace a held champion."""
+    if latest is not None and latest.hold and expected is not ...:
+        raise ChampionHeldError("version", version, f"{latest.version}, the champion, which is held: {latest.reason}")
 
 
 def missing_version(name: str, version: object, existing: Iterable[int]) -> InvalidInputError:

@@ -156,13 +156,17 @@ class ModelVersion(_Record):
 
 
 class Promotion(_Record):
-    """A change of the champion: the new version, the previous version, the time and the reason."""
+    """A change of the champion: the new version, the previous version, the time and the reason.
+
+    ``hold`` means that tasks must not replace this champion, as after a rollback.
+    """
 
     name: Name
     version: int = Field(ge=1)
     previous: int | None = Field(default=None, ge=1)
     promoted_at: datetime
     reason: str
+    hold: bool = False
 
 
 class KeyRecord(_Record):

@@ -145,6 +145,18 @@ def test_older_data_replaces_newer_data_only_if_it_is_allowed(
         assert "version 5 is from a run for data until 2026-01-05T00:00:00+00:00" in result["reason"]
 
 
+def test_held_champion_stays_even_if_an_earlier_promotion_runs_again(promote: Task, registry: FileRegistry) -> None:
+    promote(_evaluation_result(1, 0.7))
+    better = _evaluation_result(2, 0.75, champion_version=1)
+    promote(better)
+    registry.promote("flights", 1, "2 fails on Sundays (anna)", hold=True)
+    result = promote(better)
+    assert (result["promoted"], result["verdict"], result["champion_version"]) == (False, "champion held", 1)
+    assert "better by 0.05; expected 1, the champion, which is held: 2 fails on Sundays (anna)" in result["reason"]
+    registry.promote("flights", 1, "mended (anna)")
+    assert promote(better)["verdict"] == "better"
+
+
 def test_allow_older_accepts_only_a_bool(promote: Task) -> None:
     with pytest.raises(InvalidInputError, match="allow_older: got 'False', expected True or False"):
         promote(_evaluation_result(1, 0.7), allow_older="False")

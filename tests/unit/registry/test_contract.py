@@ -8,7 +8,7 @@ import pytest
 from tests.unit.registry.stores import Store
 
 from paceline.errors import InvalidInputError
-from paceline.registry import Registry
+from paceline.registry import ChampionHeldError, Registry
 
 
 def test_version_stores_files_metrics_window_and_lineage(
@@ -152,3 +152,33 @@ def test_fetch_rejects_a_version_with_changed_or_removed_files(
     weights.unlink()
     with pytest.raises(InvalidInputError, match=r"weights\.pt: got 'no file'"):
         registry.fetch(version, tmp_path / "fetched2")
+
+
+def test_held_champion_is_replaced_only_by_a_person(
+    store: Store, registry: Registry, name: str, model_dir: Path
+) -> None:
+    for _ in range(2):
+        registry.register(model_dir, name=name)
+    registry.promote(name, 1, "first")
+    registry.promote(name, 2, "better", expected_champion=1)
+    held = registry.promote(name, 1, "back to 1", hold=True)
+    assert (held.previous, held.hold) == (2, True)
+    assert registry.promote(name, 1, "again", hold=True) == held
+    for expected in (1, 2):
+        with pytest.raises(
+            ChampionHeldError, match="version: got 2, expected 1, the champion, which is held: back to 1"
+        ):
+            store.open().promote(name, 2, "better", expected_champion=expected)
+    assert registry.promote(name, 1, "a task", expected_champion=1) == held, "a task does not release the champion"
+    released = registry.promote(name, 1, "2 is mended")
+    assert (released.version, released.previous, released.hold) == (1, 1, False)
+    assert registry.promote(name, 2, "better", expected_champion=1).previous == 1
+    assert [promotion.version for promotion in registry.history(name)] == [1, 2, 1, 1, 2]
+
+
+def test_person_replaces_a_held_champion(registry: Registry, name: str, model_dir: Path) -> None:
+    for _ in range(2):
+        registry.register(model_dir, name=name)
+    registry.promote(name, 1, "first", hold=True)
+    assert not registry.promote(name, 2, "chosen").hold
+    assert registry.promote(name, 1, "better", expected_champion=2).version == 1

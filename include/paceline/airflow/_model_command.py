@@ -1,0 +1,150 @@
+"""``paceline model``: list, show, fetch, promote and roll back the versions of a model in a registry."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paceline.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from paceline.registry import ModelVersion, Promotion, Registry
+
+_HEADINGS = ("VERSION", "CREATED", "SCORES", "")
+
+
+def add_command(
+    commands: Any, parents: list[argparse.ArgumentParser], connect: Callable[[argparse.Namespace], Any]
+) -> None:
+    """Add ``paceline model`` to the subparsers. The ``parents`` have the options with which ``connect`` logs in."""
+    actions = commands.add_parser("model", help="versions of a model in a registry").add_subparsers(
+        required=True, metavar="ACTION"
+    )
+
+    def add(name: str, text: str, run: Callable[[argparse.Namespace], int], version: str | None) -> Any:
+        changes = name in ("promote", "rollback", "release")
+        action = actions.add_parser(name, help=text, parents=parents if changes else [])
+        action.add_argument("registry", metavar="REGISTRY", help="/data/models, s3://CONN@bucket/models, mlflow://CONN")
+        action.add_argument("model", metavar="MODEL")
+        if version is not None:
+            action.add_argument("version", metavar="VERSION", nargs=version, help="number, or champion")
+        if changes:
+            action.add_argument("--reason", required=True, help="stored with your name in the history of promotions")
+            action.add_argument("--asset", help="name of the asset that gets an event, as after PromoteOperator")
+        action.set_defaults(run=run, connect=connect)
+        return action
+
+    add("list", "list the versions, oldest first", _list, None)
+    add("show", "print a version and the history of promotions", _show, "?")
+    fetch = add("fetch", "copy a version's files into a folder and check each digest", _fetch, "?")
+    fetch.add_argument("--to", required=True, metavar="FOLDER")
+    add("promote", "make a version the champion", _promote, None).add_argument("version", metavar="VERSION")
+    add("rollback", "go back to an earlier champion, and hold it there", _roll_back, "?")
+    add("release", "let tasks promote again after a rollback", _release, None)
+
+
+def _open(options: argparse.Namespace) -> Registry:
+    from paceline.operators.values import (  # type: ignore[import-not-found]
+        open_registry,
+        registry_location,
+    )
+
+    registry: Registry = open_registry(registry_location("REGISTRY", options.registry))
+    return registry
+
+
+def _list(options: argparse.Namespace) -> int:
+    registry = _open(options)
+    champion = registry.champion(options.model)
+    rows = [_HEADINGS]
+    for version in registry.versions(options.model):
+        scores = " ".join(f"{name}={score:.6g}" for name, score in version.metrics.items())
+        is_champion = champion is not None and version.version == champion.version
+        created = version.created_at.astimezone().isoformat(" ", "seconds")
+        rows.append((str(version.version), created, scores or "-", "champion" if is_champion else ""))
+    if len(rows) == 1:
+        print(f"{options.registry} has no version of {options.model}.")
+        return 0
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    return 0
+
+
+def _show(options: argparse.Namespace) -> int:
+    registry = _open(options)
+    version = _version(registry, options)
+    print(version.model_dump_json(indent=2))
+    for promotion in registry.history(options.model):
+        print(_describe(promotion))
+    return 0
+
+
+def _fetch(options: argparse.Namespace) -> int:
+    registry = _open(options)
+    version = _version(registry, options)
+    registry.fetch(version, Path(options.to))
+    print(f"{options.model} version {version.version}: {len(version.files)} files in {options.to}")
+    return 0
+
+
+def _promote(options: argparse.Namespace) -> int:
+    return _change(options, _version(_open(options), options).version, hold=False)
+
+
+def _roll_back(options: argparse.Namespace) -> int:
+    registry = _open(options)
+    if options.version is not None:
+        return _change(options, _version(registry, options).version, hold=True)
+    history = registry.history(options.model)
+    newest = history[-1].version if history else None
+    earlier = [promotion.version for promotion in history if promotion.version != newest]
+    if not earlier:
+        raise InvalidInputError("MODEL", options.model, "a model that has had an earlier champion, or a VERSION")
+    is_repeated = history[-1].hold  # after a failed event, for example
+    return _change(options, history[-1].version if is_repeated else earlier[-1], hold=True)
+
+
+def _release(options: argparse.Namespace) -> int:
+    champion = _open(options).champion(options.model)
+    if champion is None:
+        raise InvalidInputError("MODEL", options.model, "a model with a champion")
+    return _change(options, champion.version, hold=False)
+
+
+def _change(options: argparse.Namespace, version: int, *, hold: bool) -> int:
+    """Promote a version. If the event fails afterwards, the command can be repeated."""
+    api = options.connect(options) if options.asset else None
+    assets = api.api("GET", "/assets", name_pattern=options.asset)["assets"] if api else []
+    asset = next((one for one in assets if one["name"] == options.asset), None)
+    if api and asset is None:
+        raise InvalidInputError("--asset", options.asset, "the name of an asset of this Airflow")
+    person = options.user if options.asset else getpass.getuser()
+    promotion = _open(options).promote(options.model, version, f"{options.reason} ({person})", hold=hold)
+    print(_describe(promotion))
+    if api and asset:
+        extra = {"model": options.model, "version": version, "previous_version": promotion.previous}
+        api.api("POST", "/assets/events", {"asset_id": asset["id"], "extra": {**extra, "reason": promotion.reason}})
+        print(f"Event of the asset {options.asset} sent.")
+    return 0
+
+
+def _version(registry: Registry, options: argparse.Namespace) -> ModelVersion:
+    if options.version in (None, "champion"):
+        champion = registry.champion(options.model)
+        if champion is None:
+            raise InvalidInputError("VERSION", "champion", f"a number: {options.model} has no champion yet")
+        return champion
+    if not (options.version.isascii() and options.version.isdecimal()):
+        raise InvalidInputError("VERSION", options.version, "a number, or champion")
+    return registry.version(options.model, int(options.version))
+
+
+def _describe(promotion: Promotion) -> str:
+    when = promotion.promoted_at.astimezone().isoformat(" ", "seconds")
+    previous = "none" if promotion.previous is None else str(promotion.previous)
+    hold = ", held until it is released" if promotion.hold else ""
+    return f"{when}  {promotion.name}: champion {previous} -> {promotion.version}{hold}. {promotion.reason}"

@@ -186,9 +186,11 @@ class PromoteOperator(BaseOperator):
             "previous_version": before,
         }
         if before == version:
-            history = registry.history(name)  # empty if a user has chosen the champion in MLflow
-            previous = history[-1].previous if history else None
             reason = f"version {version} is already the champion"
+            try:  # completes the promotion of a try that died before it had moved MLflow's alias
+                previous = registry.promote(name, version, reason, expected_champion=before).previous
+            except ChampionChangedError:
+                return self._decide_and_promote()
             return {**_outcome("already champion", reason), **result, "previous_version": previous}
         evaluated = verdict.get("champion_digest") or (champion and champion.digest)
         if before != verdict["champion_version"] or (champion and champion.digest != evaluated):

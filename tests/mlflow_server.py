@@ -100,6 +100,10 @@ class MlflowServer:
         """Call the server's REST API directly."""
         return dict(self._client.post(f"/api/2.0/mlflow{path}", json=body).raise_for_status().json())
 
+    def delete(self, path: str, body: object) -> None:
+        """Call the server's REST API directly."""
+        self._client.request("DELETE", f"/api/2.0/mlflow{path}", json=body).raise_for_status()
+
     def clear(self) -> None:
         """Forget the changes, and lose no more responses."""
         self.changes.clear()

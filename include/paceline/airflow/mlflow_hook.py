@@ -73,14 +73,17 @@ class MlflowHook(BaseHook):
             host = f"{host.rstrip('/')}:{connection.port}"
         password = (connection.password or "").strip()  # secrets from files often end in a new line
         artifact_conn_id = extra.get("artifact_conn_id")
-        return MlflowRegistry(
-            host,
-            auth=(connection.login, password) if connection.login else None,
-            headers={"Authorization": f"Bearer {password}"} if password and not connection.login else None,
-            verify=extra.get("verify", True),
-            open_path=lambda uri: ObjectStoragePath(uri, conn_id=artifact_conn_id),
-            signing_key=signing_key,
-        )
+        try:
+            return MlflowRegistry(
+                host,
+                auth=(connection.login, password) if connection.login else None,
+                headers={"Authorization": f"Bearer {password}"} if password and not connection.login else None,
+                verify=extra.get("verify", True),
+                open_path=lambda uri: ObjectStoragePath(uri, conn_id=artifact_conn_id),
+                signing_key=signing_key,
+            )
+        except InvalidInputError as error:
+            raise InvalidInputError(f"{error.field} of {self.mlflow_conn_id}", error.value, error.accepted) from None
 
     def test_connection(self) -> tuple[bool, str]:
         """Return whether the server accepts the connection, and a message for the user."""

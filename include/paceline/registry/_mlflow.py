@@ -7,7 +7,6 @@ rely on this order alone.
 from __future__ import annotations
 
 import hashlib
-import math
 import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,7 +19,7 @@ from upath import UPath
 from paceline.errors import InvalidInputError
 from paceline.registry import _mlflow_runs as runs
 from paceline.registry import storage
-from paceline.registry._mlflow_promotions import CHAMPION, PromotionLog, create_model, tags_of
+from paceline.registry._mlflow_promotions import CHAMPION, PromotionLog, create_model, missing_champion, tags_of
 from paceline.registry._mlflow_server import MlflowServer
 from paceline.registry._signature import Signer
 from paceline.registry.base import StoragePath, check_champion, check_digest, check_model_dir, missing_version
@@ -49,7 +48,8 @@ class MlflowRegistry:
     version, so ``models:/NAME@champion`` always loads the champion. The promotions are the versions of the registered
     model ``NAME.promotions``.
 
-    A user may set the alias ``champion`` in MLflow; the version with the alias is then the champion. Versions that
+    A user may set the alias ``champion`` in MLflow; the version with the alias is then the champion. If the alias of
+    the last promotion is missing, only a promotion or the alias itself names a champion again. Versions that
     other tools have registered have no digests. Without a signing key, they can be promoted and fetched.
 
     Parameters
@@ -108,7 +108,7 @@ http://localhost:5000
         key: str | None = None,
     ) -> ModelVersion:
         """Copy the model in ``model_dir`` to the server as the next version, as :meth:`Registry.register` describes."""
-        self._log(name)
+        log = self._log(name)
         source, paths = check_model_dir(model_dir)
         check_contents(metrics or {}, data_window=data_window or {}, lineage=lineage or {})
         create_model(self._server, name, "")
@@ -135,18 +135,15 @@ http://localhost:5000
             tags = {_KEY: identity, _MANIFEST: manifest} | ({_SIGNED_CONTENTS: signed} if signed else {})
             found = self._create_version(name, run, tags)
         version = self._sign(found[0], key)
+        if (latest := log.latest()) and not latest.published:
+            log.complete(latest)  # its writer may be dead and have no retry
         self._update_challenger(name)
         return version
 
     def version(self, name: str, version: int) -> ModelVersion:
         """Return a version; raise InvalidInputError if it does not exist or, with a signing key, is not signed."""
-        check_name(name)
-        if isinstance(version, int) and 0 < version < _LARGEST_VERSION:
-            found = self._server.call_if_found("GET", "/model-versions/get", name=name, version=version)
-            if found is not None:
-                loaded = self._load(found["model_version"])
-                self._signer.check(loaded)
-                return loaded
+        if (found := self._get(check_name(name), version)) is not None:
+            return found
         existing = self._server.search_versions(f"name = '{name}'")
         raise missing_version(name, version, (int(one["version"]) for one in existing))
 
@@ -163,9 +160,16 @@ http://localhost:5000
         return [entry.promotion for entry in self._log(name).entries()]
 
     def champion(self, name: str) -> ModelVersion | None:
-        """Return the version with the alias ``champion``, or ``None``."""
+        """Return the version with the alias ``champion``, or ``None`` before the first promotion.
+
+        Raise InvalidInputError if the alias, or the version that was promoted last, has been deleted.
+        """
         number = self._log(name).champion()
-        return None if number is None else self.version(name, number)
+        if number is None:
+            return None
+        if (found := self._get(name, number)) is None:
+            raise missing_champion(name, number)
+        return found
 
     def promote(
         self, name: str, version: int, reason: str, *, expected_champion: int | EllipsisType | None = ...
@@ -178,15 +182,18 @@ http://localhost:5000
             if latest and not latest.published:
                 log.complete(latest)
                 continue
-            champion = log.aliases().get(CHAMPION)
-            previous = champion
-            if champion == version:
-                previous = latest.promotion.version if latest else None
-                if latest and previous == version:
-                    self._update_challenger(name)
-                    return latest.promotion
-            else:
+            champion, last = log.aliases().get(CHAMPION), latest.promotion.version if latest else None
+            if champion is None and last is not None:
+                if expected_champion is not ...:
+                    raise missing_champion(name, last)
+            elif champion != version:
                 check_champion(name, champion, expected_champion)
+            if latest and last == version and champion in (None, version):
+                if champion is None:
+                    log.publish(latest)
+                self._update_challenger(name)
+                return latest.promotion
+            previous = last if champion in (None, version) else champion
             entry = log.append(version, previous, reason, seen=latest)
             if entry is not None:
                 log.publish(entry)
@@ -203,7 +210,7 @@ http://localhost:5000
         A version that another tool has registered has no digests to check.
         """
         self._signer.check(version)
-        folder = self._artifact_folder(version.name, version.version)
+        folder = runs.artifact_folder(self._server, version.name, version.version)
         with storage.staged(destination) as target:
             for path, record in version.files.items():
                 place = f"{folder}/{path}"
@@ -239,6 +246,17 @@ http://localhost:5000
             runs.discard_run(self._server, run)
         return found
 
+    def _get(self, name: str, version: int) -> ModelVersion | None:
+        """Return a version, or ``None`` if it does not exist."""
+        if not isinstance(version, int) or not 0 < version < _LARGEST_VERSION:
+            return None
+        found = self._server.call_if_found("GET", "/model-versions/get", name=name, version=version)
+        if found is None:
+            return None
+        loaded = self._load(found["model_version"])
+        self._signer.check(loaded)
+        return loaded
+
     def _find(self, name: str, identity: str) -> list[dict[str, Any]]:
         return self._server.search_versions(f"name = '{name}'", f"tags.`{_KEY}` = '{identity}'")
 
@@ -252,9 +270,15 @@ http://localhost:5000
             "signature": tags.get(_SIGNATURE),
         }
         if _MANIFEST not in tags:
-            described = {**known, **self._describe_foreign(version)}
+            if _KEY in tags:  # not a version of another tool, which has no digests
+                field = f"tag {_MANIFEST} of {known['name']} version {known['version']}"
+                raise InvalidInputError(field, None, f"the SHA-256 of {runs.MANIFEST_FILE}, as Paceline has stored it")
+            described = {**known, **runs.describe_foreign(self._server, version)}
             return decode(ModelVersion, b"{}", f"{known['name']} {known['version']} in MLflow", **described)
-        folder = version["source"].removesuffix(f"/{runs.MODEL_FOLDER}")
+        source = str(version["source"])
+        if source.startswith("models:/"):  # MLflow has copied the version from another model
+            source = runs.artifact_folder(self._server, version["name"], int(version["version"]))
+        folder = source.removesuffix(f"/{runs.MODEL_FOLDER}")
         place = f"{folder}/{runs.MANIFEST_FILE}"
         try:
             manifest = self._server.read_bytes(folder, runs.MANIFEST_FILE)
@@ -283,31 +307,6 @@ http://localhost:5000
             return signed
         self._signer.check(version)
         return version
-
-    def _describe_foreign(self, version: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the files, metrics and origin of a version that another tool has registered."""
-        run = (
-            self._server.call_if_found("GET", "/runs/get", run_id=version["run_id"]) if version.get("run_id") else None
-        )
-        logged = run["run"]["data"].get("metrics", []) if run else []
-        files = self._server.list_files(self._artifact_folder(version["name"], int(version["version"])))
-        return {
-            "folder": runs.MODEL_FOLDER,
-            "files": {path: {"size_bytes": size, "sha256": None} for path, size in files.items()},
-            "metrics": {one["key"]: one["value"] for one in logged if math.isfinite(float(one["value"]))},
-            "lineage": {"mlflow_run_id": version.get("run_id", ""), "mlflow_source": version.get("source", "")},
-        }
-
-    def _artifact_folder(self, name: str, version: int) -> str:
-        """Return the URI of the folder with the files of a version."""
-        uri = str(
-            self._server.call("GET", "/model-versions/get-download-uri", name=name, version=version)["artifact_uri"]
-        )
-        if not uri.startswith("runs:/"):
-            return uri
-        run_id, _, path = uri.removeprefix("runs:/").partition("/")
-        run = self._server.call("GET", "/runs/get", run_id=run_id)["run"]["info"]
-        return f"{run['artifact_uri']}/{path}"
 
     def _update_challenger(self, name: str) -> None:
         """Set the alias ``challenger`` to the newest version after the champion, or remove it if there is none.

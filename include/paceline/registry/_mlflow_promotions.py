@@ -16,7 +16,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from paceline.errors import InvalidInputError
-from paceline.registry._mlflow_server import ALREADY_EXISTS, MlflowError, MlflowServer
+from paceline.registry._mlflow_server import ALREADY_EXISTS, NOT_FOUND, MlflowError, MlflowServer
 from paceline.registry.manifest import Promotion
 
 CHAMPION = "champion"
@@ -70,11 +70,16 @@ class PromotionLog:
         return {alias["alias"]: int(alias["version"]) for alias in aliases}
 
     def champion(self) -> int | None:
-        """Return the number of the champion."""
+        """Return the number of the champion, or ``None`` before the first promotion.
+
+        Raise InvalidInputError if the alias was removed, by itself or with its version.
+        """
+        latest = self.latest()  # first, because the writer of a published promotion has already set the alias
         alias = self.aliases().get(CHAMPION)
-        latest = self.latest()
-        if latest and not latest.published and alias == latest.promotion.previous:
+        if latest and not latest.published and alias in (None, latest.promotion.previous):
             return latest.promotion.version  # the alias is about to move
+        if latest and alias is None:
+            raise missing_champion(self._name, latest.promotion.version)
         return alias
 
     def append(
@@ -117,32 +122,43 @@ class PromotionLog:
         return None
 
     def complete(self, entry: LoggedPromotion) -> None:
-        """Wait until the writer of the newest promotion has published it; if the writer is dead, publish it."""
+        """Wait until the writer of the newest promotion has published it; if the writer is dead, publish it.
+
+        If the promoted version has been deleted, the promotion has no effect on the alias.
+        """
         began_s = time.monotonic()
         while time.monotonic() - began_s < self._writer_timeout_s:
             newest = self.latest()
             if newest is None or newest.published or newest.number != entry.number:
                 return
             time.sleep(_POLL_S)
-        self.publish(entry)
+        try:
+            self.publish(entry)
+        except MlflowError as error:
+            if error.code != NOT_FOUND:
+                raise
+            self._mark_published(entry)
 
     def publish(self, entry: LoggedPromotion) -> None:
         """Move the alias ``champion`` to a promoted version, unless a user has moved it elsewhere in the meantime."""
         alias = self.aliases().get(CHAMPION)
         latest = entry
-        while alias in (entry.promotion.previous, entry.promotion.version):
+        while alias in (None, entry.promotion.previous, entry.promotion.version):
             self.set_alias(CHAMPION, latest.promotion.version)
             newest = self.latest()
             if newest is None or newest.number == latest.number:
                 break
             latest = newest  # a writer that was presumed dead must not move the alias back
-        place = {"name": self._log, "version": str(entry.number)}
-        self._server.call("POST", "/model-versions/set-tag", {**place, "key": _PUBLISHED, "value": "true"})
+        self._mark_published(entry)
 
     def set_alias(self, alias: str, version: int) -> None:
         """Set an alias of the model."""
         body = {"name": self._name, "alias": alias, "version": str(version)}
         self._server.call("POST", "/registered-models/alias", body)
+
+    def _mark_published(self, entry: LoggedPromotion) -> None:
+        place = {"name": self._log, "version": str(entry.number)}
+        self._server.call("POST", "/model-versions/set-tag", {**place, "key": _PUBLISHED, "value": "true"})
 
     def _create_log(self) -> None:
         create_model(self._server, self._log, f"Promotions of {self._name}: each version is a promotion.")
@@ -167,9 +183,13 @@ class PromotionLog:
         valid: list[LoggedPromotion] = []
         for version in versions:
             tags = tags_of(version)
-            # A promotion is valid if its writer has seen the valid promotion before it.
-            if _SEEN in tags and (not valid or valid[-1].number <= int(tags[_SEEN])):
-                valid.append(self._read(version, tags))
+            try:
+                # A promotion is valid if its writer has seen the valid promotion before it.
+                if _SEEN in tags and (not valid or valid[-1].number <= int(tags[_SEEN])):
+                    valid.append(self._read(version, tags))
+            except (KeyError, ValueError):
+                accepted = f"{_VERSION}, {_PREVIOUS} and {_SEEN} with the numbers that Paceline has stored"
+                raise InvalidInputError(f"tags of {self._log} version {version['version']}", tags, accepted) from None
         return valid
 
     def _read(self, version: Mapping[str, Any], tags: Mapping[str, str]) -> LoggedPromotion:
@@ -181,6 +201,15 @@ class PromotionLog:
             reason=version.get("description", ""),
         )
         return LoggedPromotion(int(version["version"]), promotion, _PUBLISHED in tags)
+
+
+def missing_champion(name: str, version: int) -> InvalidInputError:
+    """Return the error for a champion whose alias was removed, by itself or with the version."""
+    accepted = (
+        f"version {version}, which was promoted last, with MLflow's alias {CHAMPION!r}: set the alias on this or "
+        f"another version in MLflow, or call registry.promote({name!r}, VERSION, reason=...)"
+    )
+    return InvalidInputError(f"champion of {name}", None, accepted)
 
 
 def tags_of(version: Mapping[str, Any]) -> dict[str, str]:

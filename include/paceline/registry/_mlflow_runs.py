@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 import time
 import uuid
@@ -13,7 +14,7 @@ from typing import Any
 
 from upath import UPath
 
-from paceline.errors import PacelineError
+from paceline.errors import InvalidInputError, PacelineError
 from paceline.registry._mlflow_server import MlflowError, MlflowServer
 from paceline.registry.manifest import read_manifest
 
@@ -88,6 +89,29 @@ def discard_run(server: MlflowServer, run: Mapping[str, Any]) -> None:
         server.call("POST", "/runs/delete", {"run_id": run["run_id"]})
 
 
+def describe_foreign(server: MlflowServer, version: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the files, metrics and origin of a version that another tool has registered."""
+    run = server.call_if_found("GET", "/runs/get", run_id=version["run_id"]) if version.get("run_id") else None
+    logged = run["run"]["data"].get("metrics", []) if run else []
+    files = server.list_files(artifact_folder(server, version["name"], int(version["version"])))
+    return {
+        "folder": MODEL_FOLDER,
+        "files": {path: {"size_bytes": size, "sha256": None} for path, size in files.items()},
+        "metrics": {one["key"]: one["value"] for one in logged if math.isfinite(float(one["value"]))},
+        "lineage": {"mlflow_run_id": version.get("run_id", ""), "mlflow_source": version.get("source", "")},
+    }
+
+
+def artifact_folder(server: MlflowServer, name: str, version: int) -> str:
+    """Return the URI of the folder with the files of a version."""
+    uri = str(server.call("GET", "/model-versions/get-download-uri", name=name, version=version)["artifact_uri"])
+    if not uri.startswith("runs:/"):
+        return uri
+    run_id, _, path = uri.removeprefix("runs:/").partition("/")
+    run = server.call("GET", "/runs/get", run_id=run_id)["run"]["info"]
+    return f"{run['artifact_uri']}/{path}"
+
+
 def _experiment_id(server: MlflowServer, name: str) -> str:
     """Return the id of the experiment ``name``, after creating it if necessary."""
     found = server.call_if_found("GET", "/experiments/get-by-name", experiment_name=name)
@@ -95,7 +119,11 @@ def _experiment_id(server: MlflowServer, name: str) -> str:
         with suppress(MlflowError):  # a concurrent registration may have created it
             server.call("POST", "/experiments/create", {"name": name})
         found = server.call("GET", "/experiments/get-by-name", experiment_name=name)
-    return str(found["experiment"]["experiment_id"])
+    experiment = found["experiment"]
+    if (stage := experiment.get("lifecycle_stage", "active")) != "active":
+        accepted = f"an active experiment: restore the one with the id {experiment['experiment_id']} in MLflow"
+        raise InvalidInputError(f"experiment {name}", stage, accepted)
+    return str(experiment["experiment_id"])
 
 
 def _now_ms() -> int:

@@ -26,6 +26,7 @@ ALREADY_EXISTS, NOT_FOUND = "RESOURCE_ALREADY_EXISTS", "RESOURCE_DOES_NOT_EXIST"
 
 # MLflow's code for a database error, such as two writers that insert the same row.
 _CONFLICT = "BAD_REQUEST"
+_REFUSED = "INVALID_PARAMETER_VALUE"
 _ATTEMPTS, _LONGEST_PAUSE_S = 6, 10.0
 _PAGE = 10_000  # model versions in one response
 _BLOCK = 1 << 20
@@ -35,14 +36,14 @@ _ARTIFACTS = "/mlflow-artifacts/artifacts"
 
 
 class MlflowError(PacelineError):
-    """Error response of an MLflow server. ``code`` is MLflow's error code; the message has the server's text."""
+    """Error response of an MLflow server. ``code`` is MLflow's error code; the message has the URL and its text."""
 
-    def __init__(self, code: str, message: str) -> None:
-        self.code, self._message = code, message
-        super().__init__(f"MLflow: {message} ({code})")
+    def __init__(self, code: str, message: str, url: str) -> None:
+        self.code, self._message, self._url = code, message, url
+        super().__init__(f"MLflow at {url}: {message} ({code})")
 
-    def __reduce__(self) -> tuple[type[MlflowError], tuple[str, str]]:
-        return type(self), (self.code, self._message)
+    def __reduce__(self) -> tuple[type[MlflowError], tuple[str, str, str]]:
+        return type(self), (self.code, self._message, self._url)
 
 
 class MlflowUnavailableError(PacelineError):
@@ -61,7 +62,8 @@ class MlflowServer:
         verify: bool | str,
         open_path: Callable[[str], StoragePath],
     ) -> None:
-        host = _host_of(url)
+        parsed = _parse(url)
+        self._shown_url = str(parsed.copy_with(userinfo=b"")).rstrip("/")
         for name, value in (headers or {}).items():
             if not value.isascii() or not value.isprintable():  # not shown: it may be a secret
                 raise InvalidInputError(
@@ -70,7 +72,7 @@ class MlflowServer:
         if isinstance(verify, str) and not Path(verify).is_file():
             raise InvalidInputError("verify", verify, "True, False or the path of a file with accepted certificates")
         # Connections on the loopback interface must not go through a proxy from the environment.
-        self._is_local = host in ("127.0.0.1", "localhost", "::1")
+        self._is_local = parsed.host in ("127.0.0.1", "localhost", "::1")
         self._http = httpx.Client(
             base_url=f"{url.rstrip('/')}/api/2.0",
             auth=auth,
@@ -159,7 +161,8 @@ class MlflowServer:
         served = _served_path(folder)
         if served is None:
             return storage.copy(source, name, self._open_path(folder), path)
-        return self._retries(self._upload, source, name, f"{served}/{path}")
+        with _refused_name("model_dir", name):
+            return self._retries(self._upload, source, name, f"{served}/{path}")
 
     def write_bytes(self, folder: str, path: str, data: bytes) -> None:
         """Write ``data`` to ``path`` below the artifact folder ``folder``."""
@@ -178,7 +181,8 @@ class MlflowServer:
         if served is None:
             return storage.copy(self._open_path(folder), path, target, path)[1]
         (target / path).parent.mkdir(parents=True, exist_ok=True)
-        return self._retries(self._download, f"{served}/{path}", target / path)
+        with _refused_name(folder, path):
+            return self._retries(self._download, f"{served}/{path}", target / path)
 
     def read_bytes(self, folder: str, path: str) -> bytes:
         """Return the content of a small file below the artifact folder. Raises FileNotFoundError if it is missing."""
@@ -219,21 +223,19 @@ class MlflowServer:
                 yield name, int(entry.get("file_size", 0))
 
     def _send(self, method: str, path: str, body: object, params: Mapping[str, object]) -> dict[str, Any]:
-        with _connection():
+        with self._connection():
             response = self._http.request(
                 method,
                 path if path == _ARTIFACTS else f"/mlflow{path}",
                 json=body,
                 params={key: str(value) for key, value in params.items() if value is not None},
             )
-        _check(response)
+        self._check(response)
         try:
             return dict(response.json())
         except (ValueError, TypeError):
-            text = (
-                f"got {response.text[:80]!r} from {self._http.base_url.host}, expected a response of MLflow's REST API"
-            )
-            raise MlflowError("not an MLflow server", text) from None
+            text = f"got {response.text[:80]!r}, expected a response of MLflow's REST API"
+            raise MlflowError("not an MLflow server", text, self._shown_url) from None
 
     def _upload(self, source: UPath, name: str, path: str) -> tuple[int, str]:
         digest, size = hashlib.sha256(), storage.size_of(source, name)
@@ -248,11 +250,11 @@ class MlflowServer:
         return size, digest.hexdigest()
 
     def _put(self, path: str, content: bytes | Iterator[bytes], headers: Mapping[str, str] | None = None) -> None:
-        with _connection():
+        with self._connection():
             response = self._http.put(
                 _artifact_url(path), content=content, headers=dict(headers or {}), timeout=_UPLOAD_TIMEOUT
             )
-        _check(response)
+        self._check(response)
 
     def _load(self, path: str) -> bytes:
         content = bytearray()
@@ -274,28 +276,53 @@ class MlflowServer:
 
     def _blocks(self, path: str) -> Iterator[bytes]:
         """Yield an artifact in blocks. Raises FileNotFoundError if it does not exist."""
-        with _connection(), self._http.stream("GET", _artifact_url(path)) as response:
+        with self._connection(), self._http.stream("GET", _artifact_url(path)) as response:
             if not response.is_success:
                 response.read()
             if response.status_code == httpx.codes.NOT_FOUND:
                 raise FileNotFoundError(path)
-            _check(response)
+            self._check(response)
             yield from response.iter_bytes(_BLOCK)
+
+    @contextmanager
+    def _connection(self) -> Iterator[None]:
+        """Convert connection errors to ``MlflowError`` and ``MlflowUnavailableError``."""
+        try:
+            yield
+        except httpx.LocalProtocolError:  # its text quotes headers, which may be secret
+            text = "a header or the path of this request is invalid"
+            raise MlflowError("invalid request", text, self._shown_url) from None
+        except httpx.TransportError as error:
+            text = f"MLflow at {self._shown_url} does not respond: {type(error).__name__} {error}"
+            raise MlflowUnavailableError(text) from error
+
+    def _check(self, response: httpx.Response) -> None:
+        """Raise an error for an unsuccessful response."""
+        if response.is_success:
+            return
+        try:
+            content = response.json()
+            code, message = str(content["error_code"]), str(content["message"])
+        except (ValueError, KeyError, TypeError):
+            code, message = str(response.status_code), response.text[:200] or response.reason_phrase
+        if response.is_server_error or response.status_code == httpx.codes.TOO_MANY_REQUESTS or code == _CONFLICT:
+            raise MlflowUnavailableError(f"MLflow at {self._shown_url}: {message} ({code})")
+        raise MlflowError(code, message, self._shown_url)
 
 
 @contextmanager
-def _connection() -> Iterator[None]:
-    """Convert connection errors to ``MlflowError`` and ``MlflowUnavailableError``."""
+def _refused_name(field: str, name: str) -> Iterator[None]:
+    """Convert MLflow's error for a file name that it refuses, which does not contain the name."""
     try:
         yield
-    except httpx.LocalProtocolError:  # its text quotes headers, which may be secret
-        raise MlflowError("invalid request", "a header or the path of this request is invalid") from None
-    except httpx.TransportError as error:
-        raise MlflowUnavailableError(f"MLflow does not respond: {type(error).__name__} {error}") from error
+    except MlflowError as error:
+        if error.code != _REFUSED:
+            raise
+        raise InvalidInputError(field, name, f"a file name that MLflow accepts ({error})") from None
 
 
-def _host_of(url: str) -> str:
-    """Return the host of an MLflow server's URL. The InvalidInputError for a bad URL does not show its password."""
+def _parse(url: str) -> httpx.URL:
+    """Return the URL of an MLflow server. The InvalidInputError for a bad URL does not show its password."""
     try:
         parsed = httpx.URL(url)
         valid = parsed.scheme in ("http", "https") and bool(parsed.host) and not parsed.query and not parsed.fragment
@@ -304,21 +331,7 @@ def _host_of(url: str) -> str:
     if not valid:
         shown = re.sub(r"//[^/]*@", "//***@", url)
         raise InvalidInputError("url", shown, "the URL of an MLflow server, such as http://localhost:5000")
-    return parsed.host
-
-
-def _check(response: httpx.Response) -> None:
-    """Raise an error for an unsuccessful response."""
-    if response.is_success:
-        return
-    try:
-        content = response.json()
-        code, message = str(content["error_code"]), str(content["message"])
-    except (ValueError, KeyError, TypeError):
-        code, message = str(response.status_code), response.text[:200] or response.reason_phrase
-    if response.is_server_error or response.status_code == httpx.codes.TOO_MANY_REQUESTS or code == _CONFLICT:
-        raise MlflowUnavailableError(f"MLflow: {message} ({code})")
-    raise MlflowError(code, message)
+    return parsed
 
 
 def _served_path(folder: str) -> str | None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from paceline.airflow.demo.airflow_process import free_port
 from paceline.airflow.mlflow_hook import MlflowHook
 from paceline.errors import InvalidInputError
 from paceline.operators.values import open_registry
@@ -72,7 +73,7 @@ def test_user_and_password_are_sent_as_basic_authentication(server: Server, conn
     )
     assert connect(login="ann", password="wrong").test_connection() == (
         False,
-        "MLflow: You are not authenticated. (401)",
+        f"MLflow at http://127.0.0.1:{server.server_port}: You are not authenticated. (401)",
     )
 
 
@@ -91,7 +92,7 @@ def test_response_of_another_kind_of_server_is_reported(server: Server, connect:
     server.body = b"<html>Log in</html>"
     accepted, message = connect().test_connection()
     assert not accepted
-    assert "got '<html>Log in</html>' from 127.0.0.1, expected a response of MLflow's REST API" in message
+    assert "got '<html>Log in</html>', expected a response of MLflow's REST API" in message
 
 
 def test_host_and_port_of_a_connection_uri_are_accepted(server: Server, connect: Connect) -> None:
@@ -99,16 +100,29 @@ def test_host_and_port_of_a_connection_uri_are_accepted(server: Server, connect:
     assert connect(host="http://127.0.0.1/", port=server.server_port).test_connection()[0]
     assert connect(host="127.0.0.1", port=server.server_port, schema="ftp").test_connection() == (
         False,
-        f"url: got 'ftp://127.0.0.1:{server.server_port}', expected the URL of an MLflow server, such as "
-        "http://localhost:5000",
+        f"url of mlflow_test: got 'ftp://127.0.0.1:{server.server_port}', expected the URL of an MLflow server, "
+        "such as http://localhost:5000",
     )
+
+
+def test_server_that_does_not_respond_is_named_without_the_password(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paceline.registry._mlflow_server._ATTEMPTS", 1)
+    closed = free_port()
+    accepted, message = connect(host=f"http://ann:secret@127.0.0.1:{closed}/mlflow").test_connection()
+    assert not accepted
+    assert message.startswith(f"MLflow at http://127.0.0.1:{closed}/mlflow does not respond: ConnectError")
 
 
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"host": ""}, "url: got '', expected the URL of an MLflow server"),
-        ({"extra": json.dumps({"verify": "/no/such/file"})}, "verify: got '/no/such/file', expected True, False or"),
+        ({"host": ""}, "url of mlflow_test: got '', expected the URL of an MLflow server"),
+        (
+            {"extra": json.dumps({"verify": "/no/such/file"})},
+            "verify of mlflow_test: got '/no/such/file', expected True",
+        ),
         ({"extra": json.dumps({"verfy": False})}, r"extra of mlflow_test: got \['verfy'\], expected"),
     ],
 )

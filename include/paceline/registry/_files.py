@@ -107,7 +107,8 @@ class FileRegistry:
             files = {}
             for path in paths:
                 size, sha256 = storage.copy(source, path, self.root, f"{home}/{folder}/{path}")
-                files[path] = FileRecord(size_bytes=size, sha256=sha256)
+                executable = storage.is_executable(source, path)
+                files[path] = FileRecord(size_bytes=size, sha256=sha256, executable=executable)
             version = ModelVersion(
                 name=name,
                 version=number,
@@ -201,7 +202,7 @@ class FileRegistry:
         source = self.location(version)
         check_digests(version, str(source))
         self._signer.check(version)
-        with storage.staged(destination) as folder:
+        with storage.staged(destination, lambda: self.versions(version.name)) as folder:
             for path, record in version.files.items():
                 place = f"{_home(version.name, version.version)}/{version.folder}/{path}"
                 try:
@@ -209,6 +210,8 @@ class FileRegistry:
                 except (FileNotFoundError, NotADirectoryError):
                     raise InvalidInputError(str(source / path), "no file", "the file named in the manifest") from None
                 check_digest(str(source / path), sha256, record.sha256)
+                if record.executable:
+                    storage.make_executable(folder / path)
         return destination
 
     def _find_number(self, name: str, key: str | None) -> tuple[int, ModelVersion | None]:

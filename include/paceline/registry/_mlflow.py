@@ -204,7 +204,7 @@ http://localhost:5000
         """
         self._signer.check(version)
         folder = self._artifact_folder(version.name, version.version)
-        with storage.staged(destination) as target:
+        with storage.staged(destination, lambda: self.versions(version.name)) as target:
             for path, record in version.files.items():
                 place = f"{folder}/{path}"
                 try:
@@ -212,6 +212,8 @@ http://localhost:5000
                 except FileNotFoundError:
                     raise InvalidInputError(place, "no file", "the file named in the manifest") from None
                 check_digest(place, sha256, record.sha256 or sha256)
+                if record.executable:
+                    storage.make_executable(target / path)
         return destination
 
     def _create_version(self, name: str, run: Mapping[str, Any], tags: Mapping[str, str]) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ import hashlib
 import uuid
 from collections.abc import Mapping
 from datetime import datetime, timezone
+from itertools import count
 from pathlib import Path
 from types import EllipsisType
 
@@ -47,10 +48,12 @@ class FileRegistry:
 
     ::
 
-        ROOT/NAME/versions/000001/reserved              reserves the version number
+        ROOT/NAME/numbers/000001                        reserves the version number for ever
+        ROOT/NAME/versions/000001/reserved              is missing if a user has deleted the version's folder
         ROOT/NAME/versions/000001/files-1f0c…/…         the model's files
         ROOT/NAME/versions/000001/manifest.json         written last; makes the version visible
         ROOT/NAME/keys/….json                           the version number of a registration key
+        ROOT/NAME/keys/…-2.json                         its next number, after the first has become unusable
         ROOT/NAME/promotions/000001.json                a change of the champion; the newest is current
 
     Parameters
@@ -95,16 +98,14 @@ class FileRegistry:
         check_name(name)
         source, paths = check_model_dir(model_dir)
         check_contents(metrics or {}, data_window=data_window or {}, lineage=lineage or {})
-        number = None if key is None else self._number_for_key(name, key)
-        if number is not None and (existing := self._load_other_attempt(name, number, key)):
+        number, existing = self._find_number(name, key)
+        if existing:
+            self._signer.check(existing)
             return existing
-        if number is None:
-            number = self._reserve_number(name)
-            if key is not None and not storage.put_new(
-                self.root, _key_path(name, key), encode(KeyRecord(key=key, version=number))
-            ):
-                # A concurrent attempt has stored this key first. Use that attempt's number; this number remains unused.
-                number = self._number_for_key(name, key) or number
+
+        def register_again() -> ModelVersion:
+            """Return the version of a faster attempt with this key, or use another number."""
+            return self.register(source, name=name, metrics=metrics, data_window=data_window, lineage=lineage, key=key)
 
         # Each attempt writes to its own folder, so that a late attempt cannot change another attempt's files.
         folder = f"files-{uuid.uuid4().hex}"
@@ -113,7 +114,8 @@ class FileRegistry:
             files = {}
             for path in paths:
                 size, sha256 = storage.copy(source, path, self.root, f"{home}/{folder}/{path}")
-                files[path] = FileRecord(size_bytes=size, sha256=sha256)
+                executable = storage.is_executable(source, path)
+                files[path] = FileRecord(size_bytes=size, sha256=sha256, executable=executable)
             version = ModelVersion(
                 name=name,
                 version=number,
@@ -127,13 +129,13 @@ class FileRegistry:
             )
         except BaseException as error:
             storage.remove_folder(self.root, f"{home}/{folder}")
-            if isinstance(error, FileNotFoundError) and (existing := self._load_other_attempt(name, number, key)):
-                return existing  # a faster attempt with this key removed this attempt's folder
+            if isinstance(error, FileNotFoundError) and self._load(name, number):
+                return register_again()  # the faster attempt has removed this attempt's folder
             raise
         version = self._signer.sign(version)
         if not storage.put_new(self.root, f"{home}/{_MANIFEST}", encode(version)):
             storage.remove_folder(self.root, f"{home}/{folder}")
-            return self._load_other_attempt(name, number, key) or self.version(name, number)
+            return register_again()
         self._remove_other_folders(home, keep=folder)
         return version
 
@@ -158,8 +160,19 @@ class FileRegistry:
 
     def champion(self, name: str) -> ModelVersion | None:
         """Return the current champion, or ``None`` before the first promotion."""
-        _, latest = self._latest_promotion(check_name(name))
-        return self.version(name, latest.version) if latest else None
+        number, latest = self._latest_promotion(check_name(name))
+        if latest is None:
+            return None
+        champion = self._load(name, latest.version)
+        if champion is None:
+            record, home = self.root / _promotion_path(name, number), self.root / _home(name, latest.version)
+            accepted = (
+                f"an existing version: version {latest.version} of {name!r}, the champion, is missing; "
+                f"restore {home} or promote another version"
+            )
+            raise InvalidInputError(f"{record}: version", latest.version, accepted)
+        self._signer.check(champion)
+        return champion
 
     def promote(
         self,
@@ -204,7 +217,7 @@ class FileRegistry:
         source = self.location(version)
         check_digests(version, str(source))
         self._signer.check(version)
-        with storage.staged(destination) as folder:
+        with storage.staged(destination, lambda: self.versions(version.name)) as folder:
             for path, record in version.files.items():
                 place = f"{_home(version.name, version.version)}/{version.folder}/{path}"
                 try:
@@ -212,12 +225,30 @@ class FileRegistry:
                 except (FileNotFoundError, NotADirectoryError):
                     raise InvalidInputError(str(source / path), "no file", "the file named in the manifest") from None
                 check_digest(str(source / path), sha256, record.sha256)
+                if record.executable:
+                    storage.make_executable(folder / path)
         return destination
 
-    def _number_for_key(self, name: str, key: str) -> int | None:
-        path = _key_path(name, key)
-        data = storage.read(self.root, path)
-        return None if data is None else decode(KeyRecord, data, str(self.root / path)).version
+    def _find_number(self, name: str, key: str | None) -> tuple[int, ModelVersion | None]:
+        """Return the number for a registration, and the version if ``key`` has one already.
+
+        If a user has deleted the folder of a key's number, or another version has it, the key gets another number.
+        """
+        if key is None:
+            return self._reserve_number(name), None
+        for place in count(1):
+            path = _key_path(name, key, place)
+            if (data := storage.read(self.root, path)) is None:
+                number = self._reserve_number(name)
+                if storage.put_new(self.root, path, encode(KeyRecord(key=key, version=number))):
+                    return number, None
+                # A concurrent attempt has stored this key first. Use that attempt's number; this number remains unused.
+                data = storage.read(self.root, path) or b""
+            number = decode(KeyRecord, data, str(self.root / path)).version
+            version = self._load(name, number)
+            if version.key == key if version else storage.read(self.root, _reserved_path(name, number)) is not None:
+                return number, version
+        raise AssertionError
 
     def _load(self, name: str, number: int) -> ModelVersion | None:
         path = f"{_home(name, number)}/{_MANIFEST}"
@@ -228,17 +259,6 @@ class FileRegistry:
         version = read_manifest(data, place)
         if (version.name, version.version) != (name, number):
             raise InvalidInputError(f"{place}: version", f"{version.name} {version.version}", f"{name} {number}")
-        return version
-
-    def _load_other_attempt(self, name: str, number: int, key: str | None) -> ModelVersion | None:
-        """Return the version that another attempt with ``key`` has registered. Raise an error if the keys differ."""
-        version = self._load(name, number)
-        if version is None:
-            return None
-        if key is None or version.key != key:
-            place = self.root / _home(name, number) / _MANIFEST
-            raise InvalidInputError(f"{place}: key", version.key, f"{key!r}, for which this number is reserved")
-        self._signer.check(version)
         return version
 
     def _promotion(self, name: str, number: int) -> Promotion:
@@ -252,10 +272,26 @@ class FileRegistry:
         return number, self._promotion(name, number) if number else None
 
     def _reserve_number(self, name: str) -> int:
-        number = max(storage.numbered(self.root, f"{name}/versions"), default=0) + 1
-        while not storage.put_new(self.root, f"{_home(name, number)}/reserved", uuid.uuid4().bytes):
+        number = max(self._used_numbers(name), default=0) + 1
+        # An earlier release reserves a number with the second file only.
+        while not all(
+            storage.put_new(self.root, path, uuid.uuid4().bytes)
+            for path in (_number_path(name, number), _reserved_path(name, number))
+        ):
             number += 1
         return number
+
+    def _used_numbers(self, name: str) -> set[int]:
+        """Return the numbers of a model's versions, including the highest one of the deleted versions."""
+        reserved = storage.numbered(self.root, f"{name}/numbers")
+        used = {*reserved, *storage.numbered(self.root, f"{name}/versions")}
+        if not reserved:  # an earlier release has written this registry
+            used.update(number for one in self.history(name) for number in (one.version, one.previous or 0))
+            for file in storage.names_in(self.root, f"{name}/keys"):
+                path = f"{name}/keys/{file}"
+                if file.endswith(".json") and (data := storage.read(self.root, path)) is not None:
+                    used.add(decode(KeyRecord, data, str(self.root / path)).version)
+        return used
 
     def _remove_other_folders(self, home: str, keep: str) -> None:
         for name in storage.names_in(self.root, home):
@@ -267,8 +303,16 @@ def _home(name: str, number: int) -> str:
     return f"{name}/versions/{number:06}"
 
 
-def _key_path(name: str, key: str) -> str:
-    return f"{name}/keys/{hashlib.sha256(key.encode()).hexdigest()}.json"
+def _number_path(name: str, number: int) -> str:
+    return f"{name}/numbers/{number:06}"
+
+
+def _reserved_path(name: str, number: int) -> str:
+    return f"{_home(name, number)}/reserved"
+
+
+def _key_path(name: str, key: str, place: int) -> str:
+    return f"{name}/keys/{hashlib.sha256(key.encode()).hexdigest()}{f'-{place}' if place > 1 else ''}.json"
 
 
 def _promotion_path(name: str, number: int) -> str:

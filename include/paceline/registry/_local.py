@@ -42,7 +42,7 @@ def open_folder(root: Path, path: str, *, create: bool = False) -> Iterator[int]
         for name in path.split("/") if path else ():
             place = place / name
             if create:
-                with suppress(FileExistsError):
+                with suppress(FileExistsError), naming(place):
                     os.mkdir(name, dir_fd=folder)
             inner = _open(folder, name, _FOLDER, place)
             os.close(folder)
@@ -64,20 +64,27 @@ def open_file(root: Path, path: str) -> IO[bytes]:
 
 def create_file(root: Path, path: str) -> IO[bytes]:
     """Create the file ``path`` below ``root``, and its folders. Raise FileExistsError if it exists."""
-    with _open_parent(root, path, create=True) as (folder, name):
+    with naming(root / path), _open_parent(root, path, create=True) as (folder, name):
         return _create(folder, name)
 
 
 def put(root: Path, path: str, data: bytes) -> None:
     """Write ``data`` atomically, as ``storage.put`` describes."""
-    with _open_parent(root, path, create=True) as (folder, name):
-        os.replace(_write_temporary(folder, name, data), name, src_dir_fd=folder, dst_dir_fd=folder)
+    with (
+        naming(root / path),
+        _open_parent(root, path, create=True) as (folder, name),
+        _temporary_file(folder, name, data) as temporary,
+    ):
+        os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
 def put_new(root: Path, path: str, data: bytes) -> bool:
     """Write ``data`` unless ``path`` exists, as ``storage.put_new`` describes."""
-    with _open_parent(root, path, create=True) as (folder, name):
-        temporary = _write_temporary(folder, name, data)
+    with (
+        naming(root / path),
+        _open_parent(root, path, create=True) as (folder, name),
+        _temporary_file(folder, name, data) as temporary,
+    ):
         try:
             os.link(temporary, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
         except FileExistsError:
@@ -86,12 +93,9 @@ def put_new(root: Path, path: str, data: bytes) -> bool:
             if error.errno not in _NO_LINKS:
                 raise
             try:
-                with _create(folder, name) as file:
-                    file.write(data)
+                _write(folder, name, data)
             except FileExistsError:
                 return False
-        finally:
-            os.unlink(temporary, dir_fd=folder)
     return True
 
 
@@ -122,6 +126,17 @@ def remove_folder(root: Path, path: str) -> None:
     with suppress(OSError, InvalidInputError), _open_parent(root, path) as (folder, name):
         # Python 3.10 has no rmtree(dir_fd=...).
         shutil.rmtree(f"/proc/self/fd/{folder}/{name}", ignore_errors=True)
+
+
+@contextmanager
+def naming(path: object) -> Iterator[None]:
+    """Add ``path`` to an error of the operating system that names no path, such as that of a full disk."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None and not os.path.isabs(str(error.filename)):
+            error.filename = str(path)
+        raise
 
 
 def flush_to_disk(file: IO[bytes]) -> None:
@@ -158,12 +173,27 @@ def _create(folder: int, name: str) -> IO[bytes]:
     return os.fdopen(os.open(name, _NEW_FILE, 0o666, dir_fd=folder), "wb")  # O_EXCL never follows a link
 
 
-def _write_temporary(folder: int, name: str, data: bytes) -> str:
+def _write(folder: int, name: str, data: bytes) -> None:
+    """Create a file, or leave none if the disk is full. Raise FileExistsError if it exists."""
+    file = _create(folder, name)
+    try:
+        with file:
+            file.write(data)
+            flush_to_disk(file)
+    except BaseException:
+        os.unlink(name, dir_fd=folder)
+        raise
+
+
+@contextmanager
+def _temporary_file(folder: int, name: str, data: bytes) -> Iterator[str]:
     temporary = f".{name}.{uuid.uuid4().hex}"
-    with _create(folder, temporary) as file:
-        file.write(data)
-        flush_to_disk(file)
-    return temporary
+    _write(folder, temporary, data)
+    try:
+        yield temporary
+    finally:
+        with suppress(FileNotFoundError):  # it has been renamed
+            os.unlink(temporary, dir_fd=folder)
 
 
 def _reraise(error: OSError) -> None:

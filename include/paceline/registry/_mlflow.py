@@ -22,7 +22,14 @@ from paceline.registry import storage
 from paceline.registry._mlflow_promotions import CHAMPION, PromotionLog, create_model, missing_champion, tags_of
 from paceline.registry._mlflow_server import MlflowServer
 from paceline.registry._signature import Signer
-from paceline.registry.base import StoragePath, check_champion, check_digest, check_model_dir, missing_version
+from paceline.registry.base import (
+    StoragePath,
+    check_champion,
+    check_digest,
+    check_model_dir,
+    check_not_held,
+    missing_version,
+)
 from paceline.registry.manifest import (
     ModelVersion,
     Promotion,
@@ -172,7 +179,13 @@ http://localhost:5000
         return found
 
     def promote(
-        self, name: str, version: int, reason: str, *, expected_champion: int | EllipsisType | None = ...
+        self,
+        name: str,
+        version: int,
+        reason: str,
+        *,
+        expected_champion: int | EllipsisType | None = ...,
+        hold: bool = False,
     ) -> Promotion:
         """Make ``version`` the champion, as :meth:`Registry.promote` describes."""
         self.version(name, version)
@@ -187,14 +200,17 @@ http://localhost:5000
                 if expected_champion is not ...:
                     raise missing_champion(name, last)
             elif champion != version:
+                if latest and champion == last:  # else, a person has chosen another champion in MLflow
+                    check_not_held(latest.promotion, version, expected_champion)
                 check_champion(name, champion, expected_champion)
-            if latest and last == version and champion in (None, version):
+            is_same = latest and (latest.promotion.hold == hold or expected_champion is not ...)
+            if latest and is_same and last == version and champion in (None, version):
                 if champion is None:
                     log.publish(latest)
                 self._update_challenger(name)
                 return latest.promotion
             previous = last if champion in (None, version) else champion
-            entry = log.append(version, previous, reason, seen=latest)
+            entry = log.append(version, previous, reason, hold=hold, seen=latest)
             if entry is not None:
                 log.publish(entry)
                 self._update_challenger(name)
@@ -211,7 +227,7 @@ http://localhost:5000
         """
         self._signer.check(version)
         folder = runs.artifact_folder(self._server, version.name, version.version)
-        with storage.staged(destination) as target:
+        with storage.staged(destination, lambda: self.versions(version.name)) as target:
             for path, record in version.files.items():
                 place = f"{folder}/{path}"
                 try:
@@ -219,6 +235,8 @@ http://localhost:5000
                 except FileNotFoundError:
                     raise InvalidInputError(place, "no file", "the file named in the manifest") from None
                 check_digest(place, sha256, record.sha256 or sha256)
+                if record.executable:
+                    storage.make_executable(target / path)
         return destination
 
     def _create_version(self, name: str, run: Mapping[str, Any], tags: Mapping[str, str]) -> list[dict[str, Any]]:

@@ -23,7 +23,7 @@ CHAMPION = "champion"
 
 _SUFFIX = ".promotions"
 _VERSION, _PREVIOUS, _SEEN = "paceline.version", "paceline.previous", "paceline.seen"
-_ATTEMPT, _PUBLISHED = "paceline.attempt", "paceline.published"
+_ATTEMPT, _PUBLISHED, _HOLD = "paceline.attempt", "paceline.published", "paceline.hold"
 _POLL_S = 0.2
 _RECENT = 20  # versions of the log that most calls read
 _LONGEST_REASON = 5000  # characters that a description can have in all of MLflow's databases
@@ -83,7 +83,7 @@ class PromotionLog:
         return alias
 
     def append(
-        self, version: int, previous: int | None, reason: str, *, seen: LoggedPromotion | None
+        self, version: int, previous: int | None, reason: str, *, hold: bool, seen: LoggedPromotion | None
     ) -> LoggedPromotion | None:
         """Append a promotion. Return ``None`` if a concurrent promotion came first.
 
@@ -93,6 +93,8 @@ class PromotionLog:
             The new champion and the previous champion.
         reason:
             Stored as the description; at most 5,000 characters.
+        hold:
+            Whether only a person may replace the new champion.
         seen:
             The newest promotion at the time of the decision.
         """
@@ -103,6 +105,7 @@ class PromotionLog:
             _PREVIOUS: "" if previous is None else str(previous),
             _SEEN: str(seen.number if seen else 0),
             _ATTEMPT: attempt,
+            **({_HOLD: "true"} if hold else {}),
         }
         body = {
             "name": self._log,
@@ -199,6 +202,7 @@ class PromotionLog:
             previous=int(tags[_PREVIOUS]) if tags[_PREVIOUS] else None,
             promoted_at=datetime.fromtimestamp(int(version["creation_timestamp"]) / 1000, timezone.utc),
             reason=version.get("description", ""),
+            hold=_HOLD in tags,
         )
         return LoggedPromotion(int(version["version"]), promotion, _PUBLISHED in tags)
 

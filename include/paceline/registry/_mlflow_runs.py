@@ -15,8 +15,9 @@ from typing import Any
 from upath import UPath
 
 from paceline.errors import InvalidInputError, PacelineError
+from paceline.registry import storage
 from paceline.registry._mlflow_server import MlflowError, MlflowServer
-from paceline.registry.manifest import read_manifest
+from paceline.registry.manifest import FileRecord, read_manifest
 
 # Names of the folder with the model's files, and of the manifest, among the run's artifacts.
 MODEL_FOLDER, MANIFEST_FILE = "model", "paceline.json"
@@ -67,7 +68,8 @@ def fill_run(server: MlflowServer, run: Mapping[str, Any], source: UPath, paths:
     files = {}
     for path in paths:
         size, sha256 = server.write(folder, f"{MODEL_FOLDER}/{path}", source, path)
-        files[path] = {"size_bytes": size, "sha256": sha256}
+        record = FileRecord(size_bytes=size, sha256=sha256, executable=storage.is_executable(source, path))
+        files[path] = record.model_dump()
     manifest = json.dumps({**contents, "folder": MODEL_FOLDER, "files": files}, indent=2).encode()
     # A version must never have an invalid manifest.
     read_manifest(manifest, MANIFEST_FILE, version=1, created_at=0)

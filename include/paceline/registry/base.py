@@ -65,7 +65,8 @@ class Registry(Protocol):
             Scores (finite numbers), description of the training data, and origin of the model.
         key:
             A repeated registration with the same key returns the same version, even if the first attempt died
-            before it was complete. Without a key, every call creates a new version.
+            before it was complete. If that version has been deleted, it gets a new number. Without a key, every call
+            creates a new version.
 
         Raises
         ------
@@ -114,9 +115,12 @@ class Registry(Protocol):
     def fetch(self, version: ModelVersion, destination: Path) -> Path:
         """Copy the files of a version into the local folder ``destination`` and check each digest.
 
-        Files that the version does not list are left out. Files and folders of ``destination`` with the names of the
-        model's files and folders are replaced. If a file is missing, changed or a link, ``destination`` stays as it
-        was.
+        Files that the version does not list are left out. Executable files stay executable; other modes are not kept.
+
+        Files and folders of ``destination`` with the names of the model's files and folders are replaced as a whole.
+        Files of another version of this model are removed: a file whose path and content are those of a file of a
+        version in the registry. Everything else in ``destination`` stays. After an error, for instance because a file
+        is missing, changed or a link, ``destination`` is as it was.
         """
 
 

@@ -118,13 +118,15 @@ class _Record(BaseModel):
 
 
 class FileRecord(_Record):
-    """Size in bytes and SHA-256 of one file of a version.
+    """Size in bytes, SHA-256 and executable bit of one file of a version.
 
     ``sha256`` is ``None`` only in a version that another tool has registered with MLflow: it has no manifest.
     """
 
     size_bytes: int = Field(ge=0)
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None
+    # Stored only if true: signatures of earlier releases, which cover all stored fields, stay valid.
+    executable: bool = Field(default=False, exclude_if=lambda executable: not executable)
 
 
 class ModelVersion(_Record):
@@ -206,6 +208,8 @@ equal to 1
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"] if part != "[key]")
         message = first["msg"][:1].lower() + first["msg"][1:]
+        if first["type"] == "json_invalid":  # json.loads accepts a lone surrogate
+            raise _not_an_object(data, path, message) from error
         raise InvalidInputError(f"{path}: {field}", first["input"], message) from error
 
 
@@ -227,10 +231,16 @@ def _parse_object(data: bytes, path: str) -> dict[str, Any]:
     try:
         content = json.loads(data, object_pairs_hook=_read_unique)
     except (ValueError, RecursionError) as error:
-        raise InvalidInputError(path, data[:80].decode(errors="replace"), f"a JSON object ({error})") from error
+        raise _not_an_object(data, path, str(error)) from error
     if not isinstance(content, dict):
         raise InvalidInputError(path, content, "a JSON object")
     return content
+
+
+def _not_an_object(data: bytes, path: str, reason: str) -> InvalidInputError:
+    if not data.strip():
+        return InvalidInputError(path, "an empty file", "a JSON object")
+    return InvalidInputError(path, data[:80].decode(errors="replace"), f"a JSON object ({reason})")
 
 
 def _read_unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -8,19 +8,20 @@ the request is conditional.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
-import shutil
-from collections.abc import Iterator
+import stat
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO
 
 from upath import UPath
 
 from paceline.errors import InvalidInputError
 from paceline.registry import _local
-from paceline.registry.manifest import digest_of_files
+from paceline.registry.manifest import ModelVersion, digest_of_files
 from paceline.runtime.temporary import TemporaryFolder
 
 _BLOCK = 1 << 20
@@ -116,10 +117,27 @@ def numbered(root: UPath, path: str, suffix: str = "") -> list[int]:
 
 
 def files_below(root: UPath, field: str) -> list[str]:
-    """Return the sorted paths of the files below ``root``, relative to it. Reject symbolic links and devices."""
+    """Return the sorted paths of the files below ``root``, relative to it. Reject symbolic links and devices.
+
+    Empty objects that stand for folders are left out.
+    """
     here = local(root)
-    found = _remote_files_below(root, "", field) if here is None else _local.files_below(here, field)
+    found = _remote_files_below(root, field) if here is None else _local.files_below(here, field)
     return sorted(found, key=lambda path: path.split("/"))
+
+
+def is_executable(root: UPath, path: str) -> bool:
+    """Return whether the owner may execute the file ``path`` below ``root``; on an object store, ``False``."""
+    if local(root) is None:
+        return False
+    with open_file(root, path) as file:
+        return bool(os.fstat(file.fileno()).st_mode & stat.S_IXUSR)
+
+
+def make_executable(path: UPath) -> None:
+    """Allow the users that may read the local file ``path`` to execute it."""
+    mode = stat.S_IMODE(path.stat().st_mode)
+    path.chmod(mode | (mode & 0o444) >> 2)
 
 
 def copy(
@@ -131,8 +149,12 @@ def copy(
     """
     here = local(target)
     digest, size = hashlib.sha256(), 0
-    with open_file(source, path) as reader, _create(target, target_path) as writer:
-        while block := reader.read(_BLOCK):
+    with (
+        open_file(source, path) as reader,
+        _local.naming(target / target_path),
+        _create(target, target_path) as writer,
+    ):
+        while block := _read_block(reader, source / path):
             digest.update(block)
             size += len(block)
             if size_bytes is not None and size > size_bytes:
@@ -149,11 +171,7 @@ def digest_of(root: UPath, field: str) -> str:
     """Return the SHA-256 of the names and contents of all files below ``root``."""
     digests = {}
     for path in files_below(root, field):
-        with open_file(root, path) as reader:
-            digest = hashlib.sha256()
-            while block := reader.read(_BLOCK):
-                digest.update(block)
-        digests[path] = digest.hexdigest()
+        digests[path] = _digest_of_file(root, path)
     return digest_of_files(digests)
 
 
@@ -168,21 +186,83 @@ def remove_folder(root: UPath, path: str) -> None:
 
 
 @contextmanager
-def staged(destination: Path) -> Iterator[UPath]:
-    """Yield an empty private folder. After the block, move its entries to ``destination``; after an error, remove them.
+def staged(destination: Path, versions: Callable[[], Iterable[ModelVersion]]) -> Iterator[UPath]:
+    """Yield an empty private folder. After the block, its entries replace the previous model in ``destination``.
 
-    Entries of ``destination`` with the same names are replaced, not followed if they are links.
+    Entries of ``destination`` with the same names are replaced, not followed if they are links. Other files are removed
+    if one of ``versions`` has a file with the same path and content. After an error, ``destination`` is as before.
     """
     destination.mkdir(parents=True, exist_ok=True)
-    with TemporaryFolder(destination) as folder:
-        yield UPath(folder)
-        for entry in list(folder.iterdir()):
-            target = destination / entry.name
-            if target.is_dir() and not target.is_symlink():
-                shutil.rmtree(target)
-            elif entry.is_dir():
-                target.unlink(missing_ok=True)  # os.replace does not replace a file or a link with a folder
-            os.replace(entry, target)
+    with TemporaryFolder(destination) as folder, _local.open_folder(destination, "") as lock:
+        (new := folder / "new").mkdir()
+        yield UPath(new)
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        names = {entry.name for entry in new.iterdir()}
+        others = {entry.name for entry in destination.iterdir()} - names - {folder.name}
+        stale = _files_of(versions, destination, others) if others else set()
+        _move_all(
+            [*((new / name, name) for name in names), *((None, path) for path in stale)], destination, folder / "old"
+        )
+    for parent in sorted({str(parent) for path in stale for parent in PurePosixPath(path).parents[:-1]}, reverse=True):
+        with suppress(OSError):  # it contains other files
+            (destination / parent).rmdir()
+
+
+def _files_of(versions: Callable[[], Iterable[ModelVersion]], folder: Path, names: Collection[str]) -> set[str]:
+    """Return the paths of the files below ``folder``, in entries with these ``names``, that are files of a version."""
+    digests: dict[str, str] = {}
+    found = set()
+    with suppress(InvalidInputError):  # another version's damaged manifest does not prevent the exchange
+        for version in versions():
+            for path, record in version.files.items():
+                if path.partition("/")[0] in names:
+                    digests[path] = digests.get(path) or _digest_if_file(folder, path)
+                    if digests[path] == record.sha256:
+                        found.add(path)
+    return found
+
+
+def _digest_if_file(folder: Path, path: str) -> str:
+    """Return a file's SHA-256, or "no file" if it does not exist, is a link or lies behind one."""
+    try:
+        return _digest_of_file(UPath(folder), path)
+    except (FileNotFoundError, NotADirectoryError, InvalidInputError):
+        return "no file"
+
+
+def _move_all(moves: Iterable[tuple[Path | None, str]], destination: Path, old: Path) -> None:
+    """Move each source to its path below ``destination``, and what it replaces to ``old``. Undo this after an error."""
+    done: list[tuple[Path, Path]] = []
+
+    def move(source: Path, target: Path) -> None:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        os.rename(source, target)
+        done.append((source, target))
+
+    try:
+        for source, path in moves:
+            if os.path.lexists(destination / path):
+                move(destination / path, old / path)
+            if source is not None:
+                move(source, destination / path)
+    except BaseException:
+        for source, target in reversed(done):
+            os.rename(target, source)
+        raise
+
+
+def _digest_of_file(root: UPath, path: str) -> str:
+    digest = hashlib.sha256()
+    with open_file(root, path) as reader:
+        while block := _read_block(reader, root / path):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _read_block(file: IO[bytes], path: object) -> bytes:
+    with _local.naming(path):
+        return file.read(_BLOCK)
 
 
 def _create(root: UPath, path: str) -> IO[bytes]:
@@ -194,11 +274,14 @@ def _create(root: UPath, path: str) -> IO[bytes]:
     return file
 
 
-def _remote_files_below(folder: UPath, below: str, field: str) -> Iterator[str]:
-    for entry in folder.iterdir():
-        if entry.name in ("", ".", ".."):  # an object store accepts such names
-            raise InvalidInputError(field, str(entry), "names of files and folders other than '.' and '..'")
-        if entry.is_dir():
-            yield from _remote_files_below(entry, f"{below}{entry.name}/", field)
-        else:
-            yield f"{below}{entry.name}"
+def _remote_files_below(root: UPath, field: str) -> Iterator[str]:
+    top = f"{root.path.rstrip('/')}/"
+    found = root.fs.find(root.path, detail=True).items()
+    sizes = {path.removeprefix(top): entry["size"] for path, entry in found if path.startswith(top)}
+    folders = {str(folder) for path in sizes for folder in PurePosixPath(path).parents}
+    for path, size in sizes.items():
+        if not size and (path.endswith("/") or path in folders or not path):
+            continue  # tools and consoles create such objects for folders
+        if any(name in ("", ".", "..") for name in path.split("/")):  # an object store accepts such names
+            raise InvalidInputError(field, f"{root}/{path}", "names of files and folders other than '.' and '..'")
+        yield path

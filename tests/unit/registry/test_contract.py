@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,42 @@ def test_version_stores_files_metrics_window_and_lineage(
     assert (fetched / "weights.pt").read_bytes() == b"weights" * 1000
     assert (fetched / "vocabulary" / "größe 1.json").read_text() == '["AA", "UA"]'
     assert (fetched / "empty").read_bytes() == b""
+
+
+def test_executable_bit_is_kept_and_no_other(registry: Registry, name: str, model_dir: Path, tmp_path: Path) -> None:
+    (model_dir / "predict").write_text("#!/bin/sh\necho late\n")
+    (model_dir / "predict").chmod(0o6750)
+    (model_dir / "weights.pt").chmod(0o1666)
+    made = registry.register(model_dir, name=name)
+    fetched = registry.fetch(registry.version(name, 1), tmp_path / "fetched")
+    assert subprocess.run([fetched / "predict"], stdout=subprocess.PIPE, check=True).stdout == b"late\n"
+    modes = {path.name: path.stat().st_mode & 0o7777 for path in fetched.iterdir()}
+    assert modes["predict"] == modes["weights.pt"] | (modes["weights.pt"] & 0o444) >> 2
+    assert not modes["weights.pt"] & 0o7111
+    assert [path for path, record in made.files.items() if record.executable] == ["predict"]
+
+
+def test_fetch_of_another_version_removes_the_files_of_the_earlier_one_and_no_others(
+    registry: Registry, name: str, model_dir: Path, tmp_path: Path
+) -> None:
+    for path in ("a/b/1", "own notes", "changed"):
+        (model_dir / path).parent.mkdir(parents=True, exist_ok=True)
+        (model_dir / path).write_text(f"model's {path}")
+    first = registry.register(model_dir, name=name)
+    (tmp_path / "smaller").mkdir()
+    (tmp_path / "smaller" / "weights.pt").write_text("new")
+    second = registry.register(tmp_path / "smaller", name=name)
+    destination = registry.fetch(first, tmp_path / "served")
+    (destination / "vocabulary" / "own words").write_text("own")
+    (destination / "own").mkdir()
+    (destination / "own notes").unlink()
+    (destination / "own notes").symlink_to(model_dir / "own notes")
+    (destination / "changed").write_text("own")
+    registry.fetch(second, destination)
+    assert {str(path.relative_to(destination)) for path in destination.rglob("*")} == {
+        "weights.pt", "vocabulary", "vocabulary/own words", "own", "own notes", "changed"
+    }  # fmt: skip
+    assert (destination / "weights.pt").read_text() == "new"
 
 
 def test_versions_are_numbered_and_do_not_change_with_their_source_folder(

@@ -58,6 +58,30 @@ def test_promotion_copied_to_another_file_name_is_ignored(registry: FileRegistry
     assert registry.champion("flights").version == 1
 
 
+@pytest.mark.parametrize("content", ["", " \n"])
+@pytest.mark.parametrize("record", ["versions/000001/manifest.json", "promotions/000001.json", "keys"])
+def test_error_for_an_empty_record_names_the_file_and_says_that_it_is_empty(
+    registry: FileRegistry, model_dir: Path, record: str, content: str
+) -> None:
+    registry.register(model_dir, name="flights", key="run")
+    registry.promote("flights", 1, "the first")
+    path = registry.root / "flights" / record
+    path = next(path.iterdir()) if record == "keys" else path
+    path.write_text(content)
+    with pytest.raises(InvalidInputError, match=r"\.json: got 'an empty file', expected a JSON object$") as raised:
+        (registry.register(model_dir, name="flights", key="run"), registry.champion("flights"))
+    assert raised.value.field == str(path)
+
+
+def test_error_for_a_record_with_a_lone_surrogate_names_the_file(registry: FileRegistry, model_dir: Path) -> None:
+    registry.register(model_dir, name="flights")
+    registry.promote("flights", 1, "the first")
+    path = registry.root / "flights" / "promotions" / "000001.json"
+    path.write_text(path.read_text().replace("the first", "\\ud800"))
+    with pytest.raises(InvalidInputError, match=r"000001\.json: got '{.*, expected a JSON object \(invalid JSON: "):
+        registry.history("flights")
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -10,12 +10,14 @@ from threading import Barrier
 
 import pytest
 from tests.s3_server import S3Server, serve
+from upath import UPath
 
+from paceline.errors import InvalidInputError
 from paceline.registry import FileRegistry, ModelVersion
 
 WRITERS = 8
-# A registration with a key writes four objects: the number, the key, one file and the manifest.
-REGISTRATION = ("reserved", ".json", "weights.bin", "manifest.json")
+# A registration with a key writes five objects: the number twice, the key, one file and the manifest.
+REGISTRATION = ("numbers/000001", "reserved", ".json", "weights.bin", "manifest.json")
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +69,47 @@ def test_concurrent_registrations_with_the_same_key_create_one_version(registry:
     assert len({version.version for version in made}) == 1
     assert registry.versions("flights") == [made[0]]
     assert read_model(registry, made[0]) == "model"
+
+
+def test_concurrent_retries_after_their_version_was_deleted_create_one_version(
+    registry: FileRegistry, tmp_path: Path
+) -> None:
+    model = make_model(tmp_path, "model")
+    registry.register(model, name="flights", key="run")
+    (registry.root / "flights" / "versions" / "000001").rmdir(recursive=True)
+    made = run_concurrently(WRITERS, lambda _: registry.register(model, name="flights", key="run"))
+    assert made == [made[0]] * WRITERS
+    assert registry.versions("flights") == [made[0]]
+    assert made[0].version > 1
+
+
+def put_object(path: UPath, key: str, data: bytes = b"") -> None:
+    bucket, _, folder = path.path.partition("/")
+    path.fs.call_s3("put_object", Bucket=bucket, Key=f"{folder}{key}", Body=data)
+
+
+@pytest.mark.parametrize("marker", ["/", "", "/vocabulary/", "/vocabulary", "/unused/", "/vocabulary/unused/"])
+def test_empty_object_that_stands_for_a_folder_is_ignored(registry: FileRegistry, marker: str) -> None:
+    model = registry.root / "model"
+    (model / "weights.bin").write_text("weights")
+    (model / "vocabulary" / "words.txt").write_text("words")
+    put_object(model, marker)
+    version = registry.register(model, name="flights")
+    assert sorted(version.files) == ["vocabulary/words.txt", "weights.bin"]
+
+
+def test_object_with_contents_and_the_name_of_a_folder_is_rejected(registry: FileRegistry) -> None:
+    model = registry.root / "model"
+    (model / "weights.bin").write_text("weights")
+    put_object(model, "/vocabulary/", b"words")
+    with pytest.raises(InvalidInputError, match=r"model_dir: got '.*/model/vocabulary/', expected names of files and"):
+        registry.register(model, name="flights")
+
+
+def test_model_folder_with_only_an_object_that_stands_for_it_is_rejected(registry: FileRegistry) -> None:
+    put_object(registry.root / "model", "/")
+    with pytest.raises(InvalidInputError, match=r"model_dir: got .* expected a folder with at least one file"):
+        registry.register(registry.root / "model", name="flights")
 
 
 @pytest.mark.parametrize("lost", range(len(REGISTRATION)), ids=REGISTRATION)

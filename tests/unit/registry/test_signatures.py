@@ -97,13 +97,11 @@ def test_changed_manifest_is_rejected(
     assert_rejected(signed, name, 1)
 
 
-@pytest.mark.parametrize("part", ["size_bytes", "sha256"])
-def test_size_and_digest_of_each_file_are_signed(
-    store: Store, signed: Registry, name: str, model_dir: Path, part: str
-) -> None:
+@pytest.mark.parametrize("part", ["size_bytes", "sha256", "executable"])
+def test_record_of_each_file_is_signed(store: Store, signed: Registry, name: str, model_dir: Path, part: str) -> None:
     version = register(signed, model_dir, name)
     files = json.loads(store.manifest(version).read_text())["files"]
-    files["empty"][part] = {"size_bytes": 1, "sha256": "0" * 64}[part]
+    files["empty"][part] = {"size_bytes": 1, "sha256": "0" * 64, "executable": True}[part]
     store.change_manifest(version, files=files)
     assert_rejected(signed, name, 1)
 

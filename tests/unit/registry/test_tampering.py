@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -148,6 +149,32 @@ def test_failed_fetch_leaves_the_destination_unchanged(
     assert [entry.name for entry in destination.iterdir()] == ["weights.pt"]
 
 
+def test_fetch_that_fails_while_it_replaces_files_leaves_the_destination_unchanged(
+    registry: Registry, name: str, model_dir: Path, destination: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = registry.register(model_dir, name=name)
+    for path in (destination / "empty", destination / "vocabulary" / "earlier"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("earlier")
+    before, moved = contents(destination), []
+
+    def failing(rename: Callable[[Path, Path], None]) -> Callable[[Path, Path], None]:
+        def rename_and_fail(source: Path, target: Path) -> None:
+            if Path(target).parent == destination:
+                moved.append(target)
+                if len(moved) == 2:
+                    raise OSError(errno.EBUSY, "Device or resource busy")
+            rename(source, target)
+
+        return rename_and_fail
+
+    monkeypatch.setattr(os, "rename", failing(os.rename))
+    monkeypatch.setattr(os, "replace", failing(os.replace))
+    with pytest.raises(OSError, match="busy"):
+        registry.fetch(version, destination)
+    assert contents(destination) == before
+
+
 def test_fetch_replaces_a_link_in_the_destination_and_not_its_target(
     registry: Registry, name: str, model_dir: Path, destination: Path, secret: Path
 ) -> None:
@@ -185,7 +212,7 @@ def test_version_behind_a_link_is_rejected(local_store: Store, model_dir: Path, 
             call()
 
 
-@pytest.mark.parametrize("link", ["flights", "flights/versions", "flights/keys"])
+@pytest.mark.parametrize("link", ["flights", "flights/numbers", "flights/versions", "flights/keys"])
 def test_registration_writes_nothing_behind_a_link(
     local_store: Store, model_dir: Path, tmp_path: Path, link: str
 ) -> None:

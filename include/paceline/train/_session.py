@@ -61,7 +61,7 @@ class Session:
         self._report_pending = (
             False  # whether values were reported that no line contains, or no line of a finished loop
         )
-        self._newer_follows = False  # whether the newest line says so
+        self._newer_follows = False  # since a report that came too soon for a line: lines say that a newer one follows
         self._flushes_at_exit = False
         self._handler_before: Any = None
         self._handler_pid: int | None = None
@@ -104,29 +104,33 @@ class Session:
         if now_s >= self._next_report_s:
             self._show_report(now_s)
         elif not self._newer_follows:
-            self._show_report(now_s, newer_follows=True)
+            self._newer_follows = True
+            self._show_report(now_s, resampled=False)
 
     def flush_report(self) -> None:
         """Write the values that no line contains yet, or that a loop left unfinished has written."""
         if self._report_pending:
+            self._newer_follows = False
             self._show_report(self.clock())
 
     def show(self, progress: Progress, display: Display | None) -> None:
         """Show the progress of a loop, which contains the newest values."""
         self.last = progress
         if display is not None:
+            self._newer_follows = False
             self._report_pending = progress.event != "finish" and bool(self._values)
             display.show(progress)
 
-    def _show_report(self, now_s: float, *, newer_follows: bool = False) -> None:
-        self._report_pending = self._newer_follows = newer_follows
+    def _show_report(self, now_s: float, *, resampled: bool = True) -> None:
+        self._report_pending = self._newer_follows
         if self._display is None:
             self._display = choose_display()
-        if not newer_follows:
+        resamples: dict[str, Resamples] = {}
+        if resampled:
             self._next_report_s = now_s + min(self._display.interval_s, 0.2)
+            resamples, self._resamples = self._resamples, {}
         before = self.last or Progress(done=1, total=1)
         values = self.reported_values()
-        resamples, self._resamples = self._resamples, {}
         self._display.show(
             Progress(
                 done=before.done,
@@ -137,7 +141,7 @@ class Session:
                 loss=values.pop("loss", None),
                 metrics=values,
                 resamples=resamples,
-                newer_follows=newer_follows,
+                newer_follows=self._newer_follows,
                 device=before.device,
                 threads=before.threads,
                 monotonic_s=now_s,

@@ -62,8 +62,7 @@ class Progress:
     - ``"report"``: metrics from outside a loop, for example from an evaluation script. ``done`` and ``total`` repeat
       those of the previous loop, or are 1 without a loop. Controllers ignore these lines. Earlier lines of
       the same event may contain ``resamples`` of the metrics, but neither loss nor metrics. Many metrics take several
-      lines. If ``newer_follows``, the line was written instead of a newer one, which follows at the latest when the
-      process exits.
+      lines. If ``newer_follows``, a newer line follows, at the latest when the process exits.
     """
 
     done: int

@@ -31,6 +31,7 @@ from paceline.drift import DriftReport, FeatureDrift
 from paceline.drift._findings import Verdict
 from paceline.errors import InvalidInputError, TrainingFailedError
 from paceline.operators import DeadlineTrainingOperator, EvaluateOperator, PromoteOperator, lineage
+from paceline.operators import evaluate as evaluate_module
 from paceline.operators import promote as promote_module
 from paceline.operators.improvement import ResampleCollector
 from paceline.registry import FileRegistry
@@ -185,6 +186,8 @@ def _evaluation(**arguments: Any) -> EvaluateOperator:
 def evaluate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], EvaluateOperator]:
     """Return a function that evaluates a model with a score of 0.7, and returns the operator."""
     monkeypatch.setattr(EvaluateOperator, "_score", lambda *arguments: ({"auc": 0.7}, ResampleCollector("auc")))
+    unread = SimpleNamespace(paths={}, changed_file=lambda: None)  # the data is on S3
+    monkeypatch.setattr(evaluate_module, "HoldOut", lambda *arguments: unread)
     (tmp_path / "trained").mkdir()
     (tmp_path / "trained" / "weights").write_text("1")
     runs = map(str, count())

@@ -28,7 +28,7 @@ def key(monkeypatch: pytest.MonkeyPatch) -> None:
         connection = json.dumps({"conn_type": "generic", "password": password})
         monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id.upper()}", connection)
 
-    def score(self: EvaluateOperator, context: Any, runtime: Any, role: str, model: str, scratch: Path) -> Any:
+    def score(self: EvaluateOperator, context: Any, runtime: Any, role: str, model: Path, *others: Any) -> Any:
         return {"auc": float((Path(model) / "weights").read_text())}, ResampleCollector(self.metric)
 
     monkeypatch.setattr(EvaluateOperator, "_score", score)
@@ -49,6 +49,7 @@ def evaluate(tmp_path: Path, score: float, conn_id: str | None = "model_key") ->
     model = tmp_path / f"model-{score}"
     model.mkdir()
     (model / "weights").write_text(str(score))
+    (tmp_path / "holdout.csv").write_text("x\n1\n")
     operator = EvaluateOperator(
         task_id="evaluate",
         model="flights",

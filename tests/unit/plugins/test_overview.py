@@ -41,7 +41,7 @@ def start_task(session: Session, task: BaseOperator, run_id: str) -> Any:
     return partial(XComModel.set, **keys, serialize=False, session=session)
 
 
-def promote_task(dag_id: str, registry: object = "models", operator: type[PromoteOperator] = PromoteOperator) -> Any:
+def promote_task(dag_id: str, registry: object = "/models", operator: type[PromoteOperator] = PromoteOperator) -> Any:
     with DAG(dag_id, schedule=None):
         return operator(task_id="promote", evaluation=FIRST_VERSION, registry=str(registry))
 

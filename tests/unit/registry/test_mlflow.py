@@ -208,7 +208,7 @@ def test_promotion_that_came_second_is_removed_even_if_a_response_is_lost(
     mlflow_server.clear()
     mlflow_server.lost.add(1)
     monkeypatch.setattr(late, "entries", lambda: pytest.fail("the newest versions suffice"))
-    assert late.append(2, 1, "better", seen=seen) is None
+    assert late.append(2, 1, "better", hold=False, seen=seen) is None
     assert mlflow_server.changes[1].endswith("model-versions/delete")
     assert [one.version for one in registry.history(name)] == [1, 2]
     found = mlflow_server.get("/model-versions/search", filter=f"name = '{name}.promotions'")["model_versions"]

@@ -1,0 +1,174 @@
+"""Random histories of evaluations, promotions, rollbacks and accidents: the champion was always chosen by the rules."""
+
+from __future__ import annotations
+
+import random
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+from airflow.sdk import Asset
+from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.execution_time.context import OutletEventAccessors
+from tests.unit.registry.stores import MlflowStore, Store
+
+from paceline.errors import InvalidInputError
+from paceline.operators import PromoteOperator
+from paceline.operators import promote as promote_module
+from paceline.registry import ModelVersion, storage
+
+CHAMPION = Asset("champion")
+
+
+class Killed(BaseException):
+    """Ends a call in the middle, like the end of its process."""
+
+
+class History:
+    """A registry, and what a person who writes down every step knows about its champion.
+
+    The content of a version is its score, so a version with the digest of an evaluation has the evaluated score.
+    """
+
+    def __init__(self, store: Store, name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+        self.store, self.name, self.folder, self.patch = store, name, folder, monkeypatch
+        self.random = random.Random(seed)
+        self.evaluations: list[dict[str, Any]] = []
+        self.digest: str | None = None  # of the champion
+        self.held = False
+        self.changes = 0
+        self.deleted: set[int] = set()
+
+    def evaluate(self, *, kill: bool = False, again: dict[str, Any] | None = None) -> None:
+        registry, number = self.store.open(), len(self.evaluations)
+        try:
+            champion = registry.champion(self.name)
+        except InvalidInputError:  # its version was deleted
+            assert self.digest is not None
+            return
+        score = self.random.randrange(20) if again is None else again["challenger"]
+        (self.folder / "score").write_text(str(score))
+        arguments: dict[str, Any] = {
+            "name": self.name,
+            "metrics": {"auc": score},
+            "lineage": {"data_until": f"2026-01-{self.random.randrange(10, 30)}T00:00:00+00:00"},
+            "key": f"key-{number}" if again is None else again["key"],
+        }
+        if kill:
+            with self.patch.context() as patch:
+                patch.setattr(storage, "open_file", Mock(side_effect=Killed))
+                with pytest.raises(Killed):
+                    registry.register(self.folder, **arguments)
+        version = registry.register(self.folder, **arguments)
+        old = None if champion is None else champion.metrics["auc"]
+        self.evaluations.append(
+            {
+                "model": self.name, "version": version.version, "digest": version.digest, "key": arguments["key"],
+                "metric": "auc", "challenger": score, "champion": old,
+                "champion_version": None if champion is None else champion.version,
+                "champion_digest": None if champion is None else champion.digest,
+                "improvement": None if old is None else score - old,
+            }
+        )  # fmt: skip
+
+    def promote_as_task(self) -> None:
+        """Run the task of an evaluation, perhaps of an earlier one that someone has cleared."""
+        if not self.evaluations:
+            return
+        newest = self.random.random() < 0.7
+        evaluation = self.evaluations[-1] if newest else self.random.choice(self.evaluations)
+        task = PromoteOperator(task_id="promote", evaluation=evaluation, registry="/registry", outlets=[CHAMPION])
+        context: Any = {"ti": Mock(spec=["xcom_push"]), "outlet_events": OutletEventAccessors()}
+        before = self.champion()
+        try:
+            result = task.execute(context)
+        except AirflowFailException:  # the evaluated version, or the champion, was deleted
+            assert self.deleted
+            return
+        assert bool(task.outlets) is result["promoted"], "each promotion has an event, and nothing else has"
+        if result["verdict"] == "already champion":
+            assert before is not None
+            assert before.version == evaluation["version"]
+        elif result["promoted"]:
+            assert not self.held
+            assert (before.version if before else None) == evaluation["champion_version"]
+            assert before is None or evaluation["challenger"] > before.metrics["auc"]
+            assert before is None or self.until(evaluation) >= before.lineage["data_until"]
+            self.note(evaluation["digest"], held=False)
+
+    def until(self, evaluation: dict[str, Any]) -> Any:
+        return self.store.open().version(self.name, evaluation["version"]).lineage["data_until"]
+
+    def promote_as_person(self) -> None:
+        versions = self.store.open().versions(self.name)
+        if not versions:
+            return
+        version, hold = self.random.choice(versions), self.random.random() < 0.5
+        with suppress(InvalidInputError):
+            if self.champion() == version and self.held == hold:
+                return
+        self.store.open().promote(self.name, version.version, "chosen", hold=hold)
+        self.note(version.digest, held=hold)
+
+    def delete_by_hand(self) -> None:
+        versions = self.store.open().versions(self.name)
+        if len(versions) < 3:
+            return
+        version = self.random.choice(versions)
+        self.deleted.add(version.version)
+        if isinstance(self.store, MlflowStore):
+            place = {"name": self.name, "version": str(version.version)}
+            self.store.server.delete("/model-versions/delete", place)
+        else:
+            home = self.store.manifest(version).parent
+            home.fs.rm(home.path, recursive=True)
+
+    def note(self, digest: str | None, *, held: bool) -> None:
+        self.digest, self.held = digest, held
+        self.changes += 1
+
+    def champion(self) -> ModelVersion | None:
+        return self.store.open().champion(self.name)
+
+    def check(self) -> None:
+        """Raise AssertionError unless the registry has the champion, and as many promotions, as were written down."""
+        assert len(self.store.open().history(self.name)) == self.changes
+        try:
+            champion = self.champion()
+        except InvalidInputError:
+            assert self.deleted, "only a deleted champion is an error"
+        else:
+            assert (champion.digest if champion else None) == self.digest
+            assert champion is None or champion.version not in self.deleted
+
+    def step(self) -> None:
+        step = self.random.choice(["evaluate"] * 3 + ["promote"] * 4 + ["person", "delete", "kill", "again"])
+        if step == "evaluate":
+            self.evaluate()
+        elif step == "kill":
+            self.evaluate(kill=True)
+        elif step == "again" and self.evaluations:
+            self.evaluate(again=self.random.choice(self.evaluations))
+        elif step == "promote":
+            with suppress(InvalidInputError):  # the champion's version was deleted
+                self.promote_as_task()
+        elif step == "person":
+            self.promote_as_person()
+        elif step == "delete":
+            self.delete_by_hand()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_champion_was_chosen_by_a_person_or_by_a_score_of_its_own(
+    store: Store, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    monkeypatch.setattr(promote_module, "open_registry", lambda *arguments: store.open())
+    monkeypatch.setattr(promote_module, "_was_sent", lambda context, outlet: False)  # needs a supervisor process
+    (tmp_path / "model").mkdir()
+    history = History(store, name, tmp_path / "model", monkeypatch, seed)
+    for _ in range(25 if isinstance(store, MlflowStore) else 100):
+        history.step()
+        history.check()
+    assert history.changes

@@ -21,6 +21,8 @@ class HoldOut:
         The argument ``data`` of ``EvaluateOperator``.
     folder:
         Folder for copies of remote files.
+    others:
+        Other local files and folders whose changes count, such as the script.
 
     Examples
     --------
@@ -35,13 +37,14 @@ class HoldOut:
     True
     """
 
-    def __init__(self, data: Mapping[str, Any], folder: Path) -> None:
+    def __init__(self, data: Mapping[str, Any], folder: Path, others: Iterable[Path] = ()) -> None:
         self.paths = local_copies("data", data, folder)
-        self._before = dict(_states(self.paths.values()))
+        self._watched = [*self.paths.values(), *others]
+        self._before = dict(_states(self._watched))
 
     def changed_file(self) -> str | None:
         """Return the path of a file that has changed, appeared or disappeared since the start; ``None`` without one."""
-        now = dict(_states(self.paths.values()))
+        now = dict(_states(self._watched))
         changed = (path for path in sorted({*now, *self._before}) if now.get(path) != self._before.get(path))
         return next(changed, None)
 

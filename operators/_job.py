@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator
@@ -357,6 +357,9 @@ class JobOperator(BaseOperator):
             Suffix of the job's name, if the task has several jobs.
         """
         command, files = self.command_and_files(arguments=True)
+        own = {PurePosixPath(name).parts[:1] for name in inputs or ()}
+        if taken := [name for name in self.inputs if PurePosixPath(name).parts[:1] in own]:
+            raise InvalidInputError("inputs", taken[0], "another name: the task has inputs of its own there")
         return JobSpec(
             name=self.job_name(context, suffix),
             command=command,

@@ -34,6 +34,7 @@ from .improvement import ResampleCollector, describe_doubts, describe_interval, 
 from .links import ModelLink
 from .values import (
     Reader,
+    is_local,
     local_copies,
     mapping,
     number,
@@ -253,7 +254,7 @@ the first a letter or digit
             digest = digest_of(UPath(trained), "challenger")
             key = _registration_key(context, digest)
             champion = self._find_champion(registry, key)
-            holdout = HoldOut(self.data, scratch / "data")
+            holdout = HoldOut(self.data, scratch / "data", self._other_files())
             new, resamples = self._score(context, runtime, "challenger", trained, holdout, scratch)
             old: dict[str, float] | None = None
             improvements: dict[str, Any] | None = None
@@ -277,6 +278,7 @@ the first a letter or digit
                 data_window=self.data_window,
                 lineage={**self.lineage, **_task_fields(context), "evaluation": verdict},
                 key=key,
+                digest=digest,
             )
         self._log_verdict(version, verdict)
         if improvements is not None:
@@ -295,6 +297,11 @@ the first a letter or digit
             "challenger_metrics": new,
             "champion_metrics": old,
         }
+
+    def _other_files(self) -> list[Path]:
+        """Return the local files and folders, besides the data, that must be the same for both models."""
+        places = (storage_path(path_or_url("inputs", value)) for value in self.inputs.values())
+        return [*self.command_and_files()[1].values(), *(Path(place.path) for place in places if is_local(place))]
 
     def _find_champion(self, registry: Registry, key: str) -> ModelVersion | None:
         """Return the champion, or the previous champion if an earlier try's challenger is now the champion."""

@@ -244,8 +244,11 @@ def _was_sent(context: Context, outlet: object) -> bool:
 
 def _older(challenger: ModelVersion, champion: ModelVersion) -> dict[str, Any] | None:
     """Return the outcome for a challenger whose run covers older data than the champion's; ``None`` for another one."""
-    times = [str(version.lineage.get("data_until") or "") for version in (challenger, champion)]
-    if not all(times) or datetime.fromisoformat(times[0]) >= datetime.fromisoformat(times[1]):
+    times = [str(version.lineage.get("data_until")) for version in (challenger, champion)]
+    try:
+        if datetime.fromisoformat(times[0]) >= datetime.fromisoformat(times[1]):
+            return None
+    except (ValueError, TypeError):  # unknown, or not the times of runs
         return None
     reason = (
         f"version {challenger.version} is from a run for data until {times[0]}, champion version {champion.version} "

@@ -10,6 +10,7 @@ import math
 import os
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -142,9 +143,11 @@ def number(field: str, value: object, accepted: str = "a number") -> float:
             value = float(value)
         except ValueError:
             raise InvalidInputError(field, value, accepted) from None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise InvalidInputError(field, value, accepted)
-    return float(value)
+    if not isinstance(value, bool) and isinstance(value, (int, float)):
+        with suppress(OverflowError):
+            if math.isfinite(amount := float(value)):
+                return amount
+    raise InvalidInputError(field, value, accepted)
 
 
 def optional_number(field: str, value: object, accepted: str = "a number, or None") -> float | None:

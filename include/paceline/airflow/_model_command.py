@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import getpass
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,16 +26,17 @@ def add_command(
     )
 
     def add(name: str, text: str, run: Callable[[argparse.Namespace], int], version: str | None) -> Any:
-        changes = name in ("promote", "rollback", "release")
-        action = actions.add_parser(name, help=text, parents=parents if changes else [])
+        sends = name in ("promote", "rollback")
+        action = actions.add_parser(name, help=text, parents=parents if sends else [])
         action.add_argument("registry", metavar="REGISTRY", help="/data/models, s3://CONN@bucket/models, mlflow://CONN")
         action.add_argument("model", metavar="MODEL")
         if version is not None:
             action.add_argument("version", metavar="VERSION", nargs=version, help="number, or champion")
-        if changes:
+        if sends or name == "release":
             action.add_argument("--reason", required=True, help="stored with your name in the history of promotions")
+        if sends:
             action.add_argument("--asset", help="name of the asset that gets an event, as after PromoteOperator")
-        action.set_defaults(run=run, connect=connect)
+        action.set_defaults(run=run, connect=connect, asset=None)
         return action
 
     add("list", "list the versions, oldest first", _list, None)
@@ -47,18 +49,29 @@ def add_command(
 
 
 def _open(options: argparse.Namespace) -> Registry:
+    from airflow.sdk.exceptions import AirflowException
+
     from paceline.operators.values import (  # type: ignore[import-not-found]
         open_registry,
         registry_location,
     )
 
-    registry: Registry = open_registry(registry_location("REGISTRY", options.registry))
+    location = registry_location("REGISTRY", options.registry)
+    if os.path.isabs(location) and not os.path.isdir(location):
+        raise InvalidInputError("REGISTRY", location, "an existing folder, or a URL")
+    try:
+        registry: Registry = open_registry(location)
+    except AirflowException as error:  # the connection does not exist
+        raise InvalidInputError("REGISTRY", location, f"a URL with an existing connection ({error})") from None
     return registry
 
 
 def _list(options: argparse.Namespace) -> int:
-    registry = _open(options)
-    champion = registry.champion(options.model)
+    registry, champion, missing = _open(options), None, ""
+    try:
+        champion = registry.champion(options.model)
+    except InvalidInputError as error:
+        missing = str(error)
     rows = [_HEADINGS]
     for version in registry.versions(options.model):
         scores = " ".join(f"{name}={score:.6g}" for name, score in version.metrics.items())
@@ -66,11 +79,12 @@ def _list(options: argparse.Namespace) -> int:
         created = version.created_at.astimezone().isoformat(" ", "seconds")
         rows.append((str(version.version), created, scores or "-", "champion" if is_champion else ""))
     if len(rows) == 1:
-        print(f"{options.registry} has no version of {options.model}.")
-        return 0
+        raise InvalidInputError("MODEL", options.model, f"a model with a version in {options.registry}")
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))]
     for row in rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    if missing:
+        print(f"The champion is missing: {missing}")
     return 0
 
 
@@ -100,12 +114,11 @@ def _roll_back(options: argparse.Namespace) -> int:
     if options.version is not None:
         return _change(options, _version(registry, options).version, hold=True)
     history = registry.history(options.model)
-    newest = history[-1].version if history else None
-    earlier = [promotion.version for promotion in history if promotion.version != newest]
-    if not earlier:
+    # What the champion has replaced when it became champion for the first time: not a version that was rolled back.
+    first = next((one for one in history if one.version == history[-1].version), None)
+    if first is None or first.previous is None:
         raise InvalidInputError("MODEL", options.model, "a model that has had an earlier champion, or a VERSION")
-    is_repeated = history[-1].hold  # after a failed event, for example
-    return _change(options, history[-1].version if is_repeated else earlier[-1], hold=True)
+    return _change(options, first.previous, hold=True)
 
 
 def _release(options: argparse.Namespace) -> int:
@@ -116,20 +129,31 @@ def _release(options: argparse.Namespace) -> int:
 
 
 def _change(options: argparse.Namespace, version: int, *, hold: bool) -> int:
-    """Promote a version. If the event fails afterwards, the command can be repeated."""
+    """Promote a version, and send the event. A repeated command with the same VERSION only sends the event again."""
     api = options.connect(options) if options.asset else None
     assets = api.api("GET", "/assets", name_pattern=options.asset)["assets"] if api else []
     asset = next((one for one in assets if one["name"] == options.asset), None)
     if api and asset is None:
         raise InvalidInputError("--asset", options.asset, "the name of an asset of this Airflow")
-    person = options.user if options.asset else getpass.getuser()
-    promotion = _open(options).promote(options.model, version, f"{options.reason} ({person})", hold=hold)
-    print(_describe(promotion))
+    registry = _open(options)
+    before = registry.history(options.model)
+    promotion = registry.promote(options.model, version, f"{options.reason} ({_person(options)})", hold=hold)
+    unchanged = "Nothing has changed since " if before and promotion == before[-1] else ""
+    print(f"{unchanged}{_describe(promotion)}")
     if api and asset:
         extra = {"model": options.model, "version": version, "previous_version": promotion.previous}
         api.api("POST", "/assets/events", {"asset_id": asset["id"], "extra": {**extra, "reason": promotion.reason}})
         print(f"Event of the asset {options.asset} sent.")
     return 0
+
+
+def _person(options: argparse.Namespace) -> str:
+    if options.asset:
+        return str(options.user)
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user without a name
+        return f"user {os.getuid()}"
 
 
 def _version(registry: Registry, options: argparse.Namespace) -> ModelVersion:

@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (httpx.TransportError, httpx.InvalidURL) as error:
         print(f"paceline: --url: got {options.url!r}, expected a reachable Airflow ({error})", file=sys.stderr)
         return 1
-    except PacelineError as error:
+    except (PacelineError, OSError) as error:
         print(f"paceline: {error}", file=sys.stderr)
         return 1
 

@@ -12,6 +12,7 @@ from datetime import datetime, timezone
 from itertools import count
 from pathlib import Path
 from types import EllipsisType
+from typing import Any
 
 from pydantic import JsonValue
 from upath import UPath
@@ -22,6 +23,7 @@ from paceline.registry._signature import Signer
 from paceline.registry.base import (
     StoragePath,
     check_champion,
+    check_contents_digest,
     check_digest,
     check_model_dir,
     check_not_held,
@@ -93,6 +95,7 @@ class FileRegistry:
         data_window: Mapping[str, JsonValue] | None = None,
         lineage: Mapping[str, JsonValue] | None = None,
         key: str | None = None,
+        digest: str | None = None,
     ) -> ModelVersion:
         """Copy the model in ``model_dir`` into the registry, as :meth:`Registry.register` describes."""
         check_name(name)
@@ -105,7 +108,8 @@ class FileRegistry:
 
         def register_again() -> ModelVersion:
             """Return the version of a faster attempt with this key, or use another number."""
-            return self.register(source, name=name, metrics=metrics, data_window=data_window, lineage=lineage, key=key)
+            contents: Any = {"metrics": metrics, "data_window": data_window, "lineage": lineage}
+            return self.register(source, name=name, key=key, digest=digest, **contents)
 
         # Each attempt writes to its own folder, so that a late attempt cannot change another attempt's files.
         folder = f"files-{uuid.uuid4().hex}"
@@ -116,6 +120,7 @@ class FileRegistry:
                 size, sha256 = storage.copy(source, path, self.root, f"{home}/{folder}/{path}")
                 executable = storage.is_executable(source, path)
                 files[path] = FileRecord(size_bytes=size, sha256=sha256, executable=executable)
+            check_contents_digest(source, {path: record.sha256 or "" for path, record in files.items()}, digest)
             version = ModelVersion(
                 name=name,
                 version=number,

@@ -113,6 +113,7 @@ http://localhost:5000
         data_window: Mapping[str, JsonValue] | None = None,
         lineage: Mapping[str, JsonValue] | None = None,
         key: str | None = None,
+        digest: str | None = None,
     ) -> ModelVersion:
         """Copy the model in ``model_dir`` to the server as the next version, as :meth:`Registry.register` describes."""
         log = self._log(name)
@@ -134,6 +135,7 @@ http://localhost:5000
                     data_window=dict(data_window or {}),
                     lineage=dict(lineage or {}),
                     key=key,
+                    digest=digest,
                 )
             except BaseException:
                 runs.discard_run(self._server, run)

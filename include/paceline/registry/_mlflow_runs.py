@@ -17,6 +17,7 @@ from upath import UPath
 from paceline.errors import InvalidInputError, PacelineError
 from paceline.registry import storage
 from paceline.registry._mlflow_server import MlflowError, MlflowServer
+from paceline.registry.base import check_contents_digest
 from paceline.registry.manifest import FileRecord, read_manifest
 
 # Names of the folder with the model's files, and of the manifest, among the run's artifacts.
@@ -47,7 +48,15 @@ def create_run(server: MlflowServer, name: str) -> dict[str, Any]:
     return dict(server.create("/runs/create", body, find)["run"]["info"])
 
 
-def fill_run(server: MlflowServer, run: Mapping[str, Any], source: UPath, paths: Iterable[str], **contents: Any) -> str:
+def fill_run(
+    server: MlflowServer,
+    run: Mapping[str, Any],
+    source: UPath,
+    paths: Iterable[str],
+    *,
+    digest: str | None,
+    **contents: Any,
+) -> str:
     """Copy the files and the manifest to the run's artifacts, log the metrics and end the run.
 
     Parameters
@@ -56,6 +65,8 @@ def fill_run(server: MlflowServer, run: Mapping[str, Any], source: UPath, paths:
         The server, and the result of :func:`create_run`.
     source, paths:
         Folder with the model's files, and their paths below it.
+    digest:
+        Expected digest of all files, or None.
     **contents:
         Fields of the manifest: ``name``, ``metrics``, ``data_window``, ``lineage``, ``key``.
 
@@ -70,6 +81,7 @@ def fill_run(server: MlflowServer, run: Mapping[str, Any], source: UPath, paths:
         size, sha256 = server.write(folder, f"{MODEL_FOLDER}/{path}", source, path)
         record = FileRecord(size_bytes=size, sha256=sha256, executable=storage.is_executable(source, path))
         files[path] = record.model_dump()
+    check_contents_digest(source, {path: record["sha256"] for path, record in files.items()}, digest)
     manifest = json.dumps({**contents, "folder": MODEL_FOLDER, "files": files}, indent=2).encode()
     # A version must never have an invalid manifest.
     read_manifest(manifest, MANIFEST_FILE, version=1, created_at=0)

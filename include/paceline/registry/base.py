@@ -19,6 +19,7 @@ from paceline.registry.manifest import (
     ACCEPTED_PATHS,
     ModelVersion,
     Promotion,
+    digest_of_files,
     find_collision,
     is_safe_path,
 )
@@ -51,6 +52,7 @@ class Registry(Protocol):
         data_window: Mapping[str, JsonValue] | None = None,
         lineage: Mapping[str, JsonValue] | None = None,
         key: str | None = None,
+        digest: str | None = None,
     ) -> ModelVersion:
         """Copy the model in ``model_dir`` into the registry as the next version.
 
@@ -68,10 +70,14 @@ class Registry(Protocol):
             before it was complete. If that version has been deleted, it gets a new number. Without a key, every call
             creates a new version.
 
+        digest:
+            Expected :attr:`ModelVersion.digest`, such as that of the files that were scored.
+
         Raises
         ------
         InvalidInputError
-            For a bad name or folder, or a metric that is not a finite number.
+            For a bad name or folder, a metric that is not a finite number, or files with another digest, of which
+            nothing is registered.
         """
 
     def version(self, name: str, version: int) -> ModelVersion:
@@ -142,6 +148,12 @@ def check_digest(place: str, sha256: str, expected: str | None) -> None:
     """Raise InvalidInputError if a file's digest is not the expected one. ``place`` is the file's path or URI."""
     if sha256 != expected:
         raise InvalidInputError(place, f"sha256 {sha256}", f"{expected} as in the manifest; the file has changed")
+
+
+def check_contents_digest(model_dir: StoragePath, files: Mapping[str, str], expected: str | None) -> None:
+    """Raise InvalidInputError if the copied files, by path and SHA-256, have not the expected digest."""
+    if expected is not None and digest_of_files(files) != expected:
+        raise InvalidInputError("model_dir", str(model_dir), "the files of the given digest; they have changed")
 
 
 def check_champion(name: str, champion: int | None, expected: int | EllipsisType | None) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from paceline.contract import Reported
 from paceline.run._pauses import Pauses
-from paceline.train.progress import Progress, parse_line
+from paceline.train.progress import MARKER, Progress, parse_line
 
 _JUMP_S = 1.0  # a smaller change is a gradual clock adjustment
 _MAX_SOURCES = 8  # each restart of the job adds a process
@@ -77,7 +78,7 @@ class ProgressReader:
         Lines that this or an earlier process has already read only update the position, and are not returned.
         """
         new_reports = []
-        for line in lines:
+        for line in self._lines(lines):
             try:
                 progress = parse_line(line)
             except (ValueError, RecursionError) as error:
@@ -93,6 +94,17 @@ class ProgressReader:
             new_reports.append(progress)
             self._add(progress, now_s)
         return new_reports
+
+    def _lines(self, lines: Iterable[str]) -> Iterator[str]:
+        """Yield the lines. Separate a progress report from the unfinished line of another program before it."""
+        for line in lines:
+            begin = line.find(MARKER)
+            if begin > 0:
+                with contextlib.suppress(ValueError, RecursionError):
+                    parse_line(line[begin:])
+                    yield line[:begin]
+                    line = line[begin:]
+            yield line
 
     @property
     def position(self) -> JobPosition | None:

@@ -83,7 +83,8 @@ def check_capacity(spec: JobSpec, capacity: float) -> None:
 def placed_files(spec: JobSpec) -> Iterator[tuple[str, Path]]:
     """Yield the path below the job's home and the local path of every file of ``spec``, including subfolders.
 
-    Yield the target file for a link in an input folder, because the job could not follow the link.
+    Yield the target file for a link in an input folder, because the job could not follow the link. Reject a link to a
+    folder, and everything that is neither a file nor a folder.
     """
     for target, local in sorted(spec.files.items()):
         yield f"work/{PurePosixPath(target)}", Path(local)
@@ -93,8 +94,12 @@ def placed_files(spec: JobSpec) -> Iterator[tuple[str, Path]]:
             for file in sorted(Path(local).rglob("*")):
                 if file.is_file():
                     yield f"{base}/{file.relative_to(local).as_posix()}", file
-        else:
+                elif file.is_symlink() or not file.is_dir():
+                    raise InvalidInputError("inputs", str(file), "files, links to files, and folders")
+        elif Path(local).is_file():
             yield base, Path(local)
+        else:
+            raise InvalidInputError("inputs", str(local), "a file or a folder")
 
 
 def spec_digest(spec: JobSpec) -> str:

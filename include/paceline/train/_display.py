@@ -30,9 +30,9 @@ _event_numbers = itertools.count(1)
 
 
 @functools.cache
-def _unique_process_id() -> str:
+def _unique_process_id(pid: int) -> str:
     # The process id alone is not unique: it is the same after a restart of the container.
-    return f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
+    return f"{pid}-{uuid.uuid4().hex[:8]}"
 
 
 class Display(Protocol):
@@ -97,7 +97,7 @@ class Lines:
     def _write(self, progress: Progress) -> None:
         if self._stream is None:
             return
-        progress = replace(progress, source=_unique_process_id(), number=next(_event_numbers))
+        progress = replace(progress, source=_unique_process_id(os.getpid()), number=next(_event_numbers))
         line = progress.to_line()
         if len(line) > _LONGEST_LINE:  # a single metric with a long name
             line = replace(progress, metrics={}).to_line()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -69,16 +70,35 @@ def test_fetch_copies_the_champion(run, tmp_path: Path) -> None:
 
 
 def test_rollback_holds_the_previous_champion_until_it_is_released(run, registry: FileRegistry) -> None:
-    for _ in range(2):  # a repeated command changes nothing
-        code, shown, _ = run("rollback", "--reason", "2 fails on Sundays")
-        assert code == 0
-        assert "champion 2 -> 1, held until it is released. 2 fails on Sundays (" in shown
+    code, shown, _ = run("rollback", "--reason", "2 fails on Sundays")
+    assert code == 0
+    assert "champion 2 -> 1, held until it is released. 2 fails on Sundays (" in shown
+    assert run("rollback", "1", "--reason", "again")[1].startswith("Nothing has changed since ")
     assert len(registry.history("flights")) == 3
     run("release", "--reason", "mended")
     assert [(promotion.version, promotion.hold) for promotion in registry.history("flights")[2:]] == [
         (1, True),
         (1, False),
     ]
+
+
+def test_rollback_never_goes_to_a_version_that_was_rolled_back(run, registry: FileRegistry) -> None:
+    registry.promote("flights", 3, "better")
+    for released in (True, False):
+        assert run("rollback", "--reason", "worse")[0] == 0
+        if released:
+            run("release", "--reason", "mended")
+    assert [promotion.version for promotion in registry.history("flights")] == [1, 2, 3, 2, 2, 1]
+    code, _, error = run("rollback", "--reason", "worse")
+    assert (code, "a model that has had an earlier champion, or a VERSION" in error) == (1, True)
+
+
+def test_versions_are_listed_without_the_folder_of_the_champion(run, registry: FileRegistry) -> None:
+    shutil.rmtree(registry.location(registry.version("flights", 2)).parent.path)
+    code, shown, _ = run("list")
+    assert code == 0
+    assert "auc=0.73" in shown
+    assert "The champion is missing: " in shown
 
 
 def test_rollback_sends_an_event_of_the_asset(run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,3 +133,7 @@ def test_invalid_version_is_named(run, arguments: list[str], message: str) -> No
 def test_rollback_without_an_earlier_champion_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["model", "rollback", str(tmp_path), "flights", "--reason", "x"]) == 1
     assert "MODEL: got 'flights', expected a model that has had an earlier champion" in capsys.readouterr().err
+    assert cli.main(["model", "list", str(tmp_path), "flights"]) == 1
+    assert "MODEL: got 'flights', expected a model with a version in" in capsys.readouterr().err
+    assert cli.main(["model", "list", str(tmp_path / "none"), "flights"]) == 1
+    assert "expected an existing folder, or a URL" in capsys.readouterr().err

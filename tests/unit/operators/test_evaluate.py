@@ -353,6 +353,8 @@ def test_resamples_of_different_numbers_of_rows_are_rejected(
         ("report(auc=float('nan')); report(auc=0.5)", 0.5),
         ("report(**{f'score_{k}': 0.1 for k in range(400)}, auc=0.5)", 0.5),
         ("for k in track(range(9)):\n    report(auc=k)\n    if k == 5: break", 5.0),
+        ("import os\nreport(auc=0.9)\nif os.fork() == 0: report(part=1)\nelse: os.wait(), report(auc=0.5)", 0.5),
+        ("import os\nreport(auc=0.9)\nos.write(1, b'50 %')\nreport(auc=0.5)", 0.5),
     ],
 )
 def test_last_report_counts(evaluate: Task, tmp_path: Path, script: str, auc: float) -> None:
@@ -360,15 +362,45 @@ def test_last_report_counts(evaluate: Task, tmp_path: Path, script: str, auc: fl
     assert evaluate(0.7, script=str(tmp_path / "last.py"))["challenger"] == auc
 
 
-@pytest.mark.parametrize("replaced", ["holdout.csv", "trained-0.7/model.json"])
+@pytest.mark.parametrize("replaced", ["holdout.csv", "trained-0.7/model.json", "replace.py", "settings.json"])
 def test_replacing_a_file_while_models_are_scored_fails_the_task(
     evaluate: Task, registry: FileRegistry, tmp_path: Path, replaced: str
 ) -> None:
+    (tmp_path / "settings.json").touch()
     (tmp_path / "replace.py").write_text(SCRIPT + f"open({str(tmp_path / replaced)!r}, 'w').write('1')\n")
+    inputs = {"settings.json": str(tmp_path / "settings.json")}
     with pytest.raises(AirflowException, match=f"{replaced} has changed|trained-0.7 has changed") as caught:
-        evaluate(0.7, script=str(tmp_path / "replace.py"))
+        evaluate(0.7, script=str(tmp_path / "replace.py"), inputs=inputs)
     assert not isinstance(caught.value, AirflowFailException), "a retry can succeed"
     assert registry.versions("flights") == []
+
+
+def test_model_that_changes_while_it_is_registered_is_not_registered(
+    evaluate_directly: Task, registry: FileRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register = FileRegistry.register
+
+    def register_late(self: FileRegistry, folder: Path, **arguments: Any) -> Any:
+        (folder / "model.json").write_text('{"auc": 0.1}')
+        return register(self, folder, **arguments)
+
+    monkeypatch.setattr(FileRegistry, "register", register_late)
+    with pytest.raises(AirflowFailException, match=r"model_dir: got .*, expected the files of the given digest"):
+        evaluate_directly(0.7)
+    assert registry.versions("flights") == []
+
+
+@pytest.mark.parametrize("name", ["model", "model/model.json", "data/holdout.csv"])
+def test_input_with_the_name_of_the_model_or_the_data_is_rejected(evaluate: Task, tmp_path: Path, name: str) -> None:
+    with pytest.raises(AirflowFailException, match=f"inputs: got '{name}', expected another name"):
+        evaluate(0.7, inputs={name: str(tmp_path / "holdout.csv")})
+
+
+def test_link_to_a_folder_in_the_data_is_rejected(evaluate: Task, tmp_path: Path) -> None:
+    (tmp_path / "holdout").mkdir()
+    (tmp_path / "holdout" / "part").symlink_to(tmp_path)
+    with pytest.raises(AirflowFailException, match=r"inputs: got .*holdout/part', expected files, links to files, and"):
+        evaluate(0.7, data={"holdout.csv": str(tmp_path / "holdout.csv"), "more": str(tmp_path / "holdout")})
 
 
 def test_malformed_resamples_are_ignored(evaluate: Task, registry: FileRegistry, tmp_path: Path) -> None:

@@ -157,6 +157,31 @@ def test_held_champion_stays_even_if_an_earlier_promotion_runs_again(promote: Ta
     assert promote(better)["verdict"] == "better"
 
 
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"improvement": 5}, "evaluation.improvement: got 5.0, expected 0.050"),
+        ({"version": True}, "evaluation.version: got True, expected a whole number"),
+        ({"champion_version": True}, "evaluation.champion_version: got True, expected a whole number"),
+        ({"challenger": 10**400}, "evaluation.challenger: got 1000"),
+    ],
+)
+def test_evaluation_that_contradicts_itself_is_rejected(promote: Task, changed: dict[str, Any], message: str) -> None:
+    promote(_evaluation_result(1, 0.7))
+    with pytest.raises(AirflowFailException, match=message):
+        promote({**_evaluation_result(2, 0.75, champion_version=1), **changed})
+
+
+@pytest.mark.parametrize("until", ["last week", "2026-01-01", None])
+def test_other_data_until_of_a_user_does_not_prevent_a_promotion(
+    promote: Task, registry: FileRegistry, tmp_path: Path, until: object
+) -> None:
+    for value in (until, "2026-01-05T00:00:00+00:00"):
+        registry.register(tmp_path / "model", name="flights", lineage={"data_until": value})
+    registry.promote("flights", 4, "newest")
+    assert promote(_evaluation_result(5, 0.75, champion_version=4))["verdict"] == "better"
+
+
 def test_allow_older_accepts_only_a_bool(promote: Task) -> None:
     with pytest.raises(InvalidInputError, match="allow_older: got 'False', expected True or False"):
         promote(_evaluation_result(1, 0.7), allow_older="False")

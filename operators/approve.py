@@ -24,8 +24,8 @@ class ApproveOperator(ApprovalOperator):
     """A task that asks a person whether the challenger of an evaluation may be promoted.
 
     The question appears in Airflow under *Browse, Required Actions* with the scores of both models. The answer is for
-    the version in the question, even if the evaluation runs again before the answer. After *Reject*, the tasks behind
-    this one are skipped.
+    the version in the question, even if the evaluation runs again before the answer. After *Approve*,
+    ``PromoteOperator`` still promotes only a better challenger. After *Reject*, the downstream tasks are skipped.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ class ApproveOperator(ApprovalOperator):
     subject, body:
         Title and text of the question, in Markdown. By default, the version and a table of the scores. (templated)
     defaults:
-        The answer after ``response_timeout``.
+        The answer after ``response_timeout``: ``"Reject"``, ``"Approve"``, or None, with which the task then fails.
     **kwargs:
         Arguments of Airflow's ``ApprovalOperator``: ``response_timeout``, ``assigned_users``, ``notifiers``, ...
 

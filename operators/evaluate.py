@@ -90,7 +90,7 @@ class EvaluateOperator(JobOperator):
     The script runs once for each model, sandboxed like a training job. It reads the model from
     ``$PACELINE_INPUT/model`` and the data from ``$PACELINE_INPUT/data``, and reports its scores with
     ``paceline.train.report(auc=..., ...)``. The task then registers the challenger as the next version of the
-    model. A retry of the task returns the same version.
+    model. A retry of the task with the same challenger returns the same version.
 
     If the script reports ``metric`` with :func:`paceline.train.resampled`, the result also states how certain the
     improvement is (paired bootstrap), and ``PromoteOperator`` can require a ``confidence``.
@@ -108,8 +108,8 @@ class EvaluateOperator(JobOperator):
     metric:
         Name of the score to compare.
     greater_is_better:
-        Whether a greater score is better; ``False`` for losses and errors. By default it is, but a metric that is named
-        like a loss or an error, such as ``"val_loss"`` or ``"rmse"``, needs this argument.
+        Whether a greater score is better: ``False`` for losses, errors and costs. By default, it is; a metric that is
+        named like a loss or an error, such as ``"val_loss"`` or ``"rmse"``, needs this argument.
     data_window:
         The challenger's training data; stored with the version. If it contains the ``source`` of the data (a
         query or a file), as ``drift.output["window"]`` does, later drift checks can compare new data with this data
@@ -131,7 +131,7 @@ class EvaluateOperator(JobOperator):
     dict
         ``model``, ``registry``, ``version`` and ``digest`` (of the challenger), ``metric``, ``challenger`` and
         ``champion`` (scores), ``champion_version``, ``champion_digest``, ``better``, ``improvement`` (positive is
-        better), ``greater_is_better``, and ``challenger_metrics`` and ``champion_metrics`` with all reported scores.
+        better), ``greater_is_better``, and ``challenger_metrics`` and ``champion_metrics`` with all finite scores.
         ``improvements`` is None without resamples of both models, else a dict with ``rows``, ``groups``, ``resamples``,
         ``pairs`` (resamples with a score of both models), ``interval`` (the 90 % interval of the improvement),
         ``quantiles`` (from 0 to 100 % in steps of 0.5 %), ``unseen_share`` (rarer kinds of rows may be absent from the

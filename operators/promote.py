@@ -105,7 +105,7 @@ class PromoteOperator(BaseOperator):
         ``promoted``, ``verdict`` (``"first"``, ``"better"``, ``"not better"``, ``"improvement below min_improvement"``,
         ``"too few rows"``, ``"too few groups"``, ``"not significantly better"``, ``"older data"``, ``"champion held"``,
         ``"champion changed"`` or ``"already champion"``), ``reason``, ``model``, ``registry``, ``version``,
-        ``champion_version`` (after this task) and ``previous_version`` (of the champion).
+        ``champion_version`` (after this task) and ``previous_version`` (the champion before the promotion, if any).
 
     Examples
     --------

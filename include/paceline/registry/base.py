@@ -103,16 +103,25 @@ class Registry(Protocol):
     ) -> Promotion:
         """Make ``version`` the champion.
 
-        Promoting the champion again with the same ``hold`` changes nothing and returns the existing promotion.
+        If ``version`` is the champion already, the method changes nothing and returns the existing promotion, except
+        that a call without ``expected_champion`` can change ``hold``.
 
         Parameters
         ----------
-        hold:
-            Whether this champion stays until a promotion without ``expected_champion``, a person's: a later one with
-            ``expected_champion``, a task's, then changes nothing and raises ChampionHeldError.
         expected_champion:
-            The champion at the time of the decision (``None``: no champion). If another version has become champion,
-            the method changes nothing and raises ChampionChangedError. By default, it replaces any champion.
+            The champion at the time of a task's decision (``None``: no champion). By default, as for a person's
+            decision, the version replaces any champion, also a held one.
+        hold:
+            Whether tasks must not replace this champion: until the next promotion without ``expected_champion``.
+
+        Raises
+        ------
+        ChampionChangedError
+            If the champion is neither ``version`` nor ``expected_champion``. Nothing changes.
+        ChampionHeldError
+            If ``expected_champion`` is given and a person holds another champion. Nothing changes.
+        InvalidInputError
+            If the version does not exist or, with a signing key, is not signed.
         """
 
     def uri(self, version: ModelVersion) -> str:
@@ -125,8 +134,12 @@ class Registry(Protocol):
 
         Files and folders of ``destination`` with the names of the model's files and folders are replaced as a whole.
         Files of another version of this model are removed: a file whose path and content are those of a file of a
-        version in the registry. Everything else in ``destination`` stays. After an error, for instance because a file
-        is missing, changed or a link, ``destination`` is as it was.
+        version in the registry. Everything else in ``destination`` stays. After an error, ``destination`` is as before.
+
+        Raises
+        ------
+        InvalidInputError
+            If a file is missing, changed or a link, or if the version, with a signing key, is not signed.
         """
 
 

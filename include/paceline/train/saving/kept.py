@@ -72,15 +72,16 @@ class Kept(SimpleNamespace):
 class KeptVariables:
     """Variables of a script or of an object that survive a restart: pass the object to ``checkpoint``.
 
-    The script uses its variables as before, also in functions with ``global``. Local variables need :class:`Kept`.
+    The script uses its variables as before, also in functions with ``global``. Local variables need :class:`Kept`:
+    ``locals()`` does not work.
 
     Parameters
     ----------
     variables:
         ``globals()``, or ``vars(an_object)``.
     *names:
-        Names of the variables; none stands for all that there are at each checkpoint. Each has a value from the start,
-        of a type that :class:`Kept` accepts.
+        Names of variables that exist already, each with a value of a type that :class:`Kept` accepts. Without names,
+        each checkpoint contains all variables that exist then; use this for an object, not for ``globals()``.
 
     Raises
     ------
@@ -106,7 +107,7 @@ class KeptVariables:
         return self._current().state_dict()
 
     def separate_from(self, values: Iterable[Any]) -> None:
-        """As for :class:`Kept`."""
+        """Copy tensors, as :meth:`Kept.separate_from` describes."""
         kept = self._current()
         kept.separate_from(values)
         self._variables.update(vars(kept))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from upath import UPath
 
+from paceline.airflow.places import open_registry, storage_path
 from paceline.contract import EVALUATION_XCOM
 from paceline.errors import InvalidInputError, PacelineError, TrainingFailedError
 from paceline.registry import ModelVersion, Registry
@@ -38,12 +39,10 @@ from .values import (
     local_copies,
     mapping,
     number,
-    open_registry,
     optional_conn_id,
     path_or_url,
     read_fields,
     registry_location,
-    storage_path,
 )
 
 if TYPE_CHECKING:
@@ -55,7 +54,23 @@ if TYPE_CHECKING:
 
 # Words in the names of metrics of which a smaller value is better, besides those that end in "loss".
 _LOSSES = {
-    *("error", "err", "mae", "mse", "rmse", "nrmse", "rmsle", "msle", "mape", "smape", "nll", "bce"),
+    *(
+        "error",
+        "errors",
+        "err",
+        "cost",
+        "costs",
+        "mae",
+        "mse",
+        "rmse",
+        "nrmse",
+        "rmsle",
+        "msle",
+        "mape",
+        "smape",
+        "nll",
+        "bce",
+    ),
     *("brier", "deviance", "perplexity", "ppl", "wer", "cer", "fid"),
 }
 

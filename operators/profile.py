@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
+from paceline.airflow.places import storage_path
 from paceline.errors import InvalidInputError, PacelineError, RuntimeUnavailableError
 from paceline.extras import require
 from paceline.fleet import BackgroundApp, Fleet, Machine
@@ -23,7 +24,7 @@ from ._identity import job_labels
 from ._job import JobOperator
 from ._private import redacted
 from ._team import check_distinguishable, check_reachable, container_arguments, only_docker
-from .values import Reader, local_copies, path_or_url, positive_integer, read_fields, storage_path
+from .values import Reader, local_copies, path_or_url, positive_integer, read_fields
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk import Asset, BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
+from paceline.airflow.places import open_registry
 from paceline.contract import PROMOTION_XCOM
 from paceline.errors import InvalidInputError
 from paceline.registry import ChampionChangedError, ChampionHeldError, ModelVersion
@@ -20,7 +21,6 @@ from .values import (
     Reader,
     boolean,
     number,
-    open_registry,
     optional_conn_id,
     optional_number,
     read_fields,
@@ -212,7 +212,7 @@ class PromoteOperator(BaseOperator):
         except ChampionChangedError:
             return self._decide_and_promote()
         except ChampionHeldError as held:
-            return {**_outcome("champion held", f"{outcome['reason']}; expected {held.accepted}"), **result}
+            return {**_outcome("champion held", f"{outcome['reason']}, but expected {held.accepted}"), **result}
         return {
             **outcome,
             **result,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
+from paceline.airflow.places import storage_path
 from paceline.contract import SCHEDULE_XCOM
 from paceline.errors import InvalidInputError, PacelineError, RuntimeUnavailableError
 from paceline.extras import require
@@ -16,7 +17,7 @@ from paceline.fleet import Fleet, Machine
 
 from ._engine import engine_client
 from ._team import check_distinguishable, check_reachable
-from .values import Reader, number, one_of, optional_text, path_or_url, positive_integer, read_fields, storage_path
+from .values import Reader, number, one_of, optional_text, path_or_url, positive_integer, read_fields
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

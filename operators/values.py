@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 # The base class of XComArg, DagParam and the arguments of mapped task groups has no public name.
 from airflow.sdk.definitions._internal.mixins import ResolveMixin
 
+from paceline.airflow.places import check_registry_location, storage_path
 from paceline.contract import Deadline
 from paceline.errors import InvalidInputError
 from paceline.runtime.checks import MEMORY_MIN
@@ -24,13 +25,9 @@ from paceline.runtime.checks import MEMORY_MIN
 if TYPE_CHECKING:
     from airflow.sdk import ObjectStoragePath
 
-    from paceline.registry import Registry
-
 Reader = Callable[[str, Any], Any]
 # Values that mean "no argument". A template renders None as text.
 NOTHING = (None, "", "None")
-
-_MLFLOW = "mlflow://"
 
 
 def is_template(value: object) -> bool:
@@ -229,21 +226,8 @@ def path_or_url(field: str, value: object, accepted: str = "a local path or an o
 
 
 def registry_location(field: str, value: object) -> str:
-    """Read the location of a model registry: an absolute path or a URL.
-
-    >>> registry_location("registry", "models")
-    Traceback (most recent call last):
-    paceline.errors.InvalidInputError: registry: got 'models', expected an absolute path, such as /data/models, or a \
-URL, such as s3://bucket/models or mlflow://mlflow_default
-    """
-    location = path_or_url(field, value)
-    if "://" not in location and not os.path.isabs(location):  # each worker has another working folder
-        raise InvalidInputError(
-            field,
-            location,
-            "an absolute path, such as /data/models, or a URL, such as s3://bucket/models or mlflow://mlflow_default",
-        )
-    return location
+    """Read the location of a model registry: an absolute path or a URL."""
+    return check_registry_location(field, path_or_url(field, value))
 
 
 def optional_path_or_url(field: str, value: object) -> str | None:
@@ -264,54 +248,6 @@ def command_words(field: str, value: object) -> list[str]:
         except (ValueError, SyntaxError) as error:
             raise InvalidInputError(field, value, f"a command, as text or as a list ({error})") from None
     return [str(word) for word in sequence(field, words)]
-
-
-def storage_path(value: str) -> ObjectStoragePath:
-    """Convert a local path (``/data/x``) or a URL (``s3://conn@bucket/x``) to a path object.
-
-    >>> storage_path("s3x://bucket/x")
-    Traceback (most recent call last):
-    paceline.errors.InvalidInputError: path: got 's3x://bucket/x', expected a local path, or a URL for which an \
-Airflow provider is installed, such as apache-airflow-providers-amazon[s3fs] for s3:// (Unsupported filesystem: 's3x')
-    """
-    from airflow.sdk import ObjectStoragePath
-
-    if "://" not in value:
-        return ObjectStoragePath(f"file://{Path(value).absolute()}")
-    try:
-        path = ObjectStoragePath(value)
-        path.fs  # noqa: B018
-    except ValueError as error:
-        accepted = (
-            "a local path, or a URL for which an Airflow provider is installed, such as "
-            f"apache-airflow-providers-amazon[s3fs] for s3:// ({error})"
-        )
-        raise InvalidInputError("path", value, accepted) from None
-    return path
-
-
-def open_registry(location: str, signing_conn_id: str | None = None) -> Registry:
-    """Open a model registry: a folder (``/data/x``, ``s3://conn@bucket/x``) or an MLflow server (``mlflow://conn``).
-
-    The password of the connection ``signing_conn_id`` is the key with which the registry signs and checks versions.
-    """
-    from paceline.registry import FileRegistry
-
-    signing_key = None if signing_conn_id is None else _password(signing_conn_id)
-    if not location.startswith(_MLFLOW):
-        return FileRegistry(storage_path(location), signing_key=signing_key)
-    from paceline.airflow.mlflow_hook import MlflowHook
-
-    conn_id = location.removeprefix(_MLFLOW)
-    if not conn_id or "/" in conn_id:
-        raise InvalidInputError("registry", location, "mlflow:// and the id of a connection: mlflow://mlflow_default")
-    return MlflowHook(conn_id).get_conn(signing_key)
-
-
-def _password(conn_id: str) -> str:
-    from airflow.sdk import BaseHook
-
-    return BaseHook.get_connection(conn_id).password or ""
 
 
 def is_local(path: ObjectStoragePath) -> bool:

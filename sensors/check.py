@@ -113,7 +113,7 @@ class DriftCheck:
         if self.reference != CHAMPION or self.model is None or self.registry is None:
             return self
         # mypy does not find the operators' folder by this name.
-        from paceline.operators.values import open_registry  # type: ignore[import-not-found]
+        from paceline.airflow.places import open_registry
 
         champion = open_registry(self.registry, self.signing_conn_id).champion(self.model)
         if champion is None:

@@ -67,7 +67,7 @@ EXPORTS = {
         "first_points learn"
     ),
     "paceline.registry": (
-        "ChampionChangedError FileRecord FileRegistry MlflowRegistry ModelVersion Promotion Registry"
+        "ChampionChangedError ChampionHeldError FileRecord FileRegistry MlflowRegistry ModelVersion Promotion Registry"
     ),
     "paceline.run": "Exchange History LiveState MemoryState PaceLoop Training",
     "paceline.runtime": "DockerRuntime Job JobSpec JobStatus ProcessRuntime Runtime Usage",

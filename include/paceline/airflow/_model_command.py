@@ -51,19 +51,15 @@ def add_command(
 def _open(options: argparse.Namespace) -> Registry:
     from airflow.sdk.exceptions import AirflowException
 
-    from paceline.operators.values import (  # type: ignore[import-not-found]
-        open_registry,
-        registry_location,
-    )
+    from paceline.airflow.places import check_registry_location, open_registry
 
-    location = registry_location("REGISTRY", options.registry)
+    location = check_registry_location("REGISTRY", options.registry)
     if os.path.isabs(location) and not os.path.isdir(location):
         raise InvalidInputError("REGISTRY", location, "an existing folder, or a URL")
     try:
-        registry: Registry = open_registry(location)
+        return open_registry(location)
     except AirflowException as error:  # the connection does not exist
         raise InvalidInputError("REGISTRY", location, f"a URL with an existing connection ({error})") from None
-    return registry
 
 
 def _list(options: argparse.Namespace) -> int:
@@ -148,7 +144,7 @@ def _change(options: argparse.Namespace, version: int, *, hold: bool) -> int:
 
 
 def _person(options: argparse.Namespace) -> str:
-    if options.asset:
+    if options.asset and not os.environ.get("PACELINE_AIRFLOW_TOKEN"):
         return str(options.user)
     try:
         return getpass.getuser()

@@ -14,8 +14,8 @@ import pytest
 
 from paceline.airflow.demo.airflow_process import free_port
 from paceline.airflow.mlflow_hook import MlflowHook
+from paceline.airflow.places import open_registry
 from paceline.errors import InvalidInputError
-from paceline.operators.values import open_registry
 from paceline.registry import FileRegistry, MlflowRegistry
 
 Connect = Callable[..., MlflowHook]

@@ -11,8 +11,8 @@ from airflow.sdk import ObjectStoragePath
 from airflow.sdk.io import attach
 from fsspec.implementations.memory import MemoryFileSystem
 
+from paceline.airflow.places import storage_path
 from paceline.operators._output import collect_output
-from paceline.operators.values import storage_path
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -152,7 +152,7 @@ def test_held_champion_stays_even_if_an_earlier_promotion_runs_again(promote: Ta
     registry.promote("flights", 1, "2 fails on Sundays (anna)", hold=True)
     result = promote(better)
     assert (result["promoted"], result["verdict"], result["champion_version"]) == (False, "champion held", 1)
-    assert "better by 0.05; expected 1, the champion, which is held: 2 fails on Sundays (anna)" in result["reason"]
+    assert "better by 0.05, but expected 1, the champion, which is held: 2 fails on Sundays (anna)" in result["reason"]
     registry.promote("flights", 1, "mended (anna)")
     assert promote(better)["verdict"] == "better"
 

@@ -222,6 +222,12 @@ def test_unknown_kept_variable_is_refused():
         KeptVariables({"best": None}, "bst")
 
 
+def test_local_variables_are_refused():
+    best = None
+    with pytest.raises(ValueError, match=r"KeptVariables: got 'locals\(\)', expected globals\(\) or"):
+        KeptVariables(locals(), "best")
+
+
 def test_kept_variable_of_another_type_is_named(tmp_path):
     with pytest.raises(ValueError, match="model: got 'a value of type Linear'"):
         checkpoint(state=KeptVariables({"model": torch.nn.Linear(1, 1)}, "model"), path=tmp_path)

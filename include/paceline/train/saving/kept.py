@@ -99,6 +99,9 @@ class KeptVariables:
     def __init__(self, variables: dict[str, Any], /, *names: str) -> None:
         if not isinstance(variables, dict):
             raise bad_value("KeptVariables", type(variables).__name__, "globals() or vars(an_object), then names")
+        caller = sys._getframe(1)
+        if variables is not caller.f_globals and variables.keys() == caller.f_locals.keys():
+            raise bad_value("KeptVariables", "locals()", "globals() or vars(an_object); keep local variables in a Kept")
         self._variables, self._names = variables, names
         self._current()
 

@@ -54,24 +54,8 @@ if TYPE_CHECKING:
 
 # Words in the names of metrics of which a smaller value is better, besides those that end in "loss".
 _LOSSES = {
-    *(
-        "error",
-        "errors",
-        "err",
-        "cost",
-        "costs",
-        "mae",
-        "mse",
-        "rmse",
-        "nrmse",
-        "rmsle",
-        "msle",
-        "mape",
-        "smape",
-        "nll",
-        "bce",
-    ),
-    *("brier", "deviance", "perplexity", "ppl", "wer", "cer", "fid"),
+    *("error", "errors", "err", "mae", "mse", "rmse", "nrmse", "rmsle", "msle", "mape", "smape", "nll", "bce"),
+    *("cost", "costs", "brier", "deviance", "perplexity", "ppl", "wer", "cer", "fid"),
 }
 
 

@@ -29,7 +29,8 @@ LAYERS = (
     ("errors",),
 )
 # Airflow, ``python -m`` or training code import these modules by name.
-ENTRY_POINTS = {"paceline.airflow.provider", "paceline.runtime.launcher", "paceline.train.parameter_server.state_shard"}
+ENTRY_POINTS = {"paceline.airflow.provider", "paceline.airflow.mlflow_hook", "paceline.runtime.launcher"}
+ENTRY_POINTS |= {"paceline.train.parameter_server.state_shard"}
 ENTRY_POINTS |= {
     f"paceline.train.adapters.{name}"
     for name in ("catboost", "huggingface", "keras", "lightgbm", "lightning", "sklearn", "xgboost")

@@ -27,6 +27,7 @@ from paceline.runtime.checks import check_devices
 from paceline.runtime.temporary import TemporaryFolder
 
 from ._holdout import HoldOut
+from ._identity import job_labels
 from ._job import JobOperator
 from ._private import redacted
 from ._repeats import repeated_lines
@@ -325,6 +326,10 @@ the first a letter or digit
         runtime.check(spec)
         self.log.info("Scoring the %s", role)
         resamples = ResampleCollector(self.metric)
+        earlier = runtime.find_job(spec.name, job_labels(context))
+        if earlier is not None and not runtime.has_same_spec(earlier, spec):
+            self.log.info("Removing the job of an earlier try, whose process was killed: it has other files")
+            earlier.remove()
         job = self._job = runtime.start(spec)
         try:
             scores = self._read_scores(job, role, resamples)

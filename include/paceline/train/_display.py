@@ -108,8 +108,12 @@ class Lines:
         try:
             self._stream.write(f"{prefix}{line}\n")
             self._stream.flush()
-        except (OSError, ValueError):
+        except OSError:
             self._stream = None  # the reader has closed the stream
+        except ValueError:  # the training code has closed it; a job's standard error is read, too
+            self._stream = sys.stderr if run_by_paceline() and self._stream is not sys.stderr else None
+            self._end = None
+            self._write(progress)
 
     def close(self) -> None:
         """Do nothing."""

@@ -19,6 +19,7 @@ from paceline.operators import EvaluateOperator, PromoteOperator
 from paceline.operators.improvement import ResampleCollector
 from paceline.registry import FileRegistry
 from paceline.runtime import ProcessRuntime
+from paceline.runtime.process_job import ProcessJob
 
 Task = Callable[..., Any]
 # A model is a file that contains the model's quality. The scoring script reads the model and the data.
@@ -354,6 +355,7 @@ def test_resamples_of_different_numbers_of_rows_are_rejected(
         ("report(**{f'score_{k}': 0.1 for k in range(400)}, auc=0.5)", 0.5),
         ("for k in track(range(9)):\n    report(auc=k)\n    if k == 5: break", 5.0),
         ("import os\nreport(auc=0.9)\nif os.fork() == 0: report(part=1)\nelse: os.wait(), report(auc=0.5)", 0.5),
+        ("import sys\nreport(auc=0.9)\nsys.stdout.close()\nreport(auc=0.5)", 0.5),
         ("import os\nreport(auc=0.9)\nos.write(1, b'50 %')\nreport(auc=0.5)", 0.5),
     ],
 )
@@ -401,6 +403,22 @@ def test_link_to_a_folder_in_the_data_is_rejected(evaluate: Task, tmp_path: Path
     (tmp_path / "holdout" / "part").symlink_to(tmp_path)
     with pytest.raises(AirflowFailException, match=r"inputs: got .*holdout/part', expected files, links to files, and"):
         evaluate(0.7, data={"holdout.csv": str(tmp_path / "holdout.csv"), "more": str(tmp_path / "holdout")})
+
+
+def test_retry_after_a_kill_scores_with_a_mended_script(
+    evaluate: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    (tmp_path / "score.py").write_text("import time; time.sleep(3600)")
+    with monkeypatch.context() as patch:
+        patch.setattr(EvaluateOperator, "_read_scores", Mock(side_effect=Killed))
+        patch.setattr(ProcessJob, "remove", lambda self: None)
+        with pytest.raises(Killed):
+            evaluate(0.7, script=str(tmp_path / "score.py"))
+    (tmp_path / "score.py").write_text(SCRIPT)
+    assert evaluate(0.7, script=str(tmp_path / "score.py"))["challenger"] == 0.7
 
 
 def test_malformed_resamples_are_ignored(evaluate: Task, registry: FileRegistry, tmp_path: Path) -> None:

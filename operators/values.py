@@ -270,8 +270,22 @@ def local_copies(field: str, sources: Mapping[str, Any], scratch: Path) -> dict[
             raise InvalidInputError(f"{field}[{name!r}]", str(value), "an existing file or folder")
         if is_local(source):
             paths[name] = Path(source.path)
+            continue
+        paths[name] = scratch / name
+        paths[name].parent.mkdir(parents=True, exist_ok=True)
+        if source.is_dir():
+            _copy_folder(field, source, paths[name])
         else:
-            paths[name] = scratch / name
-            paths[name].parent.mkdir(parents=True, exist_ok=True)
-            source.copy(storage_path(str(paths[name])), recursive=True)
+            source.copy(storage_path(str(paths[name])))
     return paths
+
+
+def _copy_folder(field: str, source: Any, target: Path) -> None:
+    """Copy a remote folder without the empty objects that stand for folders, on which fsspec's copy fails."""
+    from upath import UPath
+
+    from paceline.registry import storage
+
+    target.mkdir()
+    for path in storage.files_below(source, field):
+        storage.copy(source, path, UPath(target), path)

@@ -13,6 +13,7 @@ import pytest
 from tests.integration.training import gates
 from tests.waiting import LONG_S
 
+from paceline.airflow import cli
 from paceline.airflow.api import AirflowApiError
 from paceline.airflow.demo.airflow_process import AirflowProcess
 from paceline.registry import FileRegistry
@@ -54,7 +55,7 @@ def registry(airflow: AirflowProcess, tmp_path: Path) -> Iterator[FileRegistry]:
 
 
 def test_only_a_better_challenger_replaces_the_champion_and_emits_an_event(
-    airflow: AirflowProcess, registry: FileRegistry, tmp_path: Path
+    airflow: AirflowProcess, registry: FileRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     results = []
     for auc, min_improvement in ((0.70, 0), (0.72, 0.05), (0.78, 0.05)):
@@ -83,6 +84,16 @@ def test_only_a_better_challenger_replaces_the_champion_and_emits_an_event(
     sent = airflow.api("GET", "/assets/events", order_by="timestamp", source_dag_id="judge")["asset_events"]
     assert [event["extra"]["version"] for event in sent] == [1, 3]
     assert sent[1]["extra"]["previous_version"] == 1
+
+    monkeypatch.setenv("PACELINE_AIRFLOW_PASSWORD", airflow.passwords["admin"])
+    back = ["model", "rollback", str(registry.root), "promoted", "--reason", "worse", "--asset", "champion"]
+    assert cli.main([*back, "--url", airflow.url, "--user", "admin"]) == 0
+    event = airflow.api("GET", "/assets/events", order_by="-timestamp", limit=1)["asset_events"][0]
+    assert (event["name"], event["extra"]["version"], event["extra"]["reason"]) == ("champion", 1, "worse (admin)")
+    airflow.api("POST", "/dags/judge/clearTaskInstances", what)
+    assert airflow.wait("judge", run_id, LONG_S) == "success"
+    assert airflow.xcom("judge", run_id, "promote")["verdict"] == "champion held"
+    assert registry.champion("promoted") == registry.version("promoted", 1)
 
 
 @pytest.mark.parametrize("answer", ["Approve", "Reject"])

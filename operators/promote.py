@@ -223,7 +223,8 @@ class PromoteOperator(BaseOperator):
 
 def _check_evaluated(version: ModelVersion, evaluation: Mapping[str, Any], registry: str) -> None:
     """Raise InvalidInputError if a version has not the files that were scored."""
-    if evaluation.get("digest") not in (None, version.digest):
+    known, place = evaluation.get("digest"), evaluation.get("registry", registry)
+    if known != version.digest and (known is not None or place != registry):
         found = f"version {version.version} in {evaluation.get('registry')}"
         accepted = f"the version that was scored; version {version.version} in {registry} has other files"
         raise InvalidInputError("evaluation", found, accepted)

@@ -187,6 +187,14 @@ def test_allow_older_accepts_only_a_bool(promote: Task) -> None:
         promote(_evaluation_result(1, 0.7), allow_older="False")
 
 
+def test_evaluation_without_a_digest_is_only_for_its_own_registry(promote: Task, registry: FileRegistry) -> None:
+    with pytest.raises(
+        AirflowFailException, match="evaluation: got 'version 1 in /elsewhere', expected the version that"
+    ):
+        promote({**_evaluation_result(1, 0.7), "registry": "/elsewhere"})
+    assert promote({**_evaluation_result(1, 0.7), "registry": str(registry.root)})["promoted"]
+
+
 def test_champion_with_other_files_than_the_scored_ones_stays(promote: Task, registry: FileRegistry) -> None:
     promote(_evaluation_result(1, 0.7))
     result = promote({**_evaluation_result(2, 0.75, champion_version=1), "champion_digest": 64 * "0"})

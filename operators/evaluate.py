@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -19,19 +17,16 @@ from paceline.errors import InvalidInputError, PacelineError, TrainingFailedErro
 from paceline.registry import ModelVersion, Registry
 from paceline.registry.manifest import check_name
 from paceline.registry.storage import digest_of
-from paceline.run.lease import JobLease
-from paceline.run.outcome import describe_failure
-from paceline.run.output import Output
-from paceline.run.reading import ProgressReader
 from paceline.runtime.checks import check_devices
 from paceline.runtime.temporary import TemporaryFolder
 
+from ._direction import direction
 from ._holdout import HoldOut
 from ._identity import job_labels
 from ._job import JobOperator
 from ._private import redacted
 from ._repeats import repeated_lines
-from ._scores import Scores
+from ._scoring import read_scores
 from .improvement import ResampleCollector, describe_doubts, describe_interval, summarise
 from .links import ModelLink
 from .values import (
@@ -53,29 +48,11 @@ if TYPE_CHECKING:
     from paceline.runtime import Job, Runtime
 
 
-# Words in the names of metrics of which a smaller value is better, besides those that end in "loss".
-_LOSSES = {
-    *("error", "errors", "err", "mae", "mse", "rmse", "nrmse", "rmsle", "msle", "mape", "smape", "nll", "bce"),
-    *("cost", "costs", "brier", "deviance", "perplexity", "ppl", "wer", "cer", "fid"),
-}
-
-
 def _nonempty_mapping(field: str, value: object) -> dict[str, Any]:
     entries = mapping(field, value)
     if not entries:
         raise InvalidInputError(field, value, "at least one file or folder with hold-out data")
     return entries
-
-
-def _direction(metric: str, greater_is_better: object) -> bool:
-    """Return whether a greater score is better; raise InvalidInputError if only the user can know."""
-    words = re.findall(r"[a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", metric).lower())
-    if isinstance(greater_is_better, bool):
-        return greater_is_better
-    if greater_is_better is None and not any(word.endswith("loss") or word in _LOSSES for word in words):
-        return True
-    reason = f", because {metric!r} may be a loss or an error" if greater_is_better is None else ""
-    raise InvalidInputError("greater_is_better", greater_is_better, f"True or False{reason}")
 
 
 def _number_of_cores(field: str, value: object) -> float:
@@ -206,7 +183,7 @@ the first a letter or digit
         self.data: Any = data
         self.metric = metric
         self.greater_is_better = greater_is_better
-        self._greater_is_better = _direction(metric, greater_is_better)
+        self._greater_is_better = direction(metric, greater_is_better)
         self.data_window = data_window
         self.lineage = lineage
         self.signing_conn_id = optional_conn_id("signing_conn_id", signing_conn_id)
@@ -325,43 +302,19 @@ the first a letter or digit
         spec = self.job_spec(context, scratch / f"job-{role}", self.devices, inputs=inputs, suffix=f"-{role}")
         runtime.check(spec)
         self.log.info("Scoring the %s", role)
-        resamples = ResampleCollector(self.metric)
         earlier = runtime.find_job(spec.name, job_labels(context))
         if earlier is not None and not runtime.has_same_spec(earlier, spec):
             self.log.info("Removing the job of an earlier try, whose process was killed: it has other files")
             earlier.remove()
         job = self._job = runtime.start(spec)
         try:
-            scores = self._read_scores(job, role, resamples)
+            scores, resamples = read_scores(job, self.metric, role, self.log, self.lease_s)
         finally:
             job.remove()
             job.close()
             self._job = None
         self.log.info("The %s: %s", role, ", ".join(f"{name} {score:.6g}" for name, score in scores.items()))
         return scores, resamples
-
-    def _read_scores(self, job: Job, role: str, resamples: ResampleCollector) -> dict[str, float]:
-        scores = Scores(self.metric)
-        output = Output(self.log, f"[{role}] ")
-
-        def add_unreadable(line: str, reason: str) -> None:
-            output.warn(f"{line} ({reason})")
-            scores.add_unreadable(reason)
-
-        reader = ProgressReader(output.add, add_unreadable)
-        ended, lease = False, JobLease(job, self.lease_s)
-        while not ended:
-            lease.keep(time.monotonic())
-            ended = job.wait(0.5)
-            for line in job.read_lines():
-                for progress in reader.feed([line], now_s=0.0):
-                    scores.add(progress)
-                    resamples.add(progress)
-            output.flush(ended=ended)
-        failure = describe_failure(job.status(), output.last)
-        if failure:
-            raise TrainingFailedError(f"scoring the {role}: {failure}")
-        return scores.final(role)
 
     def _compare(
         self, new: Mapping[str, float], old: Mapping[str, float] | None, champion: ModelVersion | None

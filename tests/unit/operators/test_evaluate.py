@@ -16,6 +16,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from paceline.contract import EVALUATION_XCOM
 from paceline.errors import InvalidInputError
 from paceline.operators import EvaluateOperator, PromoteOperator
+from paceline.operators import evaluate as evaluate_module
 from paceline.operators.improvement import ResampleCollector
 from paceline.registry import FileRegistry
 from paceline.runtime import ProcessRuntime
@@ -413,7 +414,7 @@ def test_retry_after_a_kill_scores_with_a_mended_script(
 
     (tmp_path / "score.py").write_text("import time; time.sleep(3600)")
     with monkeypatch.context() as patch:
-        patch.setattr(EvaluateOperator, "_read_scores", Mock(side_effect=Killed))
+        patch.setattr(evaluate_module, "read_scores", Mock(side_effect=Killed))
         patch.setattr(ProcessJob, "remove", lambda self: None)
         with pytest.raises(Killed):
             evaluate(0.7, script=str(tmp_path / "score.py"))

@@ -62,7 +62,7 @@ class Session:
             False  # whether values were reported that no line contains, or no line of a finished loop
         )
         self._newer_follows = False  # since a report that came too soon for a line: lines say that a newer one follows
-        self._flushes_at_exit = False
+        self._reporter_pid: int | None = None
         self._handler_before: Any = None
         self._handler_pid: int | None = None
 
@@ -90,9 +90,9 @@ class Session:
             self._report_counts[name] += 1
         if not values:
             return
-        if not self._flushes_at_exit:
-            self._flushes_at_exit = True
-            atexit.register(self.flush_report)
+        if self._reporter_pid != os.getpid():
+            self._reporter_pid = os.getpid()
+            _call_at_exit(self.flush_report)
         self._report_pending = True
         if self.loop is not None:
             return
@@ -109,7 +109,7 @@ class Session:
 
     def flush_report(self) -> None:
         """Write the values that no line contains yet, or that a loop left unfinished has written."""
-        if self._report_pending:
+        if self._report_pending and self._reporter_pid == os.getpid():  # a forked process repeats no report
             self._newer_follows = False
             self._show_report(self.clock())
 
@@ -233,6 +233,16 @@ def _drops_exceptions(frame: FrameType | None) -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+def _call_at_exit(function: Callable[[], None]) -> None:
+    """Call ``function`` when this process exits, also one of ``multiprocessing``, which skips ``atexit``."""
+    atexit.register(function)
+    multiprocessing = sys.modules.get("multiprocessing")
+    if multiprocessing is not None and multiprocessing.parent_process() is not None:
+        from multiprocessing import util
+
+        util.Finalize(None, function, exitpriority=0)
 
 
 def _exempt_from_gc() -> None:

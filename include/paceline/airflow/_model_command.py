@@ -6,6 +6,7 @@ import argparse
 import getpass
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -102,36 +103,40 @@ def _fetch(options: argparse.Namespace) -> int:
 
 
 def _promote(options: argparse.Namespace) -> int:
-    return _change(options, _version(_open(options), options).version, hold=False)
+    registry = _open(options)
+    return _change(options, registry, _version(registry, options).version, hold=False)
 
 
 def _roll_back(options: argparse.Namespace) -> int:
     registry = _open(options)
     if options.version is not None:
-        return _change(options, _version(registry, options).version, hold=True)
+        return _change(options, registry, _version(registry, options).version, hold=True)
     history = registry.history(options.model)
+    champion = history[-1].version if history else None
+    with suppress(InvalidInputError):  # the champion's version was deleted
+        champion = _version(registry, options).version  # a person may have chosen it in MLflow
     # What the champion has replaced when it became champion for the first time: not a version that was rolled back.
-    first = next((one for one in history if one.version == history[-1].version), None)
+    first = next((one for one in history if one.version == champion), None)
     if first is None or first.previous is None:
         raise InvalidInputError("MODEL", options.model, "a model that has had an earlier champion, or a VERSION")
-    return _change(options, first.previous, hold=True)
+    return _change(options, registry, first.previous, hold=True)
 
 
 def _release(options: argparse.Namespace) -> int:
-    champion = _open(options).champion(options.model)
+    registry = _open(options)
+    champion = registry.champion(options.model)
     if champion is None:
         raise InvalidInputError("MODEL", options.model, "a model with a champion")
-    return _change(options, champion.version, hold=False)
+    return _change(options, registry, champion.version, hold=False)
 
 
-def _change(options: argparse.Namespace, version: int, *, hold: bool) -> int:
+def _change(options: argparse.Namespace, registry: Registry, version: int, *, hold: bool) -> int:
     """Promote a version, and send the event. A repeated command with the same VERSION only sends the event again."""
     api = options.connect(options) if options.asset else None
     assets = api.api("GET", "/assets", name_pattern=options.asset)["assets"] if api else []
     asset = next((one for one in assets if one["name"] == options.asset), None)
     if api and asset is None:
         raise InvalidInputError("--asset", options.asset, "the name of an asset of this Airflow")
-    registry = _open(options)
     before = registry.history(options.model)
     promotion = registry.promote(options.model, version, f"{options.reason} ({_person(options)})", hold=hold)
     unchanged = "Nothing has changed since " if before and promotion == before[-1] else ""

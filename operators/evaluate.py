@@ -14,7 +14,7 @@ from upath import UPath
 from paceline.airflow.places import open_registry, storage_path
 from paceline.contract import EVALUATION_XCOM
 from paceline.errors import InvalidInputError, PacelineError, TrainingFailedError
-from paceline.registry import ModelVersion, Registry
+from paceline.registry import ModelChangedError, ModelVersion, Registry
 from paceline.registry.manifest import check_name
 from paceline.registry.storage import digest_of
 from paceline.runtime.checks import check_devices
@@ -242,21 +242,21 @@ the first a letter or digit
                 improvements = summarise(resamples, others, greater_is_better=self._greater_is_better)
                 if improvements is not None:
                     improvements["repeated_lines"] = 0 if resamples.groups else repeated_lines(holdout.paths.values())
-            changed = holdout.changed_file()
-            if changed is None and digest_of(UPath(trained), "challenger") != digest:
-                changed = self.challenger
-            if changed is not None:
+            if (changed := holdout.changed_file()) is not None:
                 raise TrainingFailedError(f"{changed} has changed while the models were scored: score them again")
             verdict = self._compare(new, old, champion)
-            version = registry.register(
-                trained,
-                name=self.model,
-                metrics=new,
-                data_window=self.data_window,
-                lineage={**self.lineage, **_task_fields(context), "evaluation": verdict},
-                key=key,
-                digest=digest,
-            )
+            try:
+                version = registry.register(
+                    trained,
+                    name=self.model,
+                    metrics=new,
+                    data_window=self.data_window,
+                    lineage={**self.lineage, **_task_fields(context), "evaluation": verdict},
+                    key=key,
+                    digest=digest,
+                )
+            except ModelChangedError as error:  # a retry can succeed
+                raise TrainingFailedError(f"{self.challenger} has changed while it was registered") from error
         self._log_verdict(version, verdict)
         if improvements is not None:
             self.log.info("%s", describe_interval(improvements))

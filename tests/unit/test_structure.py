@@ -68,7 +68,8 @@ EXPORTS = {
         "first_points learn"
     ),
     "paceline.registry": (
-        "ChampionChangedError ChampionHeldError FileRecord FileRegistry MlflowRegistry ModelVersion Promotion Registry"
+        "ChampionChangedError ChampionHeldError FileRecord FileRegistry MlflowRegistry ModelChangedError ModelVersion "
+        "Promotion Registry"
     ),
     "paceline.run": "Exchange History LiveState MemoryState PaceLoop Training",
     "paceline.runtime": "DockerRuntime Job JobSpec JobStatus ProcessRuntime Runtime Usage",

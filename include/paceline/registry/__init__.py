@@ -6,7 +6,7 @@ the drift check and services that serve the champion work with both.
 
 from paceline.registry._files import FileRegistry
 from paceline.registry._mlflow import MlflowRegistry
-from paceline.registry.base import ChampionChangedError, ChampionHeldError, Registry
+from paceline.registry.base import ChampionChangedError, ChampionHeldError, ModelChangedError, Registry
 from paceline.registry.manifest import FileRecord, ModelVersion, Promotion
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "FileRecord",
     "FileRegistry",
     "MlflowRegistry",
+    "ModelChangedError",
     "ModelVersion",
     "Promotion",
     "Registry",

@@ -36,6 +36,10 @@ class ChampionHeldError(InvalidInputError):
     """Raised when a task's decision would replace a champion that a person holds."""
 
 
+class ModelChangedError(InvalidInputError):
+    """Raised when the files of a model are not those of the expected digest."""
+
+
 class Registry(Protocol):
     """A model registry: numbered, immutable versions of models, one champion for each model, a history of promotions.
 
@@ -76,8 +80,9 @@ class Registry(Protocol):
         Raises
         ------
         InvalidInputError
-            For a bad name or folder, a metric that is not a finite number, or files with another digest, of which
-            nothing is registered.
+            For a bad name or folder, or a metric that is not a finite number.
+        ModelChangedError
+            If the files have another digest. Nothing is registered.
         """
 
     def version(self, name: str, version: int) -> ModelVersion:
@@ -164,9 +169,9 @@ def check_digest(place: str, sha256: str, expected: str | None) -> None:
 
 
 def check_contents_digest(model_dir: StoragePath, files: Mapping[str, str], expected: str | None) -> None:
-    """Raise InvalidInputError if the copied files, by path and SHA-256, have not the expected digest."""
+    """Raise ModelChangedError if the copied files, by path and SHA-256, have not the expected digest."""
     if expected is not None and digest_of_files(files) != expected:
-        raise InvalidInputError("model_dir", str(model_dir), "the files of the given digest; they have changed")
+        raise ModelChangedError("model_dir", str(model_dir), f"files with the digest {expected}")
 
 
 def check_champion(name: str, champion: int | None, expected: int | EllipsisType | None) -> None:

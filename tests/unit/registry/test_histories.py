@@ -30,7 +30,7 @@ class Killed(BaseException):
 
 
 class History:
-    """A registry, and what a person who writes down every step knows about its champion.
+    """A registry, and the champion that follows from the steps so far.
 
     The content of a version is its score, so a version with the digest of an evaluation has the evaluated score.
     """
@@ -141,7 +141,7 @@ class History:
         return self.store.open().champion(self.name)
 
     def check(self) -> None:
-        """Raise AssertionError unless the registry has the champion, and as many promotions, as were written down."""
+        """Raise AssertionError unless the registry has the champion, and as many promotions, as were expected."""
         assert len(self.store.open().history(self.name)) == self.changes
         try:
             champion = self.champion()

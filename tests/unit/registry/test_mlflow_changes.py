@@ -194,7 +194,7 @@ def test_retried_promotion_task_completes_a_promotion_whose_alias_was_not_set(
     assert history(registry, name) == [*((one, None) for one in promoted), (2, before)]
 
 
-def test_next_registration_completes_a_promotion_that_nobody_retries(
+def test_next_registration_completes_an_unfinished_promotion(
     mlflow_server: MlflowServer,
     registry: MlflowRegistry,
     name: str,

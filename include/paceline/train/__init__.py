@@ -19,6 +19,7 @@ from ._trainings import expect_trainings
 from .job import input_dir, output_dir
 from .pacing.monitor import Converged
 from .parallel.data_parallel import data_parallel, device
+from .saving import first_states
 from .saving.kept import Kept, KeptVariables
 
 __all__ = [
@@ -38,3 +39,5 @@ __all__ = [
     "track",
     "track_epochs",
 ]
+
+first_states.begin()

@@ -19,7 +19,7 @@ def warn_if_counted(iterator: Iterator[T], name: str) -> Iterator[T]:
     ``name`` is the function that has returned it, such as ``track``.
     """
     session = _session.current
-    if session.checkpoint is None or name in session.checked:
+    if (session.checkpoint is None and session.role is None) or name in session.checked:
         return iterator
     session.checked.add(name)  # once, because the search takes about 0.1 s
     itself: list[weakref.ref[Iterator[T]]] = []
@@ -32,9 +32,15 @@ def _checked(iterator: Iterator[T], name: str, itself: list[weakref.ref[Iterator
     holders = gc.get_referrers(itself[0]())
     if any(isinstance(holder, enumerate) for holder in holders):
         better = "track(...).enumerate(), which continues" if name == "track" else "the numbers that it yields"
-        log(f"enumerate({name}(...)) counts from 0 after a restart: use {better}")
+        _refuse_or_log(f"enumerate({name}(...)) counts from 0", f"use {better}")
     # A zip object holds the iterators in a tuple.
     held = [holder for holder in holders if isinstance(holder, tuple)]
     if held and any(isinstance(holder, zip) for holder in gc.get_referrers(*held)):
-        log(f"zip({name}(...), ...) reads its other parts from their start after a restart: read them in the loop")
+        _refuse_or_log(f"zip({name}(...), ...) reads its other parts from their start", "read them in the loop")
     yield from iterator
+
+
+def _refuse_or_log(fault: str, better: str) -> None:
+    if _session.current.role is not None:
+        raise RuntimeError(f"data_parallel: {fault} in a process that joins: {better}")
+    log(f"{fault} after a restart: {better}")

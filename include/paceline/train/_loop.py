@@ -393,6 +393,7 @@ class Loop(Generic[T]):
     def _save(self, session: _session.Session, *, ended: bool = False) -> bool:
         if session.checkpoint is None or self.source is None:
             return False
+        self.source.before_save()
         now = data.snapshot(self.loader)
         # Between two epochs there is no epoch to resume: the next epoch starts with the current states.
         start = self.source.epoch_start if self.batch else now

@@ -27,7 +27,7 @@ from ._source import BatchSource, EpochsState, LoopState
 from ._values import deferred_number, log
 from .job import EXIT_TERMINATED, is_follower, is_worker, rank, run_by_paceline
 from .progress import Progress, Resamples
-from .saving import ranks
+from .saving import first_states, ranks
 from .saving.checkpoint import Checkpoint, Saver, Stateful, check_every_s, check_parts, checkpoint_folder
 from .saving.steps import OptimizerSteps
 
@@ -382,6 +382,7 @@ def register(saver: Saver) -> None:
 
     Raises ``RuntimeError`` if a job has registered other objects for this loop, which would not be saved.
     """
+    first_states.store_for_restart()
     before, is_unused = current.checkpoint, current.loops_started == current.first_loop
     repeats = before is not None and isinstance(saver, Checkpoint) and _same_parts(before, saver.parts)
     if before is not None and is_unused and not repeats and run_by_paceline():

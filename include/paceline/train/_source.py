@@ -102,6 +102,9 @@ class BatchSource(ABC):
         self._loop.threads.adapt(self.progress[0] if self.progress else self._loop.done, now_s)
         return False
 
+    def before_save(self) -> None:  # noqa: B027
+        """Check the state before a checkpoint. Raises ``RuntimeError`` if it must not be saved."""
+
     def end(self, *, stopped: bool) -> None:  # noqa: B027
         """Inform other processes that the loop is over; ``stopped`` if it was stopped early."""
 

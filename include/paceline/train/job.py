@@ -25,6 +25,8 @@ ENV_EPOCHS = "PACELINE_EPOCHS"
 # For a follower of data-parallel training: the descriptor of the socket to the lead, the index of the process's device.
 ENV_LEAD = "PACELINE_LEAD_SOCKET"
 ENV_DEVICE = "PACELINE_DEVICE_INDEX"
+# For the same process: the file with the first states of the lead's random number generators.
+ENV_FIRST_STATES = "PACELINE_FIRST_STATES"
 # ``lines``: print progress lines even if Paceline did not start the process.
 ENV_PROGRESS = "PACELINE_PROGRESS"
 

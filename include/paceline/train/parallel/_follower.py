@@ -67,7 +67,7 @@ class Follower(BatchSource):
         use_one_thread_on_cpu()
         self._must_stay = True
         try:
-            self._wire.send({"loop": session.loops_started})
+            self._wire.send({"loop": session.loops_started, "data": self._replica.data_checksum(loop.loader)})
         except OSError:
             self._end_process()
 
@@ -81,7 +81,10 @@ class Follower(BatchSource):
 
     def end(self, *, stopped: bool) -> None:
         """After an early stop, wait for the lead, which must have stopped at the same batch."""
-        if stopped and isinstance(self._receive(), dict):
+        while stopped and isinstance(message := self._receive(), dict):
+            if message["command"] == "compare":
+                self._compare()
+                continue
             self._replica.leave()
             os._exit(0)  # Python ignores an exception if the training code has left the loop
 
@@ -114,11 +117,13 @@ class Follower(BatchSource):
                 if draws_as_lead:  # otherwise, all processes would draw the same dropout masks and augmentations
                     rng.reseed(self._rank, self._loop.done)
                     draws_as_lead = False
-                self._replica.weight = part.weight
+                self._replica.start_batch(part.weight, part.samples)
                 yield batch
             elif message["command"] == "skip":
                 self._must_stay = False
                 return
+            elif message["command"] == "compare":
+                self._compare()
             elif message["command"] == "share gradients":
                 self._replica.share_gradients()
             elif message["command"] == "leave":
@@ -126,6 +131,12 @@ class Follower(BatchSource):
                 self._end_process()
             else:
                 batches, draws_as_lead = self._open_epoch(message), True
+
+    def _compare(self) -> None:
+        try:
+            self._replica.compare(self._session.parts, self._loop.done)
+        except RuntimeError:  # the lead raises the same error
+            os._exit(1)
 
     def _open_epoch(self, command: dict[str, Any]) -> Iterator[Any]:
         """Start an epoch, or continue in a new group, with the random states of the lead."""
@@ -137,6 +148,7 @@ class Follower(BatchSource):
         group = command["group"]
         self._rank, world_size = group["rank"], group["world"]
         self._replica.join(group["file"], self._rank, world_size, self._session.parts if group["joining"] else {})
+        self._replica.accumulates |= group["accumulates"]
         sampler = loop.loader.batch_sampler
         self._slices = SlicedBatches(sampler, self._rank, world_size, self._replica.min_samples)
         self._loader = with_batch_sampler(loop.loader, self._slices)

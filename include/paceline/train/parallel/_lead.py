@@ -25,6 +25,7 @@ from ._process import FollowerProcess
 from ._slices import SlicedBatches
 
 if TYPE_CHECKING:
+    from ._exchanges import StepWatch
     from ._replica import Replica
 
 # A ready process waits this long for processes that are still starting, because each join interrupts training.
@@ -55,6 +56,9 @@ class Lead(BatchSource):
         self._ready_since_s: float | None = None
         self._regroup = False
         self._groups = 0
+        self._joined_at = 0  # value of ``done`` when the last process joined
+        self._data_checksum: int | None = None  # of the loop's loader, once a process is ready
+        self._steps: StepWatch | None = None
         self._folder: Path | None = None
 
     @property
@@ -70,7 +74,8 @@ class Lead(BatchSource):
             accepted = "checkpoint(model=model, optimizer=optimizer) before the loop, for data_parallel()"
             raise bad_value("checkpoint", "nothing", accepted)
         use_one_thread_on_cpu()
-        self._loader = loop.loader
+        self._loader, self._data_checksum = loop.loader, None
+        self._steps = self._replica.watch_optimizers(session.parts)
 
     def passes(self, resume: Resume | None) -> Iterator[Iterator[Any]]:
         """Yield this process's slices of the batches, epoch by epoch and group by group."""
@@ -114,6 +119,17 @@ class Lead(BatchSource):
 
     def end(self, *, stopped: bool) -> None:
         """Dismiss the other processes after the last batch."""
+        self.before_save()
+        self._dismiss_active()
+
+    def before_save(self) -> None:
+        """Compare the states of all processes. Raises ``RuntimeError`` if they differ."""
+        for process in self._active:
+            with process.connection() as wire:
+                wire.send({"command": "compare"})
+        self._replica.compare(self._session.parts, self._loop.done)
+
+    def _dismiss_active(self) -> None:
         for process in self._active:
             self._dismiss_process(process)
         self._active = []
@@ -123,7 +139,9 @@ class Lead(BatchSource):
     def close(self) -> None:
         """Wait until all processes have ended, and remove the temporary folder."""
         data.end_workers_at_exit(self._loader)
-        self.end(stopped=True)
+        if self._steps is not None:
+            self._steps.close()
+        self._dismiss_active()
         for process in (*self._starting, *self._dismissed):
             process.end()
         self._starting, self._dismissed, self._target, self._failed = [], [], 1, 0
@@ -157,9 +175,14 @@ class Lead(BatchSource):
 
     def _batches(self, own_batches: Iterator[Any]) -> Iterator[Any]:
         for batch in own_batches:
-            if self._slices is not None:
+            if self._slices is None:
+                self._replica.start_batch()
+            else:
                 part = self._slices.take(self._loop.batch)
-                self._replica.weight = part.weight
+                since_joined = self._loop.done - self._joined_at
+                if since_joined & (since_joined - 1) == 0 and since_joined:  # after 1, 2, 4, 8, ... batches
+                    self.before_save()
+                self._replica.start_batch(part.weight, part.samples)
                 for process in self._active:
                     with process.connection() as wire:
                         wire.start_batch(part.checksum)
@@ -168,6 +191,7 @@ class Lead(BatchSource):
     def _form_group(self) -> Resume:
         """Add ready processes to the group and remove surplus processes; return the point where training continues."""
         resume = Resume(self._loop.position(), self.epoch_start, data.snapshot(self._loop.loader), {})
+        self.before_save()
         for process in self._active:
             with process.connection() as wire:
                 wire.send({"command": "share gradients"})
@@ -179,10 +203,12 @@ class Lead(BatchSource):
         self._starting = [process for process in self._starting if not process.ready]
         self._ready_since_s = None
         self._active += joining
+        self._joined_at = self._loop.done
         self._groups += 1
         rendezvous = str(self._scratch_folder() / f"group-{self._groups}")
         for rank, process in enumerate(self._active, start=1):
             group = {"file": rendezvous, "rank": rank, "world": self.devices, "joining": bool(joining)}
+            group["accumulates"] = self._replica.accumulates
             with process.connection() as wire:
                 wire.send({**self._position(), "start": resume.epoch_start, "now": resume.now, "group": group})
         self._replica.join(rendezvous, 0, self.devices, self._session.parts if joining else {})
@@ -212,13 +238,25 @@ class Lead(BatchSource):
                 while process.wire.is_readable():
                     message: Any = process.wire.receive()
                     process.ready = message["loop"] == self._session.loops_started
-                    if not process.ready:
+                    if process.ready:
+                        self._check_data(message.get("data"))
+                    else:
                         process.wire.send({"command": "skip"})
             except (EOFError, OSError):
                 self._starting.remove(process)
                 self._failed += 1
                 code = process.end()
                 log(f"a data-parallel process ended before the loop (exit code {code}): training continues without it")
+
+    def _check_data(self, checksum: int | None) -> None:
+        """Raise ``RuntimeError`` if a process that is ready has other data than this one."""
+        if self._data_checksum is None:
+            self._data_checksum = self._replica.data_checksum(self._loop.loader)
+        if None not in (checksum, self._data_checksum) and checksum != self._data_checksum:
+            raise RuntimeError(
+                "data_parallel: a process that is to join has other data than the first one. Each process runs the "
+                "script: seed each random split and each generator of its own, and sort sets before their order counts"
+            )
 
     def _scratch_folder(self) -> Path:
         if self._folder is None:

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from paceline.train.job import ENV_CHECKPOINT, ENV_DEVICE, ENV_LEAD, ENV_OUTPUT
+from paceline.train.job import ENV_CHECKPOINT, ENV_DEVICE, ENV_FIRST_STATES, ENV_LEAD, ENV_OUTPUT
+from paceline.train.saving import first_states
 
 from ._wire import Wire
 
@@ -43,6 +44,9 @@ class FollowerProcess:
         output.mkdir(exist_ok=True)
         environment = {name: value for name, value in os.environ.items() if name != ENV_CHECKPOINT}
         environment |= {ENV_LEAD: str(theirs.fileno()), ENV_DEVICE: str(device), ENV_OUTPUT: str(output)}
+        states = folder / "random-states.json"
+        first_states.store(states)
+        environment[ENV_FIRST_STATES] = str(states)
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, *sys.orig_argv[1:]],

@@ -9,8 +9,9 @@ import gc
 import io
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,6 +21,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.train.saving.checkpoint import Stateful, restore_parts
+
+from ._agreement import check_optimizers, compare_states, data_checksum, optimizers
+from ._counters import Counters
+from ._exchanges import Exchanges, StepWatch
 
 # A process that has not joined by then is presumed dead; without a timeout, training would hang silently.
 _JOIN_TIMEOUT = timedelta(seconds=60)
@@ -46,6 +51,8 @@ class Replica(nn.Module):
         self.module = module
         self.weight = 1.0
         """Weight of this process's gradients of the current batch."""
+        self.accumulates = False
+        """Whether some batches are in ``no_sync``; in a group, in any of its processes."""
         # In training, batch normalisation fails for a single sample. SyncBatchNorm sees the samples of all processes.
         normalised = [part for part in self.modules() if isinstance(part, _BatchNorm)]
         self.min_samples = 1 if all(isinstance(part, nn.SyncBatchNorm) for part in normalised) else 2
@@ -54,12 +61,44 @@ class Replica(nn.Module):
         # A list keeps torch from registering the module as a submodule.
         self._ddp: list[DistributedDataParallel] = []
         self._hooks: list[torch.utils.hooks.RemovableHandle] = []
+        self._samples = 0  # of the current batch in this process
+        self._syncs = True
+        self._exchanges = Exchanges()
+        self._counters = Counters(module)
         self._trained: list[bool] = []  # for each parameter, whether it is trained
+        self._follow_parameters()
+
+    def start_batch(self, weight: float = 1.0, samples: int = 0) -> None:
+        """Start a batch, of which this process has a slice of ``samples`` with this weight."""
+        self.weight, self._samples = weight, samples
+        self._exchanges.start_batch()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model. Without gradients, processes exchange nothing, so that one process can validate alone."""
-        trains = torch.is_grad_enabled() and any(parameter.requires_grad for parameter in self.module.parameters())
-        return (self._current_ddp() if self._ddp and trains else self.module)(*args, **kwargs)
+        if not (torch.is_grad_enabled() and any(parameter.requires_grad for parameter in self.module.parameters())):
+            return self.module(*args, **kwargs)
+        self._exchanges.call()
+        self._follow_parameters()
+        if not self._ddp:
+            return self.module(*args, **kwargs)
+        if self.accumulates:
+            self._check_same_sync()
+        before = self._counters.read()
+        result = self._ddp[0](*args, **kwargs)
+        self._counters.add(before, self._samples)
+        return result
+
+    def __getattr__(self, name: str) -> Any:
+        """Explain that an attribute of the model is not one of this module."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name != "module" and hasattr(self.module, name):
+                raise AttributeError(
+                    f"data_parallel: the model's {name!r} is model.module.{name}. To train, call model(...), whose "
+                    "gradients the processes exchange: compute the loss in its forward() or from its result"
+                ) from None
+            raise
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """Return the model's own state."""
@@ -68,6 +107,20 @@ class Replica(nn.Module):
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """Load the model's own state."""
         return self.module.load_state_dict(*args, **kwargs)
+
+    def watch_optimizers(self, parts: Mapping[str, Any]) -> StepWatch:
+        """Check the optimizers among ``parts``, and watch the steps of others until the result is closed."""
+        check_optimizers(self.module, parts)
+        return StepWatch(optimizers(parts).values())
+
+    def data_checksum(self, loader: Any) -> int | None:
+        """Return a checksum of a few samples of ``loader``; ``None`` if they cannot be compared."""
+        return data_checksum(loader)
+
+    def compare(self, parts: Mapping[str, Any], done: int) -> None:
+        """Compare the states of all processes after ``done`` batches. Raises ``RuntimeError`` if they differ."""
+        if self._ddp:
+            compare_states(self.module, parts, done)
 
     def join(self, file: str, rank: int, world_size: int, parts: Mapping[str, Stateful]) -> None:
         """Form a group with the other processes through ``file``, and load ``parts`` from the first process."""
@@ -86,6 +139,7 @@ class Replica(nn.Module):
         dist.init_process_group(backend, store=store, rank=rank, world_size=world_size)
         if parts:
             self._broadcast_states(parts, rank, device)
+        self._follow_parameters()
         self._distribute()
 
     def share_gradients(self) -> None:
@@ -107,7 +161,7 @@ class Replica(nn.Module):
 
     def leave(self) -> None:
         """Leave the group."""
-        self.weight = 1.0
+        self.start_batch()
         if self._ddp:
             self._remove_ddp()
             dist.destroy_process_group()
@@ -115,41 +169,58 @@ class Replica(nn.Module):
     @contextmanager
     def no_sync(self) -> Iterator[None]:
         """Accumulate gradients locally until a later batch exchanges them, as in ``DistributedDataParallel``."""
-        if not self._ddp:
-            yield
-            return
-        with self._current_ddp().no_sync():
-            yield
+        self.accumulates, self._syncs = True, False
+        try:
+            self._follow_parameters()
+            with self._ddp[0].no_sync() if self._ddp else nullcontext():
+                yield
+        finally:
+            self._syncs = True
 
-    def _current_ddp(self) -> DistributedDataParallel:
-        """Return the model's wrapper; create a new one if the training code has frozen or unfrozen parameters."""
-        if self._trained != [parameter.requires_grad for parameter in self.module.parameters()]:
-            self._remove_ddp()
+    def _check_same_sync(self) -> None:
+        """Raise ``RuntimeError`` if only some processes are in ``no_sync``, because the others would wait for them."""
+        synchronising = torch.tensor([int(self._syncs)], device=next(self.module.parameters()).device)
+        dist.all_reduce(synchronising)
+        if int(synchronising) not in (0, dist.get_world_size()):
+            raise RuntimeError(
+                "data_parallel: some processes accumulate this batch (no_sync) and others do not: number the batches "
+                "with loop.done or track(...).enumerate(), because a process that joins would count from 0"
+            )
+
+    def _follow_parameters(self) -> None:
+        """Create hooks and the model's wrapper anew if the training code has frozen or unfrozen parameters."""
+        if self._trained == [parameter.requires_grad for parameter in self.module.parameters()]:
+            return
+        is_group = bool(self._ddp)
+        self._remove_ddp()
+        self._trained = [parameter.requires_grad for parameter in self.module.parameters()]
+        for hook in self._hooks:
+            hook.remove()
+        # Weight each backward pass, not the sum of the passes that a later pass exchanges.
+        self._hooks = [
+            parameter.register_hook(partial(self._on_gradient, name))  # type: ignore[no-untyped-call]
+            for name, parameter in self.module.named_parameters()
+            if parameter.requires_grad
+        ]
+        if is_group:
             self._distribute()
-        return self._ddp[0]
 
     def _distribute(self) -> None:
         device = next(self.module.parameters()).device
-        self._trained = [parameter.requires_grad for parameter in self.module.parameters()]
         model = DistributedDataParallel(
             self.module,
             device_ids=[device] if device.type == "cuda" else None,
             find_unused_parameters=self._find_unused,
         )
         self._ddp.append(model)
-        # Weight each backward pass, not the sum of the passes that a later pass exchanges.
-        for parameter in self.module.parameters():
-            if parameter.requires_grad:
-                self._hooks.append(parameter.register_hook(self._weighted))  # type: ignore[no-untyped-call]
 
     def _remove_ddp(self) -> None:
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks.clear()
-        self._ddp.clear()
-        gc.collect()  # removes the module's hooks from the parameters
+        if self._ddp:
+            self._ddp.clear()
+            gc.collect()  # removes the module's hooks from the parameters
 
-    def _weighted(self, gradient: torch.Tensor) -> torch.Tensor:
+    def _on_gradient(self, name: str, gradient: torch.Tensor) -> torch.Tensor:
+        self._exchanges.gradient(name)
         if self.weight == 1.0:
             return gradient
         return gradient * self.weight if self.weight else torch.zeros_like(gradient)

@@ -14,11 +14,12 @@ class BatchSlice:
     """A process's slice of batch ``number`` of an epoch.
 
     ``weight`` is the weight of its gradients in the mean over the processes: its fraction of the batch times the
-    number of processes. ``checksum`` identifies the samples of the whole batch.
+    number of processes. ``samples`` is their number in the slice, and ``checksum`` identifies those of the whole batch.
     """
 
     number: int
     weight: float
+    samples: int
     checksum: int
 
 
@@ -63,7 +64,7 @@ class SlicedBatches:
             ends = slice_ends(len(samples), self._world_size, self._min_samples)
             own = samples[ends[self._rank] : ends[self._rank + 1]]
             weight = len(own) * self._world_size / len(samples)
-            self._slices.append(BatchSlice(number, weight, zlib.crc32(repr(samples).encode())))
+            self._slices.append(BatchSlice(number, weight, len(own), zlib.crc32(repr(samples).encode())))
             yield own or samples[: self._min_samples]
 
     def __len__(self) -> int:

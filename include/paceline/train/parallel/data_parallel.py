@@ -64,7 +64,10 @@ def data_parallel(model: nn.Module, *, max_processes: int | None = None, find_un
     """
     session = _session.current
     if session.loop is not None or session.role is not None:
-        raise RuntimeError("data_parallel() must be called once, before the `for ... in track(...)` loop")
+        raise RuntimeError(
+            "data_parallel() must be called once, before the `for ... in track(...)` loop: put several models into one "
+            "module, whose forward() runs them"
+        )
     if rank_count() > 1:
         raise RuntimeError("data_parallel() and torchrun both start processes: call data_parallel() without torchrun")
     if not hasattr(model, "parameters") or not hasattr(model, "forward"):

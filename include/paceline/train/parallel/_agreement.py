@@ -1,0 +1,151 @@
+"""Checks that the processes of data-parallel training read the same data and keep the same state.
+
+Each process runs the training script, which may differ between them: by an order of a set, a counter of its own, or a
+model that the exchange does not cover. Used by ``_replica``.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.data import DataLoader
+
+from paceline.train._values import bad_value
+from paceline.train.saving import rng
+
+_COMPARED_SAMPLES = 8
+
+
+def data_checksum(loader: Any) -> int | None:
+    """Return a checksum of the number of samples of ``loader`` and of a few of them.
+
+    ``None`` if they cannot be compared, because two readings with the same random numbers differ or fail. They are read
+    as the loader does: in a worker process if it has any, because a data set may open its files at the first reading.
+    """
+    states = rng.capture()
+    try:
+        size = len(loader.dataset)
+        chosen = sorted({k * (size - 1) // (_COMPARED_SAMPLES - 1) for k in range(_COMPARED_SAMPLES)})
+        found = set()
+        for _ in range(2):
+            torch.manual_seed(0)
+            rng.reseed(0, 0)
+            samples = DataLoader(
+                loader.dataset,
+                batch_sampler=[chosen],
+                collate_fn=loader.collate_fn,
+                num_workers=min(1, loader.num_workers),
+                worker_init_fn=loader.worker_init_fn,
+                multiprocessing_context=loader.multiprocessing_context,
+            )
+            found.add(_checksum(list(samples), zlib.crc32(repr(size).encode())))
+        return found.pop() if len(found) == 1 else None
+    except Exception:  # the training itself will show what is wrong with the data set
+        return None
+    finally:
+        rng.restore(states)
+
+
+def check_optimizers(module: nn.Module, parts: Mapping[str, Any]) -> None:
+    """Raise ``ValueError`` if an optimizer among ``parts`` trains parameters that are not those of ``module``."""
+    exchanged = {id(parameter) for parameter in module.parameters()}
+    for name, optimizer in optimizers(parts).items():
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.requires_grad and id(parameter) not in exchanged:
+                    raise bad_value(
+                        name,
+                        f"a parameter of shape {tuple(parameter.shape)} that is not in the model of data_parallel()",
+                        "only its parameters: put all trained modules into one, such as a torch.nn.ModuleDict in a "
+                        "module whose forward() runs them",
+                    )
+
+
+def optimizers(parts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the optimizers among the parts, without their wrappers and without schedulers."""
+    unwrapped = {name: getattr(part, "optimizer", part) for name, part in parts.items()}
+    unique = {id(part): (name, part) for name, part in reversed(unwrapped.items()) if hasattr(part, "param_groups")}
+    return dict(reversed(unique.values()))
+
+
+def compare_states(module: nn.Module, parts: Mapping[str, Any], done: int) -> None:
+    """Compare the parameters and the optimizers' states of all processes bit by bit. All processes call this.
+
+    Averaged gradients have the same bits in each process, so the results of the optimizers have too.
+
+    Raises
+    ------
+    RuntimeError
+        In every process, if they differ; the message names the first tensor that does.
+    """
+    named = dict(_compared(module, parts))
+    device = next(module.parameters()).device
+    names = zlib.crc32(repr(list(named)).encode())
+    own = torch.stack([torch.tensor(number, device=device) for number in (done, len(named), names)])
+    _check_equal(
+        own, [f"the number of batches, {done}", "the number of the optimizers' states", "the states' names"], done
+    )
+    sums = torch.stack([_bits(value, device) for value in named.values()])
+    _check_equal(sums, list(named), done)
+
+
+def _check_equal(own: torch.Tensor, names: list[str], done: int) -> None:
+    lowest, highest = own.clone(), own.clone()
+    dist.all_reduce(lowest, dist.ReduceOp.MIN)
+    dist.all_reduce(highest, dist.ReduceOp.MAX)
+    differing = (lowest != highest).nonzero()
+    if len(differing):
+        raise RuntimeError(
+            f"data_parallel: after batch {done}, {names[int(differing[0])]} differs between the processes. All of them "
+            "run the loop's code, which must do the same in each: number the batches with loop.done or "
+            "track(...).enumerate(), keep values of your own in a Kept object that you pass to checkpoint(), and "
+            "decide on values that are the same in all processes"
+        )
+
+
+def _compared(module: nn.Module, parts: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    names = {id(parameter): name for name, parameter in module.named_parameters()}
+    for name, parameter in module.named_parameters():
+        yield f"parameter {name}", parameter
+    for part, optimizer in optimizers(parts).items():
+        for number, group in enumerate(optimizer.param_groups):
+            for key, value in sorted(group.items()):
+                if isinstance(value, (int, float)) and not isinstance(value, bool):
+                    yield f"{key} of {part} (group {number})", value
+            for parameter in group["params"]:
+                for key, value in sorted(optimizer.state.get(parameter, {}).items()):
+                    if isinstance(value, (int, float, torch.Tensor)):
+                        yield f"{key} of {part} for {names.get(id(parameter), 'another parameter')}", value
+
+
+def _bits(value: Any, device: torch.device) -> torch.Tensor:
+    """Return the sum of the bits of a number or tensor, taken as whole numbers."""
+    tensor = value if isinstance(value, torch.Tensor) else torch.tensor(value, dtype=torch.float64)
+    tensor = tensor.detach().contiguous()
+    kinds = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    if tensor.is_complex() or tensor.element_size() not in kinds:
+        tensor = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    whole = tensor.view(-1).view(kinds[tensor.element_size()]) if tensor.dtype != torch.bool else tensor.view(-1)
+    return whole.sum(dtype=torch.int64).to(device)
+
+
+def _checksum(value: Any, before: int) -> int:
+    """Return a checksum of nested containers of tensors, arrays and plain values; other values count by their type."""
+    if isinstance(value, torch.Tensor):
+        value = value.detach().cpu().contiguous()
+        value = (value.float() if value.dtype == torch.bfloat16 else value).numpy()
+    if hasattr(value, "tobytes") and hasattr(value, "shape"):
+        return zlib.crc32(value.tobytes(), zlib.crc32(f"{value.dtype}{value.shape}".encode(), before))
+    if isinstance(value, Mapping):
+        value = [item for pair in value.items() for item in pair]
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            before = _checksum(item, before)
+        return zlib.crc32(b"%d" % len(value), before)
+    plain = value is None or isinstance(value, (bool, int, float, str, bytes))
+    return zlib.crc32(repr(value if plain else type(value)).encode(), before)

@@ -1,0 +1,63 @@
+"""Notices gradients that no exchange covers and optimizers that a joining process does not receive.
+
+Used by ``_replica``, also with a single process: the training code should fail in the first batch, not when the first
+process joins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+
+class Exchanges:
+    """Counts the gradients of each parameter: one for each call of the model that trains."""
+
+    def __init__(self) -> None:
+        self._calls = 0
+        self._gradients: dict[str, int] = {}
+
+    def start_batch(self) -> None:
+        """Start to count anew. A call whose gradient has not arrived yet still counts."""
+        self._calls = min(1, self._calls - max(self._gradients.values(), default=0))
+        self._gradients.clear()
+
+    def call(self) -> None:
+        """Count a call of the model with gradients."""
+        self._calls += 1
+
+    def gradient(self, name: str) -> None:
+        """Count a gradient of the parameter ``name``. Raises ``RuntimeError`` if the processes do not exchange it."""
+        arrived = self._gradients[name] = self._gradients.get(name, 0) + 1
+        if arrived <= self._calls:
+            return
+        if not self._calls:
+            raise RuntimeError(
+                f"data_parallel: a gradient of {name} comes from a call of the original model, which processes do not "
+                "exchange: compute the loss from the result of the model that data_parallel() returns"
+            )
+        raise RuntimeError(
+            f"data_parallel: {name} has {arrived} gradients from {self._calls} call(s) of the model, and processes "
+            "exchange one for each call: add the losses, and call backward() once"
+        )
+
+
+class StepWatch:
+    """Raises ``RuntimeError`` at the first step of an optimizer with a state that is not among ``known``."""
+
+    def __init__(self, known: Iterable[Any]) -> None:
+        self._known = {id(optimizer) for optimizer in known}
+        self._handle = register_optimizer_step_post_hook(self._after_step)
+
+    def close(self) -> None:
+        """Stop to watch."""
+        self._handle.remove()
+
+    def _after_step(self, optimizer: Any, *_: Any) -> None:
+        if id(optimizer) not in self._known and optimizer.state:
+            raise RuntimeError(
+                f"data_parallel: a process that joins would not receive the state of {type(optimizer).__name__}: "
+                "pass it to checkpoint(model=model, optimizer=optimizer)"
+            )

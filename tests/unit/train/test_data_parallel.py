@@ -331,7 +331,7 @@ def test_follower_receives_the_forecast_of_the_lead(model, monkeypatch, tmp_path
     checkpoint(model=data_parallel(model))
     loader = DataLoader(TensorDataset(torch.ones(3)))
     position = {"epoch": 1, "batch": 0, "done": 3, "epochs": 2, "total": 6}
-    group = {"file": str(tmp_path / "group"), "rank": 0, "world": 1, "joining": False}
+    group = {"file": str(tmp_path / "group"), "rank": 0, "world": 1, "joining": False, "accumulates": False}
     now = snapshot(loader)
     lead = Wire(here)
     lead.send({"command": "open", "position": position, "start": now, "now": now, "group": group})

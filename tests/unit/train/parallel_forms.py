@@ -31,7 +31,7 @@ SAMPLES, BATCH_SIZE, EPOCHS = 26, 4, 3
 form, join_at, join = sys.argv[1], 2, sys.argv[3:] != ["alone"]
 fork_followers(sys.argv[2])
 _session.current.clock = itertools.count().__next__  # the loop reads its share of the devices after every batch
-torch.set_default_dtype(torch.float64)
+torch.set_default_dtype(torch.float32 if form == "bf16" else torch.float64)
 
 
 class Model(torch.nn.Module):
@@ -94,7 +94,9 @@ for own_number, (indices, x, y) in batches:
             torch.nn.functional.mse_loss(model(x), y).backward()
             torch.nn.functional.mse_loss(model(x), 2 * y).backward()
         else:
-            torch.nn.functional.mse_loss(model(x), y).backward()
+            with torch.autocast("cpu", torch.bfloat16, enabled=form == "bf16"):
+                predicted = model(x)
+            torch.nn.functional.mse_loss(predicted.to(y.dtype), y).backward()
     if not accumulates:
         optimizer.step()
         optimizer.zero_grad()

@@ -73,6 +73,7 @@ if form == "second module":
 optimizer = torch.optim.Adam(parameters, lr=0.05)
 checkpoint(**{"model": model} | ({} if form == "unsaved optimizer" else {"optimizer": optimizer}))
 lead = _session.current.role if isinstance(_session.current.role, Lead) else None
+other_optimizer = torch.optim.SGD(torch.nn.Linear(1, 1).parameters())
 loop = track(DataLoader(data, BATCH_SIZE, shuffle=True), epochs=EPOCHS)
 own_count = itertools.count()
 batches = enumerate(loop) if form == "enumerate" else ((next(own_count), batch) for batch in loop)
@@ -100,6 +101,12 @@ for own_number, (indices, x, y) in batches:
     if not accumulates:
         optimizer.step()
         optimizer.zero_grad()
+    if form == "optimizer in a batch":
+        inner = torch.optim.Adam([torch.ones(1, requires_grad=True)])
+        inner.param_groups[0]["params"][0].square().sum().backward()
+        inner.step()
+    if form == "unsaved second optimizer":
+        other_optimizer.step()
     with Path(os.environ["SEEN"]).open("a") as file:
         file.write(json.dumps([loop.epoch, indices.tolist() if model.weight else []]) + "\n")
 torch.save(model.state_dict(), output_dir() / "model.pt")

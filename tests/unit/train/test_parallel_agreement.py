@@ -55,13 +55,14 @@ def train(tmp_path, fork):
         ("unwrapped", "a gradient of linear.bias comes from a call of the original model"),
         ("two backwards", "linear.bias has 2 gradients from 1 call(s) of the model"),
         ("unsaved optimizer", "a process that joins would not receive the state of Adam: pass it to checkpoint("),
+        ("unsaved second optimizer", "a process that joins would not receive the state of SGD"),
     ],
 )
 def test_training_that_differs_between_processes_fails_by_name(train, form, message):
     assert message in train(form, fails=True)
 
 
-@pytest.mark.parametrize("form", ["plain", "accumulation", "two calls", "counters", "bf16"])
+@pytest.mark.parametrize("form", ["plain", "accumulation", "two calls", "counters", "bf16", "optimizer in a batch"])
 def test_result_is_that_of_one_process(train, form):
     joined, alone = (torch.load(train(form, *options) / "model.pt") for options in ((), ("alone",)))
     tolerance = 0.02 if form == "bf16" else 1e-9

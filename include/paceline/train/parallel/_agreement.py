@@ -18,7 +18,8 @@ from torch.utils.data import DataLoader
 from paceline.train._values import bad_value
 from paceline.train.saving import rng
 
-_COMPARED_SAMPLES = 8
+_COMPARED_SAMPLES = 4
+_CHUNK = 1 << 20  # a sum in 64 bits copies its input
 
 
 def data_checksum(loader: Any) -> int | None:
@@ -34,7 +35,7 @@ def data_checksum(loader: Any) -> int | None:
         found = set()
         for _ in range(2):
             torch.manual_seed(0)
-            rng.reseed(0, 0)
+            rng.reseed(0, 0)  # the global generators of Python and numpy
             samples = DataLoader(
                 loader.dataset,
                 batch_sampler=[chosen],
@@ -131,7 +132,8 @@ def _bits(value: Any, device: torch.device) -> torch.Tensor:
     if tensor.is_complex() or tensor.element_size() not in kinds:
         tensor = torch.view_as_real(tensor) if tensor.is_complex() else tensor
     whole = tensor.view(-1).view(kinds[tensor.element_size()]) if tensor.dtype != torch.bool else tensor.view(-1)
-    return whole.sum(dtype=torch.int64).to(device)
+    chunks = [chunk.sum(dtype=torch.int64) for chunk in torch.split(whole, _CHUNK)]
+    return torch.stack(chunks).sum().to(device) if chunks else torch.zeros((), dtype=torch.int64, device=device)
 
 
 def _checksum(value: Any, before: int) -> int:

@@ -6,9 +6,11 @@ process joins.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import weakref
+from collections.abc import Callable, Iterable
 from typing import Any
 
+from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 
@@ -16,11 +18,14 @@ class Exchanges:
     """Counts the gradients of each parameter: one for each call of the model that trains."""
 
     def __init__(self) -> None:
+        self.batches = 0
+        """Number of batches that were started."""
         self._calls = 0
         self._gradients: dict[str, int] = {}
 
     def start_batch(self) -> None:
         """Start to count anew. A call whose gradient has not arrived yet still counts."""
+        self.batches += 1
         self._calls = min(1, self._calls - max(self._gradients.values(), default=0))
         self._gradients.clear()
 
@@ -45,10 +50,25 @@ class Exchanges:
 
 
 class StepWatch:
-    """Raises ``RuntimeError`` at the first step of an optimizer with a state that is not among ``known``."""
+    """Raises ``RuntimeError`` if an optimizer that is not among ``known`` trains something over several batches.
 
-    def __init__(self, known: Iterable[Any]) -> None:
+    An optimizer for something in one batch, such as an adversarial sample, is left alone.
+
+    Parameters
+    ----------
+    module:
+        The model whose gradients the processes exchange.
+    known:
+        The optimizers whose states a joining process receives.
+    batch:
+        Function that returns the number of the batch.
+    """
+
+    def __init__(self, module: nn.Module, known: Iterable[Any], batch: Callable[[], int]) -> None:
+        self._exchanged = {id(parameter) for parameter in module.parameters()}
         self._known = {id(optimizer) for optimizer in known}
+        self._batch = batch
+        self._first_batches: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._handle = register_optimizer_step_post_hook(self._after_step)
 
     def close(self) -> None:
@@ -56,7 +76,10 @@ class StepWatch:
         self._handle.remove()
 
     def _after_step(self, optimizer: Any, *_: Any) -> None:
-        if id(optimizer) not in self._known and optimizer.state:
+        if id(optimizer) in self._known or self._first_batches.setdefault(optimizer, self._batch()) == self._batch():
+            return
+        trained = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        if optimizer.state or not trained <= self._exchanged:
             raise RuntimeError(
                 f"data_parallel: a process that joins would not receive the state of {type(optimizer).__name__}: "
                 "pass it to checkpoint(model=model, optimizer=optimizer)"

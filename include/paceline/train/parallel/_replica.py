@@ -111,7 +111,7 @@ class Replica(nn.Module):
     def watch_optimizers(self, parts: Mapping[str, Any]) -> StepWatch:
         """Check the optimizers among ``parts``, and watch the steps of others until the result is closed."""
         check_optimizers(self.module, parts)
-        return StepWatch(optimizers(parts).values())
+        return StepWatch(self.module, optimizers(parts).values(), lambda: self._exchanges.batches)
 
     def data_checksum(self, loader: Any) -> int | None:
         """Return a checksum of a few samples of ``loader``; ``None`` if they cannot be compared."""

@@ -1,7 +1,7 @@
-"""Checks that the processes of data-parallel training read the same data and keep the same state.
+"""Checks that the processes of data-parallel training keep the same state.
 
-Each process runs the training script, which may differ between them: by an order of a set, a counter of its own, or a
-model that the exchange does not cover. Used by ``_replica``.
+Each process runs the training script, which may do something else in one of them, for example because of a counter of
+its own. Used by ``_replica``.
 """
 
 from __future__ import annotations
@@ -13,43 +13,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.utils.data import DataLoader
 
 from paceline.train._values import bad_value
-from paceline.train.saving import rng
 
-_COMPARED_SAMPLES = 4
 _CHUNK = 1 << 20  # a sum in 64 bits copies its input
-
-
-def data_checksum(loader: Any) -> int | None:
-    """Return a checksum of the number of samples of ``loader`` and of a few of them.
-
-    ``None`` if they cannot be compared, because two readings with the same random numbers differ or fail. They are read
-    as the loader does: in a worker process if it has any, because a data set may open its files at the first reading.
-    """
-    states = rng.capture()
-    try:
-        size = len(loader.dataset)
-        chosen = sorted({k * (size - 1) // (_COMPARED_SAMPLES - 1) for k in range(_COMPARED_SAMPLES)})
-        found = set()
-        for _ in range(2):
-            torch.manual_seed(0)
-            rng.reseed(0, 0)  # the global generators of Python and numpy
-            samples = DataLoader(
-                loader.dataset,
-                batch_sampler=[chosen],
-                collate_fn=loader.collate_fn,
-                num_workers=min(1, loader.num_workers),
-                worker_init_fn=loader.worker_init_fn,
-                multiprocessing_context=loader.multiprocessing_context,
-            )
-            found.add(_checksum(list(samples), zlib.crc32(repr(size).encode())))
-        return found.pop() if len(found) == 1 else None
-    except Exception:  # the training itself will show what is wrong with the data set
-        return None
-    finally:
-        rng.restore(states)
 
 
 def check_optimizers(module: nn.Module, parts: Mapping[str, Any]) -> None:
@@ -134,20 +101,3 @@ def _bits(value: Any, device: torch.device) -> torch.Tensor:
     whole = tensor.view(-1).view(kinds[tensor.element_size()]) if tensor.dtype != torch.bool else tensor.view(-1)
     chunks = [chunk.sum(dtype=torch.int64) for chunk in torch.split(whole, _CHUNK)]
     return torch.stack(chunks).sum().to(device) if chunks else torch.zeros((), dtype=torch.int64, device=device)
-
-
-def _checksum(value: Any, before: int) -> int:
-    """Return a checksum of nested containers of tensors, arrays and plain values; other values count by their type."""
-    if isinstance(value, torch.Tensor):
-        value = value.detach().cpu().contiguous()
-        value = (value.float() if value.dtype == torch.bfloat16 else value).numpy()
-    if hasattr(value, "tobytes") and hasattr(value, "shape"):
-        return zlib.crc32(value.tobytes(), zlib.crc32(f"{value.dtype}{value.shape}".encode(), before))
-    if isinstance(value, Mapping):
-        value = [item for pair in value.items() for item in pair]
-    if isinstance(value, (list, tuple)):
-        for item in value:
-            before = _checksum(item, before)
-        return zlib.crc32(b"%d" % len(value), before)
-    plain = value is None or isinstance(value, (bool, int, float, str, bytes))
-    return zlib.crc32(repr(value if plain else type(value)).encode(), before)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from paceline.train._loaders import check_divisible, with_batch_sampler
+from paceline.train._samples import data_checksum
 from paceline.train._source import BatchSource, LoopState, SessionState
 from paceline.train._values import log
 from paceline.train.job import ENV_LEAD
@@ -67,7 +68,7 @@ class Follower(BatchSource):
         use_one_thread_on_cpu()
         self._must_stay = True
         try:
-            self._wire.send({"loop": session.loops_started, "data": self._replica.data_checksum(loop.loader)})
+            self._wire.send({"loop": session.loops_started, "data": data_checksum(loop.loader)})
         except OSError:
             self._end_process()
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.train._loaders import check_divisible, with_batch_sampler
+from paceline.train._samples import data_checksum
 from paceline.train._source import BatchSource, LoopState, SessionState
 from paceline.train._values import bad_value, log
 from paceline.train.pacing.share import whole_cores
@@ -251,7 +252,7 @@ class Lead(BatchSource):
     def _check_data(self, checksum: int | None) -> None:
         """Raise ``RuntimeError`` if a process that is ready has other data than this one."""
         if self._data_checksum is None:
-            self._data_checksum = self._replica.data_checksum(self._loop.loader)
+            self._data_checksum = data_checksum(self._loop.loader)
         if None not in (checksum, self._data_checksum) and checksum != self._data_checksum:
             raise RuntimeError(
                 "data_parallel: a process that is to join has other data than the first one. Each process runs the "

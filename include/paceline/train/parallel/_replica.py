@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from paceline.train.saving.checkpoint import Stateful, restore_parts
 
-from ._agreement import check_optimizers, compare_states, data_checksum, optimizers
+from ._agreement import check_optimizers, compare_states, optimizers
 from ._counters import Counters
 from ._exchanges import Exchanges, StepWatch
 
@@ -112,10 +112,6 @@ class Replica(nn.Module):
         """Check the optimizers among ``parts``, and watch the steps of others until the result is closed."""
         check_optimizers(self.module, parts)
         return StepWatch(self.module, optimizers(parts).values(), lambda: self._exchanges.batches)
-
-    def data_checksum(self, loader: Any) -> int | None:
-        """Return a checksum of a few samples of ``loader``; ``None`` if they cannot be compared."""
-        return data_checksum(loader)
 
     def compare(self, parts: Mapping[str, Any], done: int) -> None:
         """Compare the states of all processes after ``done`` batches. Raises ``RuntimeError`` if they differ."""

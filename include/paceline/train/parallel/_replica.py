@@ -8,9 +8,9 @@ from __future__ import annotations
 import gc
 import io
 import os
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import timedelta
 from typing import Any
 
 import torch
@@ -21,8 +21,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from paceline.train.saving.checkpoint import Stateful, restore_parts
 
-# A process that has not joined by then is presumed dead; without a timeout, training would hang silently.
-_JOIN_TIMEOUT = timedelta(seconds=60)
+from ._arrivals import Arrivals, gather
+from ._used import unused_parameters
+
 _CHUNK_BYTES = 1 << 26
 
 
@@ -50,7 +51,11 @@ class Replica(nn.Module):
         normalised = [part for part in self.modules() if isinstance(part, _BatchNorm)]
         self.min_samples = 1 if all(isinstance(part, nn.SyncBatchNorm) for part in normalised) else 2
         """Number of samples that a slice of a batch needs."""
-        self._find_unused = find_unused_parameters
+        self.arrivals: Arrivals | None = None
+        """The exchanges of the group; ``None`` with a single process."""
+        self._in_backward = False
+        self.finds_unused = find_unused_parameters
+        """Whether a batch may leave parameters without a gradient."""
         # A list keeps torch from registering the module as a submodule.
         self._ddp: list[DistributedDataParallel] = []
         self._hooks: list[torch.utils.hooks.RemovableHandle] = []
@@ -59,7 +64,21 @@ class Replica(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model. Without gradients, processes exchange nothing, so that one process can validate alone."""
         trains = torch.is_grad_enabled() and any(parameter.requires_grad for parameter in self.module.parameters())
-        return (self._current_ddp() if self._ddp and trains else self.module)(*args, **kwargs)
+        if not (self._ddp and trains):
+            return self.module(*args, **kwargs)
+        self._in_backward = False
+        try:
+            return self._current_ddp()(*args, **kwargs)
+        except RuntimeError as error:
+            if "Expected to have finished reduction" not in str(error):
+                raise
+            raise unused_parameters(self._named_by_torch(str(error))) from None
+
+    def _named_by_torch(self, error: str) -> list[str]:
+        """Return the names of the parameters whose numbers are in torch's error about unused parameters."""
+        numbers = re.search(r"did not receive grad for rank \d+: ([\d ]+)", error)
+        trained = [name for name, parameter in self.module.named_parameters() if parameter.requires_grad]
+        return [trained[int(number)] for number in numbers[1].split()] if numbers else ["a parameter"]
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """Return the model's own state."""
@@ -69,8 +88,19 @@ class Replica(nn.Module):
         """Load the model's own state."""
         return self.module.load_state_dict(*args, **kwargs)
 
-    def join(self, file: str, rank: int, world_size: int, parts: Mapping[str, Stateful]) -> None:
-        """Form a group with the other processes through ``file``, and load ``parts`` from the first process."""
+    def join(
+        self,
+        file: str,
+        rank: int,
+        world_size: int,
+        parts: Mapping[str, Stateful],
+        has_ended: Callable[[int], bool] = lambda rank: False,
+    ) -> None:
+        """Form a group with the other processes through ``file``, and load ``parts`` from the first process.
+
+        Raises ``IncompleteGroup`` in the first process if another process, such as one of a rank that ``has_ended``,
+        does not join. The others then stay without a group.
+        """
         self.leave()
         if world_size == 1:
             return
@@ -78,15 +108,17 @@ class Replica(nn.Module):
         # All processes are on one machine: do not listen on other interfaces.
         for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
             os.environ.setdefault(name, "lo")
-        # Only joining has this timeout: a process may compile its model or validate before its next exchange.
+        # Only joining has a timeout: a process may compile its model or validate before its next exchange.
         store = dist.FileStore(file, world_size)  # type: ignore[attr-defined]
-        store.set(f"rank-{rank}", "ready")
-        store.wait([f"rank-{other}" for other in range(world_size)], _JOIN_TIMEOUT)
-        backend = "nccl" if device.type == "cuda" else "gloo"
-        dist.init_process_group(backend, store=store, rank=rank, world_size=world_size)
-        if parts:
-            self._broadcast_states(parts, rank, device)
-        self._distribute()
+        self.arrivals = Arrivals(f"{file}-arrivals", rank, world_size)
+        with self.arrivals.exchange():
+            if not gather(store, rank, world_size, has_ended):
+                return
+            backend = "nccl" if device.type == "cuda" else "gloo"
+            dist.init_process_group(backend, store=store, rank=rank, world_size=world_size)
+            if parts:
+                self._broadcast_states(parts, rank, device)
+            self._distribute()
 
     def share_gradients(self) -> None:
         """Average the gradients accumulated so far. All processes call this before the group changes.
@@ -96,6 +128,8 @@ class Replica(nn.Module):
         if not self._ddp:
             return
         parameters = list(self.module.parameters())
+        assert self.arrivals is not None
+        self.arrivals.arrive()
         present = torch.tensor([int(parameter.grad is not None) for parameter in parameters])
         present = present.to(parameters[0].device)
         dist.all_reduce(present)
@@ -104,10 +138,12 @@ class Replica(nn.Module):
                 gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
                 dist.all_reduce(gradient)
                 parameter.grad = gradient.div_(dist.get_world_size())
+        self.arrivals.leave()
 
     def leave(self) -> None:
         """Leave the group."""
         self.weight = 1.0
+        self.arrivals = None
         if self._ddp:
             self._remove_ddp()
             dist.destroy_process_group()
@@ -134,7 +170,7 @@ class Replica(nn.Module):
         model = DistributedDataParallel(
             self.module,
             device_ids=[device] if device.type == "cuda" else None,
-            find_unused_parameters=self._find_unused,
+            find_unused_parameters=self.finds_unused,
         )
         self._ddp.append(model)
         # Weight each backward pass, not the sum of the passes that a later pass exchanges.
@@ -150,9 +186,22 @@ class Replica(nn.Module):
         gc.collect()  # removes the module's hooks from the parameters
 
     def _weighted(self, gradient: torch.Tensor) -> torch.Tensor:
+        if not self._in_backward:
+            self._in_backward = True
+            _call_after_backward(self._arrive)  # torch calls this before its own function, which waits for the others
         if self.weight == 1.0:
             return gradient
         return gradient * self.weight if self.weight else torch.zeros_like(gradient)
+
+    def _arrive(self) -> None:
+        if self.arrivals is not None:
+            self.arrivals.arrive()
+        _call_after_backward(self._end_exchange)
+
+    def _end_exchange(self) -> None:
+        self._in_backward = False
+        if self.arrivals is not None:
+            self.arrivals.leave()
 
     def _broadcast_states(self, parts: Mapping[str, Stateful], rank: int, device: torch.device) -> None:
         """Load the states of ``parts`` and the gradients from the first process into the other processes."""
@@ -175,3 +224,8 @@ class Replica(nn.Module):
             for parameter, (trained, gradient) in zip(self.module.parameters(), of_parameters, strict=True):
                 parameter.requires_grad = trained
                 parameter.grad = None if gradient is None else gradient.to(parameter.device)
+
+
+def _call_after_backward(function: Callable[[], None]) -> None:
+    """Call ``function`` at the end of the current backward pass, in the order of these calls."""
+    torch.autograd.Variable._execution_engine.queue_callback(function)

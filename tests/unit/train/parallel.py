@@ -2,9 +2,12 @@
 
 The plan in ``python parallel.py PLAN.json`` maps numbers of done batches to the number of processes from then on.
 ``variant`` is "evaluation mode", "accumulation" of the gradients of four batches, "batch normalisation",
-"error in the loop" or "error in the data set" of a follower, "unused layer", which some batches skip, "unfrozen layer",
-which is trained in some batches only, "own order", a sampler that draws from a generator that differs between the
-processes, or "exit", where each process prints whether its loader's workers live when torch's handlers run at exit.
+"error in the loop" or "error in the data set" of a follower, "unused layer", which some batches skip, "undeclared" or
+"never used" without ``find_unused_parameters``, "unfrozen layer", which is trained in some batches only, "own order", a
+sampler that draws from a generator that differs between the processes, "exit", where each process prints whether its
+loader's workers live when torch's handlers run at exit, or "stop in a follower" or "in the lead" only.
+``signalled`` followers send themselves a signal at "the script", before the loop, at "the loop", when they are ready to
+join, or at "batch 9". The follower of the device ``late`` continues when the log says that training waits for it.
 Followers are forked from the same Python process.
 """
 
@@ -24,6 +27,8 @@ from tests.unit.train.forked_followers import fork_followers
 from torch.utils.data import DataLoader, Dataset
 
 from paceline.train import _session, checkpoint, data_parallel, device, output_dir, stop_early, track
+from paceline.train.job import device_index
+from paceline.train.parallel import _watchdog
 from paceline.train.parallel._lead import Lead
 
 SAMPLES, BATCH_SIZE, EPOCHS = 50, 8, 4  # the last batch of an epoch has fewer samples than there are processes
@@ -58,7 +63,8 @@ loader = DataLoader(SquaresDataset(), BATCH_SIZE, shuffle=True, num_workers=work
 variant = plan.get("variant")
 if variant == "own order":
     loader = DataLoader(SquaresDataset(), BATCH_SIZE, sampler=numpy.random.default_rng().permutation(SAMPLES))
-special = {"batch normalisation": torch.nn.BatchNorm1d, "unused layer": lambda size: OccasionalLayer(size, size)}
+occasional = {name: lambda size: OccasionalLayer(size, size) for name in ("unused layer", "undeclared", "never used")}
+special = {"batch normalisation": torch.nn.BatchNorm1d, **occasional}
 layer = special.get(variant, torch.nn.Identity)(32)
 layers = (torch.nn.Linear(4, 32), layer, torch.nn.Tanh(), torch.nn.Linear(32, 1))
 model = torch.nn.Sequential(*layers).to(device())
@@ -69,39 +75,55 @@ role = _session.current.role
 lead = role if isinstance(role, Lead) else None
 if lead is None and plan.get("followers_fail"):
     sys.exit(3)
+for name, limit_s in plan.get("limits", {}).items():
+    setattr(_watchdog, name, limit_s)
+signalled = plan.get("signalled") if lead is None else None
+if signalled and signalled["at"] == "the script":
+    os.kill(os.getpid(), signal.Signals[signalled["signal"]])
+elif signalled and signalled["at"] == "the loop":
+    open_loop = role.open
+    role.open = lambda *given: (open_loop(*given), os.kill(os.getpid(), signal.Signals[signalled["signal"]]))
+errors = Path(sys.argv[1]).parent / "errors.txt"
 wanted = {int(done): devices for done, devices in plan["wanted"].items()}
 seen = Path(plan["seen"], str(os.getpid()))
-loop = track(loader, epochs=EPOCHS)
-for indices, x, y in loop:
-    if lead is not None and loop.done in wanted:
-        Path(os.environ["PACELINE_CONTROL"]).write_text(json.dumps({"devices": wanted[loop.done]}))
-        while not lead.adjust_processes(wanted[loop.done]) and not plan.get("followers_fail"):
-            time.sleep(0.005)  # processes need seconds to start
-    if variant in ("error in the loop", "error in the data set") and lead is None and loop.done == 9:
-        if variant == "error in the loop":
-            raise ArithmeticError("the cause")
-        SquaresDataset.__getitem__ = None
-    model.train(variant != "evaluation mode")
-    layer.skipped = 10 <= loop.done < 15
-    layers[0].requires_grad_(variant != "unfrozen layer" or 5 <= loop.done < 20)
-    accumulates = variant == "accumulation" and loop.done % 4 < 3
-    with model.no_sync() if accumulates else contextlib.nullcontext():
-        torch.nn.functional.mse_loss(model(x).squeeze(1), y).backward()
-    if not accumulates:
-        optimizer.step()
-        optimizer.zero_grad()
-    with seen.open("a") as file:
-        print(loop.epoch, model.weight, json.dumps(indices.tolist()), file=file)
-    if loop.done == plan.get("killed_at") and (lead is None or plan["killed"] == "lead's group"):
-        os.kill(os.getpid(), signal.SIGKILL) if plan["killed"] == "follower" else os.killpg(0, signal.SIGTERM)
-    if variant == "exit" and loop.done == 20:
-        workers = role._loader._iterator._workers
-        atexit.register(lambda all: print([one.is_alive() for one in all], file=sys.stderr), workers)
-    if loop.done + 1 == plan.get("stop_after"):
-        stop_early()
-    if variant == "timeout" and torch.distributed.is_initialized():
-        exchange = torch.distributed.group.WORLD._get_backend(torch.device("cpu"))
-        print("an exchange may take", exchange.options._timeout)
-        stop_early()
+for _ in range(plan.get("loops", 1)):
+    loop = track(loader, epochs=EPOCHS)
+    for indices, x, y in loop:
+        if lead is not None and loop.done in wanted:
+            Path(os.environ["PACELINE_CONTROL"]).write_text(json.dumps({"devices": wanted[loop.done]}))
+            while not lead.adjust_processes(wanted[loop.done]) and not plan.get("followers_fail") and not lead._failed:
+                time.sleep(0.005)  # processes need seconds to start
+        if variant in ("error in the loop", "error in the data set") and lead is None and loop.done == 9:
+            if variant == "error in the loop":
+                raise ArithmeticError("the cause")
+            SquaresDataset.__getitem__ = None
+        model.train(variant != "evaluation mode")
+        if signalled and signalled["at"] == f"batch {loop.done}":
+            os.kill(os.getpid(), signal.Signals[signalled["signal"]])
+        is_late = loop.done == 9 and device_index() == plan.get("late")
+        while is_late and f"training waits for the process on device {device_index()}," not in errors.read_text():
+            time.sleep(0.005)
+        layer.skipped = 10 <= loop.done < 15 or variant == "never used"
+        layers[0].requires_grad_(variant != "unfrozen layer" or 5 <= loop.done < 20)
+        accumulates = variant == "accumulation" and loop.done % 4 < 3
+        with model.no_sync() if accumulates else contextlib.nullcontext():
+            torch.nn.functional.mse_loss(model(x).squeeze(1), y).backward()
+        if not accumulates:
+            optimizer.step()
+            optimizer.zero_grad()
+        with seen.open("a") as file:
+            print(loop.epoch, model.weight, json.dumps(indices.tolist()), file=file)
+        if loop.done == plan.get("killed_at") and (lead is None or plan["killed"] == "lead's group"):
+            os.kill(os.getpid(), signal.SIGKILL) if plan["killed"] == "follower" else os.killpg(0, signal.SIGTERM)
+        if variant == "exit" and loop.done == 20:
+            workers = role._loader._iterator._workers
+            atexit.register(lambda all: print([one.is_alive() for one in all], file=sys.stderr), workers)
+        stops = {"stop in a follower": lead is None, "stop in the lead": lead is not None}.get(variant, True)
+        if loop.done + 1 == plan.get("stop_after") and stops:
+            stop_early()
+        if variant == "timeout" and torch.distributed.is_initialized():
+            exchange = torch.distributed.group.WORLD._get_backend(torch.device("cpu"))
+            print("an exchange may take", exchange.options._timeout)
+            stop_early()
 torch.save(model.state_dict(), output_dir() / "model.pt")
 print("ended on", loop.done)

@@ -5,6 +5,7 @@ The processes (see ``parallel.py``), their sockets and torch's collectives are r
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -12,6 +13,7 @@ import sys
 import zlib
 from collections import Counter
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -21,6 +23,7 @@ from paceline.train import _session, checkpoint, data_parallel, track
 from paceline.train.parallel import _lead as lead_module
 from paceline.train.parallel._lead import Lead
 from paceline.train.parallel._replica import Replica
+from paceline.train.parallel._watchdog import Watchdog
 from paceline.train.parallel._wire import Wire
 from paceline.train.parameter_server._vector import StateVector
 from paceline.train.parameter_server.worker import TrainingWorker
@@ -30,6 +33,13 @@ from paceline.train.saving.data import snapshot
 from .machines import HERE, INCLUDE, LIMIT_S
 
 ROOT = HERE.parents[2]
+
+
+SHORT = {"_INTERVAL_S": 0.05, "_FIRST_MESSAGE_S": 0.2, "_STOPPED_LIMIT_S": 1}
+
+
+def during(number, at):
+    return {"signal": number, "at": at}
 
 
 class FinishedJob:
@@ -101,6 +111,18 @@ def test_joining_and_leaving_processes_do_not_change_the_result(run_plan, single
     assert weights_are_close(resized.weights, single_process.weights)
     assert resized.trained_counts == single_process.trained_counts == [Counter(range(50))] * 4
     assert resized.text == ["ended on 28"]  # only the lead executes the code after the loop
+    assert re.findall("data_parallel: (.*)", resized.errors) == [
+        "3 processes train from batch 3",
+        "1 process trains from batch 10",
+        "2 processes train from batch 17",
+    ]
+
+
+def test_processes_join_each_of_two_loops(run_plan):
+    twice = run_plan(wanted={"2": 2}, loops=2)
+    assert twice.resizes == [(3, 2), (3, 2)]
+    assert weights_are_close(twice.weights, run_plan(loops=2).weights)
+    assert twice.text == ["ended on 28"]
 
 
 @pytest.mark.parametrize("variant", ["evaluation mode", "accumulation", "unused layer", "unfrozen layer"])
@@ -205,9 +227,46 @@ def test_any_number_of_processes_can_resume_the_checkpoint_saved_at_sigterm(run_
     assert weights_are_close(resumed.weights, single_process.weights)
 
 
-def test_death_of_a_process_ends_the_job_with_an_error(run_plan):
-    broken = run_plan(wanted={"2": 2}, killed="follower", killed_at=9, ends_with=1)
-    assert "data_parallel: the process on device 1" in broken.errors or "peer" in broken.errors
+@pytest.mark.parametrize("death", [{"killed": "follower", "killed_at": 9}, {"signalled": during("SIGKILL", "batch 9")}])
+def test_death_of_a_process_ends_the_job_with_an_error_that_names_it(run_plan, death):
+    broken = run_plan(wanted={"2": 2}, ends_with=1, **death)
+    message = "paceline: data_parallel: the process on device 1 was killed (SIGKILL; out of memory?)"
+    assert broken.errors.splitlines()[-1] == message
+
+
+def test_stopped_process_is_named_and_ends_the_job_with_an_error(run_plan):
+    limits = {**SHORT, "_STOPPED_LIMIT_S": 3}
+    broken = run_plan(wanted={"2": 2}, signalled=during("SIGSTOP", "batch 9"), limits=limits, ends_with=1)
+    assert "paceline: training waits for the process on device 1 (stopped by SIGSTOP), for " in broken.errors
+    message = "the process on device 1 was stopped (SIGSTOP) for 3 s and then killed"
+    assert broken.errors.splitlines()[-1] == f"paceline: data_parallel: {message}"
+
+
+@pytest.mark.parametrize("number", ["SIGSTOP", "SIGKILL"])
+@pytest.mark.parametrize("at", ["the script", "the loop"])
+def test_training_continues_without_a_process_that_stops_before_it_joins(run_plan, single_process, number, at):
+    single = run_plan(wanted={"2": 2}, signalled=during(number, at), limits=SHORT)
+    assert "training continues without it" in single.errors
+    assert ("stopped (SIGSTOP) for 1 s" if number == "SIGSTOP" else "device 1 ") in single.errors
+    assert single.progress[-1].devices == 1
+    assert weights_are_close(single.weights, single_process.weights)
+
+
+def test_process_that_training_waits_for_is_named(run_plan, single_process):
+    waited = run_plan(wanted={"2": 3}, late=2, limits={**SHORT, "_GROWTH": 1.5})
+    assert "training waits for the process on device 2, for " in waited.errors
+    assert weights_are_close(waited.weights, single_process.weights)
+
+
+def test_process_that_starts_is_named_and_ended_after_the_limit(model, capfd):
+    ended = []
+    process = Mock(device=1, ready=False, kill=ended.append)
+    watchdog = Watchdog(Replica(model), list, list, own_start_s=100)
+    watchdog.close()
+    for elapsed_s in (8, 9.5, 10.5, 29.5, 999, 1000):
+        watchdog._watch_start(process, elapsed_s)
+    assert re.findall(r"starting for (\d+) s", capfd.readouterr().err) == ["10", "30", "999"]
+    assert ended == ["did not reach the loop within 1000 s and was killed"]
 
 
 @pytest.mark.parametrize(
@@ -229,8 +288,23 @@ def test_job_continues_without_a_process_that_fails_to_start(run_plan, single_pr
     assert [line.devices for line in single.progress] == [1] * len(single.progress)
 
 
-def test_stop_early_in_all_processes_ends_the_job(run_plan):
-    stopped = run_plan(wanted={"2": 2}, stop_after=12)
+@pytest.mark.parametrize("stop_after", [12, 14])  # in an epoch, and at its end
+def test_stop_early_in_a_single_process_is_named(run_plan, stop_after):
+    broken = run_plan(wanted={"2": 2}, variant="stop in a follower", stop_after=stop_after, ends_with=1)
+    expected = f"stop_early() was called in the process on device 1 after {stop_after} batches, but not in the first"
+    assert expected in broken.errors
+
+
+@pytest.mark.parametrize(("variant", "wanted"), [("never used", {}), ("undeclared", {"2": 2})])
+def test_parameter_without_a_gradient_is_named(run_plan, variant, wanted):
+    broken = run_plan(variant=variant, wanted=wanted, ends_with=1)
+    assert "find_unused_parameters: got False, expected True in data_parallel()" in broken.errors
+    assert "1.weight, 1.bias got no gradient" in broken.errors
+
+
+@pytest.mark.parametrize("variant", [None, "stop in the lead"])
+def test_stop_early_in_all_processes_or_the_first_ends_the_job(run_plan, variant):
+    stopped = run_plan(wanted={"2": 2}, stop_after=12, variant=variant)
     assert stopped.text == ["ended on 12"]
     assert (stopped.progress[-1].event, stopped.progress[-1].done, stopped.progress[-1].total) == ("finish", 12, 12)
 
@@ -313,7 +387,7 @@ def test_process_that_has_reached_an_earlier_loop_does_not_join(model, session, 
     batches = iter(track(loader))
     next(batches)
     here, there = map(Wire, socket.socketpair())
-    process = SimpleNamespace(wire=here, ready=False, end=lambda: 0)
+    process = SimpleNamespace(wire=here, ready=False, is_stopped=False, end=lambda: 0)
     session.role._starting = [process]
     there.send({"loop": 1})
     session.role.adjust_processes(2)

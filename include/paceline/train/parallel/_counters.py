@@ -32,8 +32,6 @@ class Counters:
 
     def add(self, before: list[torch.Tensor], samples: int) -> None:
         """Add the changes since ``before``, which all processes made for their ``samples``. 0 samples count nothing."""
-        if not before:
-            return
         buffers = [self._module.get_buffer(name) for name in self._names]
         changes = [(now - old).flatten().long() for now, old in zip(buffers, before, strict=True)]
         own = torch.cat([torch.tensor([samples, *self._count_calls], device=changes[0].device), *changes])

@@ -1,4 +1,4 @@
-"""Notices gradients that no exchange covers and optimizers that a joining process does not receive.
+"""Notices gradients that are missing or not exchanged, and optimizers that a joining process does not receive.
 
 Used by ``_replica``, also with a single process: the training code should fail in the first batch, not when the first
 process joins.
@@ -12,6 +12,10 @@ from typing import Any
 
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from paceline.train._values import bad_value
+
+_MAX_NAMED = 5
 
 
 class Exchanges:
@@ -47,6 +51,24 @@ class Exchanges:
             f"data_parallel: {name} has {arrived} gradients from {self._calls} call(s) of the model, and processes "
             "exchange one for each call: add the losses, and call backward() once"
         )
+
+    def check_use(self, trained: Iterable[str]) -> bool:
+        """Return whether the batch had a gradient. Raises ``ValueError`` unless all ``trained`` parameters had one."""
+        unused = [name for name in trained if name not in self._gradients]
+        if self._gradients and unused:
+            raise unused_parameters(unused)
+        return bool(self._gradients)
+
+
+def unused_parameters(names: list[str]) -> ValueError:
+    """Return the error for parameters that got no gradient in a batch."""
+    named = ", ".join(names[:_MAX_NAMED]) + (f" and {len(names) - _MAX_NAMED} more" if names[_MAX_NAMED:] else "")
+    return bad_value(
+        "find_unused_parameters",
+        False,
+        "True in data_parallel(), or a model that uses all its parameters in each batch: "
+        f"{named} got no gradient (requires_grad_(False) freezes parameters that are not trained)",
+    )
 
 
 class StepWatch:

@@ -18,7 +18,7 @@ from paceline.train._loaders import check_divisible, with_batch_sampler
 from paceline.train._samples import data_checksum
 from paceline.train._source import BatchSource, LoopState, SessionState
 from paceline.train._values import log
-from paceline.train.job import ENV_LEAD
+from paceline.train.job import ENV_LEAD, device_index
 from paceline.train.pacing.threads import use_one_thread_on_cpu
 from paceline.train.saving import data, rng
 from paceline.train.saving.checkpoint import Resume
@@ -82,12 +82,19 @@ class Follower(BatchSource):
 
     def end(self, *, stopped: bool) -> None:
         """After an early stop, wait for the lead, which must have stopped at the same batch."""
-        while stopped and isinstance(message := self._receive(), dict):
-            if message["command"] == "compare":
-                self._compare()
-                continue
+        if not stopped:
+            return
+        while isinstance(message := self._receive(), dict) and message["command"] == "compare":
+            self._compare()
+        if isinstance(message, dict) and message["command"] == "leave":
             self._replica.leave()
             os._exit(0)  # Python ignores an exception if the training code has left the loop
+        log(
+            f"data_parallel: stop_early() was called in the process on device {device_index()} after "
+            f"{self._loop.done} batches, but not in the first process: base the decision on a value that is the same "
+            "in all processes"
+        )
+        os._exit(1)
 
     def close(self) -> None:
         """End the process if the training code has left the loop, because the code after the loop must not run here."""

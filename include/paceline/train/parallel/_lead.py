@@ -5,6 +5,7 @@ Created by ``data_parallel``, run by ``_loop``.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import shutil
 import tempfile
@@ -22,8 +23,10 @@ from paceline.train.pacing.threads import use_one_thread_on_cpu
 from paceline.train.saving import data
 from paceline.train.saving.checkpoint import Resume
 
+from ._arrivals import IncompleteGroup
 from ._process import FollowerProcess
 from ._slices import SlicedBatches
+from ._watchdog import Watchdog
 
 if TYPE_CHECKING:
     from ._exchanges import StepWatch
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
 
 # A ready process waits this long for processes that are still starting, because each join interrupts training.
 _MAX_JOIN_WAIT_S = 5.0
+_IMPORTED_S = time.monotonic()
 
 
 class Lead(BatchSource):
@@ -61,6 +65,9 @@ class Lead(BatchSource):
         self._data_checksum: int | None = None  # of the loop's loader, once a process is ready
         self._steps: StepWatch | None = None
         self._folder: Path | None = None
+        self._watchdog: Watchdog | None = None
+        self._own_start_s = 0.0
+        self._checks_use = max_processes != 1 and not replica.finds_unused
 
     @property
     def devices(self) -> int:  # type: ignore[override]
@@ -75,8 +82,9 @@ class Lead(BatchSource):
             accepted = "checkpoint(model=model, optimizer=optimizer) before the loop, for data_parallel()"
             raise bad_value("checkpoint", "nothing", accepted)
         use_one_thread_on_cpu()
-        self._loader, self._data_checksum = loop.loader, None
+        self._loader, self._slices, self._data_checksum = loop.loader, None, None
         self._steps = self._replica.watch_optimizers(session.parts)
+        self._own_start_s = self._own_start_s or time.monotonic() - _IMPORTED_S
 
     def passes(self, resume: Resume | None) -> Iterator[Iterator[Any]]:
         """Yield this process's slices of the batches, epoch by epoch and group by group."""
@@ -109,7 +117,10 @@ class Lead(BatchSource):
             except OSError as error:  # too many processes, too little memory, or a full disk
                 self._failed += 1
                 log(f"a data-parallel process cannot be started ({error}): training continues without it")
-        ready = [process for process in self._starting if process.ready]
+        if self._starting and self._watchdog is None:
+            processes = (lambda: self._active), (lambda: self._starting)
+            self._watchdog = Watchdog(self._replica, *processes, self._own_start_s)
+        ready = self._ready_processes()
         if not ready:
             self._ready_since_s = None
             return target < self.devices
@@ -125,6 +136,8 @@ class Lead(BatchSource):
 
     def before_save(self) -> None:
         """Compare the states of all processes. Raises ``RuntimeError`` if they differ."""
+        if self._active and not self._replica.finds_unused:
+            self._replica.check_use()  # a missing gradient is a cause of a difference
         for process in self._active:
             with process.connection() as wire:
                 wire.send({"command": "compare"})
@@ -142,9 +155,16 @@ class Lead(BatchSource):
         data.end_workers_at_exit(self._loader)
         if self._steps is not None:
             self._steps.close()
+        if self._watchdog is not None:
+            self._watchdog.close()
+            self._watchdog = None
+        broken = list(self._active)  # empty if the loop has ended
         self._dismiss_active()
         for process in (*self._starting, *self._dismissed):
             process.end()
+        for process in broken:
+            if process.failed:  # the training code gets an error of torch, which does not name the process
+                atexit.register(log, f"data_parallel: {process.describe_end()}")
         self._starting, self._dismissed, self._target, self._failed = [], [], 1, 0
         self._regroup = False
         if self._folder is not None:
@@ -188,6 +208,8 @@ class Lead(BatchSource):
                     with process.connection() as wire:
                         wire.start_batch(part.checksum)
             yield batch
+            if self._checks_use and not self._active:
+                self._checks_use = not self._replica.check_use()
 
     def _form_group(self) -> Resume:
         """Add ready processes to the group and remove surplus processes; return the point where training continues."""
@@ -200,20 +222,46 @@ class Lead(BatchSource):
         for leaving in self._active[max(0, self._target - 1) :]:
             self._active.remove(leaving)
             self._dismiss_process(leaving)
-        joining = [process for process in self._starting if process.ready]
-        self._starting = [process for process in self._starting if not process.ready]
+        joining = self._ready_processes()
+        self._starting = [process for process in self._starting if process not in joining]
         self._ready_since_s = None
         self._active += joining
         self._joined_at = self._loop.done
+        while missing := self._missing_from_group(resume, joined=bool(joining)):
+            for process in missing:
+                self._active.remove(process)
+                self._failed += 1
+                if not process.has_ended:
+                    process.kill("did not join in time and was killed")
+                log(f"{process.describe_end()}: training continues without it")
+        others = f"{self.devices} processes train" if self._active else "1 process trains"
+        log(f"data_parallel: {others} from batch {self._loop.done}")
+        return resume
+
+    def _missing_from_group(self, resume: Resume, *, joined: bool) -> list[FollowerProcess]:
+        """Form a group of the active processes; return those that did not join, without which no group was formed."""
         self._groups += 1
         rendezvous = str(self._scratch_folder() / f"group-{self._groups}")
         for rank, process in enumerate(self._active, start=1):
-            group = {"file": rendezvous, "rank": rank, "world": self.devices, "joining": bool(joining)}
+            group = {"file": rendezvous, "rank": rank, "world": self.devices, "joining": joined}
             group["accumulates"] = self._replica.accumulates
-            with process.connection() as wire:
-                wire.send({**self._position(), "start": resume.epoch_start, "now": resume.now, "group": group})
-        self._replica.join(rendezvous, 0, self.devices, self._session.parts if joining else {})
-        return resume
+            with contextlib.suppress(OSError):  # the process has ended: it will be missing
+                process.wire.send({**self._position(), "start": resume.epoch_start, "now": resume.now, "group": group})
+        try:
+            self._replica.join(
+                rendezvous,
+                0,
+                self.devices,
+                self._session.parts if joined else {},
+                lambda rank: self._active[rank - 1].has_ended,
+            )
+        except IncompleteGroup as error:
+            return [self._active[rank - 1] for rank in error.ranks]
+        return []
+
+    def _ready_processes(self) -> list[FollowerProcess]:
+        """Return the processes that can join now."""
+        return [process for process in self._starting if process.ready and not process.is_stopped]
 
     def _position(self) -> dict[str, Any]:
         names = ("epoch", "batch", "done", "epochs", "total")
@@ -246,8 +294,7 @@ class Lead(BatchSource):
             except (EOFError, OSError):
                 self._starting.remove(process)
                 self._failed += 1
-                code = process.end()
-                log(f"a data-parallel process ended before the loop (exit code {code}): training continues without it")
+                log(f"{process.describe_end()} before it joined: training continues without it")
 
     def _check_data(self, checksum: int | None) -> None:
         """Raise ``RuntimeError`` if a process that is ready has other data than this one."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,6 +38,9 @@ class FollowerProcess:
 
     def __init__(self, device: int, folder: Path) -> None:
         self.device = device
+        self.began_s = time.monotonic()
+        self._cause: str | None = None  # why the lead has killed the process
+        self._given_up = False  # whether the lead has killed the process because it did not leave in time
         self.ready = False
         """Whether the process waits at the loop."""
         ours, theirs = socket.socketpair()
@@ -63,8 +68,11 @@ class FollowerProcess:
         try:
             yield self.wire
         except OSError:
+            ending = self.describe_end()
+            if self.failed:
+                raise RuntimeError(f"data_parallel: {ending}") from None
             raise RuntimeError(
-                f"data_parallel: the process on device {self.device} has left the loop (exit code {self.end()}). "
+                f"data_parallel: {ending} and has left the loop. "
                 "All processes must leave the loop or call stop_early() at the same batch: "
                 "base the decision on a value that is the same in all processes"
             ) from None
@@ -80,11 +88,47 @@ class FollowerProcess:
         """Whether the process has ended."""
         return self._process.poll() is not None
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether a signal such as SIGSTOP has stopped the process; false on systems without ``/proc``."""
+        try:
+            state = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(") ")[2]
+        except OSError:
+            return False
+        return state.startswith("T")
+
+    def kill(self, cause: str) -> None:
+        """Kill the process because of ``cause``, which completes the sentence "the process on device 1 …"."""
+        self._cause = self._cause or cause
+        self._process.kill()
+
     def end(self) -> int:
         """Wait for the process to end, and kill it if it does not; return its exit code."""
         self.wire.close()
-        if self.ready:
+        if self.ready and self._cause is None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 return self._process.wait(_EXIT_TIMEOUT_S)
-        self._process.kill()
+        if not self.has_ended:
+            self._given_up = True
+            self._process.kill()
         return self._process.wait()
+
+    @property
+    def failed(self) -> bool:
+        """Whether a signal has killed the process, but not because it did not leave in time. Waits for its end."""
+        return self.end() < 0 and not self._given_up
+
+    def describe_end(self) -> str:
+        """Wait for the process to end, and return a sentence about how it has ended."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_EXIT_TIMEOUT_S)
+        code = self.end()
+        process = f"the process on device {self.device}"
+        if self._cause is not None:
+            return f"{process} {self._cause}"
+        if self._given_up:
+            return f"{process} did not end in time and was killed"
+        if code >= 0:
+            return f"{process} ended (exit code {code})"
+        name = signal.Signals(-code).name
+        return f"{process} was killed ({name}{'; out of memory?' if name == 'SIGKILL' else ''})"

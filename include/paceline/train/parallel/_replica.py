@@ -8,9 +8,9 @@ from __future__ import annotations
 import gc
 import io
 import os
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -23,11 +23,10 @@ from torch.nn.parallel import DistributedDataParallel
 from paceline.train.saving.checkpoint import Stateful, restore_parts
 
 from ._agreement import check_optimizers, compare_states, optimizers
+from ._arrivals import Arrivals, gather
 from ._counters import Counters
-from ._exchanges import Exchanges, StepWatch
+from ._exchanges import Exchanges, StepWatch, unused_parameters
 
-# A process that has not joined by then is presumed dead; without a timeout, training would hang silently.
-_JOIN_TIMEOUT = timedelta(seconds=60)
 _CHUNK_BYTES = 1 << 26
 
 
@@ -57,7 +56,11 @@ class Replica(nn.Module):
         normalised = [part for part in self.modules() if isinstance(part, _BatchNorm)]
         self.min_samples = 1 if all(isinstance(part, nn.SyncBatchNorm) for part in normalised) else 2
         """Number of samples that a slice of a batch needs."""
-        self._find_unused = find_unused_parameters
+        self.arrivals: Arrivals | None = None
+        """The exchanges of the group; ``None`` with a single process."""
+        self._in_backward = False
+        self.finds_unused = find_unused_parameters
+        """Whether a batch may leave parameters without a gradient."""
         # A list keeps torch from registering the module as a submodule.
         self._ddp: list[DistributedDataParallel] = []
         self._hooks: list[torch.utils.hooks.RemovableHandle] = []
@@ -79,13 +82,22 @@ class Replica(nn.Module):
             return self.module(*args, **kwargs)
         self._exchanges.call()
         self._follow_parameters()
-        if not self._ddp:
+        if self.arrivals is None:
             return self.module(*args, **kwargs)
         if self.accumulates:
-            self._check_same_sync()
+            with self.arrivals.exchange():
+                self._check_same_sync()
+        self._in_backward = False
         before = self._counters.read()
-        result = self._ddp[0](*args, **kwargs)
-        self._counters.add(before, self._samples)
+        try:
+            result = self._ddp[0](*args, **kwargs)
+        except RuntimeError as error:
+            if "Expected to have finished reduction" not in str(error):
+                raise
+            raise unused_parameters(self._named_by_torch(str(error))) from None
+        if before:
+            with self.arrivals.exchange():
+                self._counters.add(before, self._samples)
         return result
 
     def __getattr__(self, name: str) -> Any:
@@ -100,6 +112,12 @@ class Replica(nn.Module):
                 ) from None
             raise
 
+    def _named_by_torch(self, error: str) -> list[str]:
+        """Return the names of the parameters whose numbers are in torch's error about unused parameters."""
+        numbers = re.search(r"did not receive grad for rank \d+: ([\d ]+)", error)
+        trained = [name for name, parameter in self.module.named_parameters() if parameter.requires_grad]
+        return [trained[int(number)] for number in numbers[1].split()] if numbers else ["a parameter"]
+
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """Return the model's own state."""
         return self.module.state_dict(*args, **kwargs)
@@ -113,13 +131,31 @@ class Replica(nn.Module):
         check_optimizers(self.module, parts)
         return StepWatch(self.module, optimizers(parts).values(), lambda: self._exchanges.batches)
 
+    def check_use(self) -> bool:
+        """Return whether the batch had a backward pass. Raises ``ValueError`` if it has not reached all parameters."""
+        return self._exchanges.check_use(
+            name for name, parameter in self.module.named_parameters() if parameter.requires_grad
+        )
+
     def compare(self, parts: Mapping[str, Any], done: int) -> None:
         """Compare the states of all processes after ``done`` batches. Raises ``RuntimeError`` if they differ."""
-        if self._ddp:
-            compare_states(self.module, parts, done)
+        if self.arrivals is not None:
+            with self.arrivals.exchange():
+                compare_states(self.module, parts, done)
 
-    def join(self, file: str, rank: int, world_size: int, parts: Mapping[str, Stateful]) -> None:
-        """Form a group with the other processes through ``file``, and load ``parts`` from the first process."""
+    def join(
+        self,
+        file: str,
+        rank: int,
+        world_size: int,
+        parts: Mapping[str, Stateful],
+        has_ended: Callable[[int], bool] = lambda rank: False,
+    ) -> None:
+        """Form a group with the other processes through ``file``, and load ``parts`` from the first process.
+
+        Raises ``IncompleteGroup`` in the first process if another process, such as one of a rank that ``has_ended``,
+        does not join. The others then stay without a group.
+        """
         self.leave()
         if world_size == 1:
             return
@@ -127,16 +163,18 @@ class Replica(nn.Module):
         # All processes are on one machine: do not listen on other interfaces.
         for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
             os.environ.setdefault(name, "lo")
-        # Only joining has this timeout: a process may compile its model or validate before its next exchange.
+        # Only joining has a timeout: a process may compile its model or validate before its next exchange.
         store = dist.FileStore(file, world_size)  # type: ignore[attr-defined]
-        store.set(f"rank-{rank}", "ready")
-        store.wait([f"rank-{other}" for other in range(world_size)], _JOIN_TIMEOUT)
-        backend = "nccl" if device.type == "cuda" else "gloo"
-        dist.init_process_group(backend, store=store, rank=rank, world_size=world_size)
-        if parts:
-            self._broadcast_states(parts, rank, device)
-        self._follow_parameters()
-        self._distribute()
+        self.arrivals = Arrivals(f"{file}-arrivals", rank, world_size)
+        with self.arrivals.exchange():
+            if not gather(store, rank, world_size, has_ended):
+                return
+            backend = "nccl" if device.type == "cuda" else "gloo"
+            dist.init_process_group(backend, store=store, rank=rank, world_size=world_size)
+            if parts:
+                self._broadcast_states(parts, rank, device)
+            self._follow_parameters()
+            self._distribute()
 
     def share_gradients(self) -> None:
         """Average the gradients accumulated so far. All processes call this before the group changes.
@@ -146,6 +184,8 @@ class Replica(nn.Module):
         if not self._ddp:
             return
         parameters = list(self.module.parameters())
+        assert self.arrivals is not None
+        self.arrivals.arrive()
         present = torch.tensor([int(parameter.grad is not None) for parameter in parameters])
         present = present.to(parameters[0].device)
         dist.all_reduce(present)
@@ -154,10 +194,12 @@ class Replica(nn.Module):
                 gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
                 dist.all_reduce(gradient)
                 parameter.grad = gradient.div_(dist.get_world_size())
+        self.arrivals.leave()
 
     def leave(self) -> None:
         """Leave the group."""
         self.start_batch()
+        self.arrivals = None
         if self._ddp:
             self._remove_ddp()
             dist.destroy_process_group()
@@ -206,7 +248,7 @@ class Replica(nn.Module):
         model = DistributedDataParallel(
             self.module,
             device_ids=[device] if device.type == "cuda" else None,
-            find_unused_parameters=self._find_unused,
+            find_unused_parameters=self.finds_unused,
         )
         self._ddp.append(model)
 
@@ -217,9 +259,22 @@ class Replica(nn.Module):
 
     def _on_gradient(self, name: str, gradient: torch.Tensor) -> torch.Tensor:
         self._exchanges.gradient(name)
+        if not self._in_backward:
+            self._in_backward = True
+            _call_after_backward(self._arrive)  # torch calls this before its own function, which waits for the others
         if self.weight == 1.0:
             return gradient
         return gradient * self.weight if self.weight else torch.zeros_like(gradient)
+
+    def _arrive(self) -> None:
+        if self.arrivals is not None:
+            self.arrivals.arrive()
+        _call_after_backward(self._end_exchange)
+
+    def _end_exchange(self) -> None:
+        self._in_backward = False
+        if self.arrivals is not None:
+            self.arrivals.leave()
 
     def _broadcast_states(self, parts: Mapping[str, Stateful], rank: int, device: torch.device) -> None:
         """Load the states of ``parts`` and the gradients from the first process into the other processes."""
@@ -242,3 +297,8 @@ class Replica(nn.Module):
             for parameter, (trained, gradient) in zip(self.module.parameters(), of_parameters, strict=True):
                 parameter.requires_grad = trained
                 parameter.grad = None if gradient is None else gradient.to(parameter.device)
+
+
+def _call_after_backward(function: Callable[[], None]) -> None:
+    """Call ``function`` at the end of the current backward pass, in the order of these calls."""
+    torch.autograd.Variable._execution_engine.queue_callback(function)

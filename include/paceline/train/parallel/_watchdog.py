@@ -1,0 +1,116 @@
+"""Names the process that data-parallel training waits for, and ends processes that are stopped. Started by ``_lead``.
+
+An exchange of gradients blocks the lead's main thread until all processes have arrived, so a thread watches.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from paceline.train._values import log
+
+if TYPE_CHECKING:
+    from ._process import FollowerProcess
+    from ._replica import Replica
+
+_INTERVAL_S = 1.0
+# The first message about a wait comes after this time, the next ones after three times as long each.
+_FIRST_MESSAGE_S = 10.0
+_GROWTH = 3.0
+# Nothing in a job stops a process and continues it later, and a debugger does so within seconds.
+_STOPPED_LIMIT_S = 60.0
+# A process runs the same code up to the loop as the lead has run, perhaps with a busier disk and processor.
+_SHORTEST_START_LIMIT_S, _START_LIMIT_FACTOR = 600.0, 10.0
+# With NCCL, an exchange with a process that has ended may never return.
+_ENDED_LIMIT_S = 30.0
+
+
+class Watchdog:
+    """Watches the processes of a lead, from a thread.
+
+    Parameters
+    ----------
+    replica:
+        The lead's copy of the model, which knows of the exchange in progress.
+    active, starting:
+        Return the processes of the group in the order of their ranks, and those that have not joined yet.
+    own_start_s:
+        Seconds that the lead needed up to the loop.
+    """
+
+    def __init__(
+        self,
+        replica: Replica,
+        active: Callable[[], Sequence[FollowerProcess]],
+        starting: Callable[[], Sequence[FollowerProcess]],
+        own_start_s: float,
+    ) -> None:
+        self._replica, self._active, self._starting = replica, active, starting
+        self._start_limit_s = max(_SHORTEST_START_LIMIT_S, _START_LIMIT_FACTOR * own_start_s)
+        self._stopped_since_s: dict[FollowerProcess, float] = {}
+        self._next_message_s: dict[object, float] = {}  # for each wait, the seconds until its next message
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="paceline-watchdog", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._closed.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._closed.wait(_INTERVAL_S):
+            now_s = time.monotonic()
+            active, starting = list(self._active()), list(self._starting())
+            self._end_stopped([*active, *starting], now_s)
+            for process in starting:
+                self._watch_start(process, now_s - process.began_s)
+            self._watch_exchange(active, now_s)
+
+    def _end_stopped(self, processes: list[FollowerProcess], now_s: float) -> None:
+        stopped = {process: self._stopped_since_s.get(process, now_s) for process in processes if process.is_stopped}
+        self._stopped_since_s = stopped
+        for process, since_s in stopped.items():
+            if now_s - since_s >= _STOPPED_LIMIT_S:
+                process.kill(f"was stopped (SIGSTOP) for {_STOPPED_LIMIT_S:g} s and then killed")
+
+    def _watch_start(self, process: FollowerProcess, elapsed_s: float) -> None:
+        if process.ready:
+            return
+        if elapsed_s >= self._start_limit_s:
+            process.kill(f"did not reach the loop within {self._start_limit_s:.0f} s and was killed")
+        elif self._is_due(process, elapsed_s):
+            log(f"the {self._names([process])} has been starting for {elapsed_s:.0f} s: training continues without it")
+
+    def _watch_exchange(self, active: list[FollowerProcess], now_s: float) -> None:
+        arrivals = self._replica.arrivals
+        since_s = None if arrivals is None else arrivals.waiting_since_s
+        if arrivals is None or since_s is None:
+            return
+        missing = [active[rank - 1] for rank in arrivals.missing() if rank <= len(active)]
+        missing = missing or [process for process in active if process in self._stopped_since_s] or active
+        elapsed_s = now_s - since_s
+        if missing and self._is_due(since_s, elapsed_s):
+            log(f"training waits for the {self._names(missing)}, for {elapsed_s:.0f} s")
+        if elapsed_s >= _ENDED_LIMIT_S:
+            for process in missing:
+                if process.has_ended:
+                    log(f"data_parallel: {process.describe_end()}")
+                    os._exit(1)
+
+    def _is_due(self, subject: object, elapsed_s: float) -> bool:
+        due_s = self._next_message_s.get(subject, _FIRST_MESSAGE_S)
+        if elapsed_s + _INTERVAL_S <= due_s:  # otherwise, the next look comes after the due time
+            return False
+        self._next_message_s[subject] = due_s * _GROWTH
+        return True
+
+    def _names(self, processes: list[FollowerProcess]) -> str:
+        stopped = [process for process in processes if process in self._stopped_since_s]
+        devices = " and ".join(str(process.device) for process in processes)
+        text = f"process on device {devices}" if len(processes) == 1 else f"processes on devices {devices}"
+        return f"{text} (stopped by SIGSTOP)" if stopped == processes else text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,7 +54,7 @@ class DeadlineTrainingOperator(JobOperator):
         of training; with ``controller="paper"``, it is the time that ``deadline_from`` names. (templated)
     min_devices, max_devices:
         Smallest and largest allocation in cores; fractions are allowed. The default maximum is all cores. With
-        ``objective="throughput"``, ``budget`` is the maximum instead. (templated)
+        ``objective="throughput"``, ``budget`` is the maximum, and the minimum is that of ``scaling``. (templated)
     quantum:
         Smallest change of the allocation, in cores. Use 1 for a job with ``data_parallel``, which needs whole cores.
     cores_per_device:
@@ -81,8 +81,8 @@ class DeadlineTrainingOperator(JobOperator):
     budget:
         With ``objective="throughput"``, the maximum cores of all containers together; by default, all. (templated)
     scaling:
-        With ``objective="throughput"``, the scaling options (:class:`~paceline.elastic.Options`): the maximum number of
-        parameter servers and workers, the capacity of their links, ...
+        With ``objective="throughput"``, the scaling options (:class:`~paceline.elastic.Options`, or a dict of them): the
+        maximum number of parameter servers and workers, the capacity of their links, ...
     shared:
         Let an arbiter (:class:`~paceline.operators.ArbiterOperator`) of the task's Airflow ``pool`` allocate the
         devices. The job starts with its first grant and never exceeds its grant. While the grant is zero, the job is
@@ -141,7 +141,7 @@ class DeadlineTrainingOperator(JobOperator):
         deadline: str | float | timedelta | datetime | None = None,
         deadline_from: str = "run",
         alpha: float | str = 1.0,
-        min_devices: float | str = 0.1,
+        min_devices: float | str = _arguments.MIN_DEVICES,
         max_devices: float | str | None = None,
         quantum: float = CPU_QUANTUM,
         cores_per_device: float = 1.0,
@@ -151,7 +151,7 @@ class DeadlineTrainingOperator(JobOperator):
         on_change: str = "resume",
         objective: str = "deadline",
         budget: float | str | None = None,
-        scaling: Options | None = None,
+        scaling: Options | Mapping[str, Any] | None = None,
         shared: bool = False,
         output: str | None = None,
         on_deadline_alert: Callback | Sequence[Callback] = (),

@@ -114,7 +114,9 @@ def _check_team(task: Arguments, budget: float | None, is_unrendered: Callable[[
         accepted = "None, unless the objective is 'deadline'; budget limits the allocation"
         raise InvalidInputError("max_devices", task.max_devices, accepted)
     if not is_unrendered("min_devices") and number("min_devices", task.min_devices) != MIN_DEVICES:
-        accepted = f"{MIN_DEVICES:g}, the default, unless the objective is 'deadline'; scaling uses less than the budget"
+        accepted = (
+            f"{MIN_DEVICES:g}, the default, unless the objective is 'deadline'; scaling uses less than the budget"
+        )
         raise InvalidInputError("min_devices", task.min_devices, accepted)
     if budget is not None:
         (task.scaling or Options()).check_budget(budget)

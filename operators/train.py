@@ -11,7 +11,13 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 
 from paceline.airflow.callbacks import Callback, read_callbacks
 from paceline.control import CPU_QUANTUM
-from paceline.errors import DeadlineInfeasibleError, DetachedError, InvalidInputError, PacelineError
+from paceline.errors import (
+    DeadlineInfeasibleError,
+    DetachedError,
+    InvalidInputError,
+    PacelineError,
+    UnsuitableCodeError,
+)
 from paceline.run import Training
 
 from . import _arguments
@@ -196,7 +202,7 @@ class DeadlineTrainingOperator(JobOperator):
             self.log.warning("%s", error)
             resume_at = datetime.now(timezone.utc) + timedelta(seconds=_RESCHEDULE_S)
             raise AirflowRescheduleException(resume_at) from error  # type: ignore[no-untyped-call]
-        except (InvalidInputError, DeadlineInfeasibleError) as error:
+        except (InvalidInputError, DeadlineInfeasibleError, UnsuitableCodeError) as error:
             raise AirflowFailException(redacted(error)) from error  # a retry cannot succeed
         except PacelineError as error:
             raise AirflowException(redacted(error)) from error

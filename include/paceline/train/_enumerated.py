@@ -1,4 +1,4 @@
-"""Notices ``enumerate(track(...))`` and ``zip(track(...), ...)``, which start again after a restart."""
+"""Notices ``enumerate(track(...))`` and ``zip(track(...), ...)``, which start again after a restart and in each worker."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from typing import TypeVar
 
 from . import _session
 from ._values import log
+from .job import is_worker
 
 T = TypeVar("T")
 
 
 def warn_if_counted(iterator: Iterator[T], name: str) -> Iterator[T]:
-    """Return ``iterator``; log once, in training code that can resume, if ``enumerate`` or ``zip`` holds it.
+    """Return ``iterator``; log once, in code that can resume or a worker, if ``enumerate`` or ``zip`` holds it.
 
     ``name`` is the function that has returned it, such as ``track``.
     """
     session = _session.current
-    if session.checkpoint is None or name in session.checked:
+    if (session.checkpoint is None and not is_worker()) or name in session.checked:
         return iterator
     session.checked.add(name)  # once, because the search takes about 0.1 s
     itself: list[weakref.ref[Iterator[T]]] = []
@@ -28,9 +29,23 @@ def warn_if_counted(iterator: Iterator[T], name: str) -> Iterator[T]:
     return checked
 
 
+def warn_of_gaps() -> None:
+    """Log once, in a worker of a parameter server, that the numbers of its batches are not consecutive."""
+    session = _session.current
+    if is_worker() and "enumerate" not in session.checked:
+        session.checked.add("enumerate")
+        log(
+            "track(...).enumerate() counts the batches of all workers, so this worker's numbers have gaps: `k % n` fails"
+        )
+
+
 def _checked(iterator: Iterator[T], name: str, itself: list[weakref.ref[Iterator[T]]]) -> Iterator[T]:
     holders = gc.get_referrers(itself[0]())
-    if any(isinstance(holder, enumerate) for holder in holders):
+    if any(isinstance(holder, enumerate) for holder in holders) and is_worker():
+        log(
+            "enumerate(track(...)) counts only this worker's batches, from 0 when it joins: use loop.done for all workers'"
+        )
+    elif any(isinstance(holder, enumerate) for holder in holders):
         better = "track(...).enumerate(), which continues" if name == "track" else "the numbers that it yields"
         log(f"enumerate({name}(...)) counts from 0 after a restart: use {better}")
     # A zip object holds the iterators in a tuple.

@@ -69,8 +69,14 @@ VALID = {"task_id": "train", "command": "python -m app.train", "deadline": "20m"
         ({"objective": "throughput", "gpus": 2}, "gpus: got 2, expected 0, unless the objective is 'deadline'"),
         ({"objective": "throughput", "runtime": "process"}, "runtime: got 'process', expected 'docker', because"),
         ({"objective": "throughput", "network_mode": "bridge"}, "network_mode: got 'bridge', expected None, because"),
-        ({"objective": "throughput", "scaling": 3}, r"scaling: got 3, expected paceline.elastic.Options\(...\), or a dict"),
-        ({"objective": "throughput", "scaling": {"workers": 3}}, "scaling: got 'workers', expected the names start_share"),
+        (
+            {"objective": "throughput", "scaling": 3},
+            r"scaling: got 3, expected paceline.elastic.Options\(...\), or a dict",
+        ),
+        (
+            {"objective": "throughput", "scaling": {"workers": 3}},
+            "scaling: got 'workers', expected the names start_share",
+        ),
         (
             {"objective": "throughput", "scaling": {"max_workers": 1}},
             r"scaling\['max_workers'\]: got 1, expected a whole number of at least 2",

@@ -87,7 +87,7 @@ class DeadlineTrainingOperator(JobOperator):
     budget:
         With ``objective="throughput"``, the maximum cores of all containers together; by default, all. (templated)
     scaling:
-        With ``objective="throughput"``, the scaling options (:class:`~paceline.elastic.Options`, or a dict of them): the
+        With ``objective="throughput"``, the scaling options (:class:`~paceline.elastic.Options` or a dict of them): the
         maximum number of parameter servers and workers, the capacity of their links, ...
     shared:
         Let an arbiter (:class:`~paceline.operators.ArbiterOperator`) of the task's Airflow ``pool`` allocate the

@@ -27,17 +27,18 @@ class TeamEnd:
 
     def __init__(self, began_s: float) -> None:
         self._began_s = began_s
-        self._named: set[str] = set()
+        self._named: set[str] = set()  # workers with their states, as named in the log
         self._succeeded_s: float | None = None  # when the first worker had succeeded
 
     def wait_longer(self, workers: Mapping[str, Job], running: Collection[str], now_s: float) -> tuple[bool, list[str]]:
         """Return whether the ``running`` workers are no longer needed, and new lines for the task's log."""
         lines = []
         waited_s = now_s - self._began_s
-        if waited_s >= _NAMED_AFTER_S and not self._named.issuperset(running):
-            self._named.update(running)
-            names = ", ".join(f"{name} ({workers[name].status().reason or 'running'})" for name in running)
-            lines.append(f"training ended {waited_s:.0f} s ago: waiting for the end of {names}")
+        if waited_s >= _NAMED_AFTER_S:
+            states = {f"{name} ({workers[name].status().reason or 'running'})" for name in running}
+            if not self._named.issuperset(states):
+                lines.append(f"training ended {waited_s:.0f} s ago: waiting for the end of {', '.join(sorted(states))}")
+            self._named |= states
         ended = [job.status() for name, job in workers.items() if name not in running]
         if not any(status.state == "exited" and status.exit_code == 0 for status in ended):
             return False, lines

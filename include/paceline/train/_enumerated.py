@@ -1,4 +1,4 @@
-"""Notices ``enumerate(track(...))`` and ``zip(track(...), ...)``, which start again after a restart and in each worker."""
+"""Notices ``enumerate(track(...))`` and ``zip(track(...), ...)``, which start again after a restart."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def warn_of_gaps() -> None:
     if is_worker() and "enumerate" not in session.checked:
         session.checked.add("enumerate")
         log(
-            "track(...).enumerate() counts the batches of all workers, so this worker's numbers have gaps: `k % n` fails"
+            "track(...).enumerate() counts the batches of all workers, so the numbers of this worker have gaps: "
+            "`k % n == 0` may never be true"
         )
 
 
@@ -43,7 +44,8 @@ def _checked(iterator: Iterator[T], name: str, itself: list[weakref.ref[Iterator
     holders = gc.get_referrers(itself[0]())
     if any(isinstance(holder, enumerate) for holder in holders) and is_worker():
         log(
-            "enumerate(track(...)) counts only this worker's batches, from 0 when it joins: use loop.done for all workers'"
+            "enumerate(track(...)) counts the batches of this worker, from 0 when it joins: loop.done counts those of "
+            "all workers"
         )
     elif any(isinstance(holder, enumerate) for holder in holders):
         better = "track(...).enumerate(), which continues" if name == "track" else "the numbers that it yields"

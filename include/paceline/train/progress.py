@@ -37,9 +37,9 @@ class Resamples:
 class Progress:
     """The progress of a training job.
 
-    ``done`` and ``total`` count ``unit``, which is ``"batches"`` or, for a parameter server, ``"samples"``, of all epochs
-    (equation (2) of DECOR-NN gives ``total``); ``total`` may change
-    while the job runs, for example after an early stop. ``may_end_early`` says that ``total`` is only a limit or a
+    ``done`` and ``total`` count batches of all epochs (equation (2) of DECOR-NN gives ``total``), or, in the lines of a
+    parameter server, samples: ``unit`` names which. ``total`` may change while the job runs, for example after an early
+    stop. ``may_end_early`` says that ``total`` is only a limit or a
     forecast, because a metric decides when training ends. ``epoch`` counts from 0. ``loss`` and ``metrics`` are the
     newest reported values, without those that are NaN or infinite, which ``undefined`` names. ``spent`` describes the
     work of a parameter server's worker since its start: the ``samples`` and ``batches`` done, the seconds ``compute_s``

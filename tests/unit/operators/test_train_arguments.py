@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import pytest
+from airflow.sdk.exceptions import AirflowFailException
 
 from paceline.control import Gains
 from paceline.elastic import Options
-from paceline.errors import InvalidInputError
+from paceline.errors import InvalidInputError, UnsuitableCodeError
 from paceline.operators import DeadlineTrainingOperator, _arguments
 
 VALID = {"task_id": "train", "command": "python -m app.train", "deadline": "20m"}
@@ -134,6 +137,15 @@ def test_rendered_argument_that_does_not_suit_a_team_is_rejected(field, value):
     setattr(task, field, value)
     with pytest.raises(InvalidInputError, match=f"{field}: got "):
         _arguments.read(task, {})
+
+
+def test_code_that_cannot_train_fails_the_task_without_a_retry(monkeypatch):
+    task = DeadlineTrainingOperator(**VALID)
+    training = Mock(run=Mock(side_effect=UnsuitableCodeError("worker: the script ended without a loop", 0)))
+    monkeypatch.setattr(task, "new_training", lambda context: training)
+    monkeypatch.setattr("paceline.operators.train.check_later_inputs", lambda *_: None)
+    with pytest.raises(AirflowFailException, match="worker: the script ended without a loop"):
+        task.execute({})
 
 
 def test_retries_are_on_by_default_and_private_environment_is_hidden():

@@ -123,9 +123,9 @@ def test_code_that_no_restart_can_help_is_rejected(train_as_worker, capfd):
 
 def test_numbers_of_batches_that_count_one_worker_or_have_gaps_are_named(train_as_worker, capfd):
     train_as_worker(DataLoader(dataset(), 4), read=lambda loop: [batch for _, batch in enumerate(loop)])
-    assert "enumerate(track(...)) counts only this worker's batches, from 0 when it joins" in capfd.readouterr().err
+    assert "enumerate(track(...)) counts the batches of this worker, from 0 when it joins" in capfd.readouterr().err
     train_as_worker(DataLoader(dataset(), 4), read=lambda loop: [batch for _, batch in loop.enumerate()])
-    assert "this worker's numbers have gaps" in capfd.readouterr().err
+    assert "the numbers of this worker have gaps" in capfd.readouterr().err
     train_as_worker(DataLoader(dataset(), 4))
     assert "numbers" not in capfd.readouterr().err
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from paceline.contract import Deadline
@@ -23,6 +23,7 @@ OBJECTIVES = ("deadline", "throughput")
 DEADLINE_FROM = ("run", "task")
 ON_DRAIN = ("leave", "stop")
 ON_CHANGE = ("resume", "restart")
+MIN_DEVICES = 0.1  # the default
 _ALPHA = "a number in (0, 1]"
 _CHOICES = {
     "objective": OBJECTIVES,
@@ -40,7 +41,9 @@ class Arguments(Protocol):
     template_fields: Sequence[str]
     objective: str
     budget: float | str | None
-    scaling: Options | None
+    scaling: Options | Mapping[str, Any] | None
+    runtime: str
+    network_mode: str | None
     deadline: Any
     deadline_from: str
     alpha: float | str
@@ -77,13 +80,10 @@ def check(task: Arguments, *, rendered: bool = False) -> None:
     if budget is not None and task.objective == "deadline":
         accepted = "None, unless the objective is 'throughput'; max_devices limits the allocation"
         raise InvalidInputError("budget", task.budget, accepted)
-    if task.objective == "throughput" and task.max_devices not in NOTHING and not is_unrendered("max_devices"):
-        accepted = "None, unless the objective is 'deadline'; budget limits the allocation"
-        raise InvalidInputError("max_devices", task.max_devices, accepted)
     if task.scaling is not None and task.objective == "deadline":
         raise InvalidInputError("scaling", task.scaling, "None, unless the objective is 'throughput'")
-    if budget is not None and budget <= 0:
-        raise InvalidInputError("budget", budget, "a number greater than 0")
+    if task.objective == "throughput":
+        _check_team(task, budget, is_unrendered)
     if not is_unrendered("deadline") and not (task.deadline is None and task.objective == "throughput"):
         Deadline.parse(task.deadline)
     if not is_unrendered("alpha") and not 0 < number("alpha", task.alpha, _ALPHA) <= 1:
@@ -105,6 +105,30 @@ def check(task: Arguments, *, rendered: bool = False) -> None:
         raise InvalidInputError("gains", task.gains, "None, unless the controller is 'paper'")
 
 
+def _check_team(task: Arguments, budget: float | None, is_unrendered: Callable[[str], bool]) -> None:
+    """Raise InvalidInputError for the first argument that does not suit a team of containers."""
+    from paceline.elastic import Options
+
+    task.scaling = None if task.scaling is None else Options.read("scaling", task.scaling)
+    if task.max_devices not in NOTHING and not is_unrendered("max_devices"):
+        accepted = "None, unless the objective is 'deadline'; budget limits the allocation"
+        raise InvalidInputError("max_devices", task.max_devices, accepted)
+    if not is_unrendered("min_devices") and number("min_devices", task.min_devices) != MIN_DEVICES:
+        accepted = (
+            f"{MIN_DEVICES:g}, the default, unless the objective is 'deadline'; scaling uses less than the budget"
+        )
+        raise InvalidInputError("min_devices", task.min_devices, accepted)
+    if budget is not None:
+        (task.scaling or Options()).check_budget(budget)
+    if not is_unrendered("runtime") and task.runtime == "process":
+        raise InvalidInputError("runtime", task.runtime, "'docker', because a job that scales needs several containers")
+    if task.gpus:
+        raise InvalidInputError("gpus", task.gpus, "0, unless the objective is 'deadline': a team trains on cores")
+    if task.network_mode is not None:
+        accepted = "None, because the nodes of a team use a private network"
+        raise InvalidInputError("network_mode", task.network_mode, accepted)
+
+
 def read(task: Arguments, context: Context) -> Settings:
     """Return the settings of a task whose templates are rendered. Raise InvalidInputError for an invalid argument."""
     task.read_templates(context)
@@ -118,7 +142,7 @@ def read(task: Arguments, context: Context) -> Settings:
     if scales:
         from paceline.elastic import Options
 
-        least = max(least, (task.scaling or Options()).initial_cores)
+        least = max(least, Options.read("scaling", task.scaling or {}).initial_cores)
     deadline = Deadline() if task.deadline is None else Deadline.parse(task.deadline)
     written = task.deadline if isinstance(task.deadline, (str, int, float)) else deadline.duration_s
     return Settings(

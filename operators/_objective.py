@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -21,7 +22,7 @@ class ObjectiveTask(Protocol):
 
     objective: str
     deadline: Any
-    scaling: Options | None
+    scaling: Options | Mapping[str, Any] | None
 
     def job_spec(self, context: Context, scratch: Path, devices: float) -> JobSpec:
         """Return the specification of one container of the job."""
@@ -37,7 +38,7 @@ def runtime_for(task: ObjectiveTask, single: Runtime, context: Context) -> Runti
 
     if not isinstance(single, DockerRuntime):
         raise InvalidInputError("runtime", single.name, "'docker', because a job that scales needs several containers")
-    options = task.scaling or Options()
+    options = Options.read("scaling", task.scaling or {})
     if task.deadline is not None:  # the deadline controller determines the budget from the start
         options = replace(options, start_share=1.0)
     return TeamRuntime(single, lambda scratch: task.job_spec(context, scratch, 1.0), options=options)

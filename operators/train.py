@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,13 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 
 from paceline.airflow.callbacks import Callback, read_callbacks
 from paceline.control import CPU_QUANTUM
-from paceline.errors import DeadlineInfeasibleError, DetachedError, InvalidInputError, PacelineError
+from paceline.errors import (
+    DeadlineInfeasibleError,
+    DetachedError,
+    InvalidInputError,
+    PacelineError,
+    UnsuitableCodeError,
+)
 from paceline.run import Training
 
 from . import _arguments
@@ -54,7 +60,7 @@ class DeadlineTrainingOperator(JobOperator):
         of training; with ``controller="paper"``, it is the time that ``deadline_from`` names. (templated)
     min_devices, max_devices:
         Smallest and largest allocation in cores; fractions are allowed. The default maximum is all cores. With
-        ``objective="throughput"``, ``budget`` is the maximum instead. (templated)
+        ``objective="throughput"``, ``budget`` is the maximum, and the minimum is that of ``scaling``. (templated)
     quantum:
         Smallest change of the allocation, in cores. Use 1 for a job with ``data_parallel``, which needs whole cores.
     cores_per_device:
@@ -81,8 +87,8 @@ class DeadlineTrainingOperator(JobOperator):
     budget:
         With ``objective="throughput"``, the maximum cores of all containers together; by default, all. (templated)
     scaling:
-        With ``objective="throughput"``, the scaling options (:class:`~paceline.elastic.Options`): the maximum number of
-        parameter servers and workers, the capacity of their links, ...
+        With ``objective="throughput"``, the scaling options (:class:`~paceline.elastic.Options` or a dict of them): the
+        maximum number of parameter servers and workers, the capacity of their links, ...
     shared:
         Let an arbiter (:class:`~paceline.operators.ArbiterOperator`) of the task's Airflow ``pool`` allocate the
         devices. The job starts with its first grant and never exceeds its grant. While the grant is zero, the job is
@@ -141,7 +147,7 @@ class DeadlineTrainingOperator(JobOperator):
         deadline: str | float | timedelta | datetime | None = None,
         deadline_from: str = "run",
         alpha: float | str = 1.0,
-        min_devices: float | str = 0.1,
+        min_devices: float | str = _arguments.MIN_DEVICES,
         max_devices: float | str | None = None,
         quantum: float = CPU_QUANTUM,
         cores_per_device: float = 1.0,
@@ -151,7 +157,7 @@ class DeadlineTrainingOperator(JobOperator):
         on_change: str = "resume",
         objective: str = "deadline",
         budget: float | str | None = None,
-        scaling: Options | None = None,
+        scaling: Options | Mapping[str, Any] | None = None,
         shared: bool = False,
         output: str | None = None,
         on_deadline_alert: Callback | Sequence[Callback] = (),
@@ -196,7 +202,7 @@ class DeadlineTrainingOperator(JobOperator):
             self.log.warning("%s", error)
             resume_at = datetime.now(timezone.utc) + timedelta(seconds=_RESCHEDULE_S)
             raise AirflowRescheduleException(resume_at) from error  # type: ignore[no-untyped-call]
-        except (InvalidInputError, DeadlineInfeasibleError) as error:
+        except (InvalidInputError, DeadlineInfeasibleError, UnsuitableCodeError) as error:
             raise AirflowFailException(redacted(error)) from error  # a retry cannot succeed
         except PacelineError as error:
             raise AirflowException(redacted(error)) from error

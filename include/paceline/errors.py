@@ -79,6 +79,10 @@ class TrainingFailedError(PacelineError):
         return type(self), (str(self), self.exit_code)
 
 
+class UnsuitableCodeError(TrainingFailedError):
+    """Raised when every further try of the training code would fail in the same way."""
+
+
 class DeadlineInfeasibleError(PacelineError):
     """Raised when the deadline cannot be met even with all allowed devices, and ``on_infeasible`` is ``"fail"``."""
 

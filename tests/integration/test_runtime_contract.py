@@ -62,6 +62,21 @@ def test_every_resample_of_a_report_arrives(harness: Harness) -> None:
     assert last.metrics == {"auc": 1.0}
 
 
+def test_sets_have_the_same_order_in_every_process_of_a_job(harness: Harness) -> None:
+    code = "print(list({f'class {number}' for number in range(30)}))"
+    orders = []
+    for environment in ({}, {}, {"PYTHONHASHSEED": "7"}):
+        job = harness.runtime.start(harness.spec(code, environment=environment))
+        (order,) = read_to_end(job)
+        if not orders:
+            job.restart()
+            assert read_to_end(job) == [order]
+        orders.append(order)
+        job.remove()
+    assert orders[0] == orders[1]
+    assert orders[2] != orders[0], "the user's seed applies"
+
+
 def test_job_has_its_inputs_and_leaves_only_its_output(
     harness: Harness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import contextlib
+import textwrap
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import docker
@@ -20,7 +22,7 @@ from paceline.elastic import Options
 from paceline.elastic.nodes import LABEL_TEAM
 from paceline.elastic.runtime import TeamRuntime
 from paceline.elastic.team import TeamJob
-from paceline.errors import InvalidInputError
+from paceline.errors import InvalidInputError, UnsuitableCodeError
 from paceline.runtime import DockerRuntime, JobSpec
 from paceline.train.job import EXIT_TERMINATED
 from paceline.train.progress import Progress, parse_line
@@ -104,6 +106,7 @@ def test_team_adds_and_restarts_workers_resumes_and_trains_every_sample(
     (decision,) = team.job.take_steps()
     assert decision.kind == "worker"
     assert "cores are used: 1 more worker" in decision.reason
+    team.wait_until(lambda: "paceline: worker-2 has joined: 3 workers" in team.lines, "the log of the third worker")
 
     docker_client.kill(initial["worker-1"])
     team.wait_until(lambda: any(line.startswith("worker-1 has died") for line in team.lines), "the crash of worker-1")
@@ -132,6 +135,82 @@ def test_team_adds_and_restarts_workers_resumes_and_trains_every_sample(
     team.job.remove()
     assert docker_client.containers(all=True, filters={"label": f"{LABEL_TEAM}={team_name}"}) == []
     assert docker_client.networks(names=[f"paceline-{team_name}"]) == []
+
+
+def test_worker_that_is_frozen_after_the_end_does_not_delay_the_complete_result(
+    docker_client: docker.APIClient, team_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paceline.elastic._end._NAMED_AFTER_S", 0.0)
+    spec = replace(team_spec(team_name), command=["python", SCRIPT.name, str(SAMPLES), "2", "end"])
+    runtime = TeamRuntime(DockerRuntime(docker_client), lambda _: spec, options=OPTIONS)
+    job = runtime.start(spec)
+    team = ControlledTeam(job, lambda: iter(()), BUDGET)
+    team.wait_until(lambda: any(line.endswith("has joined: 2 workers") for line in team.lines), "both workers")
+    for node in ("worker-0", "worker-1"):
+        open_gates(docker_client, job._nodes[node].job.id, "go")
+    for node in ("worker-0", "worker-1"):
+        team.wait_until(lambda node=node: f"{node}: waits at end" in team.lines, f"{node} after its last batch")
+    team.wait_until(lambda: job._first_server.status().exit_code == 0, "the end of the parameter server")
+    job._nodes["worker-0"].job.pause()
+    open_gates(docker_client, job._nodes["worker-1"].job.id, "end")
+    team.wait_until(
+        lambda: any("waiting for the end of" in one and "worker-0 (paused)" in one for one in team.lines), ""
+    )
+    monkeypatch.setattr("paceline.elastic._end._SURPLUS_GRACE_S", 0.0)
+    until(team.step, "the end")
+    assert "another worker's result is complete: ending worker-0 without a result" in [*team.lines, *job.read_lines()]
+    assert job.status().exit_code == 0
+    job.collect(tmp_path)
+    assert torch.load(tmp_path / "model.pt", weights_only=True)["counts"].tolist() == [2] * SAMPLES
+    job.remove()
+    assert docker_client.containers(all=True, filters={"label": f"{LABEL_TEAM}={team_name}"}) == []
+
+
+UNSUITABLE = {
+    "no loop": ("print('no loop here')", r"worker: the script ended without a loop over track\(...\)"),
+    "break": (
+        """
+        import torch
+        from paceline.train import checkpoint, track
+
+        data = torch.utils.data.TensorDataset(torch.zeros(40))
+        checkpoint(model=torch.nn.Linear(1, 1))
+        for batch in track(torch.utils.data.DataLoader(data, 4), epochs=20):
+            break
+        """,
+        r"worker: the script left its loop over track\(...\) before the end of training",
+    ),
+    "stream": (
+        """
+        import torch
+        from paceline.train import checkpoint, track
+
+        class Stream(torch.utils.data.IterableDataset):
+            def __iter__(self):
+                yield from range(40)
+
+        checkpoint(model=torch.nn.Linear(1, 1))
+        for batch in track(torch.utils.data.DataLoader(Stream(), 4), total=10):
+            pass
+        """,
+        r"loader: got 'a DataLoader over Stream with batch_size=4', expected a torch DataLoader with a batch size",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", UNSUITABLE)
+def test_script_that_cannot_train_in_a_team_fails_it_at_once(
+    docker_client: docker.APIClient, team_name: str, tmp_path: Path, fault: str
+) -> None:
+    text, reason = UNSUITABLE[fault]
+    (tmp_path / SCRIPT.name).write_text(textwrap.dedent(text))
+    spec = replace(team_spec(team_name), command=["python", SCRIPT.name], files={SCRIPT.name: tmp_path / SCRIPT.name})
+    team = ControlledTeam(
+        TeamRuntime(DockerRuntime(docker_client), lambda _: spec, options=OPTIONS).start(spec), lambda: iter(()), BUDGET
+    )
+    with pytest.raises(UnsuitableCodeError, match=reason):
+        until(team.step, "the error")
+    team.job.remove()
 
 
 def test_invalid_team_is_rejected_before_the_start(docker_client: docker.APIClient, team_name: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from paceline.errors import InvalidInputError
@@ -64,6 +65,13 @@ class Options:
         """Minimum number of cores of a training job, for one parameter server and two workers."""
         return round(3 * self.min_cores, 9)  # as exact as allocations: 3 * 0.05 exceeds 0.15
 
+    def check_budget(self, budget: float) -> None:
+        """Raise InvalidInputError if a training job cannot start with ``budget`` cores."""
+        fewest = self.initial_cores
+        if not fewest <= budget < float("inf"):
+            accepted = f"a number of cores of at least {fewest:g}, for one parameter server and two workers"
+            raise InvalidInputError("budget", budget, accepted)
+
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
@@ -74,10 +82,37 @@ class Options:
             elif field.name == "link_mbit_s" and value is None:
                 continue
             elif field.name in ("scale_up", "min_cores", "link_mbit_s"):
-                if not 0 < value < float("inf"):
+                if not _is_number(value) or not 0 < value < float("inf"):
                     raise InvalidInputError(field.name, value, "a number greater than 0")
             elif field.name in ("min_gain", "network_share"):
-                if not 0 <= value < 1:
+                if not _is_number(value) or not 0 <= value < 1:
                     raise InvalidInputError(field.name, value, "a fraction of at least 0 and below 1")
-            elif not 0 < value <= 1:
+            elif not _is_number(value) or not 0 < value <= 1:
                 raise InvalidInputError(field.name, value, "a fraction greater than 0 and at most 1")
+
+    @classmethod
+    def read(cls, field: str, value: object) -> Options:
+        """Return options, or those that a mapping names; raise InvalidInputError for any other value of ``field``.
+
+        >>> Options.read("scaling", {"max_workers": 3}).max_workers
+        3
+        >>> Options.read("scaling", {"max_workers": 1})
+        Traceback (most recent call last):
+        paceline.errors.InvalidInputError: scaling['max_workers']: got 1, expected a whole number of at least 2
+        """
+        if isinstance(value, cls):
+            return value
+        names = [one.name for one in fields(cls)]
+        if not isinstance(value, Mapping):
+            raise InvalidInputError(field, value, f"paceline.elastic.Options(...), or a dict of {', '.join(names)}")
+        for name in value:
+            if name not in names:
+                raise InvalidInputError(field, name, f"the names {', '.join(names)}")
+        try:
+            return cls(**value)
+        except InvalidInputError as error:
+            raise InvalidInputError(f"{field}[{error.field!r}]", error.value, error.accepted) from None
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

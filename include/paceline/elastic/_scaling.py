@@ -10,7 +10,6 @@ from paceline.elastic._options import Options
 from paceline.elastic.reassign import Floors, reassign
 from paceline.elastic.step import Kind, Step
 from paceline.elastic.window import TeamSample, Window
-from paceline.errors import InvalidInputError
 
 _MIN_MOVED = 0.02  # share of all cores below which a reassignment is not worth a step
 _EFFICIENCY_DROP = 0.1  # if the used share of the cores drops by this much, the search restarts
@@ -77,11 +76,10 @@ class Scaling:
         configuration: TeamConfiguration | None = None,
     ) -> None:
         self._options = options or Options()
-        fewest = self._options.initial_cores
-        if not fewest <= budget < float("inf"):
-            raise InvalidInputError("budget", budget, f"a number of cores of at least {fewest:g}, for three nodes")
+        self._options.check_budget(budget)
+        first_cores = max(self._options.start_share * budget, self._options.initial_cores)
         self.budget = budget
-        self.configuration = configuration or TeamConfiguration.first(max(self._options.start_share * budget, fewest))
+        self.configuration = configuration or TeamConfiguration.first(first_cores)
         self.settled = False
         self._window = Window(self._options)
         self._trial: _Trial | None = None

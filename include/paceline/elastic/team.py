@@ -9,16 +9,24 @@ import contextlib
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from paceline.elastic._configuration import TeamConfiguration, is_worker
+from paceline.elastic._end import TeamEnd, check_loops
 from paceline.elastic._meter import Meter
 from paceline.elastic.nodes import FIRST_SERVER
 from paceline.elastic.step import Decider, Step
-from paceline.errors import JobLostError, PacelineError, RuntimeUnavailableError, TrainingFailedError
+from paceline.errors import (
+    JobLostError,
+    PacelineError,
+    RuntimeUnavailableError,
+    TrainingFailedError,
+    UnsuitableCodeError,
+)
 from paceline.runtime import Job, JobStatus, Usage
 from paceline.train.job import EXIT_EXCLUDED, EXIT_REJECTED, EXIT_STATE_LOST
 from paceline.train.progress import MARKER, Progress, parse_line
@@ -42,6 +50,8 @@ class TeamMember:
     cores: float
     restarts: int = 0
     newest: Progress | None = None
+    started: bool = False  # whether the node has written a progress line, as a worker does at the start of its loop
+    last_lines: deque[str] = field(default_factory=lambda: deque(maxlen=20))
 
 
 class TeamJob:
@@ -79,7 +89,7 @@ class TeamJob:
         self._removed: set[str] = set()  # subset of _leaving
         self._stopped = threading.Event()
         self._lines: list[str] = []
-        self._ended = False
+        self._end: TeamEnd | None = None  # since the end of the parameter server
         self._state_losses = 0
         self._steps: list[Step] = []
 
@@ -125,6 +135,7 @@ class TeamJob:
                     self._lines.append(line)
                 elif MARKER not in line:
                     self._lines.append(f"{name}: {line}")
+                    node.last_lines.append(line)
                 self._record_progress(node, line)
         lines, self._lines = self._lines, []
         return lines
@@ -138,20 +149,23 @@ class TeamJob:
             return False
         if self._first_server.status().exit_code != 0:
             return True
-        if not self._ended:
-            self._ended = True
+        if self._end is None:
+            self._end = TeamEnd(self._clock())
             self._lines = self.read_lines()  # workers may have joined and ended since the last call
             workers = [one for one in self._nodes if is_worker(one)]
             silent = [one for one in workers if self._nodes[one].newest is None]
             if len(silent) < len(workers):  # else their reports are lost, for example after a reattachment
                 for name in silent:
                     self._remove_node(name)  # this worker has not joined, and would retry for a while
-        for name, node in list(self._nodes.items()):
-            # Do not wait for other parameter servers: if one started too late, it may still be trying to reach ps-0.
-            awaited = is_worker(name) and name not in self._leaving
-            if awaited and not node.job.wait(max(limit_s - self._clock(), 0.0)):
-                return False
-        return True
+        # Do not wait for other parameter servers: if one started too late, it may still be trying to reach ps-0.
+        awaited = [name for name in self._nodes if is_worker(name) and name not in self._leaving]
+        running = [name for name in awaited if not self._nodes[name].job.wait(max(limit_s - self._clock(), 0.0))]
+        if not running:
+            return True
+        jobs = {name: self._nodes[name].job for name in awaited}
+        ended, line = self._end.wait_longer(jobs, running, self._clock())
+        self._lines += line
+        return ended
 
     def resize(self, devices: float) -> None:
         """Set the team's budget. A smaller budget applies immediately, a larger budget with the next steps."""
@@ -199,7 +213,7 @@ class TeamJob:
     def restart(self) -> None:
         """Restart all nodes that have ended; the parameter server resumes from its checkpoint."""
         self._stopped.clear()
-        self._ended = False
+        self._end = None
         self._meter.clear()
         for name in self._leaving - self._removed:  # ``stop`` has ended the thread that was removing this node
             self._remove_node(name)
@@ -278,9 +292,15 @@ class TeamJob:
 
     def _reconcile(self, usages: Mapping[str, Usage]) -> None:
         """Move the nodes towards the target configuration; once they match it, take a sample and decide."""
-        if self._stopped.is_set() or self._ended:
+        if self._stopped.is_set() or self._end is not None:
             return
         self._restart_failed_nodes()
+        workers = [node for name, node in self._nodes.items() if is_worker(name) and name not in self._leaving]
+        check_loops(
+            self._nodes[FIRST_SERVER].newest,
+            [node.job for node in workers],
+            has_loop=any(node.started for node in workers),
+        )
         if not self._apply_configuration():
             self._meter.clear()
             return
@@ -304,7 +324,7 @@ class TeamJob:
 
         Nodes shrink and leave before other nodes grow or start, so the allocation never exceeds the budget.
         """
-        if self._stopped.is_set() or self._ended:
+        if self._stopped.is_set() or self._end is not None:
             return False
         wanted = self._scaling.configuration.nodes
         for name in [one for one in self._nodes if one not in wanted and one not in self._leaving]:
@@ -397,13 +417,18 @@ class TeamJob:
         reason = status.reason or "failed"
         step = self._scaling.reject(f"{name} keeps failing: {reason}")
         if step is None or name in step.configuration.nodes:
-            raise TrainingFailedError(f"{name}: {reason}", status.exit_code)
+            self._lines = self.read_lines()
+            last = "\n".join(self._nodes[name].last_lines) or "(none)"
+            message = f"{name}: {reason}, exit code {status.exit_code}. Its last lines:\n{last}"
+            is_permanent = status.exit_code == EXIT_REJECTED
+            raise (UnsuitableCodeError if is_permanent else TrainingFailedError)(message, status.exit_code)
         self._accept_step(step)
 
     def _record_progress(self, node: TeamMember, line: str) -> None:
         if MARKER in line:
             with contextlib.suppress(ValueError, RecursionError):  # the control loop reports invalid lines of ps-0
                 progress = parse_line(line)
+                node.started = node.started or progress is not None
                 # A restarted worker reports 0 until it knows its earlier progress.
                 if progress is not None and progress.event != "start":
                     node.newest = progress

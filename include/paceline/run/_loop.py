@@ -314,7 +314,8 @@ class PaceLoop:
             elif self._total != total_before:
                 # In distributed training, a worker's shard changes slightly at every epoch: log only larger changes.
                 if abs(self._total - self._logged_total) > _NOTABLE_CHANGE * self._logged_total:
-                    self._journal.event(now_s, "total", "The job now has %d batches in total", self._total)
+                    message = "The job now has %d %s in total"
+                    self._journal.event(now_s, "total", message, self._total, reports[-1].unit)
                     self._logged_total = self._total
             elif any(report.event == "start" for report in reports):
                 self._controller.interrupt(now_s)
@@ -352,8 +353,9 @@ class PaceLoop:
         return self._reader.newest is not None and self._reader.newest.may_end_early
 
     def _check_feasibility(self, now_s: float, decision: Decision) -> None:
-        controller, total = self._controller, self._total
-        assert total is not None  # the job is training
+        controller, newest = self._controller, self._reader.newest
+        assert newest is not None  # the job is training
+        total = f"{self._total} {newest.unit}"
         extended_s = self._infeasible.apply(
             now_s, controller.began_s, controller.deadline_s, decision, total, may_end_early=self._may_end_early
         )

@@ -35,6 +35,7 @@ from paceline.errors import (
     TaskStoppedError,
     TrainingFailedError,
     TrainingOverError,
+    UnsuitableCodeError,
 )
 from paceline.run._earlier import EarlierJob
 from paceline.run._handle import JobHandle
@@ -90,7 +91,7 @@ class Training:
 
         Raises
         ------
-        InvalidInputError, DeadlineInfeasibleError, TrainingOverError
+        InvalidInputError, DeadlineInfeasibleError, TrainingOverError, UnsuitableCodeError
             Another try cannot succeed; the job is removed.
         DetachedError
             This process has to end; the next process takes over the job.
@@ -107,7 +108,7 @@ class Training:
             raise self._stop() from error
         except DetachedError:
             raise
-        except (InvalidInputError, DeadlineInfeasibleError, TrainingOverError):
+        except (InvalidInputError, DeadlineInfeasibleError, TrainingOverError, UnsuitableCodeError):
             self._keep_or_discard()
             raise
         except Exception as error:

@@ -48,7 +48,7 @@ class InfeasiblePolicy:
         self._reported = self._reported_early_end = False
 
     def apply(
-        self, now_s: float, began_s: float, deadline_s: float, decision: Decision, total: int, *, may_end_early: bool
+        self, now_s: float, began_s: float, deadline_s: float, decision: Decision, total: str, *, may_end_early: bool
     ) -> float | None:
         """Process a decision; return the new deadline if the policy extends it.
 
@@ -57,7 +57,7 @@ class InfeasiblePolicy:
         now_s, began_s, deadline_s:
             Current time, start of the job, and deadline, in seconds after the same origin.
         decision:
-            The controller's decision, which assumes that training takes all ``total`` batches.
+            The controller's decision, which assumes that training takes the ``total``, such as ``"900 batches"``.
         may_end_early:
             Whether a metric may end training before.
         """
@@ -68,7 +68,7 @@ class InfeasiblePolicy:
         if may_end_early and now_s <= deadline_s:
             self._report_early_end(deadline_s, earliest_s, total)
             return None
-        reason = f"cannot be met: with all {total} batches, the earliest possible end is {earliest_s:.1f} s"
+        reason = f"cannot be met: with all {total}, the earliest possible end is {earliest_s:.1f} s"
         if self._choice == "fail":
             raise DeadlineInfeasibleError(f"deadline: {deadline_s:.1f} s {reason}")
         if self._choice == "extend" and earliest_s < float("inf"):
@@ -81,11 +81,11 @@ class InfeasiblePolicy:
         self._event(now_s, "infeasible", f"{reason}. All allowed devices are used", deadline_s, earliest_s)
         return None
 
-    def _report_early_end(self, deadline_s: float, earliest_s: float, total: int) -> None:
+    def _report_early_end(self, deadline_s: float, earliest_s: float, total: str) -> None:
         if not self._reported_early_end:
             self._reported_early_end = True
             self._journal.log.info(
-                "If training takes all %d batches, it ends at %.1f s at the earliest, after the deadline of %.1f s. "
+                "If training takes all %s, it ends at %.1f s at the earliest, after the deadline of %.1f s. "
                 "Its metric may end it in time: all allowed devices are used",
                 total,
                 earliest_s,

@@ -14,11 +14,13 @@ from typing import Any, Literal, Protocol
 # Default environment variables of a job. malloc keeps freed memory for the next batch, because memory from the kernel
 # costs a page fault per 4 KiB: half a million faults in 40 batches of a large model. Idle OpenMP threads sleep, because
 # busy waiting would use CPU time that other threads need under a quota or alongside a neighbour. Sleeping costs little
-# on an idle machine.
+# on an idle machine. With a fixed hash seed, a set of text has the same order in every process and after a restart:
+# training code may number its classes in that order.
 JOB_ENVIRONMENT = {
     "MALLOC_MMAP_THRESHOLD_": str(2**30),
     "MALLOC_TRIM_THRESHOLD_": str(2**30),
     "OMP_WAIT_POLICY": "PASSIVE",
+    "PYTHONHASHSEED": "0",
 }
 
 

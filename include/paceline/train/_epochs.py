@@ -16,7 +16,7 @@ from . import _session
 from ._alone import SingleProcess
 from ._enumerated import warn_if_counted
 from ._loop import Loop
-from ._values import bad_value, log, whole_number
+from ._values import bad_value, log, refuse, whole_number
 from .job import is_worker
 from .pacing.monitor import Converged, Monitor
 from .progress import Progress
@@ -130,7 +130,7 @@ class Epochs:
     def _run(self, session: _session.Session) -> Iterator[int]:
         if session.role is not None or is_worker():
             accepted = "one loop, track(loader, epochs=n), to train on several devices or machines"
-            raise bad_value("track_epochs", "a loop over epochs", accepted)
+            refuse(bad_value("track_epochs", "a loop over epochs", accepted))
         number = session.loops_started - session.first_loop
         resume = session.checkpoint.resume if session.checkpoint is not None else None
         epoch = 0

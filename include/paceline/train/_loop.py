@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 from . import _session
 from ._display import Display
-from ._enumerated import warn_if_counted
+from ._enumerated import warn_if_counted, warn_of_gaps
 from ._source import BatchSource
 from ._values import bad_value, log, whole_number
 from .job import is_follower, run_by_paceline
@@ -154,6 +154,7 @@ class Loop(Generic[T]):
         """
         session = _session.current
         in_epoch = session.epochs is not None and session.epochs.owns(self)
+        warn_of_gaps()
         for batch in self:
             yield start + (self.batch if in_epoch else self.done), batch
 

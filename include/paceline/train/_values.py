@@ -9,9 +9,9 @@ import contextlib
 import math
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
-from .job import rank
+from .job import EXIT_REJECTED, is_worker, rank
 
 
 def bad_value(field: str, value: object, accepted: str) -> ValueError:
@@ -21,6 +21,14 @@ def bad_value(field: str, value: object, accepted: str) -> ValueError:
     ValueError('epochs: got 0, expected a whole number of at least 1')
     """
     return ValueError(f"{field}: got {value!r}, expected {accepted}")
+
+
+def refuse(error: ValueError) -> NoReturn:
+    """Raise an error that no restart avoids. A worker of a parameter server ends with an exit code that says so."""
+    if not is_worker():
+        raise error
+    log(str(error))
+    raise SystemExit(EXIT_REJECTED) from error
 
 
 def whole_number(field: str, value: object, minimum: int = 1) -> int:

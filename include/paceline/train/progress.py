@@ -37,8 +37,9 @@ class Resamples:
 class Progress:
     """The progress of a training job.
 
-    ``done`` and ``total`` count batches of all epochs (equation (2) of DECOR-NN gives ``total``); ``total`` may change
-    while the job runs, for example after an early stop. ``may_end_early`` says that ``total`` is only a limit or a
+    ``done`` and ``total`` count batches of all epochs (equation (2) of DECOR-NN gives ``total``), or, in the lines of a
+    parameter server, samples: ``unit`` names which. ``total`` may change while the job runs, for example after an early
+    stop. ``may_end_early`` says that ``total`` is only a limit or a
     forecast, because a metric decides when training ends. ``epoch`` counts from 0. ``loss`` and ``metrics`` are the
     newest reported values, without those that are NaN or infinite, which ``undefined`` names. ``spent`` describes the
     work of a parameter server's worker since its start: the ``samples`` and ``batches`` done, the seconds ``compute_s``
@@ -82,6 +83,7 @@ class Progress:
     save_s: float | None = None
     validation_s: float | None = None
     may_end_early: bool = False
+    unit: str = "batches"
     monotonic_s: float = 0.0
     wall_s: float = 0.0
     source: str = ""
@@ -116,6 +118,8 @@ class Progress:
         for rare in ("undefined", "newer_follows", "resamples", "may_end_early"):
             if not data[rare]:
                 del data[rare]
+        if self.unit == "batches":
+            del data["unit"]
         return MARKER + json.dumps(data, separators=(",", ":"), allow_nan=False)
 
 
@@ -163,6 +167,7 @@ def parse_line(line: str) -> Progress | None:
         save_s=_seconds(data, "save_s"),
         validation_s=_seconds(data, "validation_s"),
         may_end_early=data.get("may_end_early") is True,
+        unit="samples" if data.get("unit") == "samples" else "batches",
         monotonic_s=_finite(data.get("monotonic_s")) or 0.0,
         wall_s=_finite(data.get("wall_s")) or 0.0,
         source=str(data.get("source", ""))[:_MAX_SOURCE_LENGTH],

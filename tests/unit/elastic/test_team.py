@@ -13,9 +13,15 @@ from paceline.elastic._meter import Meter
 from paceline.elastic.nodes import LABEL_NODE, LABEL_TEAM
 from paceline.elastic.runtime import TeamRuntime
 from paceline.elastic.team import TeamJob, TeamMember
-from paceline.errors import InvalidInputError, JobLostError, RuntimeUnavailableError, TrainingFailedError
+from paceline.errors import (
+    InvalidInputError,
+    JobLostError,
+    RuntimeUnavailableError,
+    TrainingFailedError,
+    UnsuitableCodeError,
+)
 from paceline.runtime import JobStatus, Usage
-from paceline.train.job import EXIT_EXCLUDED, EXIT_STATE_LOST, EXIT_TERMINATED
+from paceline.train.job import EXIT_EXCLUDED, EXIT_REJECTED, EXIT_STATE_LOST, EXIT_TERMINATED
 from paceline.train.progress import Progress
 
 UNREACHABLE = RuntimeUnavailableError("the engine does not answer")
@@ -30,6 +36,7 @@ class StubJob:
         self.restart_error: Exception | None = None
         self.answers = True
         self.failed_stops = 0
+        self.finished_s: float | None = None
         self.lines: list[str] = []
 
     def resize(self, devices: float) -> None:
@@ -45,7 +52,9 @@ class StubJob:
     def status(self) -> JobStatus:
         if self.gone:
             return JobStatus("gone")
-        return JobStatus("running") if self.exit_code is None else JobStatus("exited", self.exit_code)
+        if self.exit_code is None:
+            return JobStatus("running", reason="paused")
+        return JobStatus("exited", self.exit_code, finished_s=self.finished_s)
 
     def restart(self) -> None:
         if self.restart_error:
@@ -82,8 +91,9 @@ class StubTeam:
         self.jobs = {name: StubJob(cores) for name, cores in configuration.nodes.items()}
         self.start_error: Exception | None = None
         self.removals = 0
+        self.now_s = 0.0
         nodes = {name: TeamMember(job, job.cores) for name, job in self.jobs.items()}
-        self.job = TeamJob(nodes, self.start, self.remove_all, self.scaling, Meter())
+        self.job = TeamJob(nodes, self.start, self.remove_all, self.scaling, Meter(), lambda: self.now_s)
 
     def start(self, name: str, cores: float) -> StubJob:
         if self.start_error:
@@ -212,6 +222,67 @@ def test_wait_includes_workers_code_after_the_training_loop(team: StubTeam) -> N
     team.jobs["worker-0"].exit_code = team.jobs["worker-1"].exit_code = 0
     assert team.job.wait(0.0)
     assert team.job.status().exit_code == 0
+
+
+def test_worker_that_is_frozen_after_the_end_is_named_and_not_awaited_forever(team: StubTeam) -> None:
+    for name in ("worker-0", "worker-1"):
+        team.jobs[name].lines.append(Progress(900, 900).to_line())
+    team.job.read_lines()
+    team.jobs["ps-0"].exit_code = 0
+    assert not team.job.wait(0.0)
+    assert team.job.read_lines() == []
+    for now_s in (9.0, 10.0):
+        team.now_s = now_s
+        assert not team.job.wait(0.0)
+    named = "training ended 9 s ago: waiting for the end of worker-0 (paused), worker-1 (paused)"
+    assert team.job.read_lines() == [named], "once"
+    team.now_s = 1000.0
+    assert not team.job.wait(0.0), "no worker has a result"
+    team.jobs["worker-1"].exit_code = 0
+    assert not team.job.wait(0.0)
+    team.now_s += 61.0
+    assert team.job.wait(0.0)
+    assert team.job.read_lines() == ["another worker's result is complete: ending worker-0 without a result"]
+    assert team.job.status().exit_code == 0
+    assert team.job._successful_job() is team.jobs["worker-1"]
+
+
+@pytest.mark.parametrize("has_loop", [False, True])
+def test_script_that_ends_before_its_training_fails_the_job_for_good(team: StubTeam, has_loop: bool) -> None:
+    for name in ("worker-0", "worker-1"):
+        team.jobs[name].exit_code, team.jobs[name].finished_s = 0, 100.0
+        team.jobs[name].lines += [Progress(0, 900, event="start").to_line()] * has_loop
+    for total, wall_s in ((900, 99.0), (900, 100.0)):  # older than the end of the workers: training may be over
+        team.jobs["ps-0"].lines.append(Progress(0, total, wall_s=wall_s).to_line())
+        team.job.read_lines()
+        team.job.usage()
+    team.jobs["ps-0"].lines.append(Progress(900, 900, wall_s=101.0).to_line())
+    team.job.read_lines()
+    team.job.usage()
+    team.jobs["ps-0"].lines.append(Progress(0, 900, wall_s=101.0).to_line())
+    team.job.read_lines()
+    reason = (
+        r"left its loop over track\(...\) before the end" if has_loop else r"ended without a loop over track\(...\)"
+    )
+    with pytest.raises(UnsuitableCodeError, match=f"worker: the script {reason}"):
+        team.job.usage()
+
+
+def test_job_continues_while_one_worker_has_not_ended(team: StubTeam) -> None:
+    team.jobs["worker-0"].exit_code, team.jobs["worker-0"].finished_s = 0, 100.0
+    team.jobs["ps-0"].lines.append(Progress(0, 900, wall_s=101.0).to_line())
+    team.job.read_lines()
+    team.job.usage()
+
+
+def test_code_that_a_worker_rejects_fails_the_job_for_good_with_the_reason(team: StubTeam) -> None:
+    team.jobs["worker-1"].exit_code = EXIT_REJECTED
+    team.jobs["worker-1"].lines.append("paceline: loader: got 'a stream'")
+    with pytest.raises(
+        UnsuitableCodeError, match=r"worker-1: failed, exit code 7. .*\npaceline: loader: got 'a stream'"
+    ):
+        team.job.usage()
+    assert team.jobs["worker-1"].starts == 1
 
 
 @pytest.mark.parametrize("read", [True, False], ids=["unread reports", "no reports"])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import pytest
+from airflow.sdk.exceptions import AirflowFailException
 
 from paceline.control import Gains
 from paceline.elastic import Options
-from paceline.errors import InvalidInputError
+from paceline.errors import InvalidInputError, UnsuitableCodeError
 from paceline.operators import DeadlineTrainingOperator, _arguments
 
 VALID = {"task_id": "train", "command": "python -m app.train", "deadline": "20m"}
@@ -59,7 +62,32 @@ VALID = {"task_id": "train", "command": "python -m app.train", "deadline": "20m"
         ({"scaling": Options()}, r"scaling: got Options\(.*, expected None, unless the objective is 'throughput'"),
         ({"objective": "throughput", "max_devices": 4}, "max_devices: got 4, expected None, .* budget limits"),
         ({"objective": "throughput", "budget": "all"}, "budget: got 'all', expected a number"),
-        ({"objective": "throughput", "budget": 0}, "budget: got 0.0, expected a number greater than 0"),
+        ({"objective": "throughput", "budget": 0}, "budget: got 0.0, expected a number of cores of at least 0.15"),
+        ({"objective": "throughput", "budget": 0.1}, "budget: got 0.1, expected .* at least 0.15, for one parameter"),
+        (
+            {"objective": "throughput", "budget": 1, "scaling": {"min_cores": 0.5}},
+            "budget: got 1.0, expected a number of cores of at least 1.5",
+        ),
+        ({"objective": "throughput", "min_devices": 2}, "min_devices: got 2, expected 0.1, the default, unless"),
+        ({"objective": "throughput", "gpus": 2}, "gpus: got 2, expected 0, unless the objective is 'deadline'"),
+        ({"objective": "throughput", "runtime": "process"}, "runtime: got 'process', expected 'docker', because"),
+        ({"objective": "throughput", "network_mode": "bridge"}, "network_mode: got 'bridge', expected None, because"),
+        (
+            {"objective": "throughput", "scaling": 3},
+            r"scaling: got 3, expected paceline.elastic.Options\(...\), or a dict",
+        ),
+        (
+            {"objective": "throughput", "scaling": {"workers": 3}},
+            "scaling: got 'workers', expected the names start_share",
+        ),
+        (
+            {"objective": "throughput", "scaling": {"max_workers": 1}},
+            r"scaling\['max_workers'\]: got 1, expected a whole number of at least 2",
+        ),
+        (
+            {"objective": "throughput", "scaling": {"min_gain": "much"}},
+            r"scaling\['min_gain'\]: got 'much', expected a fraction",
+        ),
         ({"controller": "fuzzy"}, "controller: got 'fuzzy', expected one of default, paper"),
         ({"gains": Gains(1.0, 0.1)}, "gains: got Gains.*, expected None, unless the controller is 'paper'"),
     ],
@@ -95,6 +123,29 @@ def test_deadline_is_optional_for_throughput():
     soon = {name: value for name, value in VALID.items() if name != "deadline"}
     assert DeadlineTrainingOperator(**soon, objective="throughput", budget="{{ params.cores }}").deadline is None
     assert DeadlineTrainingOperator(**VALID, objective="throughput").deadline == "20m"
+
+
+def test_scaling_of_a_team_may_be_a_dict():
+    task = DeadlineTrainingOperator(**VALID, objective="throughput", scaling={"max_workers": 3, "min_cores": 0.5})
+    assert task.scaling == Options(max_workers=3, min_cores=0.5)
+    assert _arguments.read(task, {}).min_devices == 1.5
+
+
+@pytest.mark.parametrize(("field", "value"), [("budget", "0.1"), ("min_devices", "2"), ("runtime", "process")])
+def test_rendered_argument_that_does_not_suit_a_team_is_rejected(field, value):
+    task = DeadlineTrainingOperator(**VALID, objective="throughput", **{field: "{{ params.value }}"})
+    setattr(task, field, value)
+    with pytest.raises(InvalidInputError, match=f"{field}: got "):
+        _arguments.read(task, {})
+
+
+def test_code_that_cannot_train_fails_the_task_without_a_retry(monkeypatch):
+    task = DeadlineTrainingOperator(**VALID)
+    training = Mock(run=Mock(side_effect=UnsuitableCodeError("worker: the script ended without a loop", 0)))
+    monkeypatch.setattr(task, "new_training", lambda context: training)
+    monkeypatch.setattr("paceline.operators.train.check_later_inputs", lambda *_: None)
+    with pytest.raises(AirflowFailException, match="worker: the script ended without a loop"):
+        task.execute({})
 
 
 def test_retries_are_on_by_default_and_private_environment_is_hidden():

@@ -43,7 +43,7 @@ class SimulatedJob:
     def __init__(
         self, clock: SimulatedClock, *, core_s: float, batches: int = 3000, start_up_s: float = 2.0, noise: float = 0.0
     ) -> None:
-        self.clock, self.batches, self.devices = clock, batches, 1.0
+        self.clock, self.batches, self.devices, self.unit = clock, batches, 1.0, "batches"
         self._work_s, self._noise, self._random = core_s, noise, random.Random(0)
         self._began_s = clock.now()
         self._first_batch_s = self._began_s + start_up_s
@@ -176,6 +176,8 @@ class SimulatedJob:
         self._last_line_s = self.clock.now()
         more = {"wall_s": self.clock.now() + self.clock_error_s, "monotonic_s": self.elapsed_s}
         more["may_end_early"] = self.ends_at is not None
+        if self.unit != "batches":
+            more["unit"] = self.unit
         self._lines.append(Progress(int(self._done), self.batches, event=event, **more).to_line())
 
 

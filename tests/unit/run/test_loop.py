@@ -470,6 +470,16 @@ def test_only_large_changes_of_the_total_are_recorded_as_events(make_job, run):
     assert [event["t_s"] for event in totals] == pytest.approx([40], abs=2)
 
 
+def test_total_of_a_parameter_server_counts_samples(make_job, run, caplog):
+    job, slow = make_job(core_s=60), make_job(core_s=120)
+    job.unit = slow.unit = "samples"
+    job.actions = [(10, lambda: setattr(job, "batches", 2500))]
+    run(job, 80)
+    assert "The job now has 2500 samples in total" in caplog.text
+    with pytest.raises(DeadlineInfeasibleError, match="with all 3000 samples, the earliest"):
+        run(slow, 40, on_infeasible="fail")
+
+
 def test_invalid_sample_does_not_end_the_job(make_job, run, caplog, monkeypatch):
     monkeypatch.setattr(JobUtilization, "add", lambda busy, usage, device_s: setattr(busy, "devices", float("nan")))
     outcome, exchange = run(make_job(core_s=60), 80)

@@ -17,6 +17,7 @@ from paceline.errors import (
     TaskStoppedError,
     TrainingFailedError,
     TrainingOverError,
+    UnsuitableCodeError,
 )
 from paceline.run import MemoryState
 from paceline.run import _handle as handle_module
@@ -88,6 +89,16 @@ def test_task_ends_without_its_engine_when_the_training_is_over(task):
         task.run()
     assert "engine_unreachable" in [event["kind"] for event in task.store["history"]["events"]]
     assert task.store["pace"]["state"] == "failed"
+
+
+def test_job_whose_code_cannot_train_is_removed_although_tries_are_left(task):
+    def reject():
+        raise UnsuitableCodeError("worker-0: rejected", 7)
+
+    task.engine.actions = [(5.0, lambda: setattr(task.engine.jobs["job-1"], "usage", reject))]
+    with pytest.raises(UnsuitableCodeError):
+        task.run()
+    assert task.engine.jobs == {}
 
 
 @pytest.mark.parametrize("error", [PermissionError("no access to s3://models"), TrainingFailedError("output: ...")])

@@ -34,6 +34,7 @@ class CountingModel(nn.Module):
         super().__init__()
         self.counts = nn.Parameter(torch.zeros(samples, dtype=torch.float64))
         self.register_buffer("batches", torch.tensor(0))
+        self.register_buffer("rows", torch.tensor(0))
         self.register_buffer("average", torch.tensor(0.0))  # moves towards 1, as the mean of batch normalisation would
 
 
@@ -76,6 +77,7 @@ for (indices,) in loop:
     with torch.no_grad():
         model.counts[indices] += step
     model.batches += 1
+    model.rows += len(indices)
     steps.value += 1
     with (output_dir() / "steps").open("a") as file:
         print(steps.value, file=file)

@@ -27,7 +27,7 @@ from paceline.train.parameter_server import __main__, _handshake
 _handshake._HANDSHAKE_TIMEOUT_S = 10_000.0
 _handshake.end_process(__main__.main())
 """
-HELLO = {"worker": "b", "epochs": 4, "size": SAMPLES + 2, "summed": SAMPLES + 1, "dtype": "float64"}
+HELLO = {"worker": "b", "epochs": 4, "size": SAMPLES + 3, "summed": SAMPLES + 2, "dtype": "float64"}
 
 
 @pytest.fixture

@@ -4,10 +4,18 @@ import threading
 
 import pytest
 import torch
-from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Sampler, SubsetRandomSampler, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    Sampler,
+    SubsetRandomSampler,
+    TensorDataset,
+)
 
-from paceline.train import checkpoint, track
-from paceline.train.job import EXIT_EXCLUDED
+from paceline.train import checkpoint, track, track_epochs
+from paceline.train.job import EXIT_EXCLUDED, EXIT_REJECTED
 from paceline.train.parameter_server import _handshake, _limits, worker
 from paceline.train.parameter_server._server import Server
 from paceline.train.parameter_server.shards import SampleShare
@@ -45,7 +53,7 @@ def train_as_worker(monkeypatch, recorder, restart_process):
     """Return a function that trains as the only worker of a server, and returns the samples of each batch."""
     threads = []
 
-    def train(loader, epochs=EPOCHS):
+    def train(loader, epochs=EPOCHS, read=list, **options):
         shares = {"a": SampleShare(1)}
         server = Server(
             shares, "127.0.0.1", 0, key=b"", store=None, display=recorder, stuck_s=LIMIT_S, patience_s=LIMIT_S
@@ -56,7 +64,7 @@ def train_as_worker(monkeypatch, recorder, restart_process):
         monkeypatch.setenv("PACELINE_WORKER", "a")
         session = restart_process()
         checkpoint(model=torch.nn.Linear(1, 1))
-        batches = [batch.tolist() for (batch,) in track(loader, epochs=epochs)]
+        batches = [batch.tolist() for (batch,) in read(track(loader, epochs=epochs, **options))]
         assert session.worker.spent["batches"] == len(batches)
         return batches
 
@@ -90,9 +98,36 @@ def test_numpy_and_torch_indices_are_sent_as_integers(train_as_worker):
         (EmptyBatches, "batch_sampler: got 'no samples in the first batch', expected batches with at least one sample"),
     ],
 )
-def test_unsuitable_batch_sampler_is_rejected(train_as_worker, sampler, reason):
-    with pytest.raises(ValueError, match=reason):
+def test_unsuitable_batch_sampler_is_rejected(train_as_worker, capfd, sampler, reason):
+    with pytest.raises(SystemExit) as ended:
         train_as_worker(DataLoader(dataset(), batch_sampler=sampler(range(SAMPLES))))
+    assert ended.value.code == EXIT_REJECTED, "restarts cannot help"
+    assert reason in capfd.readouterr().err
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        yield from range(SAMPLES)
+
+
+def test_code_that_no_restart_can_help_is_rejected(train_as_worker, capfd):
+    for loop, reason in (
+        (lambda: train_as_worker(DataLoader(Stream(), 4), total=3), "got 'a DataLoader over Stream with batch_size=4'"),
+        (lambda: list(track_epochs(2)), "track_epochs: got 'a loop over epochs', expected one loop"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            loop()
+        assert ended.value.code == EXIT_REJECTED
+        assert reason in capfd.readouterr().err
+
+
+def test_numbers_of_batches_that_count_one_worker_or_have_gaps_are_named(train_as_worker, capfd):
+    train_as_worker(DataLoader(dataset(), 4), read=lambda loop: [batch for _, batch in enumerate(loop)])
+    assert "enumerate(track(...)) counts the batches of this worker, from 0 when it joins" in capfd.readouterr().err
+    train_as_worker(DataLoader(dataset(), 4), read=lambda loop: [batch for _, batch in loop.enumerate()])
+    assert "the numbers of this worker have gaps" in capfd.readouterr().err
+    train_as_worker(DataLoader(dataset(), 4))
+    assert "numbers" not in capfd.readouterr().err
 
 
 def test_sampler_seeded_with_the_epoch_has_a_new_order_in_each_epoch(train_as_worker):

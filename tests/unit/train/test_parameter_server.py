@@ -33,6 +33,7 @@ def test_workers_share_samples_and_end_with_the_same_model(start_training, loade
     training.finish_and_check(workers)
     batches = {int(worker.model["batches"]) for worker in workers}
     assert batches == {sum(worker.newest_progress.done for worker in workers)}  # whole-number buffers are added up
+    assert {int(worker.model["rows"]) for worker in workers} == {EPOCHS * SAMPLES}
     (average,) = {float(worker.model["average"]) for worker in workers}
     assert 0.9 <= average <= 1.0, "floating-point buffers are averaged: a sum would exceed 1"
     assert all(worker.newest_progress.percent == 100 for worker in workers)
@@ -82,7 +83,7 @@ def test_killed_worker_loses_no_samples_and_can_rejoin(start_training):
     killed.kill()
     training.server.wait_until_logged("b is lost")
     workers[1] = training.start_worker("b")
-    training.server.wait_until_logged("b has joined (failures so far: 1)")
+    training.server.wait_until_logged("b has joined: 3 workers (failures so far: 1)")
     training.finish_and_check(workers)
     assert "samples go to other workers, failure 1" in training.server.log
     assert training.server.newest_progress.metrics["failures"] == 1
@@ -168,7 +169,10 @@ def test_worker_ended_by_sigterm_is_not_a_failure(start_training):
     leaving.process.terminate()
     leaving.resume()
     assert leaving.wait_for_end() == 143
+    training.server.wait_until_logged("a has left: 1 worker")
+    assert "b has joined: 2 workers" in training.server.log
     training.finish_and_check([staying])
+    assert "b has left" not in training.server.log, "training is over"
     assert training.server.newest_progress.metrics["failures"] == 0
 
 
@@ -243,6 +247,34 @@ def test_order_of_slow_worker_counts_after_a_second_request(server_clock):
     assert training.next_message("a", 0)["kind"] == "lease"
 
 
+def test_worker_with_the_batch_for_which_the_others_wait_is_named_once(server_clock, capfd):
+    training = make_joined_training("ab", batch_size=2)
+    assert training.next_message("a", 0)["kind"] == "order"
+    training.start_epoch("a", 0, [0, 1, 2, 3])
+    first = training.next_message("a", 0)["number"]
+    server_clock.now_s += 9.0
+    training.reassign_stuck()
+    assert "wait for" not in capfd.readouterr().err, "b still has samples"
+    second = training.next_message("b", 1)["number"]
+    assert training.apply_change("b", 1, second, training._spread.version, torch.ones(3), {})
+    for _ in range(2):
+        training.reassign_stuck()
+    assert capfd.readouterr().err.count("the other workers wait for a batch of a") == 1
+    assert training.apply_change("a", 0, first, training._spread.version, torch.ones(3), {})
+
+
+def test_worker_that_does_not_learn_of_the_end_is_named(start_training):
+    training = start_training("a", "b", epochs=1, options=("--stuck-s", "1"))
+    frozen, other = training.start_workers("ab")
+    frozen.wait_until_held(0)
+    frozen.process.send_signal(signal.SIGSTOP)
+    other.resume()
+    training.server.wait_until_logged("training is over: waiting up to 30 s for an answer of a")
+    frozen.resume()
+    frozen.process.send_signal(signal.SIGCONT)
+    training.finish_and_check([frozen, other])
+
+
 def test_batch_of_slow_worker_counts_after_a_reassignment(server_clock):
     training = make_joined_training("a", batch_size=4)
     assert training.next_message("a", 0)["kind"] == "order"
@@ -315,7 +347,7 @@ def test_mismatched_worker_is_rejected_with_the_reason(start_training):
     training.start_workers("a")
     for name, other, reason in (
         ("stranger", {}, "the schedule has no share for stranger"),
-        ("b", {"samples": SAMPLES + 1}, f"the model of b has {SAMPLES + 3} numbers, other workers {SAMPLES + 2}"),
+        ("b", {"samples": SAMPLES + 1}, f"the model of b has {SAMPLES + 4} numbers, other workers {SAMPLES + 3}"),
         ("b", {"epochs": EPOCHS + 1}, f"b has {EPOCHS + 1} epochs, other workers {EPOCHS}"),
     ):
         worker = training.start_worker(name, **other)

@@ -7,6 +7,8 @@ from collections import Counter
 
 import pytest
 
+from paceline.train.job import EXIT_REJECTED
+
 from .machines import HERE, INCLUDE, LIMIT_S, free_port
 
 ROOT = HERE.parents[2]
@@ -56,6 +58,6 @@ def test_training_code_works_or_is_rejected_as_the_guide_says(fork, tmp_path, ki
         assert code == 0, errors
         assert trained == Counter(dict.fromkeys(range(22), 2))
     else:
-        assert code == 1
+        assert code == (EXIT_REJECTED if way == "fleet" else 1)
         assert cell.removeprefix("rejected: `").removesuffix("`") in errors
         assert not trained, "the code is rejected before the first batch"

@@ -26,7 +26,8 @@ _POLL_S = 0.05
 # Maximum fraction of the time spent on saving. After a crash, the batches since the last checkpoint are repeated.
 _MAX_SAVE_FRACTION, _MIN_SAVE_INTERVAL_S = 0.02, 1.0
 # After training has ended, lost workers have this many seconds to reconnect and to learn that training is over.
-_END_NOTICE_S = 30.0
+# The log names them after a part of this time.
+_END_NOTICE_S, _NAMED_AFTER_S = 30.0, 5.0
 _MAX_PORT = 65535
 
 
@@ -103,6 +104,7 @@ class Server:
         training = self._training
         next_save_s = next_show_s = 0.0
         waiting_since_s: float | None = None  # when training ended or the last worker left
+        named = False  # whether the log has named the workers that do not know that training is over
         self._display.show(training.progress("start"))
         self._handshake.open()
         while True:
@@ -119,8 +121,12 @@ class Server:
             if training.state_loss:
                 log(f"{training.state_loss}: a restart resumes from the last checkpoint")
                 return EXIT_STATE_LOST
-            if training.ended and (training.all_informed or waited_s > _END_NOTICE_S):
+            if training.ended and (not training.uninformed or waited_s > _END_NOTICE_S):
                 break
+            if training.ended and waited_s > _NAMED_AFTER_S and not named:
+                named = True
+                names = ", ".join(training.uninformed)
+                log(f"training is over: waiting up to {_END_NOTICE_S:g} s for an answer of {names}")
             if not training.ended and waited_s > self._patience_s:
                 log(f"no worker for {self._patience_s:g} s: giving up")
                 return EXIT_NO_WORKERS
@@ -131,7 +137,7 @@ class Server:
                 next_show_s = now_s + self._display.interval_s
             time.sleep(_POLL_S)
         training.collect_state()
-        if training.state_loss and not training.all_informed:
+        if training.state_loss and training.uninformed:
             return EXIT_STATE_LOST
         self.save()
         self._display.show(training.progress("finish"))

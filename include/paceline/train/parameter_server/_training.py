@@ -29,6 +29,8 @@ NOT_FINITE = "its change is not finite: is the learning rate too high, or the da
 _WAIT_S = 0.5
 # A batch that takes longer than this many times the worker's usual time is stuck.
 _STUCK_FACTOR = 10.0
+# The log names a worker for whose batch the others wait after these seconds, and this many times its usual time.
+_NAMED_AFTER_S, _NAMED_FACTOR = 5.0, 3.0
 
 
 class SharedTraining:
@@ -59,6 +61,7 @@ class SharedTraining:
         self._connection_ids: dict[str, int] = {}
         self._leased: dict[int, tuple[str, float]] = {}  # lease number to worker and start time
         self._batch_s: dict[str, float] = {}
+        self._awaited: set[str] = set()  # workers with batches for which the others wait, as named in the log
         self._reported: dict[str, float] = {}
         self._monitor: Monitor | None = None  # only if the script uses ``until``
         self._max_epochs = 0  # number of epochs in the script
@@ -138,7 +141,10 @@ class SharedTraining:
             self._uninformed.add(worker)
             self._lock.notify_all()
             failures = self._shards.failures[worker]
-            log(f"{worker} has joined" + (f" (failures so far: {failures})" if failures else ""))
+            log(
+                f"{worker} has joined: {self._count_workers()}"
+                + (f" (failures so far: {failures})" if failures else "")
+            )
 
     def disconnect(self, worker: str, connection_id: int, reason: str, *, failed: bool = True) -> None:
         """Remove a worker whose connection has ended; count a failure if ``failed``."""
@@ -160,6 +166,12 @@ class SharedTraining:
             count = self._shards.failures[worker]
             exclusion = ", excluded from the rest of the job" if count >= MAX_FAILURES else ""
             log(f"{worker} is lost ({reason}): {samples} samples go to other workers, failure {count}{exclusion}")
+        elif not self._shards.ended:
+            log(f"{worker} has left: {self._count_workers()}")
+
+    def _count_workers(self) -> str:
+        number = len(self._connection_ids)
+        return "1 worker" if number == 1 else f"{number} workers"
 
     def keep(self, worker: str, connection_id: int, packed: torch.Tensor) -> None:
         """Store the packed state of a worker's optimizer and other objects."""
@@ -282,6 +294,7 @@ class SharedTraining:
         """Reassign stuck batches, and a stuck request for the order of samples."""
         now_s = time.monotonic()
         with self._lock:
+            self._name_awaited(now_s)
             if self._order_request is not None and now_s - self._order_request[1] > self._order_patience_s:
                 log(f"{self._order_request[0]} has not sent the order of the samples: asking another worker")
                 self._order_patience_s *= 2  # a late order is ignored: if it always takes so long, no epoch would start
@@ -297,6 +310,17 @@ class SharedTraining:
                     self._shards.revoke_lease(number)
                     del self._leased[number]
                     self._lock.notify_all()
+
+    def _name_awaited(self, now_s: float) -> None:
+        """Log which workers have the batches for which the other workers wait, once for each wait."""
+        awaited = set()
+        if self._shards is not None and self._shards.all_leased and len(self._connection_ids) > 1:
+            for worker, since_s in self._leased.values():
+                if now_s - since_s > max(_NAMED_AFTER_S, _NAMED_FACTOR * self._batch_s.get(worker, 0.0)):
+                    awaited.add(worker)
+        for worker in sorted(awaited - self._awaited):
+            log(f"the other workers wait for a batch of {worker}, which has not answered for {_NAMED_AFTER_S:g} s")
+        self._awaited = awaited
 
     # --- status ---------------------------------------------------------------------------------------------------
 
@@ -318,11 +342,11 @@ class SharedTraining:
             return self._shards is not None and all(self._shards.is_excluded(name) for name in self._shares)
 
     @property
-    def all_informed(self) -> bool:
-        """Whether all workers that have ever joined know that training is over."""
+    def uninformed(self) -> list[str]:
+        """The workers that have joined and do not know that training is over."""
         with self._lock:
             assert self._shards is not None
-            return all(self._shards.is_excluded(name) for name in self._uninformed)
+            return sorted(name for name in self._uninformed if not self._shards.is_excluded(name))
 
     def snapshot(self) -> torch.Tensor:
         """Return the newest state."""
@@ -409,6 +433,7 @@ class SharedTraining:
                 metrics=values,
                 threads=torch.get_num_threads(),
                 may_end_early=self._monitor is not None,
+                unit="samples",
                 monotonic_s=time.monotonic(),
                 wall_s=time.time(),
             )

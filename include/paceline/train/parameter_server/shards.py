@@ -105,12 +105,16 @@ class Shards:
         return list(self._present)
 
     @property
+    def all_leased(self) -> bool:
+        """Whether every sample of the epochs that have started is leased or done."""
+        return not any(any(epoch.unleased.values()) for epoch in self._open)
+
+    @property
     def needs_order(self) -> bool:
         """Whether the next epoch can start as soon as the order of its samples is known."""
         if self._epochs_started >= self.epochs or self._done_when_stopped is not None:
             return False
-        all_leased = not any(any(epoch.unleased.values()) for epoch in self._open)
-        return all_leased and len(self._open) < 2
+        return self.all_leased and len(self._open) < 2
 
     @property
     def ended(self) -> bool:

@@ -14,7 +14,7 @@ import torch
 
 from paceline.train._loaders import check_divisible, with_batch_sampler
 from paceline.train._source import BatchSource, LoopState, SessionState
-from paceline.train._values import bad_value, log
+from paceline.train._values import bad_value, log, refuse
 from paceline.train.job import (
     ENV_EPOCHS,
     ENV_SERVER,
@@ -118,9 +118,12 @@ class TrainingWorker(BatchSource):
     def open(self, loop: LoopState, session: SessionState) -> None:
         """Check the loader and the objects passed to ``checkpoint``."""
         super().open(loop, session)
-        check_divisible(loop.loader, "training on several machines")
-        self._loader, self._vector = loop.loader, StateVector(session.parts)
-        self._batch_size = batch_size(loop.loader)
+        try:
+            check_divisible(loop.loader, "training on several machines")
+            self._loader, self._vector = loop.loader, StateVector(session.parts)
+            self._batch_size = batch_size(loop.loader)
+        except ValueError as error:
+            refuse(error)
 
     def passes(self, resume: Resume | None) -> Iterator[Iterator[Any]]:
         """Yield the batches that the server leases to this worker."""
@@ -426,7 +429,7 @@ def sample_index(item: object) -> int:
     try:
         return index(item)  # type: ignore[arg-type]
     except TypeError:
-        raise bad_value("sampler", item, "whole numbers as indices, for training on several machines") from None
+        refuse(bad_value("sampler", item, "whole numbers as indices, for training on several machines"))
 
 
 def batch_size(loader: Any) -> int:

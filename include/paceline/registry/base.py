@@ -91,6 +91,9 @@ class Registry(Protocol):
     def versions(self, name: str) -> list[ModelVersion]:
         """Return all complete versions, oldest first."""
 
+    def numbers(self, name: str) -> list[int]:
+        """Return the numbers of all complete versions, oldest first, also those of damaged and unsigned versions."""
+
     def history(self, name: str) -> list[Promotion]:
         """Return all promotions, oldest first."""
 

@@ -76,9 +76,11 @@ no finite number for the challenger
         if self._metric not in self._values:
             names = sorted(self._values)
             others = f" and {len(names) - _SHOWN} others" if len(names) > _SHOWN else ""
-            reported = f"reported {', '.join(names[:_SHOWN]) or 'nothing'}{others}"
+            reported = f"which reported {', '.join(names[:_SHOWN])}{others}"
             if self._metric in self._undefined:
-                reported = "last reported no finite number"
-            accepted = f"a finite score from the script, which {reported} for the {role}"
+                reported = "which last reported no finite number"
+            elif not names:
+                reported = "from which no report arrived"
+            accepted = f"a finite score from the script, {reported} for the {role}"
             raise InvalidInputError("metric", self._metric, accepted)
         return self._values

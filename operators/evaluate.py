@@ -20,7 +20,7 @@ from paceline.registry.storage import digest_of
 from paceline.runtime.checks import check_devices
 from paceline.runtime.temporary import TemporaryFolder
 
-from ._direction import direction
+from ._direction import check_metric, direction
 from ._holdout import HoldOut
 from ._identity import job_labels
 from ._job import JobOperator
@@ -181,7 +181,7 @@ the first a letter or digit
         self.registry = registry
         self.challenger = challenger
         self.data: Any = data
-        self.metric = metric
+        self.metric = check_metric(metric)
         self.greater_is_better = greater_is_better
         self._greater_is_better = direction(metric, greater_is_better)
         self.data_window = data_window

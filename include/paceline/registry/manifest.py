@@ -229,7 +229,7 @@ def check_digests(version: ModelVersion, path: str) -> None:
 
 def _parse_object(data: bytes, path: str) -> dict[str, Any]:
     try:
-        content = json.loads(data, object_pairs_hook=_read_unique)
+        content = json.loads(data, object_pairs_hook=read_unique)
     except (ValueError, RecursionError) as error:
         raise _not_an_object(data, path, str(error)) from error
     if not isinstance(content, dict):
@@ -243,8 +243,8 @@ def _not_an_object(data: bytes, path: str, reason: str) -> InvalidInputError:
     return InvalidInputError(path, data[:80].decode(errors="replace"), f"a JSON object ({reason})")
 
 
-def _read_unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    # Of two equal keys, one parser may read the first value and another parser the second.
+def read_unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object; raise ValueError if a key is repeated. Other parsers may read the other of its values."""
     if len(unique := dict(pairs)) < len(pairs):
         raise ValueError(f"a key is repeated in {sorted(key for key, _ in pairs)}")
     return unique

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -131,8 +132,8 @@ def test_empty_reason_is_refused(run, registry: FileRegistry, action: str, reaso
 @pytest.fixture
 def signed(registry: FileRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FileRegistry:
     """Return the registry with its key, with which version 4, the champion, and version 5 are signed."""
-    monkeypatch.setenv("AIRFLOW_CONN_MODEL_KEY", '{"conn_type": "generic", "password": "%s"}' % KEY)
-    monkeypatch.setenv("AIRFLOW_CONN_OTHER_KEY", '{"conn_type": "generic", "password": "%s"}' % KEY.upper())
+    monkeypatch.setenv("AIRFLOW_CONN_MODEL_KEY", json.dumps({"conn_type": "generic", "password": KEY}))
+    monkeypatch.setenv("AIRFLOW_CONN_OTHER_KEY", json.dumps({"conn_type": "generic", "password": KEY.upper()}))
     signed = FileRegistry(registry.root, signing_key=KEY)
     for number in (4, 5):
         (tmp_path / "model" / "weights").write_text(str(number))

@@ -70,6 +70,12 @@ child.start()
 child.join()
 report(auc=0.5)
 """
+SUBPROCESS_WITHOUT_OUTPUT = """
+import subprocess, sys
+report(auc=0.9)
+subprocess.run([sys.executable, "-c", "from paceline.train import report; report(auc=0.5)"], stdout=subprocess.DEVNULL)
+"""
+DISCARD = "import os; os.dup2(os.open(os.devnull, os.O_WRONLY), 1)\n"  # as `script > /dev/null` does
 UNREADABLE = """print('@paceline {"done": 1, "total": 1, "metrics": {"auc": "high"}}')"""
 
 
@@ -198,6 +204,12 @@ def test_metric_with_the_name_of_a_loss_needs_its_direction(evaluate_directly: T
     with pytest.raises(
         InvalidInputError, match=f"greater_is_better: got None, expected True or False, because '{metric}'"
     ):
+        evaluate_directly(0.7, metric=metric)
+
+
+@pytest.mark.parametrize("metric", ["", " ", "auc\n", None])
+def test_metric_without_a_name_is_rejected_when_the_dag_is_parsed(evaluate_directly: Task, metric: Any) -> None:
+    with pytest.raises(InvalidInputError, match="metric: got .*, expected the name of a score"):
         evaluate_directly(0.7, metric=metric)
 
 
@@ -387,6 +399,9 @@ def test_resamples_of_different_numbers_of_rows_are_rejected(
         (FORK_THAT_ENDS_LAST, 0.5),
         (POOL_THAT_REPORTS_TWICE, 0.5),
         ("import os\nreport(auc=0.9)\nos.write(1, b'50 %')\nreport(auc=0.5)", 0.5),
+        (DISCARD + "report(auc=0.5)", 0.5),
+        ("report(auc=0.9)\n" + DISCARD + "report(auc=0.5)", 0.5),
+        (SUBPROCESS_WITHOUT_OUTPUT, 0.5),
     ],
 )
 def test_last_report_counts(evaluate: Task, tmp_path: Path, script: str, auc: float) -> None:
@@ -467,7 +482,12 @@ def test_malformed_resamples_are_ignored(evaluate: Task, registry: FileRegistry,
     ("script", "error", "message"),
     [
         ("raise RuntimeError('no such column')", AirflowException, "scoring the challenger.*no such column"),
-        ("print('done')", AirflowFailException, "metric: got 'auc'.*which reported nothing for the challenger"),
+        (
+            "print('done')",
+            AirflowFailException,
+            "metric: got 'auc'.*script, from which no report arrived for the chall",
+        ),
+        (REPORT + "report(auc=0.9); report(auc=True)", AirflowException, "auc: got True, expected one number"),
         ("from paceline.train import report; report(accuracy=0.9)", AirflowFailException, "which reported accuracy"),
         (UNREADABLE, AirflowFailException, "metric: got 'auc'.*which last reported no finite number"),
         (REPORT + "report(auc=0.95); report(auc=float('nan'))", AirflowFailException, "last reported no finite number"),

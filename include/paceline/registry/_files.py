@@ -120,7 +120,7 @@ class FileRegistry:
                 size, sha256 = storage.copy(source, path, self.root, f"{home}/{folder}/{path}")
                 executable = storage.is_executable(source, path)
                 files[path] = FileRecord(size_bytes=size, sha256=sha256, executable=executable)
-            check_contents_digest(source, {path: record.sha256 or "" for path, record in files.items()}, digest)
+            check_contents_digest(source, files, digest)
             version = ModelVersion(
                 name=name,
                 version=number,

@@ -151,10 +151,8 @@ class ModelVersion(_Record):
 
     @property
     def digest(self) -> str | None:
-        """SHA-256 of the names and contents of all files; ``None`` if another tool has registered the version."""
-        digests = {path: record.sha256 for path, record in self.files.items()}
-        complete = {path: sha256 for path, sha256 in digests.items() if sha256 is not None}
-        return digest_of_files(complete) if len(complete) == len(digests) else None
+        """SHA-256 of all files, see :func:`digest_of_files`; ``None`` if another tool has registered the version."""
+        return None if any(one.sha256 is None for one in self.files.values()) else digest_of_files(self.files)
 
 
 class Promotion(_Record):
@@ -181,11 +179,18 @@ class KeyRecord(_Record):
 _AnyRecord = TypeVar("_AnyRecord", bound=_Record)
 
 
-def digest_of_files(digests: Mapping[str, str]) -> str:
-    """Return the SHA-256 of the names and contents of files. ``digests`` maps each path to the file's SHA-256."""
+def digest_of_files(files: Mapping[str, FileRecord]) -> str:
+    """Return the SHA-256 of the names, contents and executable bits of files. ``files`` maps each path to its record.
+
+    >>> record = FileRecord(size_bytes=0, sha256=hashlib.sha256(b"").hexdigest())
+    >>> digest_of_files({"run": record}) == digest_of_files({"run": record.model_copy(update={"executable": True})})
+    False
+    """
     whole = hashlib.sha256()
-    for path in sorted(digests, key=lambda path: path.split("/")):
-        whole.update(f"{len(path)}:{path}:{digests[path]}\n".encode())
+    for path in sorted(files, key=lambda path: path.split("/")):
+        # Only if true: digests of earlier releases stay valid.
+        executable = ":executable" if files[path].executable else ""
+        whole.update(f"{len(path)}:{path}:{files[path].sha256}{executable}\n".encode())
     return whole.hexdigest()
 
 

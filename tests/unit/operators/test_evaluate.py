@@ -209,7 +209,7 @@ def test_metric_with_the_name_of_a_loss_needs_its_direction(evaluate_directly: T
 
 @pytest.mark.parametrize("metric", ["", " ", "auc\n", None])
 def test_metric_without_a_name_is_rejected_when_the_dag_is_parsed(evaluate_directly: Task, metric: Any) -> None:
-    with pytest.raises(InvalidInputError, match="metric: got .*, expected the name of a score"):
+    with pytest.raises(InvalidInputError, match=r"metric: got .*, expected the name of a score"):
         evaluate_directly(0.7, metric=metric)
 
 
@@ -251,6 +251,15 @@ def test_retry_returns_the_same_version_for_the_same_model(evaluate_directly: Ta
     first = evaluate_directly(0.7)
     assert evaluate_directly(0.7) == first
     assert [first["version"], evaluate_directly(0.71)["version"]] == [1, 2]
+
+
+def test_retry_after_a_file_has_become_executable_registers_another_version(
+    evaluate_directly: Task, registry: FileRegistry, tmp_path: Path
+) -> None:
+    assert evaluate_directly(0.7)["version"] == 1
+    (tmp_path / "trained-0.7" / "model.json").chmod(0o755)
+    assert evaluate_directly(0.7)["version"] == 2
+    assert registry.version("flights", 2).files["model.json"].executable
 
 
 def test_repeated_evaluation_compares_with_the_previous_champion(

@@ -31,7 +31,6 @@ from .improvement import ResampleCollector, describe_doubts, describe_interval, 
 from .links import ModelLink
 from .values import (
     Reader,
-    is_local,
     local_copies,
     mapping,
     number,
@@ -231,7 +230,7 @@ the first a letter or digit
             digest = digest_of(UPath(trained), "challenger")
             key = _registration_key(context, digest)
             champion = self._find_champion(registry, key)
-            holdout = HoldOut(self.data, scratch / "data", self._other_files())
+            holdout = HoldOut(self.data, self.inputs, scratch, self.command_and_files()[1].values())
             new, resamples = self._score(context, runtime, "challenger", trained, holdout, scratch)
             old: dict[str, float] | None = None
             improvements: dict[str, Any] | None = None
@@ -275,11 +274,6 @@ the first a letter or digit
             "champion_metrics": old,
         }
 
-    def _other_files(self) -> list[Path]:
-        """Return the local files and folders, besides the data, that must be the same for both models."""
-        places = (storage_path(path_or_url("inputs", value)) for value in self.inputs.values())
-        return [*self.command_and_files()[1].values(), *(Path(place.path) for place in places if is_local(place))]
-
     def _find_champion(self, registry: Registry, key: str) -> ModelVersion | None:
         """Return the champion, or the previous champion if an earlier try's challenger is now the champion."""
         champion = registry.champion(self.model)
@@ -299,7 +293,7 @@ the first a letter or digit
         if self._killed.is_set():
             raise TrainingFailedError("the task was stopped")
         inputs = {"model": model, **{f"data/{name}": path for name, path in holdout.paths.items()}}
-        spec = self.job_spec(context, scratch / f"job-{role}", self.devices, inputs=inputs, suffix=f"-{role}")
+        spec = self.job_spec(context, holdout.inputs, self.devices, inputs=inputs, suffix=f"-{role}")
         runtime.check(spec)
         self.log.info("Scoring the %s", role)
         earlier = runtime.find_job(spec.name, job_labels(context))

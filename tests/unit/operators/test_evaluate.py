@@ -12,10 +12,12 @@ from unittest.mock import Mock
 
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from tests.s3_server import serve
 
+from paceline.airflow.places import storage_path
 from paceline.contract import EVALUATION_XCOM
 from paceline.errors import InvalidInputError
-from paceline.operators import EvaluateOperator, PromoteOperator
+from paceline.operators import EvaluateOperator, PromoteOperator, values
 from paceline.operators import evaluate as evaluate_module
 from paceline.operators.improvement import ResampleCollector
 from paceline.registry import FileRegistry
@@ -429,6 +431,32 @@ def test_replacing_a_file_while_models_are_scored_fails_the_task(
         evaluate(0.7, script=str(tmp_path / "replace.py"), inputs=inputs)
     assert not isinstance(caught.value, AirflowFailException), "a retry can succeed"
     assert registry.versions("flights") == []
+
+
+def test_remote_inputs_are_the_same_for_both_models(
+    evaluate: Task, registry: FileRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetch = FileRegistry.fetch
+
+    def fetch_late(self: FileRegistry, *arguments: Any) -> Any:
+        threshold.write_text("0.1")
+        return fetch(self, *arguments)
+
+    monkeypatch.setattr(FileRegistry, "fetch", fetch_late)
+    (tmp_path / "score.py").write_text(
+        "from paceline.train import input_dir, report\nreport(auc=float((input_dir() / 'threshold').read_text()))"
+    )
+    arguments = {"script": str(tmp_path / "score.py"), "inputs": {"threshold": "s3://models/threshold"}}
+    with serve() as server:
+        threshold = server.folder(tmp_path.name) / "threshold"
+        threshold.write_text("0.6")
+        # The test needs no Airflow connection.
+        remote = {"s3://models/threshold": threshold}
+        monkeypatch.setattr(values, "storage_path", lambda value: remote.get(value) or storage_path(value))
+        evaluate(0.7, **arguments)
+        registry.promote("flights", 1, "first")
+        result = evaluate(0.75, run_id="tuesday", **arguments)
+    assert (result["challenger"], result["champion"]) == (0.6, 0.6)
 
 
 def test_model_that_changes_while_it_is_registered_is_not_registered(

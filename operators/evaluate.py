@@ -27,6 +27,7 @@ from ._job import JobOperator
 from ._private import redacted
 from ._repeats import repeated_lines
 from ._scoring import read_scores
+from ._window import changed_file
 from .improvement import ResampleCollector, describe_doubts, describe_interval, summarise
 from .links import ModelLink
 from .values import (
@@ -89,7 +90,8 @@ class EvaluateOperator(JobOperator):
     data_window:
         The challenger's training data; stored with the version. If it contains the ``source`` of the data (a
         query or a file), as ``drift.output["window"]`` does, later drift checks can compare new data with this data
-        (``reference="champion"``). (templated)
+        (``reference="champion"``). If the checked file has changed since, the task warns, and the version's lineage
+        has ``data_window_changed``. (templated)
     lineage:
         Additional provenance of the challenger (drift report, training summary, ...). The operator adds the DAG, run,
         task and evaluation. (templated)
@@ -230,6 +232,10 @@ the first a letter or digit
             digest = digest_of(UPath(trained), "challenger")
             key = _registration_key(context, digest)
             champion = self._find_champion(registry, key)
+            if (changed := changed_file(self.data_window)) is not None:
+                self.log.warning(
+                    "%s has changed since its drift check: data_window may not be the training data", changed
+                )
             holdout = HoldOut(self.data, self.inputs, scratch, self.command_and_files()[1].values())
             new, resamples = self._score(context, runtime, "challenger", trained, holdout, scratch)
             old: dict[str, float] | None = None
@@ -241,16 +247,17 @@ the first a letter or digit
                 improvements = summarise(resamples, others, greater_is_better=self._greater_is_better)
                 if improvements is not None:
                     improvements["repeated_lines"] = 0 if resamples.groups else repeated_lines(holdout.paths.values())
-            if (changed := holdout.changed_file()) is not None:
-                raise TrainingFailedError(f"{changed} has changed while the models were scored: score them again")
+            if (replaced := holdout.changed_file()) is not None:
+                raise TrainingFailedError(f"{replaced} has changed while the models were scored: score them again")
             verdict = self._compare(new, old, champion)
+            doubts = {} if changed is None else {"data_window_changed": changed}
             try:
                 version = registry.register(
                     trained,
                     name=self.model,
                     metrics=new,
                     data_window=self.data_window,
-                    lineage={**self.lineage, **_task_fields(context), "evaluation": verdict},
+                    lineage={**self.lineage, **_task_fields(context), **doubts, "evaluation": verdict},
                     key=key,
                     digest=digest,
                 )

@@ -16,6 +16,7 @@ from tests.s3_server import serve
 
 from paceline.airflow.places import storage_path
 from paceline.contract import EVALUATION_XCOM
+from paceline.drift import DriftReport
 from paceline.errors import InvalidInputError
 from paceline.operators import EvaluateOperator, PromoteOperator, values
 from paceline.operators import evaluate as evaluate_module
@@ -23,6 +24,8 @@ from paceline.operators.improvement import ResampleCollector
 from paceline.registry import FileRegistry
 from paceline.runtime import ProcessRuntime
 from paceline.runtime.process_job import ProcessJob
+from paceline.sensors.check import DriftCheck
+from paceline.sensors.reports import summarise
 
 Task = Callable[..., Any]
 # A model is a file that contains the model's quality. The scoring script reads the model and the data.
@@ -457,6 +460,27 @@ def test_remote_inputs_are_the_same_for_both_models(
         registry.promote("flights", 1, "first")
         result = evaluate(0.75, run_id="tuesday", **arguments)
     assert (result["challenger"], result["champion"]) == (0.6, 0.6)
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_version_says_that_the_file_of_its_window_has_changed(
+    evaluate_directly: Task,
+    registry: FileRegistry,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    replaced: bool,
+) -> None:
+    file = tmp_path / "rows.csv"
+    file.write_text("age\n" + "29\n30\n" * 100)
+    check = DriftCheck("SELECT 1", str(file))
+    window = summarise(check, DriftReport("drift", "", 0, 200), check.read_current(), None)["summary"]["window"]
+    if replaced:
+        file.write_text("age\n" + "70\n71\n" * 100)
+    evaluate_directly(0.7, data_window=window)
+    version = registry.version("flights", 1)
+    assert version.data_window["source"] == str(file)
+    assert version.lineage.get("data_window_changed") == (str(file) if replaced else None)
+    assert (f"{file} has changed since its drift check" in capsys.readouterr().out) is replaced
 
 
 def test_model_that_changes_while_it_is_registered_is_not_registered(

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import random
 import uuid
-from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -20,9 +19,7 @@ from airflow.providers.standard.operators import hitl
 from airflow.sdk import Asset
 from airflow.sdk.exceptions import AirflowFailException, TaskAwaitingInput
 from airflow.sdk.execution_time.context import OutletEventAccessors
-from tests.s3_server import serve
 from tests.unit.registry.stores import MlflowStore, Store
-from upath import UPath
 
 from paceline.airflow import _model_command as model_command
 from paceline.errors import InvalidInputError
@@ -31,7 +28,7 @@ from paceline.operators import promote as promote_module
 from paceline.registry import ModelVersion, storage
 
 _BEGAN = datetime(2026, 1, 1, tzinfo=timezone.utc)
-_STEPS = {"local": 200, "s3": 40, "mlflow": 25}
+_STEPS = {"local": 200, "object store": 40, "mlflow": 25}
 CHAMPION = Asset("champion")
 
 
@@ -251,20 +248,6 @@ class History:
 
 def _context(ti: TaskInstance) -> Any:
     return {"ti": ti, "task_instance": ti}
-
-
-@pytest.fixture(params=["local", "s3", pytest.param("mlflow", marks=pytest.mark.mlflow)])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    """Yield a registry of each kind; the object store is a real S3 server."""
-    if request.param == "mlflow":
-        server = request.getfixturevalue("mlflow_server")
-        server.clear()
-        yield MlflowStore(server)
-    elif request.param == "s3":
-        with serve() as s3:
-            yield Store(s3.folder(uuid.uuid4().hex))
-    else:
-        yield Store(UPath(tmp_path / "registry"))
 
 
 @pytest.mark.parametrize("seed", [1, 2])

@@ -65,7 +65,9 @@ def _open(options: argparse.Namespace) -> Registry:
     try:
         return open_registry(location, options.signing_conn_id)
     except AirflowException as error:  # a connection does not exist
-        raise InvalidInputError("REGISTRY", location, f"existing connections ({error})") from None
+        if options.signing_conn_id and options.signing_conn_id in str(error):
+            raise InvalidInputError("--signing-conn-id", options.signing_conn_id, "an existing connection") from None
+        raise InvalidInputError("REGISTRY", location, f"a URL with an existing connection ({error})") from None
 
 
 def _list(options: argparse.Namespace) -> int:

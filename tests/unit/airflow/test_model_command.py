@@ -150,7 +150,7 @@ def signed(registry: FileRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         (["promote", "3", "--signing-conn-id", "model_key"], "signature of flights version 3: got None"),
         (["rollback", "--signing-conn-id", "model_key"], "signature of flights version 2: got None"),
         (["promote", "5", "--signing-conn-id", "other_key"], "signature of flights version 5: got '"),
-        (["promote", "5", "--signing-conn-id", "no_key"], "no_key"),
+        (["promote", "5", "--signing-conn-id", "no_key"], "--signing-conn-id: got 'no_key', expected an existing"),
     ],
 )
 def test_version_without_the_signature_of_the_registry_is_refused(

@@ -80,6 +80,15 @@ import subprocess, sys
 report(auc=0.9)
 subprocess.run([sys.executable, "-c", "from paceline.train import report; report(auc=0.5)"], stdout=subprocess.DEVNULL)
 """
+FORK_WITHOUT_OUTPUT = """
+import os
+if os.fork() == 0:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    report(auc=0.9)
+else:
+    os.wait()
+    report(auc=0.5)
+"""
 DISCARD = "import os; os.dup2(os.open(os.devnull, os.O_WRONLY), 1)\n"  # as `script > /dev/null` does
 UNREADABLE = """print('@paceline {"done": 1, "total": 1, "metrics": {"auc": "high"}}')"""
 
@@ -416,6 +425,8 @@ def test_resamples_of_different_numbers_of_rows_are_rejected(
         (DISCARD + "report(auc=0.5)", 0.5),
         ("report(auc=0.9)\n" + DISCARD + "report(auc=0.5)", 0.5),
         (SUBPROCESS_WITHOUT_OUTPUT, 0.5),
+        (FORK_WITHOUT_OUTPUT, 0.5),
+        ("import os\nout = os.dup(1)\n" + DISCARD + "report(auc=0.9)\nos.dup2(out, 1)\nreport(auc=0.5)", 0.5),
     ],
 )
 def test_last_report_counts(evaluate: Task, tmp_path: Path, script: str, auc: float) -> None:

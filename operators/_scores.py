@@ -59,7 +59,7 @@ no finite number for the challenger
             self._unfinished.discard(progress.source)
 
     def _is_newest(self, name: str, progress: Progress) -> bool:
-        """Return whether no later report of the score was read: a job has two output streams, read one after the other."""
+        """Return whether no later report of the score was read: jobs have two output streams, read one by one."""
         if progress.number and progress.monotonic_s < self._times_s.get(name, 0.0):
             return False
         self._times_s[name] = progress.monotonic_s

@@ -1,4 +1,4 @@
-"""Whether a greater score is better, from the name of the metric or from the user. Called by ``EvaluateOperator``."""
+"""The name of the metric, and whether a greater score is better. Called by ``EvaluateOperator``."""
 
 from __future__ import annotations
 
@@ -11,6 +11,18 @@ _LOSSES = {
     *("error", "errors", "err", "mae", "mse", "rmse", "nrmse", "rmsle", "msle", "mape", "smape", "nll", "bce"),
     *("cost", "costs", "brier", "deviance", "perplexity", "ppl", "wer", "cer", "fid"),
 }
+
+
+def check_metric(metric: object) -> str:
+    """Return the name of a score; raise InvalidInputError for a value that no script can report.
+
+    >>> check_metric(" ")
+    Traceback (most recent call last):
+    paceline.errors.InvalidInputError: metric: got ' ', expected the name of a score, without white space at its ends
+    """
+    if not isinstance(metric, str) or not metric or metric != metric.strip():
+        raise InvalidInputError("metric", metric, "the name of a score, without white space at its ends")
+    return metric
 
 
 def direction(metric: str, greater_is_better: object) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from paceline.errors import InvalidInputError
-from paceline.registry.manifest import check_name
+from paceline.registry.manifest import check_name, read_unique
 
 from .values import number, positive_integer
 
@@ -20,9 +20,9 @@ def read_evaluation(evaluation: Any) -> Mapping[str, Any]:
     """Return the evaluation from XCom or a template. Raise InvalidInputError for a missing or invalid key."""
     if isinstance(evaluation, str):
         try:
-            evaluation = json.loads(evaluation)
-        except ValueError:
-            raise InvalidInputError("evaluation", evaluation, _ACCEPTED) from None
+            evaluation = json.loads(evaluation, object_pairs_hook=read_unique)
+        except ValueError as error:
+            raise InvalidInputError("evaluation", evaluation, f"{_ACCEPTED} ({error})") from None
     if not isinstance(evaluation, Mapping):
         raise InvalidInputError("evaluation", evaluation, _ACCEPTED)
     if missing := _KEYS - {*evaluation}:

@@ -1,4 +1,4 @@
-"""Hold-out data on this machine: notices a change while models are scored. Called by ``EvaluateOperator``."""
+"""Hold-out data and inputs on this machine: notices changes while models are scored. For ``EvaluateOperator``."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from .values import local_copies
 
 
 class HoldOut:
-    """The files and folders with the data on which several models are scored.
+    """The files and folders with the data on which several models are scored, and the other inputs of the script.
 
-    Remote data is copied once. Local data stays where it is, so it may be replaced before the last model is scored.
+    Remote files are copied once. Local data stays where it is, so it may be replaced before the last model is scored.
 
     Parameters
     ----------
-    data:
-        The argument ``data`` of ``EvaluateOperator``.
+    data, inputs:
+        The arguments of ``EvaluateOperator``.
     folder:
         Folder for copies of remote files.
     others:
@@ -29,7 +29,7 @@ class HoldOut:
     >>> import tempfile
     >>> file = Path(tempfile.mkdtemp()) / "rows.csv"
     >>> _ = file.write_text("1")
-    >>> holdout = HoldOut({"rows.csv": str(file)}, file.parent / "copies")
+    >>> holdout = HoldOut({"rows.csv": str(file)}, {}, file.parent / "copies")
     >>> holdout.changed_file() is None
     True
     >>> _ = file.write_text("1,2")
@@ -37,9 +37,12 @@ class HoldOut:
     True
     """
 
-    def __init__(self, data: Mapping[str, Any], folder: Path, others: Iterable[Path] = ()) -> None:
-        self.paths = local_copies("data", data, folder)
-        self._watched = [*self.paths.values(), *others]
+    def __init__(
+        self, data: Mapping[str, Any], inputs: Mapping[str, Any], folder: Path, others: Iterable[Path] = ()
+    ) -> None:
+        self.paths = local_copies("data", data, folder / "data")
+        self.inputs = local_copies("inputs", inputs, folder / "inputs")
+        self._watched = [*self.paths.values(), *self.inputs.values(), *others]
         self._before = dict(_states(self._watched))
 
     def changed_file(self) -> str | None:

@@ -337,7 +337,7 @@ class JobOperator(BaseOperator):
     def job_spec(
         self,
         context: Context,
-        scratch: Path,
+        copies: Path | Mapping[str, Path],
         devices: float,
         *,
         inputs: Mapping[str, Path] | None = None,
@@ -347,8 +347,9 @@ class JobOperator(BaseOperator):
 
         Parameters
         ----------
-        scratch:
-            Folder for local copies of remote inputs. The folder must exist until the job has started.
+        copies:
+            Folder for local copies of remote inputs, or the paths of all inputs after they were copied. The files must
+            exist until the job has started.
         devices:
             Allocation at the start, in cores.
         inputs:
@@ -360,13 +361,15 @@ class JobOperator(BaseOperator):
         own = {PurePosixPath(name).parts[:1] for name in inputs or ()}
         if taken := [name for name in self.inputs if PurePosixPath(name).parts[:1] in own]:
             raise InvalidInputError("inputs", taken[0], "another name: the task has inputs of its own there")
+        if isinstance(copies, Path):
+            copies = local_copies("inputs", self.inputs, copies)
         return JobSpec(
             name=self.job_name(context, suffix),
             command=command,
             devices=devices,
             image=self.image,
             files=files,
-            inputs={**local_copies("inputs", self.inputs, scratch), **(inputs or {})},
+            inputs={**copies, **(inputs or {})},
             environment={
                 **{name: str(value) for name, value in self.environment.items()},
                 **self._private_environment,

@@ -34,6 +34,7 @@ no finite number for the challenger
     def __init__(self, metric: str) -> None:
         self._metric = metric
         self._values: dict[str, float] = {}
+        self._times_s: dict[str, float] = {}  # when each score was reported
         self._undefined: set[str] = set()
         self._unfinished: set[str] = set()  # processes whose newest line says that another one follows
         self._unreadable: str | None = None  # since the newest line
@@ -42,10 +43,11 @@ no finite number for the challenger
         """Add the scores of a progress line."""
         if progress.resamples:  # a line of its own, without scores
             return
-        newest = scores_in(progress)
-        for name in progress.undefined:
+        newest = {name: score for name, score in scores_in(progress).items() if self._is_newest(name, progress)}
+        undefined = {name for name in progress.undefined if self._is_newest(name, progress)}
+        for name in undefined:
             self._values.pop(name, None)
-        self._undefined = (self._undefined | {*progress.undefined}) - {*newest}
+        self._undefined = (self._undefined | undefined) - {*newest}
         self._values.update(newest)
         if not progress.number:  # not written by the trainer
             return
@@ -55,6 +57,13 @@ no finite number for the challenger
             self._unfinished.add(progress.source)
         else:
             self._unfinished.discard(progress.source)
+
+    def _is_newest(self, name: str, progress: Progress) -> bool:
+        """Return whether no later report of the score was read: jobs have two output streams, read one by one."""
+        if progress.number and progress.monotonic_s < self._times_s.get(name, 0.0):
+            return False
+        self._times_s[name] = progress.monotonic_s
+        return True
 
     def add_unreadable(self, reason: str) -> None:
         """Add a progress line that cannot be read."""
@@ -76,9 +85,11 @@ no finite number for the challenger
         if self._metric not in self._values:
             names = sorted(self._values)
             others = f" and {len(names) - _SHOWN} others" if len(names) > _SHOWN else ""
-            reported = f"reported {', '.join(names[:_SHOWN]) or 'nothing'}{others}"
+            reported = f"which reported {', '.join(names[:_SHOWN])}{others}"
             if self._metric in self._undefined:
-                reported = "last reported no finite number"
-            accepted = f"a finite score from the script, which {reported} for the {role}"
+                reported = "which last reported no finite number"
+            elif not names:
+                reported = "from which no report arrived"
+            accepted = f"a finite score from the script, {reported} for the {role}"
             raise InvalidInputError("metric", self._metric, accepted)
         return self._values

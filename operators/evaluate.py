@@ -20,18 +20,18 @@ from paceline.registry.storage import digest_of
 from paceline.runtime.checks import check_devices
 from paceline.runtime.temporary import TemporaryFolder
 
-from ._direction import direction
+from ._direction import check_metric, direction
 from ._holdout import HoldOut
 from ._identity import job_labels
 from ._job import JobOperator
 from ._private import redacted
 from ._repeats import repeated_lines
 from ._scoring import read_scores
+from ._window import changed_file
 from .improvement import ResampleCollector, describe_doubts, describe_interval, summarise
 from .links import ModelLink
 from .values import (
     Reader,
-    is_local,
     local_copies,
     mapping,
     number,
@@ -90,7 +90,8 @@ class EvaluateOperator(JobOperator):
     data_window:
         The challenger's training data; stored with the version. If it contains the ``source`` of the data (a
         query or a file), as ``drift.output["window"]`` does, later drift checks can compare new data with this data
-        (``reference="champion"``). (templated)
+        (``reference="champion"``). If the checked file has changed since, the task warns, and the version's lineage
+        has ``data_window_changed``. (templated)
     lineage:
         Additional provenance of the challenger (drift report, training summary, ...). The operator adds the DAG, run,
         task and evaluation. (templated)
@@ -181,7 +182,7 @@ the first a letter or digit
         self.registry = registry
         self.challenger = challenger
         self.data: Any = data
-        self.metric = metric
+        self.metric = check_metric(metric)
         self.greater_is_better = greater_is_better
         self._greater_is_better = direction(metric, greater_is_better)
         self.data_window = data_window
@@ -231,7 +232,11 @@ the first a letter or digit
             digest = digest_of(UPath(trained), "challenger")
             key = _registration_key(context, digest)
             champion = self._find_champion(registry, key)
-            holdout = HoldOut(self.data, scratch / "data", self._other_files())
+            if (changed := changed_file(self.data_window)) is not None:
+                self.log.warning(
+                    "%s has changed since its drift check: data_window may not be the training data", changed
+                )
+            holdout = HoldOut(self.data, self.inputs, scratch, self.command_and_files()[1].values())
             new, resamples = self._score(context, runtime, "challenger", trained, holdout, scratch)
             old: dict[str, float] | None = None
             improvements: dict[str, Any] | None = None
@@ -242,16 +247,17 @@ the first a letter or digit
                 improvements = summarise(resamples, others, greater_is_better=self._greater_is_better)
                 if improvements is not None:
                     improvements["repeated_lines"] = 0 if resamples.groups else repeated_lines(holdout.paths.values())
-            if (changed := holdout.changed_file()) is not None:
-                raise TrainingFailedError(f"{changed} has changed while the models were scored: score them again")
+            if (replaced := holdout.changed_file()) is not None:
+                raise TrainingFailedError(f"{replaced} has changed while the models were scored: score them again")
             verdict = self._compare(new, old, champion)
+            doubts = {} if changed is None else {"data_window_changed": changed}
             try:
                 version = registry.register(
                     trained,
                     name=self.model,
                     metrics=new,
                     data_window=self.data_window,
-                    lineage={**self.lineage, **_task_fields(context), "evaluation": verdict},
+                    lineage={**self.lineage, **_task_fields(context), **doubts, "evaluation": verdict},
                     key=key,
                     digest=digest,
                 )
@@ -275,11 +281,6 @@ the first a letter or digit
             "champion_metrics": old,
         }
 
-    def _other_files(self) -> list[Path]:
-        """Return the local files and folders, besides the data, that must be the same for both models."""
-        places = (storage_path(path_or_url("inputs", value)) for value in self.inputs.values())
-        return [*self.command_and_files()[1].values(), *(Path(place.path) for place in places if is_local(place))]
-
     def _find_champion(self, registry: Registry, key: str) -> ModelVersion | None:
         """Return the champion, or the previous champion if an earlier try's challenger is now the champion."""
         champion = registry.champion(self.model)
@@ -299,7 +300,7 @@ the first a letter or digit
         if self._killed.is_set():
             raise TrainingFailedError("the task was stopped")
         inputs = {"model": model, **{f"data/{name}": path for name, path in holdout.paths.items()}}
-        spec = self.job_spec(context, scratch / f"job-{role}", self.devices, inputs=inputs, suffix=f"-{role}")
+        spec = self.job_spec(context, holdout.inputs, self.devices, inputs=inputs, suffix=f"-{role}")
         runtime.check(spec)
         self.log.info("Scoring the %s", role)
         earlier = runtime.find_job(spec.name, job_labels(context))

@@ -17,6 +17,7 @@ from airflow.sdk import BaseOperatorLink
 from paceline.drift.kept_rows import to_storable
 
 from .check import CHAMPION
+from .windows import is_sql
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator, ObjectStoragePath
@@ -51,7 +52,8 @@ def summarise(
     """Return a report's ``summary`` with the model and the current window's source; and the ``report``, cut for XCom.
 
     With ``report_dir``, write the report. If the reference is the champion, also write the compared rows of the window,
-    which then become its source: a query or a file may have different rows later.
+    which then become its source: a query or a file may have different rows later. The window of a file also has the
+    file and its state, which shows a later change.
     """
     summary = report.summary() | {"model": check.model, "registry": check.registry, "window": check.window()}
     if report_dir:
@@ -61,6 +63,8 @@ def summarise(
                 # Later checks expect the column in one of their windows.
                 window = replace(window, frame=window.frame.assign(**{check.actual: None}))
             summary["window"] = {"source": write_window(window, report_dir, *parts, categorical=check.categorical)}
+    if not is_sql(check.current) and check.window_column is None:
+        summary["window"] |= {"file": check.current, "file_state": window.identity}
     return {"summary": summary, "report": fit_to_xcom(report.to_dict())}
 
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.errors import InvalidInputError
+from paceline.errors import InvalidInputError, PacelineError
 
 if TYPE_CHECKING:
     from paceline.registry import ModelVersion, Promotion, Registry
@@ -31,6 +31,11 @@ def add_command(
         action = actions.add_parser(name, help=text, parents=parents if sends else [])
         action.add_argument("registry", metavar="REGISTRY", help="/data/models, s3://CONN@bucket/models, mlflow://CONN")
         action.add_argument("model", metavar="MODEL")
+        action.add_argument(
+            "--signing-conn-id",
+            metavar="CONN_ID",
+            help="connection whose password is the key of signed versions, for example in AIRFLOW_CONN_MODEL_KEY",
+        )
         if version is not None:
             action.add_argument("version", metavar="VERSION", nargs=version, help="number, or champion")
         if sends or name == "release":
@@ -58,8 +63,10 @@ def _open(options: argparse.Namespace) -> Registry:
     if os.path.isabs(location) and not os.path.isdir(location):
         raise InvalidInputError("REGISTRY", location, "an existing folder, or a URL")
     try:
-        return open_registry(location)
-    except AirflowException as error:  # the connection does not exist
+        return open_registry(location, options.signing_conn_id)
+    except AirflowException as error:  # a connection does not exist
+        if options.signing_conn_id and options.signing_conn_id in str(error):
+            raise InvalidInputError("--signing-conn-id", options.signing_conn_id, "an existing connection") from None
         raise InvalidInputError("REGISTRY", location, f"a URL with an existing connection ({error})") from None
 
 
@@ -70,18 +77,23 @@ def _list(options: argparse.Namespace) -> int:
     except InvalidInputError as error:
         missing = str(error)
     rows = [_HEADINGS]
-    for version in registry.versions(options.model):
+    for number in registry.numbers(options.model):
+        try:
+            version = registry.version(options.model, number)
+        except InvalidInputError as error:
+            rows.append((str(number), "-", "-", f"not usable: {error}"))
+            continue
         scores = " ".join(f"{name}={score:.6g}" for name, score in version.metrics.items())
-        is_champion = champion is not None and version.version == champion.version
+        is_champion = champion is not None and number == champion.version
         created = version.created_at.astimezone().isoformat(" ", "seconds")
-        rows.append((str(version.version), created, scores or "-", "champion" if is_champion else ""))
+        rows.append((str(number), created, scores or "-", "champion" if is_champion else ""))
     if len(rows) == 1:
         raise InvalidInputError("MODEL", options.model, f"a model with a version in {options.registry}")
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))]
     for row in rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
     if missing:
-        print(f"The champion is missing: {missing}")
+        print(f"No usable champion: {missing}")
     return 0
 
 
@@ -117,9 +129,10 @@ def _roll_back(options: argparse.Namespace) -> int:
         champion = _version(registry, options).version  # a person may have chosen it in MLflow
     # What the champion has replaced when it became champion for the first time: not a version that was rolled back.
     first = next((one for one in history if one.version == champion), None)
-    if first is None or first.previous is None:
+    replaced = first.previous if first else history[-1].version if history else None
+    if replaced is None:
         raise InvalidInputError("MODEL", options.model, "a model that has had an earlier champion, or a VERSION")
-    return _change(options, registry, first.previous, hold=True)
+    return _change(options, registry, replaced, hold=True)
 
 
 def _release(options: argparse.Namespace) -> int:
@@ -132,6 +145,11 @@ def _release(options: argparse.Namespace) -> int:
 
 def _change(options: argparse.Namespace, registry: Registry, version: int, *, hold: bool) -> int:
     """Promote a version, and send the event. A repeated command with the same VERSION only sends the event again."""
+    if not options.reason.strip():
+        raise InvalidInputError("--reason", options.reason, "a reason, which is stored in the history of promotions")
+    if options.signing_conn_id is None and (signed := _signed_version(registry, options.model)) is not None:
+        accepted = f"the id of the connection with the key: version {signed} is signed"
+        raise InvalidInputError("--signing-conn-id", None, accepted)
     api = options.connect(options) if options.asset else None
     assets = api.api("GET", "/assets", name_pattern=options.asset)["assets"] if api else []
     asset = next((one for one in assets if one["name"] == options.asset), None)
@@ -142,10 +160,30 @@ def _change(options: argparse.Namespace, registry: Registry, version: int, *, ho
     unchanged = "Nothing has changed since " if before and promotion == before[-1] else ""
     print(f"{unchanged}{_describe(promotion)}")
     if api and asset:
-        extra = {"model": options.model, "version": version, "previous_version": promotion.previous}
-        api.api("POST", "/assets/events", {"asset_id": asset["id"], "extra": {**extra, "reason": promotion.reason}})
-        print(f"Event of the asset {options.asset} sent.")
+        _send_event(api, options, int(asset["id"]), promotion)
     return 0
+
+
+def _send_event(api: Any, options: argparse.Namespace, asset_id: int, promotion: Promotion) -> None:
+    import httpx
+
+    extra = {"model": options.model, "version": promotion.version, "previous_version": promotion.previous}
+    body = {"asset_id": asset_id, "extra": {**extra, "reason": promotion.reason}}
+    try:
+        api.api("POST", "/assets/events", body)
+    except (PacelineError, httpx.TransportError) as error:
+        again = f"repeat the command with VERSION {promotion.version}, which changes nothing else"
+        raise PacelineError(f"the champion has changed, but its event was not sent: {again} ({error})") from error
+    print(f"Event of the asset {options.asset} sent.")
+
+
+def _signed_version(registry: Registry, name: str) -> int | None:
+    """Return the number of the newest version with a signature, or ``None`` without one."""
+    for number in reversed(registry.numbers(name)):
+        with suppress(InvalidInputError):  # another version is damaged
+            if registry.version(name, number).signature:
+                return number
+    return None
 
 
 def _person(options: argparse.Namespace) -> str:

@@ -120,7 +120,7 @@ class FileRegistry:
                 size, sha256 = storage.copy(source, path, self.root, f"{home}/{folder}/{path}")
                 executable = storage.is_executable(source, path)
                 files[path] = FileRecord(size_bytes=size, sha256=sha256, executable=executable)
-            check_contents_digest(source, {path: record.sha256 or "" for path, record in files.items()}, digest)
+            check_contents_digest(source, files, digest)
             version = ModelVersion(
                 name=name,
                 version=number,
@@ -150,13 +150,17 @@ class FileRegistry:
         if isinstance(version, int) and (loaded := self._load(name, version)):
             self._signer.check(loaded)
             return loaded
-        raise missing_version(name, version, (existing.version for existing in self.versions(name)))
+        raise missing_version(name, version, self.numbers(name))
 
     def versions(self, name: str) -> list[ModelVersion]:
         """Return all complete versions, oldest first; with a signing key, only those that it has signed."""
-        numbers = storage.numbered(self.root, f"{check_name(name)}/versions")
-        loaded = (self._load(name, number) for number in numbers)
+        loaded = (self._load(name, number) for number in self.numbers(name))
         return [version for version in loaded if version and self._signer.is_valid(version)]
+
+    def numbers(self, name: str) -> list[int]:
+        """Return the numbers of all complete versions, oldest first, also those of damaged and unsigned versions."""
+        numbers = storage.numbered(self.root, f"{check_name(name)}/versions")
+        return [number for number in numbers if _MANIFEST in storage.names_in(self.root, _home(name, number))]
 
     def history(self, name: str) -> list[Promotion]:
         """Return all promotions, oldest first."""

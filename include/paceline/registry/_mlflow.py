@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import EllipsisType
 from typing import Any
@@ -153,16 +153,16 @@ http://localhost:5000
         """Return a version; raise InvalidInputError if it does not exist or, with a signing key, is not signed."""
         if (found := self._get(check_name(name), version)) is not None:
             return found
-        existing = self._server.search_versions(f"name = '{name}'")
-        raise missing_version(name, version, (int(one["version"]) for one in existing))
+        raise missing_version(name, version, self.numbers(name))
 
     def versions(self, name: str) -> list[ModelVersion]:
         """Return all versions, oldest first; with a signing key, only those that it has signed."""
-        first: dict[str, dict[str, Any]] = {}
-        for version in self._server.search_versions(f"name = '{check_name(name)}'"):
-            first.setdefault(tags_of(version).get(_KEY, version["version"]), version)
-        loaded = (self._load(version) for version in first.values())
+        loaded = (self._load(version) for version in self._first_of_each_key(name))
         return [version for version in loaded if self._signer.is_valid(version)]
+
+    def numbers(self, name: str) -> list[int]:
+        """Return the numbers of all versions, oldest first, also those of damaged and unsigned versions."""
+        return [int(version["version"]) for version in self._first_of_each_key(name)]
 
     def history(self, name: str) -> list[Promotion]:
         """Return all promotions, oldest first. There is none for a champion that a user has chosen in MLflow."""
@@ -265,6 +265,13 @@ http://localhost:5000
         if first["run_id"] != run["run_id"]:
             runs.discard_run(self._server, run)
         return found
+
+    def _first_of_each_key(self, name: str) -> Iterable[dict[str, Any]]:
+        """Return the server's descriptions of all versions, without the duplicates of concurrent writers."""
+        first: dict[str, dict[str, Any]] = {}
+        for version in self._server.search_versions(f"name = '{check_name(name)}'"):
+            first.setdefault(tags_of(version).get(_KEY, version["version"]), version)
+        return first.values()
 
     def _get(self, name: str, version: int) -> ModelVersion | None:
         """Return a version, or ``None`` if it does not exist."""

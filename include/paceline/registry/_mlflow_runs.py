@@ -79,10 +79,10 @@ def fill_run(
     files = {}
     for path in paths:
         size, sha256 = server.write(folder, f"{MODEL_FOLDER}/{path}", source, path)
-        record = FileRecord(size_bytes=size, sha256=sha256, executable=storage.is_executable(source, path))
-        files[path] = record.model_dump()
-    check_contents_digest(source, {path: record["sha256"] for path, record in files.items()}, digest)
-    manifest = json.dumps({**contents, "folder": MODEL_FOLDER, "files": files}, indent=2).encode()
+        files[path] = FileRecord(size_bytes=size, sha256=sha256, executable=storage.is_executable(source, path))
+    check_contents_digest(source, files, digest)
+    records = {path: record.model_dump() for path, record in files.items()}
+    manifest = json.dumps({**contents, "folder": MODEL_FOLDER, "files": records}, indent=2).encode()
     # A version must never have an invalid manifest.
     read_manifest(manifest, MANIFEST_FILE, version=1, created_at=0)
     server.write_bytes(folder, MANIFEST_FILE, manifest)

@@ -17,6 +17,7 @@ from paceline.registry import storage
 from paceline.registry.manifest import (
     ACCEPTED_PATH,
     ACCEPTED_PATHS,
+    FileRecord,
     ModelVersion,
     Promotion,
     digest_of_files,
@@ -90,6 +91,9 @@ class Registry(Protocol):
 
     def versions(self, name: str) -> list[ModelVersion]:
         """Return all complete versions, oldest first."""
+
+    def numbers(self, name: str) -> list[int]:
+        """Return the numbers of all complete versions, oldest first, also those of damaged and unsigned versions."""
 
     def history(self, name: str) -> list[Promotion]:
         """Return all promotions, oldest first."""
@@ -168,8 +172,8 @@ def check_digest(place: str, sha256: str, expected: str | None) -> None:
         raise InvalidInputError(place, f"sha256 {sha256}", f"{expected} as in the manifest; the file has changed")
 
 
-def check_contents_digest(model_dir: StoragePath, files: Mapping[str, str], expected: str | None) -> None:
-    """Raise ModelChangedError if the copied files, by path and SHA-256, have not the expected digest."""
+def check_contents_digest(model_dir: StoragePath, files: Mapping[str, FileRecord], expected: str | None) -> None:
+    """Raise ModelChangedError if the copied files have not the expected digest."""
     if expected is not None and digest_of_files(files) != expected:
         raise ModelChangedError("model_dir", str(model_dir), f"files with the digest {expected}")
 

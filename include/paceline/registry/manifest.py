@@ -151,10 +151,8 @@ class ModelVersion(_Record):
 
     @property
     def digest(self) -> str | None:
-        """SHA-256 of the names and contents of all files; ``None`` if another tool has registered the version."""
-        digests = {path: record.sha256 for path, record in self.files.items()}
-        complete = {path: sha256 for path, sha256 in digests.items() if sha256 is not None}
-        return digest_of_files(complete) if len(complete) == len(digests) else None
+        """SHA-256 of all files, see :func:`digest_of_files`; ``None`` if another tool has registered the version."""
+        return None if any(one.sha256 is None for one in self.files.values()) else digest_of_files(self.files)
 
 
 class Promotion(_Record):
@@ -181,11 +179,18 @@ class KeyRecord(_Record):
 _AnyRecord = TypeVar("_AnyRecord", bound=_Record)
 
 
-def digest_of_files(digests: Mapping[str, str]) -> str:
-    """Return the SHA-256 of the names and contents of files. ``digests`` maps each path to the file's SHA-256."""
+def digest_of_files(files: Mapping[str, FileRecord]) -> str:
+    """Return the SHA-256 of the names, contents and executable bits of files. ``files`` maps each path to its record.
+
+    >>> record = FileRecord(size_bytes=0, sha256=hashlib.sha256(b"").hexdigest())
+    >>> digest_of_files({"run": record}) == digest_of_files({"run": record.model_copy(update={"executable": True})})
+    False
+    """
     whole = hashlib.sha256()
-    for path in sorted(digests, key=lambda path: path.split("/")):
-        whole.update(f"{len(path)}:{path}:{digests[path]}\n".encode())
+    for path in sorted(files, key=lambda path: path.split("/")):
+        # Only if true: digests of earlier releases stay valid.
+        executable = ":executable" if files[path].executable else ""
+        whole.update(f"{len(path)}:{path}:{files[path].sha256}{executable}\n".encode())
     return whole.hexdigest()
 
 
@@ -229,7 +234,7 @@ def check_digests(version: ModelVersion, path: str) -> None:
 
 def _parse_object(data: bytes, path: str) -> dict[str, Any]:
     try:
-        content = json.loads(data, object_pairs_hook=_read_unique)
+        content = json.loads(data, object_pairs_hook=read_unique)
     except (ValueError, RecursionError) as error:
         raise _not_an_object(data, path, str(error)) from error
     if not isinstance(content, dict):
@@ -243,8 +248,8 @@ def _not_an_object(data: bytes, path: str, reason: str) -> InvalidInputError:
     return InvalidInputError(path, data[:80].decode(errors="replace"), f"a JSON object ({reason})")
 
 
-def _read_unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    # Of two equal keys, one parser may read the first value and another parser the second.
+def read_unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object; raise ValueError if a key is repeated. Other parsers may read the other of its values."""
     if len(unique := dict(pairs)) < len(pairs):
         raise ValueError(f"a key is repeated in {sorted(key for key, _ in pairs)}")
     return unique

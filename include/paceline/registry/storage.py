@@ -21,7 +21,7 @@ from upath import UPath
 
 from paceline.errors import InvalidInputError
 from paceline.registry import _local
-from paceline.registry.manifest import ModelVersion, digest_of_files
+from paceline.registry.manifest import FileRecord, ModelVersion, digest_of_files
 from paceline.runtime.temporary import TemporaryFolder
 
 _BLOCK = 1 << 20
@@ -168,11 +168,12 @@ def copy(
 
 
 def digest_of(root: UPath, field: str) -> str:
-    """Return the SHA-256 of the names and contents of all files below ``root``."""
-    digests = {}
+    """Return the SHA-256 of the names, contents and executable bits of all files below ``root``."""
+    files = {}
     for path in files_below(root, field):
-        digests[path] = _digest_of_file(root, path)
-    return digest_of_files(digests)
+        sha256 = _digest_of_file(root, path)
+        files[path] = FileRecord(size_bytes=0, sha256=sha256, executable=is_executable(root, path))
+    return digest_of_files(files)
 
 
 def remove_folder(root: UPath, path: str) -> None:

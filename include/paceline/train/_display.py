@@ -105,18 +105,29 @@ class Lines:
                 log(f"metric omitted: its progress line would exceed {_LONGEST_LINE} characters")
                 self._warned = True
         prefix = "\n" if self._end is not None and self._end.unfinished else ""
+        stream = self._stream
+        if run_by_paceline() and sys.stderr is not None and _is_discarded(stream):
+            stream = sys.stderr  # which the job's runtime reads, too
         try:
-            self._stream.write(f"{prefix}{line}\n")
-            self._stream.flush()
+            stream.write(f"{prefix}{line}\n")
+            stream.flush()
         except OSError:
             self._stream = None  # the reader has closed the stream
-        except ValueError:  # the training code has closed it; a job's standard error is read, too
+        except ValueError:  # the training code has closed it
             self._stream = sys.stderr if run_by_paceline() and self._stream is not sys.stderr else None
             self._end = None
             self._write(progress)
 
     def close(self) -> None:
         """Do nothing."""
+
+
+def _is_discarded(stream: TextIO) -> bool:
+    """Return whether the stream's file descriptor is redirected to ``/dev/null``."""
+    try:
+        return os.path.samestat(os.fstat(stream.fileno()), os.stat(os.devnull))
+    except (OSError, ValueError):  # not a file, or closed
+        return False
 
 
 def _split_resamples(progress: Progress) -> Iterator[Progress]:

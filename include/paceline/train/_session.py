@@ -274,7 +274,7 @@ def report(**values: Any) -> None:
     Raises
     ------
     ValueError
-        If a value is not a single number.
+        If a value is not a single number, for example ``True``.
 
     Examples
     --------

@@ -51,13 +51,13 @@ def deferred_number(field: str, value: Any) -> Callable[[], float]:
     """
     accepted = "one number or a tensor with one element"
     if hasattr(value, "detach") and hasattr(value, "numel"):
-        if value.numel() != 1 or value.is_complex():
+        if value.numel() != 1 or value.is_complex() or str(value.dtype) == "torch.bool":
             raise bad_value(field, f"a {value.dtype} tensor of shape {tuple(value.shape)}", accepted)
         kept = value.detach()  # frees the computation graph
         if getattr(value, "grad_fn", None) is None:  # not a loss, perhaps a sum that the training code resets
             kept = kept.clone()
         return lambda: float(kept)
-    if isinstance(value, (str, bytes)):
+    if isinstance(value, (str, bytes, bool)) or "bool" in str(getattr(value, "dtype", "")):
         raise bad_value(field, value, accepted)
     try:
         number = float(value)

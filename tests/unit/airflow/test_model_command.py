@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.mlflow_server import MlflowServer, serve
 
 from paceline.airflow import cli
-from paceline.registry import FileRegistry
+from paceline.airflow.api import AirflowApiError
+from paceline.registry import FileRegistry, MlflowRegistry
+
+KEY = "k" * 32
 
 
 class Airflow:
@@ -16,8 +22,11 @@ class Airflow:
 
     def __init__(self) -> None:
         self.events: list[dict] = []
+        self.broken = False
 
     def api(self, method, path, body=None, **query):
+        if method == "POST" and self.broken:
+            raise AirflowApiError(503, "Service Unavailable")
         if method == "POST":
             self.events.append(body)
             return body
@@ -98,7 +107,97 @@ def test_versions_are_listed_without_the_folder_of_the_champion(run, registry: F
     code, shown, _ = run("list")
     assert code == 0
     assert "auc=0.73" in shown
-    assert "The champion is missing: " in shown
+    assert "No usable champion: " in shown
+
+
+def test_damaged_version_is_listed_with_its_fault(run, registry: FileRegistry) -> None:
+    manifest = registry.location(registry.version("flights", 1)).parent / "manifest.json"
+    manifest.write_text("{}")
+    code, shown, _ = run("list")
+    rows = shown.splitlines()
+    assert code == 0
+    assert f"not usable: file://{manifest}: " in rows[1]
+    assert [row.split()[0] for row in rows] == ["VERSION", "1", "2", "3"]
+    assert rows[2].endswith("champion")
+
+
+@pytest.mark.parametrize("action", ["promote", "rollback", "release"])
+@pytest.mark.parametrize("reason", ["", " "])
+def test_empty_reason_is_refused(run, registry: FileRegistry, action: str, reason: str) -> None:
+    code, _, error = run(action, *(["3"] if action == "promote" else []), "--reason", reason)
+    assert (code, len(registry.history("flights"))) == (1, 2)
+    assert f"--reason: got '{reason}', expected a reason" in error
+
+
+@pytest.fixture
+def signed(registry: FileRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FileRegistry:
+    """Return the registry with its key, with which version 4, the champion, and version 5 are signed."""
+    monkeypatch.setenv("AIRFLOW_CONN_MODEL_KEY", json.dumps({"conn_type": "generic", "password": KEY}))
+    monkeypatch.setenv("AIRFLOW_CONN_OTHER_KEY", json.dumps({"conn_type": "generic", "password": KEY.upper()}))
+    signed = FileRegistry(registry.root, signing_key=KEY)
+    for number in (4, 5):
+        (tmp_path / "model" / "weights").write_text(str(number))
+        signed.register(tmp_path / "model", name="flights", metrics={"auc": 0.8})
+    signed.promote("flights", 4, "signed")
+    return signed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["promote", "3"], "--signing-conn-id: got None, expected the id of the connection with the key: version 5 is"),
+        (["rollback"], "--signing-conn-id: got None"),
+        (["promote", "3", "--signing-conn-id", "model_key"], "signature of flights version 3: got None"),
+        (["rollback", "--signing-conn-id", "model_key"], "signature of flights version 2: got None"),
+        (["promote", "5", "--signing-conn-id", "other_key"], "signature of flights version 5: got '"),
+        (["promote", "5", "--signing-conn-id", "no_key"], "--signing-conn-id: got 'no_key', expected an existing"),
+    ],
+)
+def test_version_without_the_signature_of_the_registry_is_refused(
+    run, signed: FileRegistry, arguments: list[str], message: str
+) -> None:
+    code, _, error = run(*arguments, "--reason", "why not")
+    assert (code, len(signed.history("flights"))) == (1, 3)
+    assert message in error
+    assert KEY not in error
+
+
+def test_signed_version_is_promoted_with_the_key(run, signed: FileRegistry) -> None:
+    key = ["--signing-conn-id", "model_key"]
+    assert run("promote", "5", "--reason", "better", *key)[0] == 0
+    assert run("rollback", "--reason", "worse", *key)[0] == 0
+    assert [promotion.version for promotion in signed.history("flights")[3:]] == [5, 4]
+    rows = run("list", *key)[1].splitlines()
+    assert "not usable: signature of flights version 3" in rows[3]
+    assert rows[4].endswith("champion")
+
+
+@pytest.fixture
+def mlflow_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MlflowServer]:
+    with serve(tmp_path_factory.mktemp("mlflow")) as server:
+        yield server
+
+
+@pytest.mark.mlflow
+def test_rollback_returns_to_the_champion_before_a_choice_in_mlflow(
+    mlflow_server: MlflowServer, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_MODELS", f'{{"conn_type": "mlflow", "host": "{mlflow_server.url}"}}')
+    registry = MlflowRegistry(mlflow_server.url)
+    (tmp_path / "model").mkdir()
+    for number in (1, 2, 3):
+        (tmp_path / "model" / "weights").write_text(str(number))
+        registry.register(tmp_path / "model", name="flights")
+    registry.promote("flights", 1, "first")
+    registry.promote("flights", 2, "better")
+    mlflow_server.post("/registered-models/alias", {"name": "flights", "alias": "champion", "version": "3"})
+    code = cli.main(["model", "rollback", "mlflow://models", "flights", "--reason", "worse"])
+    assert (code, capsys.readouterr().err) == (0, "")
+    champion = registry.champion("flights")
+    assert champion is not None
+    assert champion.version == 2
+    newest = registry.history("flights")[-1]
+    assert (newest.version, newest.previous, newest.hold) == (2, 3, True)
 
 
 def test_rollback_sends_an_event_of_the_asset(run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,6 +207,22 @@ def test_rollback_sends_an_event_of_the_asset(run, monkeypatch: pytest.MonkeyPat
     assert (code, error) == (0, "")
     extra = {"model": "flights", "version": 1, "previous_version": 2, "reason": "worse (anna)"}
     assert airflow.events == [{"asset_id": 7, "extra": extra}]
+
+
+def test_event_that_was_not_sent_is_sent_by_repeating_the_command(
+    run, registry: FileRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    airflow = Airflow()
+    airflow.broken = True
+    monkeypatch.setattr(cli, "_connect", lambda options: airflow)
+    asset = ["--asset", "flights_champion", "--reason", "worse"]
+    code, _, error = run("rollback", *asset)
+    assert code == 1
+    assert "repeat the command with VERSION 1, which changes nothing else (Service Unavailable)" in error
+    airflow.broken = False
+    assert run("rollback", "1", *asset)[0] == 0
+    assert len(registry.history("flights")) == 3
+    assert [event["extra"]["version"] for event in airflow.events] == [1]
 
 
 def test_unknown_asset_changes_nothing(run, registry: FileRegistry, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,15 +12,20 @@ from unittest.mock import Mock
 
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from tests.s3_server import serve
 
+from paceline.airflow.places import storage_path
 from paceline.contract import EVALUATION_XCOM
+from paceline.drift import DriftReport
 from paceline.errors import InvalidInputError
-from paceline.operators import EvaluateOperator, PromoteOperator
+from paceline.operators import EvaluateOperator, PromoteOperator, values
 from paceline.operators import evaluate as evaluate_module
 from paceline.operators.improvement import ResampleCollector
 from paceline.registry import FileRegistry
 from paceline.runtime import ProcessRuntime
 from paceline.runtime.process_job import ProcessJob
+from paceline.sensors.check import DriftCheck
+from paceline.sensors.reports import summarise
 
 Task = Callable[..., Any]
 # A model is a file that contains the model's quality. The scoring script reads the model and the data.
@@ -70,6 +75,21 @@ child.start()
 child.join()
 report(auc=0.5)
 """
+SUBPROCESS_WITHOUT_OUTPUT = """
+import subprocess, sys
+report(auc=0.9)
+subprocess.run([sys.executable, "-c", "from paceline.train import report; report(auc=0.5)"], stdout=subprocess.DEVNULL)
+"""
+FORK_WITHOUT_OUTPUT = """
+import os
+if os.fork() == 0:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    report(auc=0.9)
+else:
+    os.wait()
+    report(auc=0.5)
+"""
+DISCARD = "import os; os.dup2(os.open(os.devnull, os.O_WRONLY), 1)\n"  # as `script > /dev/null` does
 UNREADABLE = """print('@paceline {"done": 1, "total": 1, "metrics": {"auc": "high"}}')"""
 
 
@@ -201,6 +221,12 @@ def test_metric_with_the_name_of_a_loss_needs_its_direction(evaluate_directly: T
         evaluate_directly(0.7, metric=metric)
 
 
+@pytest.mark.parametrize("metric", ["", " ", "auc\n", None])
+def test_metric_without_a_name_is_rejected_when_the_dag_is_parsed(evaluate_directly: Task, metric: Any) -> None:
+    with pytest.raises(InvalidInputError, match=r"metric: got .*, expected the name of a score"):
+        evaluate_directly(0.7, metric=metric)
+
+
 @pytest.mark.parametrize("direction", ["False", 0, "{{ params.direction }}"])
 def test_direction_that_is_not_a_bool_is_rejected(evaluate_directly: Task, direction: Any) -> None:
     with pytest.raises(InvalidInputError, match="greater_is_better: got"):
@@ -239,6 +265,15 @@ def test_retry_returns_the_same_version_for_the_same_model(evaluate_directly: Ta
     first = evaluate_directly(0.7)
     assert evaluate_directly(0.7) == first
     assert [first["version"], evaluate_directly(0.71)["version"]] == [1, 2]
+
+
+def test_retry_after_a_file_has_become_executable_registers_another_version(
+    evaluate_directly: Task, registry: FileRegistry, tmp_path: Path
+) -> None:
+    assert evaluate_directly(0.7)["version"] == 1
+    (tmp_path / "trained-0.7" / "model.json").chmod(0o755)
+    assert evaluate_directly(0.7)["version"] == 2
+    assert registry.version("flights", 2).files["model.json"].executable
 
 
 def test_repeated_evaluation_compares_with_the_previous_champion(
@@ -387,6 +422,11 @@ def test_resamples_of_different_numbers_of_rows_are_rejected(
         (FORK_THAT_ENDS_LAST, 0.5),
         (POOL_THAT_REPORTS_TWICE, 0.5),
         ("import os\nreport(auc=0.9)\nos.write(1, b'50 %')\nreport(auc=0.5)", 0.5),
+        (DISCARD + "report(auc=0.5)", 0.5),
+        ("report(auc=0.9)\n" + DISCARD + "report(auc=0.5)", 0.5),
+        (SUBPROCESS_WITHOUT_OUTPUT, 0.5),
+        (FORK_WITHOUT_OUTPUT, 0.5),
+        ("import os\nout = os.dup(1)\n" + DISCARD + "report(auc=0.9)\nos.dup2(out, 1)\nreport(auc=0.5)", 0.5),
     ],
 )
 def test_last_report_counts(evaluate: Task, tmp_path: Path, script: str, auc: float) -> None:
@@ -405,6 +445,53 @@ def test_replacing_a_file_while_models_are_scored_fails_the_task(
         evaluate(0.7, script=str(tmp_path / "replace.py"), inputs=inputs)
     assert not isinstance(caught.value, AirflowFailException), "a retry can succeed"
     assert registry.versions("flights") == []
+
+
+def test_remote_inputs_are_the_same_for_both_models(
+    evaluate: Task, registry: FileRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetch = FileRegistry.fetch
+
+    def fetch_late(self: FileRegistry, *arguments: Any) -> Any:
+        threshold.write_text("0.1")
+        return fetch(self, *arguments)
+
+    monkeypatch.setattr(FileRegistry, "fetch", fetch_late)
+    (tmp_path / "score.py").write_text(
+        "from paceline.train import input_dir, report\nreport(auc=float((input_dir() / 'threshold').read_text()))"
+    )
+    arguments = {"script": str(tmp_path / "score.py"), "inputs": {"threshold": "s3://models/threshold"}}
+    with serve() as server:
+        threshold = server.folder(tmp_path.name) / "threshold"
+        threshold.write_text("0.6")
+        # The test needs no Airflow connection.
+        remote = {"s3://models/threshold": threshold}
+        monkeypatch.setattr(values, "storage_path", lambda value: remote.get(value) or storage_path(value))
+        evaluate(0.7, **arguments)
+        registry.promote("flights", 1, "first")
+        result = evaluate(0.75, run_id="tuesday", **arguments)
+    assert (result["challenger"], result["champion"]) == (0.6, 0.6)
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_version_says_that_the_file_of_its_window_has_changed(
+    evaluate_directly: Task,
+    registry: FileRegistry,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    replaced: bool,
+) -> None:
+    file = tmp_path / "rows.csv"
+    file.write_text("age\n" + "29\n30\n" * 100)
+    check = DriftCheck("SELECT 1", str(file))
+    window = summarise(check, DriftReport("drift", "", 0, 200), check.read_current(), None)["summary"]["window"]
+    if replaced:
+        file.write_text("age\n" + "70\n71\n" * 100)
+    evaluate_directly(0.7, data_window=window)
+    version = registry.version("flights", 1)
+    assert version.data_window["source"] == str(file)
+    assert version.lineage.get("data_window_changed") == (str(file) if replaced else None)
+    assert (f"{file} has changed since its drift check" in capsys.readouterr().out) is replaced
 
 
 def test_model_that_changes_while_it_is_registered_is_not_registered(
@@ -467,7 +554,12 @@ def test_malformed_resamples_are_ignored(evaluate: Task, registry: FileRegistry,
     ("script", "error", "message"),
     [
         ("raise RuntimeError('no such column')", AirflowException, "scoring the challenger.*no such column"),
-        ("print('done')", AirflowFailException, "metric: got 'auc'.*which reported nothing for the challenger"),
+        (
+            "print('done')",
+            AirflowFailException,
+            "metric: got 'auc'.*script, from which no report arrived for the chall",
+        ),
+        (REPORT + "report(auc=0.9); report(auc=True)", AirflowException, "auc: got True, expected one number"),
         ("from paceline.train import report; report(accuracy=0.9)", AirflowFailException, "which reported accuracy"),
         (UNREADABLE, AirflowFailException, "metric: got 'auc'.*which last reported no finite number"),
         (REPORT + "report(auc=0.95); report(auc=float('nan'))", AirflowFailException, "last reported no finite number"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,8 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from paceline.operators import DeadlineTrainingOperator, EvaluateOperator
 from paceline.sensors import DriftSensor
+from paceline.sensors.check import DriftCheck
+from paceline.sensors.reports import summarise
 
 
 class Started(Exception):
@@ -48,3 +51,20 @@ def test_training_starts_if_the_window_is_stored_or_may_follow(monkeypatch: pyte
         _execute(monkeypatch, {("drift", "window"): {"source": "b.csv"}})
     with pytest.raises(Started):
         _execute(monkeypatch, {}, after_drift=False)
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_training_warns_if_the_checked_file_has_changed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], replaced: bool
+) -> None:
+    file = tmp_path / "b.csv"
+    file.write_text("age\n" + "29\n30\n" * 100)
+    check = DriftCheck("champion", str(file), model="churn", registry=str(tmp_path / "models"))
+    window = summarise(check, *check.measure(), str(tmp_path / "reports"))["summary"]["window"]
+    assert window["source"] != str(file), "the rows that were compared"
+    if replaced:
+        file.write_text("age\n" + "70\n71\n" * 100)
+    with pytest.raises(Started):
+        _execute(monkeypatch, {("drift", "window"): window})
+    warning = f"{file} has changed since task drift has checked it"
+    assert (warning in capsys.readouterr().out) is replaced

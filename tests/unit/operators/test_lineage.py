@@ -188,7 +188,7 @@ def evaluate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Ev
     monkeypatch.setattr(EvaluateOperator, "_score", lambda *arguments: ({"auc": 0.7}, ResampleCollector("auc")))
     unread = SimpleNamespace(paths={}, changed_file=lambda: None)  # the data is on S3
     monkeypatch.setattr(evaluate_module, "HoldOut", lambda *arguments: unread)
-    monkeypatch.setattr(EvaluateOperator, "_other_files", lambda self: [])
+    monkeypatch.setattr(EvaluateOperator, "command_and_files", lambda self: ([], {}))
     (tmp_path / "trained").mkdir()
     (tmp_path / "trained" / "weights").write_text("1")
     runs = map(str, count())

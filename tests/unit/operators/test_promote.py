@@ -342,6 +342,10 @@ def test_champion_promoted_during_the_decision_is_kept(
         ("None", "evaluation: got 'None', expected the result of EvaluateOperator"),
         (None, "evaluation: got None"),
         ({"model": "flights"}, r"missing: \['challenger', 'champion', 'champion_version'"),
+        (
+            json.dumps(_evaluation_result(1, 0.7))[:-1] + ', "challenger": 0.9}',
+            r"expected .* \(a key is repeated in \['better', 'challenger', 'challenger',",
+        ),
         ({**_evaluation_result(1, 0.7), "model": "../x"}, r"evaluation\.model: got '\.\./x'"),
         ({**_evaluation_result(1, 0.7), "challenger": float("nan")}, r"evaluation\.challenger: got nan"),
         (_evaluation_result(9, 0.7), r"version: got 9, expected a version of 'flights' \(1, 2, 3\)"),

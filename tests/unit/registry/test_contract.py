@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 from tests.unit.registry.stores import Store
+from upath import UPath
 
 from paceline.errors import InvalidInputError
-from paceline.registry import ChampionHeldError, Registry
+from paceline.registry import ChampionHeldError, ModelChangedError, Registry, storage
 
 
 def test_version_stores_files_metrics_window_and_lineage(
@@ -45,6 +46,22 @@ def test_executable_bit_is_kept_and_no_other(registry: Registry, name: str, mode
     assert modes["predict"] == modes["weights.pt"] | (modes["weights.pt"] & 0o444) >> 2
     assert not modes["weights.pt"] & 0o7111
     assert [path for path, record in made.files.items() if record.executable] == ["predict"]
+
+
+def test_digest_covers_the_executable_bit_and_is_otherwise_that_of_earlier_releases(
+    registry: Registry, name: str, model_dir: Path, tmp_path: Path
+) -> None:
+    plain = "d38075a54b01950c8e00cc89965e21e22eeb652a91ad1bbefa71611e40d6453c"
+    assert registry.register(model_dir, name=name).digest == storage.digest_of(UPath(model_dir), "model") == plain
+    (model_dir / "empty").chmod(0o744)
+    changed = storage.digest_of(UPath(model_dir), "model")
+    assert changed != plain
+    with pytest.raises(ModelChangedError, match=f"files with the digest {plain}"):
+        registry.register(model_dir, name=name, digest=plain)
+    version = registry.register(model_dir, name=name, digest=changed)
+    assert version.digest == registry.version(name, version.version).digest == changed
+    fetched = registry.fetch(version, tmp_path / "fetched")
+    assert storage.digest_of(UPath(fetched), "model") == changed
 
 
 def test_fetch_of_another_version_removes_the_files_of_the_earlier_one_and_no_others(

@@ -1,8 +1,13 @@
-"""Random histories of evaluations, promotions, rollbacks and accidents: the champion was always chosen by the rules."""
+"""Random histories of evaluations, promotions, approvals, rollbacks and accidents: the rules chose the champion.
+
+The registry is a folder, an S3 server or an MLflow server.
+"""
 
 from __future__ import annotations
 
+import argparse
 import random
+import uuid
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -10,19 +15,49 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from airflow.providers.standard.operators import hitl
 from airflow.sdk import Asset
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowFailException, TaskAwaitingInput
 from airflow.sdk.execution_time.context import OutletEventAccessors
 from tests.unit.registry.stores import MlflowStore, Store
 
+from paceline.airflow import _model_command as model_command
 from paceline.errors import InvalidInputError
-from paceline.operators import PromoteOperator
+from paceline.operators import ApproveOperator, PromoteOperator
 from paceline.operators import promote as promote_module
 from paceline.registry import ModelVersion, storage
 
 _BEGAN = datetime(2026, 1, 1, tzinfo=timezone.utc)
-_MANY = 200
+_STEPS = {"local": 200, "object store": 40, "mlflow": 25}
 CHAMPION = Asset("champion")
+
+
+class Airflow:
+    """The part of Airflow's API with which ``paceline model`` sends an event."""
+
+    def __init__(self) -> None:
+        self.versions: list[int] = []
+
+    def api(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
+        if method == "POST":
+            self.versions.append(body["extra"]["version"])
+        return {"assets": [{"id": 1, "name": CHAMPION.name}]}
+
+
+class TaskInstance:
+    """The XComs of a task of an evaluation's run, without those of its other tasks."""
+
+    task_id, map_index = "approve", -1
+
+    def __init__(self) -> None:
+        self.id, self.values = uuid.uuid4(), dict[str, Any]()
+
+    def xcom_push(self, key: str, value: Any) -> None:
+        self.values[key] = value
+
+    def xcom_pull(self, task_ids: str, key: str, map_indexes: int) -> Any:
+        assert (task_ids, map_indexes) == (self.task_id, self.map_index)
+        return self.values[key]
 
 
 class Killed(BaseException):
@@ -39,11 +74,13 @@ class History:
         self.store, self.name, self.folder, self.patch = store, name, folder, monkeypatch
         self.random = random.Random(seed)
         self.evaluations: list[dict[str, Any]] = []
+        self.questions: list[tuple[TaskInstance, dict[str, Any]]] = []  # without an answer, and their evaluations
         self.digest: str | None = None  # of the champion
         self.held = False
         self.changes = 0
         self.deleted: set[int] = set()
         self.verdicts: set[str] = set()
+        self.approved: set[str] = set()  # verdicts about approved versions
 
     def evaluate(self, *, kill: bool = False, again: dict[str, Any] | None = None) -> None:
         registry, number = self.store.open(), len(self.evaluations)
@@ -83,7 +120,33 @@ class History:
         if not self.evaluations:
             return
         newest = self.random.random() < 0.7
-        evaluation = self.evaluations[-1] if newest else self.random.choice(self.evaluations)
+        self.decide(self.evaluations[-1] if newest else self.random.choice(self.evaluations))
+
+    def ask(self) -> None:
+        if self.evaluations:
+            ti, evaluation = TaskInstance(), self.evaluations[-1]
+            with pytest.raises(TaskAwaitingInput):
+                ApproveOperator(task_id="approve", evaluation=evaluation).execute(_context(ti))
+            self.questions.append((ti, evaluation))
+
+    def answer(self) -> None:
+        """Answer a question. Its evaluation may have run again since, so the template has another value now."""
+        if not self.questions:
+            return
+        ti, asked = self.questions.pop(self.random.randrange(len(self.questions)))
+        choice = self.random.choice(["Approve", "Approve", "Reject"])
+        event = {
+            "chosen_options": [choice], "params_input": {}, "responded_at": _BEGAN,
+            "responded_by_user": {"id": "1", "name": "anna"},
+        }  # fmt: skip
+        task = ApproveOperator(task_id="approve", evaluation=self.evaluations[-1])
+        result = task.execute_complete(_context(ti), event)
+        if choice == "Approve":
+            assert (result["version"], result["digest"]) == (asked["version"], asked["digest"])
+            self.decide(result)
+
+    def decide(self, evaluation: dict[str, Any]) -> None:
+        """Run the promotion task, which follows from an evaluation or an approval."""
         task = PromoteOperator(task_id="promote", evaluation=evaluation, registry="/registry", outlets=[CHAMPION])
         context: Any = {"ti": Mock(spec=["xcom_push"]), "outlet_events": OutletEventAccessors()}
         before = self.champion()
@@ -93,6 +156,9 @@ class History:
             assert self.deleted
             return
         self.verdicts.add(result["verdict"])
+        if "approved_by" in evaluation:
+            self.approved.add(result["verdict"])
+            assert result["verdict"] != "better" or "approved by anna" in result["reason"]
         assert bool(task.outlets) is result["promoted"], "each promotion has an event, and nothing else has"
         if result["verdict"] == "already champion":
             assert before is not None
@@ -115,7 +181,13 @@ class History:
         with suppress(InvalidInputError):
             if self.champion() == version and self.held == hold:
                 return
-        self.store.open().promote(self.name, version.version, "chosen", hold=hold)
+        airflow = Airflow()
+        options = argparse.Namespace(
+            model=self.name, reason="chosen", asset=CHAMPION.name, user="anna", signing_conn_id=None,
+            connect=lambda options: airflow,
+        )  # fmt: skip
+        model_command._change(options, self.store.open(), version.version, hold=hold)
+        assert airflow.versions == [version.version], "the change has one event"
         self.note(version.digest, held=hold)
 
     def delete_by_hand(self) -> None:
@@ -152,7 +224,8 @@ class History:
             assert champion is None or champion.version not in self.deleted
 
     def step(self) -> None:
-        step = self.random.choice(["evaluate", "promote"] * 4 + ["person"] * 2 + ["delete", "kill", "again"])
+        rare = ["delete", "kill", "again"]
+        step = self.random.choice(["evaluate", "promote"] * 4 + ["person", "ask", "answer"] * 2 + rare)
         if step == "evaluate":
             self.evaluate()
         elif step == "kill":
@@ -164,21 +237,32 @@ class History:
                 self.promote_as_task()
         elif step == "person":
             self.promote_as_person()
+        elif step == "ask":
+            self.ask()
+        elif step == "answer":
+            with suppress(InvalidInputError):
+                self.answer()
         elif step == "delete":
             self.delete_by_hand()
 
 
+def _context(ti: TaskInstance) -> Any:
+    return {"ti": ti, "task_instance": ti}
+
+
 @pytest.mark.parametrize("seed", [1, 2])
 def test_champion_was_chosen_by_a_person_or_by_a_score_of_its_own(
-    store: Store, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+    store: Store, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, request: pytest.FixtureRequest
 ) -> None:
     monkeypatch.setattr(promote_module, "open_registry", lambda *arguments: store.open())
     monkeypatch.setattr(promote_module, "_was_sent", lambda context, outlet: False)  # needs a supervisor process
+    monkeypatch.setattr(hitl, "upsert_hitl_detail", Mock())  # the same
     (tmp_path / "model").mkdir()
     history = History(store, name, tmp_path / "model", monkeypatch, seed)
-    steps = 25 if isinstance(store, MlflowStore) else _MANY
-    for _ in range(steps):
+    kind = request.node.callspec.params["store"]
+    for _ in range(_STEPS[kind]):
         history.step()
         history.check()
-    if steps == _MANY:
+    if kind == "local":
         assert {"better", "not better", "older data", "champion held", "champion changed"} <= history.verdicts
+        assert {"better", "champion changed"} <= history.approved

@@ -8,21 +8,14 @@ from __future__ import annotations
 import json
 import sys
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.s3_server import S3Server, serve
+from tests.s3_server import S3Server
 from upath import UPath
 
 from paceline.errors import InvalidInputError
 from paceline.registry import FileRegistry, storage
-
-
-@pytest.fixture(scope="module")
-def s3_server() -> Iterator[S3Server]:
-    with serve() as started:
-        yield started
 
 
 @pytest.fixture(params=["local", "s3"])

@@ -3,6 +3,7 @@ import itertools
 import sys
 from contextlib import nullcontext
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -242,6 +243,9 @@ def test_nan_loss_does_not_end_the_loop(job):
         (None, "None"),
         (1j, "1j"),
         ([1.0], r"\[1.0\]"),
+        (True, "True"),
+        (np.bool_(True), r"(np\.)?True_?"),
+        (torch.tensor(True), r"'a torch.bool tensor of shape \(\)'"),
         (torch.zeros(3), r"'a torch.float32 tensor of shape \(3,\)'"),
     ],
 )

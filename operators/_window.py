@@ -1,0 +1,27 @@
+"""Whether a file has changed since a drift check. Called by the training operators and by ``EvaluateOperator``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from paceline.errors import InvalidInputError
+
+
+def changed_file(data_window: Any) -> str | None:
+    """Return the file of a ``data_window`` if its content has changed since the drift check, else ``None``.
+
+    >>> changed_file({"source": "SELECT 1"}) is None
+    True
+    >>> changed_file({"source": "/reports/window.parquet", "file": "/deleted.csv", "file_state": "1f0c"})
+    '/deleted.csv'
+    """
+    from paceline.sensors.windows import identify_file  # type: ignore[import-not-found]
+
+    known = data_window if isinstance(data_window, dict) else {}
+    file, state = known.get("file"), known.get("file_state")
+    if not isinstance(file, str) or not isinstance(state, str):
+        return None
+    try:
+        return None if identify_file("data_window", file) == state else file
+    except (InvalidInputError, OSError):  # deleted, or not readable on this worker
+        return file

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
+from numbers import Integral
 from typing import Any
 
 from . import _session
@@ -29,9 +30,9 @@ class Epochs:
 
     def __init__(self, epochs: int | Sequence[int], until: Converged | None) -> None:
         accepted = "a whole number of at least 1, or the numbers of the epochs, such as range(1, 11)"
-        if isinstance(epochs, int):
+        if isinstance(epochs, Integral):
             epochs = range(whole_number("epochs", epochs))
-        elif not isinstance(epochs, Sequence) or not epochs or not all(type(number) is int for number in epochs):
+        elif not isinstance(epochs, Sequence) or not epochs or not all(map(_is_whole, epochs)):
             raise bad_value("epochs", epochs, accepted)
         if until is not None and not isinstance(until, Converged):
             raise bad_value("until", until, 'a paceline.train.Converged, such as Converged("accuracy")')
@@ -202,6 +203,10 @@ class Epochs:
             monitor.restore(position.curve)
             epochs = max(monitor.epochs, position.epoch)
         return position.ended and (position.stopped or position.epoch >= epochs)
+
+
+def _is_whole(number: object) -> bool:
+    return isinstance(number, Integral) and not isinstance(number, bool)
 
 
 def track_epochs(epochs: int | Sequence[int], *, until: Converged | None = None) -> Epochs:

@@ -284,8 +284,8 @@ class Loop(Generic[T]):
             return resume
         begun = position.batch or not self._within_epochs  # the next epoch of track_epochs may have another length
         if begun and self._length is not None and position.epoch_length not in (None, self._length):
-            accepted = f"{position.epoch_length} batches in an epoch as in the checkpoint, or another checkpoint folder"
-            raise bad_value("loader", f"{self._length} batches", accepted)
+            accepted = f"{position.epoch_length} as in the checkpoint, or another checkpoint folder"
+            raise bad_value("batches in an epoch", self._length, accepted)
         self.epoch, self.done, self.stopped = position.epoch, position.done, position.stopped
         if self.monitor is not None:
             self.monitor.restore(position.curve)

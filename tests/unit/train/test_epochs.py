@@ -1,5 +1,6 @@
 """A loop over epochs with a loop over batches in its body."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -105,6 +106,14 @@ def test_validation_with_track_is_a_plain_loop(job):
         assert list(track("ab")) == ["a", "b"]
         assert list(track("xyz")) == ["x", "y", "z"]
     assert job()[-1].done == 4
+
+
+@pytest.mark.parametrize("epochs", [np.int64(2), [np.int64(0), np.int64(1)]])
+def test_whole_numbers_of_numpy_are_accepted(job, epochs):
+    for _ in track_epochs(epochs):
+        list(track("ab"))
+    last = job()[-1]
+    assert (last.done, last.epochs) == (4, 2)
 
 
 @pytest.mark.parametrize("epochs", [0, -1, True, 2.5, "abc", [], None, [1.5]])

@@ -132,7 +132,7 @@ class Epochs:
         if session.role is not None or is_worker():
             accepted = "one loop, track(loader, epochs=n), to train on several devices or machines"
             raise bad_value("track_epochs", "a loop over epochs", accepted)
-        number = session.loops_started - session.first_loop
+        number = session.number_loop()
         resume = session.checkpoint.resume if session.checkpoint is not None else None
         epoch = 0
         if resume is not None and resume.position.loop >= number:

@@ -269,7 +269,7 @@ class Loop(Generic[T]):
 
     def restore_position(self, session: _session.Session) -> Resume | None:
         """Number this loop and restore its position; return the point to resume from, also if a later loop wrote it."""
-        self.number = session.loops_started - session.first_loop
+        self.number = session.number_loop()
         session.loops_started += 1
         if self.number == 1 and session.trainings is None and run_by_paceline() and not is_follower():
             log(
@@ -394,6 +394,8 @@ class Loop(Generic[T]):
         if session.checkpoint is None or self.source is None:
             return False
         now = data.snapshot(self.loader)
+        if session.shared is not None:
+            now["shared"] = session.shared.capture()
         # Between two epochs there is no epoch to resume: the next epoch starts with the current states.
         start = self.source.epoch_start if self.batch else now
         return session.checkpoint.save(self.position(ended=ended), start, now, session.reported_values())

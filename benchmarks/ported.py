@@ -31,6 +31,7 @@ from benchmarks.deadline.run import was_out_of_cores
 from benchmarks.local_jobs import by_deadline, constant, train
 from benchmarks.options import between
 from paceline.control import PastRun
+from paceline.errors import PacelineError
 from paceline.runtime import JobSpec, ProcessRuntime
 from paceline.train.progress import parse_line
 
@@ -186,7 +187,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="ported-") as name:
         root = Path(name)
         if options.deadline is not None:
-            print_deadlines(script, ProcessRuntime(root), options.deadline)
+            try:
+                print_deadlines(script, ProcessRuntime(root), options.deadline)
+            except PacelineError as error:
+                print(f"{options.script}: {error}")
+                return 2
             return 0
         first, second = (script.live(root / run) for run in ("first", "second"))
         if first.code or not first.steps:

@@ -3,6 +3,9 @@
 ``python -m benchmarks.ported train.py [--rounds 3] [--kills 2] [-- ARGUMENT ...]`` runs the script twice undisturbed,
 then several times with kills at random moments of its training, each by SIGKILL or SIGTERM. It compares all files of
 the output folder and the last progress line with those of the first run. The runs take as long as the script.
+
+``--deadline 1.5`` instead runs the script on all cores, then twice by a deadline of 1.5 times that time. The second of
+these runs knows the measurements of the first.
 """
 
 from __future__ import annotations
@@ -18,11 +21,18 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+import uuid
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from benchmarks.deadline.run import was_out_of_cores
+from benchmarks.local_jobs import by_deadline, constant, train
 from benchmarks.options import between
+from paceline.control import PastRun
+from paceline.errors import PacelineError
+from paceline.runtime import JobSpec, ProcessRuntime
 from paceline.train.progress import parse_line
 
 _MAX_LIVES = 8  # of a script that fails again and again
@@ -53,7 +63,8 @@ class Script:
     """A training script with its arguments, run like a job by the Python of this process."""
 
     def __init__(self, path: Path, arguments: Sequence[str], inputs: Path | None) -> None:
-        self._path, self._arguments, self._inputs = path.resolve(), arguments, inputs
+        self._path, self._arguments = path.resolve(), arguments
+        self._inputs = (inputs or self._path.parent).resolve()
 
     def live(self, folder: Path, kill: Kill | None = None) -> Life:
         """Run the script until it ends, with the output and the checkpoints of ``folder``."""
@@ -61,7 +72,7 @@ class Script:
         for name in ("output", "checkpoint", "work"):
             (folder / name).mkdir(parents=True, exist_ok=True)
             environment[f"PACELINE_{name.upper()}"] = str(folder / name)
-        environment["PACELINE_INPUT"] = str(self._inputs or self._path.parent)
+        environment["PACELINE_INPUT"] = str(self._inputs)
         process = subprocess.Popen(
             [sys.executable, self._path, *self._arguments],
             cwd=folder / "work",
@@ -90,6 +101,18 @@ class Script:
         if timer is not None:
             timer.cancel()
         return life
+
+    def spec(self) -> JobSpec:
+        """Return the script as a job under the control loop, with the environment of this process."""
+        own = {name: value for name, value in os.environ.items() if not name.startswith("PACELINE_")}
+        return JobSpec(
+            name=f"ported-{uuid.uuid4().hex[:8]}",
+            command=["python", str(self._path), *self._arguments],
+            devices=1.0,
+            inputs={path.name: path for path in self._inputs.iterdir()},
+            environment=own,
+            memory_bytes=None,
+        )
 
 
 def differences(first: Path, second: Path) -> list[str]:
@@ -121,6 +144,29 @@ def run_round(script: Script, folder: Path, kills: int, training_s: float, rando
             raise RuntimeError(f"the restarted script ended with exit code {code}:\n" + "\n".join(lives[-1].tail))
 
 
+def print_deadlines(script: Script, runtime: ProcessRuntime, factor: float) -> None:
+    """Run the script on all cores, then twice by a deadline; print a row of a table for each run."""
+    cores = runtime.capacity()
+    natural = train(runtime, script.spec(), constant(cores))
+    print(f"on all {cores:g} cores: {_figures(natural)}")
+    deadline_s, past = factor * natural["finished_s"], None
+    for name in ("first run", "second run"):
+        run = train(runtime, script.spec(), by_deadline(deadline_s, cores, past), past)
+        late_s = run["finished_s"] - deadline_s
+        star = " (late on all cores)" if was_out_of_cores(run, cores) else ""
+        print(
+            f"{name}: deadline {deadline_s:.1f} s, {run['error_pct']:+.2f} % or {late_s:+.2f} s{star}, {_figures(run)}"
+        )
+        past = PastRun.read(run["learned"])
+
+
+def _figures(run: Mapping[str, Any]) -> str:
+    return (
+        f"ended at {run['finished_s']:.1f} s, {run['core_seconds']:.1f} core-seconds, "
+        f"used by other processes: {run['other_cores']:.2f} cores"
+    )
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the script, print each round, and return 0 if all rounds end like the undisturbed one."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.ported", description=__doc__)
@@ -130,10 +176,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=between(1, 1000), default=3)
     parser.add_argument("--kills", type=between(1, _MAX_LIVES - 1), default=2, help="kills in a round (2)")
     parser.add_argument("--seed", type=int, default=0, help="of the moments of the kills (0)")
+    parser.add_argument(
+        "--deadline",
+        type=between(1.0, 100.0),
+        metavar="FACTOR",
+        help="run the script by a deadline of so many times its time on all cores, instead of killing it",
+    )
     options = parser.parse_args(arguments)
     script, choice = Script(options.script, options.arguments, options.inputs), random.Random(options.seed)
     with tempfile.TemporaryDirectory(prefix="ported-") as name:
         root = Path(name)
+        if options.deadline is not None:
+            try:
+                print_deadlines(script, ProcessRuntime(root), options.deadline)
+            except PacelineError as error:
+                print(f"{options.script}: {error}")
+                return 2
+            return 0
         first, second = (script.live(root / run) for run in ("first", "second"))
         if first.code or not first.steps:
             print(f"{options.script}: exit code {first.code}, {len(first.steps)} progress lines", *first.tail, sep="\n")

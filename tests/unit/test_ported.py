@@ -1,12 +1,16 @@
 import random
 import re
 import signal
+import sys
 import threading
 import time
 from pathlib import Path
 
 import pytest
 from benchmarks import ported
+from benchmarks.local_jobs import by_deadline, train
+
+from paceline.control import PastRun
 
 # With the argument "waits", the first life waits in its third batch for the kill.
 SCRIPT = """
@@ -60,6 +64,30 @@ def test_round_names_the_files_that_differ(make_script, tmp_path, monkeypatch, k
     assert [life.code for life in lives] == [-signal.SIGKILL, 0]
     assert any("resumed from" in message for message in lives[1].messages)
     assert ported.differences(tmp_path / "first" / "output", tmp_path / "round" / "output") == expected
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the process runtime is for Linux")
+def test_script_is_run_on_all_cores_and_twice_by_a_deadline(tmp_path, capsys, monkeypatch):
+    past = PastRun(20, startup_s=0.3, tail_s=0.1, devices=1.0, batches_per_s=20.0, exponent=1.0, pauses_s=0.0)
+    known = []
+    # The script is too short for measurements.
+    monkeypatch.setattr(ported, "train", lambda *given: train(*given) | {"learned": past.to_dict()})
+    monkeypatch.setattr(ported, "by_deadline", lambda *given: known.append(given[2]) or by_deadline(*given))
+    path = tmp_path / "train.py"
+    path.write_text("import time\nfrom paceline.train import track\nfor _ in track(range(20)): time.sleep(0.05)")
+    assert ported.main([str(path), "--deadline", "1.5"]) == 0
+    starts = [line.split(":")[0] for line in capsys.readouterr().out.splitlines()]
+    assert [line for line in starts if "run" in line] == ["first run", "second run"]
+    assert starts[0].startswith("on all ")
+    assert known == [None, past], "the second run knows the first"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the process runtime is for Linux")
+def test_script_that_fails_by_a_deadline_is_reported(tmp_path, capsys):
+    path = tmp_path / "train.py"
+    path.write_text("raise SystemExit('no data')")
+    assert ported.main([str(path), "--deadline", "1.5"]) == 2
+    assert re.search(r"exit code 1.*\nno data", capsys.readouterr().out)
 
 
 def test_undisturbed_runs_that_differ_are_reported(tmp_path, capsys):

@@ -269,16 +269,17 @@ class DeadlineController:
             self._speed.interrupt(now_s)
             return float(done)
         seconds, used_s = self._trained
-        if last_s > 0:
+        trains = done < obs.total  # otherwise the time until the end is the tail, which says nothing about the speed
+        if last_s > 0 and trains:
             self._trained = (seconds + now_s - last_s, used_s + in_use * (now_s - last_s))
         if allocation != last_allocation and self._resize_s:
             self._speed.interrupt(last_s + self._resize_s)  # no training during the resize
         age_s = max(now_s - obs.done_s, 0.0)
-        if self._speed.overdue(now_s):
+        if trains and self._speed.overdue(now_s):
             self._speed.observe(now_s, done + 0.5, device_s, immediately=True)
         else:
             self._speed.observe(obs.done_s, done, device_s - in_use * age_s)
-        if not self._speed.known or done >= obs.total:
+        if not self._speed.known or not trains:
             return float(done)
         # Reports of fast batches are up to 0.25 s old; a slow batch may be nearly complete.
         speed = self._speed.at(in_use)

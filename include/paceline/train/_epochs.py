@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
+from numbers import Integral
 from typing import Any
 
 from . import _session
@@ -29,9 +30,9 @@ class Epochs:
 
     def __init__(self, epochs: int | Sequence[int], until: Converged | None) -> None:
         accepted = "a whole number of at least 1, or the numbers of the epochs, such as range(1, 11)"
-        if isinstance(epochs, int):
+        if isinstance(epochs, Integral):
             epochs = range(whole_number("epochs", epochs))
-        elif not isinstance(epochs, Sequence) or not epochs or not all(type(number) is int for number in epochs):
+        elif not isinstance(epochs, Sequence) or not epochs or not all(map(_is_whole, epochs)):
             raise bad_value("epochs", epochs, accepted)
         if until is not None and not isinstance(until, Converged):
             raise bad_value("until", until, 'a paceline.train.Converged, such as Converged("accuracy")')
@@ -131,7 +132,7 @@ class Epochs:
         if session.role is not None or is_worker():
             accepted = "one loop, track(loader, epochs=n), to train on several devices or machines"
             refuse(bad_value("track_epochs", "a loop over epochs", accepted))
-        number = session.loops_started - session.first_loop
+        number = session.number_loop()
         resume = session.checkpoint.resume if session.checkpoint is not None else None
         epoch = 0
         if resume is not None and resume.position.loop >= number:
@@ -202,6 +203,10 @@ class Epochs:
             monitor.restore(position.curve)
             epochs = max(monitor.epochs, position.epoch)
         return position.ended and (position.stopped or position.epoch >= epochs)
+
+
+def _is_whole(number: object) -> bool:
+    return isinstance(number, Integral) and not isinstance(number, bool)
 
 
 def track_epochs(epochs: int | Sequence[int], *, until: Converged | None = None) -> Epochs:

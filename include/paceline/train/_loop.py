@@ -270,7 +270,7 @@ class Loop(Generic[T]):
 
     def restore_position(self, session: _session.Session) -> Resume | None:
         """Number this loop and restore its position; return the point to resume from, also if a later loop wrote it."""
-        self.number = session.loops_started - session.first_loop
+        self.number = session.number_loop()
         session.loops_started += 1
         if self.number == 1 and session.trainings is None and run_by_paceline() and not is_follower():
             log(
@@ -285,8 +285,8 @@ class Loop(Generic[T]):
             return resume
         begun = position.batch or not self._within_epochs  # the next epoch of track_epochs may have another length
         if begun and self._length is not None and position.epoch_length not in (None, self._length):
-            accepted = f"{position.epoch_length} batches in an epoch as in the checkpoint, or another checkpoint folder"
-            raise bad_value("loader", f"{self._length} batches", accepted)
+            accepted = f"{position.epoch_length} as in the checkpoint, or another checkpoint folder"
+            raise bad_value("batches in an epoch", self._length, accepted)
         self.epoch, self.done, self.stopped = position.epoch, position.done, position.stopped
         if self.monitor is not None:
             self.monitor.restore(position.curve)
@@ -396,6 +396,8 @@ class Loop(Generic[T]):
             return False
         self.source.before_save()
         now = data.snapshot(self.loader)
+        if session.shared is not None:
+            now["shared"] = session.shared.capture()
         # Between two epochs there is no epoch to resume: the next epoch starts with the current states.
         start = self.source.epoch_start if self.batch else now
         return session.checkpoint.save(self.position(ended=ended), start, now, session.reported_values())

@@ -86,8 +86,8 @@ def resampled(
     >>> set(by_customer.resamples.values)  # Ada twice, both, or Ben twice
     {0.5, 0.75, 1.0}
     """
-    whole_number("rows", rows)
-    if whole_number("resamples", resamples, MIN_RESAMPLES) > MAX_RESAMPLES:
+    rows, resamples = whole_number("rows", rows), whole_number("resamples", resamples, MIN_RESAMPLES)
+    if resamples > MAX_RESAMPLES:
         raise bad_value("resamples", resamples, f"at most {MAX_RESAMPLES}")
     try:
         import numpy as np

@@ -29,6 +29,7 @@ from .job import EXIT_TERMINATED, is_follower, is_worker, rank, run_by_paceline
 from .progress import Progress, Resamples
 from .saving import first_states, ranks
 from .saving.checkpoint import Checkpoint, Saver, Stateful, check_every_s, check_parts, checkpoint_folder
+from .saving.data import SharedGenerators
 from .saving.steps import OptimizerSteps
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class Session:
         self.checked: set[str] = set()  # functions whose iterators were looked for in enumerate() and zip()
         self.last: Progress | None = None  # the last progress shown; reports outside a loop repeat it
         self.checkpoint: Saver | None = None
+        self.shared: SharedGenerators | None = None  # since the first loop after checkpoint()
         self.parts: dict[str, Stateful] = {}  # as passed to checkpoint()
         self.role: BatchSource | None = None  # set by data_parallel()
         self.worker: TrainingWorker | None = None  # set by the loop if there is a parameter server
@@ -65,6 +67,19 @@ class Session:
         self._reporter_pid: int | None = None
         self._handler_before: Any = None
         self._handler_pid: int | None = None
+
+    def number_loop(self) -> int:
+        """Return the number of the loop that begins, counted since ``checkpoint``.
+
+        On a restart, the first loop restores what it shares with later loops, if it is done itself.
+        """
+        number = self.loops_started - self.first_loop
+        if number == 0 and self.epochs is None and isinstance(self.checkpoint, Checkpoint):
+            self.shared = SharedGenerators()
+            resume = self.checkpoint.resume
+            if resume is not None and (resume.position.loop or resume.position.ended):
+                self.shared.restore(resume.now.get("shared", ()))
+        return number
 
     def batches_done(self) -> int:
         """Return the number of batches done in the current loop."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from numbers import Real
 
 from . import _session
 from ._display import choose_display
@@ -137,4 +138,4 @@ def _costs(trainings: int | Sequence[float]) -> list[float]:
 
 
 def _is_cost(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return isinstance(value, Real) and not isinstance(value, bool)

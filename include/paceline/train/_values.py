@@ -9,6 +9,7 @@ import contextlib
 import math
 import sys
 from collections.abc import Callable
+from numbers import Integral
 from typing import Any, NoReturn
 
 from .job import EXIT_REJECTED, is_worker, rank
@@ -32,10 +33,10 @@ def refuse(error: ValueError) -> NoReturn:
 
 
 def whole_number(field: str, value: object, minimum: int = 1) -> int:
-    """Return ``value`` if it is a whole number of at least ``minimum``, else raise ``ValueError``."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+    """Return ``value`` as an ``int`` if it is a whole number of at least ``minimum``, else raise ``ValueError``."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < minimum:
         raise bad_value(field, value, f"a whole number of at least {minimum}")
-    return value
+    return int(value)
 
 
 def deferred_number(field: str, value: Any) -> Callable[[], float]:

@@ -207,6 +207,17 @@ def test_slow_first_batches_do_not_affect_feasibility_or_remaining_work(known):
     assert known or remaining.work_s / (300 - 30) < 0.13
 
 
+def test_next_run_does_not_learn_the_speed_from_the_tail():
+    controller = DeadlineController(Limits(0.1, 2.0), 300.0)
+    controller.set_start(0.0)
+    for second in range(31):
+        controller.step(Observation(float(second), 10 * second, 300, done_s=float(second), allocated_devices=0.5))
+    learned = controller.learned()
+    for second in range(31, 61):  # the job saves its model
+        controller.step(Observation(float(second), 300, 300, done_s=30.0, allocated_devices=1.0))
+    assert controller.learned() == learned
+
+
 def test_job_gets_one_core_at_start_up_and_more_after_an_earlier_deadline():
     plant = make_plant(200.0)
     controller = DeadlineController(LIMITS, 4000.0, past=make_past_run(plant))

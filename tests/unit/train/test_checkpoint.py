@@ -190,6 +190,7 @@ def test_time_between_checkpoints_is_at_most_a_minute_and_a_batch(clock, monkeyp
     [
         ({"cost_s": 0, "batch_s": 1, "batches": 17}, [5, 10, 15]),
         ({"cost_s": 0.25, "batch_s": 0.5, "batches": 20, "every_s": 3}, [3.25, 6.5, 9.75]),
+        ({"cost_s": 0.25, "batch_s": 0.5, "batches": 20, "every_s": np.int64(3)}, [3.25, 6.5, 9.75]),
     ],
 )
 def test_time_between_checkpoints_is_five_seconds_or_every_s(clock, monkeypatch, tmp_path, timing, moments):
@@ -260,7 +261,7 @@ def test_names_that_differ_from_those_in_the_checkpoint_are_rejected(tmp_path, r
 @pytest.mark.parametrize(
     ("before", "now", "message"),
     [
-        (range(9), range(4), "loader: got '4 batches', expected 9 batches in an epoch as in the check"),
+        (range(9), range(4), "batches in an epoch: got 4, expected 9 as in the checkpoint"),
         (iter(range(9)), iter(range(4)), "batches in an epoch: got 4, expected at least 6"),
     ],
     ids=["with a length", "without"],

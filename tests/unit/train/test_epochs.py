@@ -1,5 +1,6 @@
 """A loop over epochs with a loop over batches in its body."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -105,6 +106,14 @@ def test_validation_with_track_is_a_plain_loop(job):
         assert list(track("ab")) == ["a", "b"]
         assert list(track("xyz")) == ["x", "y", "z"]
     assert job()[-1].done == 4
+
+
+@pytest.mark.parametrize("epochs", [np.int64(2), [np.int64(0), np.int64(1)]])
+def test_whole_numbers_of_numpy_are_accepted(job, epochs):
+    for _ in track_epochs(epochs):
+        list(track("ab"))
+    last = job()[-1]
+    assert (last.done, last.epochs) == (4, 2)
 
 
 @pytest.mark.parametrize("epochs", [0, -1, True, 2.5, "abc", [], None, [1.5]])
@@ -232,6 +241,44 @@ def test_loop_of_an_epoch_runs_once():
         list(loop)
         with pytest.raises(RuntimeError, match="has already run"):
             list(loop)
+
+
+def shuffled_loader(seed):
+    return torch.utils.data.DataLoader(range(6), shuffle=True, generator=torch.Generator().manual_seed(seed))
+
+
+def train_three_times(folder, loop, until=None, seeds=(1, 2)):
+    """Train with one loader, with another and with the first again, and return the order of the samples."""
+    loaders = [shuffled_loader(seed) for seed in seeds]
+    state = Kept(order=[])
+    checkpoint(state=state, path=folder, every_s=0)
+    for number, loader in enumerate([loaders[0], loaders[1], loaders[0]]):
+        if number == until:
+            raise Interrupted
+        for _ in track_epochs(2) if loop == "track_epochs" else [0]:
+            for sample in track(loader) if loop == "track_epochs" else track(loader, epochs=2):
+                state.order.append(int(sample))
+    return state.order
+
+
+@pytest.mark.parametrize("loop", ["track", "track_epochs"])
+@pytest.mark.parametrize("killed_before", [1, 2])
+def test_loops_that_share_a_loader_continue_its_order(tmp_path, restart_process, loop, killed_before):
+    with pytest.raises(Interrupted):
+        train_three_times(tmp_path / "killed", loop, killed_before)
+    restart_process()
+    order = train_three_times(tmp_path / "killed", loop)
+    restart_process()
+    assert order == train_three_times(tmp_path / "undisturbed", loop)
+
+
+def test_loaders_with_equal_generators_are_noticed_after_a_restart(tmp_path, restart_process, capsys):
+    with pytest.raises(Interrupted):
+        train_three_times(tmp_path, "track_epochs", 1, seeds=(1, 1))
+    restart_process()
+    assert "generator" not in capsys.readouterr().err
+    train_three_times(tmp_path, "track_epochs", seeds=(1, 1))
+    assert "the generator of a loader could not be restored" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("loop", ["track", "track_epochs"])

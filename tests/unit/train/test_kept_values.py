@@ -22,7 +22,9 @@ VALUES = [
     deque([(1, np.zeros((2, 3), np.float32)), (2, np.ones(2))], maxlen=5),
     np.float64(0.1),
     np.datetime64("2026-01-01"),
+    np.void(b"bytes"),
     np.array(["a", "bc"]),
+    np.array(0.1, np.float32),
     torch.arange(3),
 ]
 
@@ -76,6 +78,7 @@ CONTENTS = [
     (np.zeros(2), np.ones(2)),
     (torch.zeros(2), torch.ones(2)),
     (torch.tensor(0.0), torch.tensor(1.0)),
+    (np.array(0.0), np.array(1.0)),
 ]
 
 

@@ -1,5 +1,6 @@
 import io
 import itertools
+import json
 import sys
 from contextlib import nullcontext
 
@@ -131,6 +132,15 @@ def test_progress_line_has_device_threads_and_both_clocks(job, clock):
 def test_invalid_argument_is_rejected_before_the_first_batch(loader, options, message):
     with pytest.raises(ValueError, match=message):
         track(loader, **options)
+
+
+def test_whole_numbers_of_numpy_are_accepted(job):
+    numbers = np.array([2, 3, 1], np.int32)
+    list(track(iter("abc"), total=numbers[1], threads=numbers[2]))
+    loop = track("ab", epochs=numbers[0], until=Converged("loss", patience=numbers[2]))
+    list(loop)
+    assert [(line.done, line.total) for line in job() if line.event == "finish"] == [(3, 3), (4, 4)]
+    assert json.dumps(loop.monitor.until.to_dict())
 
 
 def test_empty_loader_without_length_is_rejected():

@@ -115,6 +115,14 @@ def test_search_of_a_library_is_one_progress(expect, recorder, tmp_path, restart
     assert recorder.events == [("start", 7000, 7000), ("finish", 7000, 7000)]
 
 
+@pytest.mark.parametrize("trainings", [np.int64(2), [np.int64(100), np.float32(300)]])
+def test_numbers_of_numpy_are_accepted(expect, recorder, trainings):
+    expect(trainings)
+    for _ in range(2):
+        list(track("ab"))
+    assert recorder.events[-1] == ("finish", 2000, 2000)
+
+
 @pytest.mark.parametrize("trainings", [0, -1, 1.5, True, "3", [], [1, 0], [1, -2], [1, "2"], [1, float("nan")]])
 def test_invalid_trainings_are_rejected(trainings):
     with pytest.raises(ValueError, match="trainings: got"):

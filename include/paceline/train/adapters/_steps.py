@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 from paceline.train import _session
 from paceline.train._loop import Loop
 from paceline.train._track import track
+from paceline.train._values import bad_value
 from paceline.train.job import ENV_SERVER, is_worker
 from paceline.train.pacing import threads as _threads
 from paceline.train.saving.checkpoint import Resume, check_every_s, checkpoint_folder
@@ -141,6 +142,7 @@ class Steps:
         validation: Sized | None = None,
         threads: int | None = None,
         pool: _threads.ThreadPool | None = None,
+        argument: str = "steps",
     ) -> None:
         """Start the loop, with ``steps`` steps in each epoch.
 
@@ -148,9 +150,12 @@ class Steps:
         period between two validations, which the library reports with ``pause``.
 
         ``pool`` contains the threads of a library that does not use torch's. The other arguments are those of
-        ``track``. If the number of steps differs from that in the checkpoint, the first ``advance`` raises
-        ``ValueError``.
+        ``track``. Without ``total``, a number of steps that differs from that in the checkpoint raises ``ValueError``,
+        which names the library's ``argument``.
         """
+        stored = self.resume.position.epoch_length if self.resume is not None and total is None else None
+        if stored not in (None, steps):
+            raise bad_value(argument, steps, f"{stored} as in the checkpoint, or another checkpoint folder")
         loader: Any = range(steps)
         if total is not None:
             loader, epochs = _Periods(steps, total), math.ceil(total / steps)

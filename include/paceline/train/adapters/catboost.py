@@ -109,7 +109,7 @@ class _Training:
         params = params | snapshots | {"callbacks": self}
         recorded = self._restored()
         try:
-            steps.start(self._rounds, threads=self._fixed_threads, pool=self._threads)
+            steps.start(self._rounds, threads=self._fixed_threads, pool=self._threads, argument="iterations")
             self._replay(recorded)
             if not steps.advance():
                 train(params | {"iterations": len(recorded)})

@@ -168,7 +168,7 @@ class PacelineCallback:
         aliases = ("num_threads", "num_thread", "nthread", "nthreads", "n_jobs")
         count = next((params[key] for key in aliases if (params.get(key) or 0) > 0), usable_cores())
         pool = ThreadPool(count, lambda count: booster.reset_parameter({"num_threads": count}))
-        self._steps.start(self._rounds, threads=self._threads, pool=pool)
+        self._steps.start(self._rounds, threads=self._threads, pool=pool, argument="num_boost_round")
         if not self._replayed:
             self._steps.advance()
         from_string = booster.model_from_string

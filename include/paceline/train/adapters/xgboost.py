@@ -102,7 +102,9 @@ class PacelineCallback(TrainingCallback):
         threads = int(params.get("nthread") or params.get("n_jobs") or 0)
         pool = ThreadPool(threads if threads > 0 else usable_cores(), lambda count: model.set_param({"nthread": count}))
         device = params.get("device")
-        self._steps.start(training["num_boost_round"], device=device, threads=self._threads, pool=pool)
+        self._steps.start(
+            training["num_boost_round"], device=device, threads=self._threads, pool=pool, argument="num_boost_round"
+        )
         return model
 
     def before_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:

@@ -73,7 +73,7 @@ class Converged:
                 raise bad_value("target", self.target, "a finite number, or None")
         if self.better not in ("higher", "lower"):
             raise bad_value("better", self.better, '"higher" or "lower"')
-        whole_number("patience", self.patience)
+        object.__setattr__(self, "patience", whole_number("patience", self.patience))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON values."""

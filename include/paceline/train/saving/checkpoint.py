@@ -8,6 +8,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from numbers import Real
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -244,7 +245,7 @@ def check_every_s(every_s: float | None) -> float | None:
     """Return ``every_s`` if it is ``None`` or a number of seconds, else raise ``ValueError``."""
     if every_s is None:
         return None
-    number = isinstance(every_s, (int, float)) and not isinstance(every_s, bool)
+    number = isinstance(every_s, Real) and not isinstance(every_s, bool)
     if not number or not math.isfinite(every_s) or every_s < 0:
         raise bad_value("every_s", every_s, "a number of seconds, 0 or more")
     return float(every_s)

@@ -9,10 +9,10 @@ import atexit
 import gc
 import sys
 import weakref
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from typing import Any, TypeVar
 
-from paceline.train._values import bad_value
+from paceline.train._values import bad_value, log
 
 from . import rng
 from .checkpoint import Resume
@@ -65,6 +65,35 @@ def rewind(loader: Iterable[Any], state: dict[str, Any]) -> None:
         generator.set_state(own)
 
 
+class SharedGenerators:
+    """The generators of the torch loaders that exist at the start of the first loop, which later loops may share.
+
+    A restart, which skips the loops that are done, finds each generator by its state at that time.
+    """
+
+    def __init__(self) -> None:
+        found = {id(generator): generator for loader in torch_loaders() for generator in _loader_generators(loader)}
+        self._begun = [(generator, generator.get_state()) for generator in found.values()]
+
+    def capture(self) -> list[tuple[Any, Any]]:
+        """Return the first and the current state of each generator."""
+        return [(first, generator.get_state()) for generator, first in self._begun]
+
+    def restore(self, captured: Sequence[Sequence[Any]]) -> None:
+        """Give each generator its captured state, and say which one is unknown."""
+        for first, state in captured:
+            if first.equal(state):
+                continue
+            own = [generator for generator, begun in self._begun if begun.equal(first)]
+            if len(own) == 1 == sum(other.equal(first) for other, _ in captured):
+                own[0].set_state(state)
+            else:
+                log(
+                    "the generator of a loader could not be restored, so a loop that shares it with a finished loop "
+                    "has another order: seed the generator of each loader, with another number"
+                )
+
+
 def set_epoch(loader: Iterable[Any], epoch: int) -> None:
     """Pass the number of the epoch to the loader and to those of its samplers that accept it.
 
@@ -111,7 +140,10 @@ def is_torch_loader(item: object) -> bool:
 
 def torch_loaders() -> weakref.WeakSet[Any]:
     """Return all torch loaders of this process."""
-    return weakref.WeakSet(item for item in gc.get_objects() if is_torch_loader(item))
+    torch_data = sys.modules.get("torch.utils.data")
+    if torch_data is None:
+        return weakref.WeakSet()
+    return weakref.WeakSet(item for item in gc.get_objects() if issubclass(type(item), torch_data.DataLoader))
 
 
 def end_workers_at_exit(loader: Iterable[Any]) -> None:

@@ -25,7 +25,7 @@ class Kept(SimpleNamespace):
         generators of Python, numpy and torch, and lists, tuples, dicts, sets and deques of these. Later values may have
         other types. A restart changes lists, dicts, sets, deques, arrays, tensors and generators in place if the type
         and the shape are the same, so that other names of the same object stay valid. So it does with generators within
-        lists, tuples, dicts and deques of the same size.
+        lists, tuples, dicts and deques of the same size. The order of a set may change.
 
     Raises
     ------
@@ -143,7 +143,7 @@ def _replace_content(before: Any, value: Any) -> bool:
             if before.requires_grad:  # perhaps a weight, which the optimizer changes
                 return False
             before.copy_(value)
-        elif not before.shape or not before.flags.writeable:  # without a shape: numpy's numbers
+        elif not before.flags.writeable:  # as are numpy's numbers
             return False
         else:
             before[...] = value
@@ -158,6 +158,11 @@ def _bytes(array: Any) -> Any:
     if not content or (torch := sys.modules.get("torch")) is None:
         return content
     return torch.frombuffer(bytearray(content), dtype=torch.uint8)
+
+
+def _dtype(dtype: Any) -> str:
+    added = dtype.kind == "V" and dtype.type.__name__ != "void"  # such as bfloat16, which has no code of its own
+    return str(dtype.name if added else dtype.str)
 
 
 def _is_special_array(value: Any) -> bool:
@@ -199,8 +204,9 @@ def _stored(name: str, value: Any) -> Any:
         return {
             _TYPE: "array",
             "value": _bytes(value),
-            "dtype": value.dtype.name if value.dtype.kind == "V" else value.dtype.str,  # bfloat16 has no code
+            "dtype": _dtype(value.dtype),
             "shape": getattr(value, "shape", ()),
+            "number": type(value).__name__ != "ndarray",  # an array may have no dimensions
         }
     accepted = (
         "numbers, strings, None, tensors, numpy values, random generators, and lists, tuples, dicts, sets and deques "
@@ -230,7 +236,7 @@ def _restored(value: Any, before: Any = None) -> Any:
 
     content = value["value"].numpy() if _is_tensor(value["value"]) else value["value"]
     array = numpy.frombuffer(content, numpy.dtype(value["dtype"])).reshape(value["shape"]).copy()
-    return array if value["shape"] else array[()]
+    return array[()] if value.get("number", not value["shape"]) else array
 
 
 def _places(before: Any, kind: type[Any], number: int) -> list[Any]:

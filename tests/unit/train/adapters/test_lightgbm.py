@@ -165,13 +165,11 @@ def test_data_set_without_raw_data_is_rejected_where_a_restart_would_need_it(tmp
     assert train(PacelineCallback(), data=data).num_trees() == 5
 
 
-@pytest.mark.parametrize(
-    ("rounds", "message"), [(7, "got '7 batches', expected 5 batches"), (3, "ended before round 5 of the checkpoint")]
-)
-def test_changed_number_of_rounds_is_rejected(tmp_path, restart_process, rounds, message):
+@pytest.mark.parametrize("rounds", [3, 7])
+def test_changed_number_of_rounds_is_named(tmp_path, restart_process, rounds):
     train(PacelineCallback(path=tmp_path))
     restart_process()
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=f"num_boost_round: got {rounds}, expected 5 as in the checkpoint"):
         train(PacelineCallback(path=tmp_path), rounds)
 
 

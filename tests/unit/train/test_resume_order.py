@@ -3,6 +3,7 @@
 import random
 import tempfile
 
+import numpy
 import pytest
 import torch
 from hypothesis import given, settings
@@ -130,3 +131,20 @@ def test_set_epoch_of_the_sampler_is_called(tmp_path):
     second, _ = train_until(make_loader, tmp_path, epochs=3)
     order = [batch[0][0] for batch in first + second]
     assert order == [0, 1, 2, 3, 4, 1, 2, 3, 4, 0, 2, 3, 4, 0, 1]
+
+
+def test_sampler_with_a_generator_of_numpy_continues(tmp_path):
+    class NumpySampler(SequentialSampler):
+        def __init__(self, data):
+            super().__init__(data)
+            self.generator = numpy.random.RandomState(5)
+
+        def __iter__(self):
+            return iter(self.generator.permutation(len(self.data_source)).tolist())
+
+    make_loader = lambda: DataLoader(Samples(5), batch_size=1, sampler=NumpySampler(range(5)))  # noqa: E731
+    whole, _ = train_until(make_loader, tmp_path / "whole", epochs=3)
+    first, _ = train_until(make_loader, tmp_path / "two", epochs=3, stop_after=7)
+    second, _ = train_until(make_loader, tmp_path / "two", epochs=3)
+    assert len(second) == 15 - 7
+    assert first + second == whole

@@ -51,7 +51,7 @@ def snapshot(loader: Iterable[Any]) -> dict[str, Any]:
     """Return the state of every random number generator that affects the coming batches."""
     return {
         "global": rng.capture(),
-        "own": [generator.get_state() for generator in _loader_generators(loader)],
+        "own": [rng.generator_state(generator) for generator in _loader_generators(loader)],
     }
 
 
@@ -62,7 +62,7 @@ def rewind(loader: Iterable[Any], state: dict[str, Any]) -> None:
     if len(generators) != len(state["own"]):
         raise bad_value("loader", f"{len(generators)} generators", f"{len(state['own'])}, as in the checkpoint")
     for generator, own in zip(generators, state["own"], strict=True):
-        generator.set_state(own)
+        rng.restore_generator(generator, own)
 
 
 class SharedGenerators:
@@ -73,25 +73,29 @@ class SharedGenerators:
 
     def __init__(self) -> None:
         found = {id(generator): generator for loader in torch_loaders() for generator in _loader_generators(loader)}
-        self._begun = [(generator, generator.get_state()) for generator in found.values()]
+        self._begun = [(generator, rng.generator_state(generator)) for generator in found.values()]
 
     def capture(self) -> list[tuple[Any, Any]]:
         """Return the first and the current state of each generator."""
-        return [(first, generator.get_state()) for generator, first in self._begun]
+        return [(first, rng.generator_state(generator)) for generator, first in self._begun]
 
     def restore(self, captured: Sequence[Sequence[Any]]) -> None:
         """Give each generator its captured state, and say which one is unknown."""
         for first, state in captured:
-            if first.equal(state):
+            if _equal(first, state):
                 continue
-            own = [generator for generator, begun in self._begun if begun.equal(first)]
-            if len(own) == 1 == sum(other.equal(first) for other, _ in captured):
-                own[0].set_state(state)
+            own = [generator for generator, begun in self._begun if _equal(begun, first)]
+            if len(own) == 1 == sum(_equal(other, first) for other, _ in captured):
+                rng.restore_generator(own[0], state)
             else:
                 log(
                     "the generator of a loader could not be restored, so a loop that shares it with a finished loop "
                     "has another order: seed the generator of each loader, with another number"
                 )
+
+
+def _equal(one: Any, other: Any) -> bool:
+    return bool(one.equal(other)) if hasattr(one, "equal") and hasattr(other, "equal") else bool(one == other)
 
 
 def set_epoch(loader: Iterable[Any], epoch: int) -> None:

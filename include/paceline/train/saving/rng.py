@@ -23,8 +23,7 @@ def capture() -> dict[str, Any]:
             state["cuda"] = torch.cuda.get_rng_state_all()
     numpy = sys.modules.get("numpy")
     if numpy is not None and hasattr(numpy, "random"):
-        name, keys, position, has_gauss, cached = numpy.random.get_state(legacy=True)
-        state["numpy"] = [str(name), keys.tolist(), int(position), int(has_gauss), float(cached)]
+        state["numpy"] = generator_state(numpy.random)
     return state
 
 
@@ -45,8 +44,26 @@ def restore(state: dict[str, Any]) -> None:
     if "numpy" in state:
         import numpy
 
-        name, keys, position, has_gauss, cached = state["numpy"]
-        numpy.random.set_state((name, numpy.array(keys, dtype=numpy.uint32), position, has_gauss, cached))
+        restore_generator(numpy.random, state["numpy"])
+
+
+def generator_state(generator: Any) -> Any:
+    """Return the state of a torch generator, or of a numpy ``RandomState``, as a tensor or a list of plain values."""
+    state = generator.get_state()
+    if not isinstance(state, tuple):
+        return state
+    name, keys, position, has_gauss, cached = state
+    return [str(name), keys.tolist(), int(position), int(has_gauss), float(cached)]
+
+
+def restore_generator(generator: Any, state: Any) -> None:
+    """Restore a state that ``generator_state`` returned."""
+    if isinstance(state, list):
+        import numpy
+
+        name, keys, *others = state
+        state = (name, numpy.array(keys, dtype=numpy.uint32), *others)
+    generator.set_state(state)
 
 
 def for_rank(rank: int, done: int, state: dict[str, Any]) -> dict[str, Any]:

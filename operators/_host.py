@@ -14,7 +14,7 @@ from paceline.contract import OUTPUT, CollectedOutput
 from paceline.control import PastRun
 from paceline.run import LiveState
 from paceline.run.clock import Clock, SystemClock
-from paceline.run.host import TaskStatus
+from paceline.run.host import Stage, TaskStatus
 from paceline.run.within import within
 from paceline.runtime.checks import code_digest
 
@@ -22,6 +22,7 @@ from . import _related_runs
 from ._clock import origin
 from ._identity import task_labels
 from ._objective import ObjectiveTask, runtime_for, team_of
+from ._others import Question
 from ._output import collect_output, default_output_path, describe_empty_output
 from ._reporting import SampleReporter
 from ._restrictions import check_runtime
@@ -53,6 +54,7 @@ class TrainingTask(ObjectiveTask, Protocol):
     script: str | None
     files: Mapping[str, str]
     saves_output: bool
+    asks_others: bool
 
     def command_and_files(self, *, arguments: bool = False) -> tuple[list[str], dict[str, Path]]:
         """Return the command, and the files to place in the command's folder."""
@@ -73,8 +75,8 @@ class TrainingTask(ObjectiveTask, Protocol):
     def extend_spec(self, context: Context, spec: JobSpec, scratch: Path) -> JobSpec:
         """Extend the job's specification for this kind of training."""
 
-    def is_training_over(self, context: Context) -> bool:
-        """Return whether a distributed training has ended without this task."""
+    def check_need(self, context: Context, stage: str) -> None:
+        """Raise an error if other tasks of a distributed training make this task's job useless."""
 
 
 class TaskHost:
@@ -99,6 +101,7 @@ class TaskHost:
         self._task, self._context, self._ti, self._callbacks = task, context, ti, callbacks
         self._reporter: SampleReporter | None = None
         self._clock = clock or SystemClock()
+        self._others = Question(lambda stage: task.check_need(context, stage))
         self.store: LiveState = context["task_state_store"]
         self.log = task.log
         self.pool = task.pool
@@ -214,9 +217,10 @@ class TaskHost:
         if self._reporter is not None:
             self._reporter.close()
 
-    def is_training_over(self) -> bool:
-        """Return whether the training has ended without this worker; false if Airflow does not respond within 2.5 s."""
-        return within(_QUERY_TIMEOUT_S, lambda: self._task.is_training_over(self._context), default=False)
+    def check_need(self, stage: Stage) -> None:
+        """Raise an error if other tasks of a distributed training make the job useless, as far as Airflow has said."""
+        if self._task.asks_others:
+            self._others.check(stage)
 
     def task_status(self) -> TaskStatus:
         """Return the task's status in Airflow, or "unknown" if Airflow does not respond within 2.5 s."""

@@ -8,8 +8,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from paceline.errors import TrainingAbandonedError
 from paceline.train.parameter_server.plan import PLAN, SERVER_COMMAND
 
+from ._others import FAILED, task_states
 from ._team import container_arguments, only_docker, placement_arguments, rendezvous, sample_shares, valid_plan
 from .train import DeadlineTrainingOperator
 from .values import Reader
@@ -64,6 +66,7 @@ class ParameterServerOperator(DeadlineTrainingOperator):
         "runtime": only_docker,
         "plan": valid_plan,
     }
+    asks_others = True
     saves_output = False  # the workers save the model
     ui_color = "#e6e0ff"
 
@@ -95,3 +98,19 @@ class ParameterServerOperator(DeadlineTrainingOperator):
         files = {**spec.files, plan.name: plan}
         point = rendezvous(context, self.fleet, self.plan, self.training)
         return point.server_spec(replace(spec, files=files))
+
+    def check_need(self, context: Context, stage: str) -> None:
+        """Raise ``TrainingAbandonedError`` if no worker of the plan can train any more."""
+        from .worker import WorkerTrainingOperator
+
+        chosen = sample_shares(self.plan)
+        tasks = [task for task in self.dag.tasks if isinstance(task, WorkerTrainingOperator)]
+        workers = {
+            task.task_id: task.worker.name
+            for task in tasks
+            if task.server_task_id == self.task_id and task.worker.name in chosen
+        }
+        states = task_states(context["ti"], sorted(workers))
+        if states and all(states.get(task_id) in FAILED for task_id in workers):
+            ends = ", ".join(f"{workers[task_id]} is {state}" for task_id, state in sorted(states.items()))
+            raise TrainingAbandonedError(f"no worker is left ({ends}): clear them and this task to continue")

@@ -16,6 +16,7 @@ from paceline.errors import (
     DetachedError,
     InvalidInputError,
     PacelineError,
+    TrainingAbandonedError,
     UnsuitableCodeError,
 )
 from paceline.run import Training
@@ -138,6 +139,7 @@ class DeadlineTrainingOperator(JobOperator):
         "output_path",
     )
     saves_output: bool = True  # whether an empty output is worth a warning
+    asks_others: bool = False  # whether other tasks can make the job useless, see check_need()
     operator_extra_links = (ContainerLogsLink(),)
     ui_color = "#d6f5e3"
 
@@ -202,7 +204,7 @@ class DeadlineTrainingOperator(JobOperator):
             self.log.warning("%s", error)
             resume_at = datetime.now(timezone.utc) + timedelta(seconds=_RESCHEDULE_S)
             raise AirflowRescheduleException(resume_at) from error  # type: ignore[no-untyped-call]
-        except (InvalidInputError, DeadlineInfeasibleError, UnsuitableCodeError) as error:
+        except (InvalidInputError, DeadlineInfeasibleError, TrainingAbandonedError, UnsuitableCodeError) as error:
             raise AirflowFailException(redacted(error)) from error  # a retry cannot succeed
         except PacelineError as error:
             raise AirflowException(redacted(error)) from error
@@ -241,6 +243,5 @@ class DeadlineTrainingOperator(JobOperator):
         """Return the job's specification. Subclasses extend the specification, and may write files to ``scratch``."""
         return spec
 
-    def is_training_over(self, context: Context) -> bool:
-        """Return whether other tasks have ended the training. Always false, except for a worker of several."""
-        return False
+    def check_need(self, context: Context, stage: str) -> None:
+        """Raise an error if other tasks make this task's job useless, see :meth:`paceline.run.host.Host.check_need`."""

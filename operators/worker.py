@@ -10,9 +10,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
-from paceline.errors import InvalidInputError, RuntimeUnavailableError, TaskStoppedError, TrainingOverError
+from paceline.errors import (
+    InvalidInputError,
+    RuntimeUnavailableError,
+    TaskStoppedError,
+    TrainingAbandonedError,
+    TrainingOverError,
+)
 from paceline.train.job import EXIT_EXCLUDED, EXIT_NO_SERVER, EXIT_REJECTED
 
+from ._others import FAILED, Question, task_states
 from ._team import container_arguments, only_docker, placement_arguments, rendezvous, sample_shares, valid_plan
 from .train import DeadlineTrainingOperator
 from .values import Reader
@@ -25,6 +32,7 @@ if TYPE_CHECKING:
     from paceline.runtime import JobSpec
 
 _SERVER_TIMEOUT_S = 300.0
+_SAY_EVERY_S = 10.0
 
 
 class WorkerTrainingOperator(DeadlineTrainingOperator):
@@ -75,6 +83,7 @@ class WorkerTrainingOperator(DeadlineTrainingOperator):
     4.0
     """
 
+    asks_others = True
     template_fields: Sequence[str] = (*DeadlineTrainingOperator.template_fields, "plan")
     readers: ClassVar[Mapping[str, Reader]] = {
         **DeadlineTrainingOperator.readers,
@@ -137,24 +146,30 @@ class WorkerTrainingOperator(DeadlineTrainingOperator):
         """Add the job to the training's network and the machine's control group, and set the server's address."""
         point = rendezvous(context, self.fleet, self.plan, self.training)
         if point.shares_engine(self.worker):
-            self._wait_for_network(point.network)
+            self._wait_for_network(point.network, context)
         return point.worker_spec(spec, self.worker)
 
     def _engine_gpus(self) -> int:
         return super()._engine_gpus() or self.fleet.engine_gpus(self.worker)
 
-    def _wait_for_network(self, network: str) -> None:
+    def _wait_for_network(self, network: str, context: Context) -> None:
         """Wait until the parameter server's task has created the network on the engine."""
         from paceline.runtime import DockerRuntime
 
         assert self._training is not None  # set, because `Training` calls `extend_spec`
         training, runtime = self._training, DockerRuntime(self._connect)
-        give_up_s = time.monotonic() + _SERVER_TIMEOUT_S
+        others = Question(lambda stage: self.check_need(context, stage))
+        began_s, said_s = time.monotonic(), 0.0
         while not training.call_engine(lambda: runtime.has_network(network)):
+            others.check("waiting")
             if training.stop_requested.wait(0.5):
                 raise TaskStoppedError(f"the task was stopped while waiting for {self.server_task_id}")
-            if time.monotonic() > give_up_s:
+            waited_s = time.monotonic() - began_s
+            if waited_s > _SERVER_TIMEOUT_S:
                 raise RuntimeUnavailableError(f"{self.server_task_id} did not start within {_SERVER_TIMEOUT_S:.0f} s")
+            if waited_s > said_s + _SAY_EVERY_S:
+                said_s = waited_s
+                self.log.info("Waiting for %s to start, for %.0f s", self.server_task_id, waited_s)
 
     def _exclusion_reason(self) -> str:
         plan = json.loads(self.plan) if isinstance(self.plan, str) else self.plan
@@ -163,25 +178,30 @@ class WorkerTrainingOperator(DeadlineTrainingOperator):
     def _can_continue(self, training: Training, context: Context) -> bool:
         try:
             return training.can_continue()
+        except TrainingOverError as error:
+            raise AirflowSkipException(f"{self.worker.name} has left the training: {error}") from error
         except RuntimeUnavailableError as error:
-            if self.is_training_over(context):
-                raise AirflowSkipException(f"{self.worker.name} has left the training: {error}") from error
             raise AirflowException(str(error)) from error
 
-    def is_training_over(self, context: Context) -> bool:
-        """Return whether the training has ended and another worker has its model, which is the same for all."""
+    def check_need(self, context: Context, stage: str) -> None:
+        """Raise an error if the parameter server has failed, or if training has ended without this worker.
+
+        All workers end with the same model, so a worker whose engine does not respond is not needed once another has
+        the model.
+        """
         workers = [task for task in self.dag.tasks if isinstance(task, WorkerTrainingOperator)]
         team = {task.task_id for task in workers if task.server_task_id == self.server_task_id}
         others = sorted(team - {self.task_id})
-        states = self._task_states(context, [self.server_task_id, *others])
-        return states.get(self.server_task_id) == "success" and any(states.get(name) == "success" for name in others)
+        states = task_states(context["ti"], [self.server_task_id, *others])
+        server = states.get(self.server_task_id)
+        if server in FAILED:
+            raise TrainingAbandonedError(f"{self.server_task_id} will not serve this worker: its state is {server!r}")
+        if server != "success":
+            return
+        if stage == "waiting":
+            raise TrainingOverError("training ended before this worker started")
+        if stage == "away" and any(states.get(name) == "success" for name in others):
+            raise TrainingOverError("training has ended, and the engine of this worker does not respond")
 
     def _training_is_done(self, context: Context) -> bool:
-        return self._task_states(context, [self.server_task_id]).get(self.server_task_id) == "success"
-
-    def _task_states(self, context: Context, task_ids: list[str]) -> Mapping[str, Any]:
-        ti = context["ti"]
-        states: Mapping[str, Mapping[str, Any]] = ti.get_task_states(
-            dag_id=ti.dag_id, task_ids=task_ids, run_ids=[ti.run_id]
-        )
-        return states.get(ti.run_id, {})
+        return task_states(context["ti"], [self.server_task_id]).get(self.server_task_id) == "success"

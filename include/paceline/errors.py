@@ -62,7 +62,11 @@ class JobLostError(PacelineError):
 
 
 class TrainingOverError(PacelineError):
-    """Raised when a distributed training has ended while the engine of this worker does not respond."""
+    """Raised when a distributed training has ended without this job, which is not needed any more."""
+
+
+class TrainingAbandonedError(PacelineError):
+    """Raised when this job of a distributed training waits for tasks that have failed."""
 
 
 class TrainingFailedError(PacelineError):

@@ -105,3 +105,34 @@ def test_each_sample_is_trained_once_per_epoch_if_worker_and_server_restart(
     assert server.result()["metrics"]["failures"] == 1
     for task in (a, b, tasks[RESULT]):
         assert json.loads((Path(task.result()["model"]) / "counts.json").read_text()) == [EPOCHS] * SAMPLES
+
+
+@pytest.mark.parametrize(
+    ("dag_id", "fault", "ended", "message"),
+    [
+        (
+            "server_without_image",
+            ('server={"cores": 1,', 'server={"image": "paceline-missing:latest", "cores": 1,'),
+            A,
+            "will not serve",
+        ),
+        (
+            "worker_without_input",
+            ("min_devices=1,", 'min_devices=1, inputs={"x": "/paceline/missing"},'),
+            SERVER,
+            "no worker is left",
+        ),
+    ],
+)
+def test_tasks_of_a_training_end_when_those_that_they_wait_for_have_failed(
+    airflow, docker_client, dag_id, fault, ended, message
+):
+    text = DAG.replace('"machines"', f'"{dag_id}"').replace("retry_delay=timedelta(seconds=1)", "retries=0")
+    text = text.replace('"retry_delay": timedelta(seconds=1)', '"retries": 0').replace(*fault)
+    with gates.temporary_dag(airflow, dag_id, text):
+        run_id = airflow.run_dag(dag_id)
+        assert airflow.wait(dag_id, run_id, LONG_S) == "failed"
+        assert airflow.task_states(dag_id, run_id)[ended] == "failed"
+        assert message in airflow.task_log(dag_id, run_id, ended)
+    for container in docker_client.containers(all=True, filters={"label": [f"paceline.dag={dag_id}"]}):
+        docker_client.remove_container(container, force=True, v=True)

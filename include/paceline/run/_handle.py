@@ -24,6 +24,7 @@ T = TypeVar("T")
 _RUN_KEYS = (ALERTS, CEILING, CLOCK, CONTAINER, CONTROLLER, DEADLINE)  # keys to delete with the job
 _RETRY_FOR_S = 300.0  # maximum time for retries of a call to an engine or a store
 _RETRY_EVERY_S = 2.0
+_LONG_OUTAGE_S = 10.0
 _SAVE_GRACE_S = 10.0  # time for the job to end a batch and save a checkpoint
 _QUICK_TIMEOUT_S = 1.0  # Airflow kills a task 5 s after SIGTERM
 
@@ -213,14 +214,17 @@ class JobHandle:
         return self._retry(call, "engine", RuntimeUnavailableError)
 
     def _retry(self, call: Callable[[], T], service: str, failure: type[Exception]) -> T:
-        give_up_s, logged = time.monotonic() + _RETRY_FOR_S, False
+        began_s, logged = time.monotonic(), False
         while True:
             try:
                 return call()
             except failure as error:
                 disconnected = isinstance(error, (EOFError, ConnectionError))  # the supervisor is gone, see Exchange
-                if disconnected or time.monotonic() > give_up_s or self._stop_requested.is_set():
+                waited_s = time.monotonic() - began_s
+                if disconnected or waited_s > _RETRY_FOR_S or self._stop_requested.is_set():
                     raise
+                if service == "engine" and waited_s > _LONG_OUTAGE_S:
+                    self._host.check_need("away")
                 if not logged:
                     self._log.warning("Waiting for the %s: %s", service, error)
                     logged = True

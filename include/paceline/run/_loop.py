@@ -33,6 +33,7 @@ from paceline.run._step_times import StepTimes
 from paceline.run._utilization import JobUtilization
 from paceline.run.clock import Clock, SystemClock
 from paceline.run.feasibility import InfeasiblePolicy
+from paceline.run.host import Stage
 from paceline.run.lease import JobLease
 from paceline.run.outcome import (
     WITHOUT_STEPS,
@@ -48,6 +49,7 @@ from paceline.runtime import Job, JobStatus
 if TYPE_CHECKING:
     from paceline.elastic.team import TeamJob
 
+_MAX_FIRST_LINES_S = 10.0  # maximum time until the lines of a job that was taken over arrive
 _MIN_STARTUP_S = 60.0  # minimum time to wait for the first report, even if the deadline is earlier
 _MAX_RESTART_S = 900.0  # maximum time to wait for the first report; on few devices, libraries load slowly
 _NOTABLE_CHANGE = 0.05  # log only larger relative changes of the number of batches
@@ -84,8 +86,8 @@ class PaceLoop:
         The clock, and the log for messages and the job's own output.
     stopped:
         Called at every step; returns whether this process has to end.
-    is_over:
-        Called every 30 s while the engine does not respond; returns whether the job is no longer needed.
+    check_need:
+        Called at every step with the stage of the job; raises an error if the job can be of no use any more.
     past:
         Measurements of an earlier run.
     on_sample:
@@ -119,7 +121,7 @@ class PaceLoop:
         clock: Clock | None = None,
         log: logging.Logger | Any = None,
         stopped: Callable[[], bool] = lambda: False,
-        is_over: Callable[[], bool] = lambda: False,
+        check_need: Callable[[Stage], None] = lambda stage: None,
         past: PastRun | None = None,
         on_sample: Callable[[PaceSample], None] = lambda sample: None,
         team: TeamJob | None = None,
@@ -152,7 +154,8 @@ class PaceLoop:
         self._measured_s: float | None = None
         self._started_s = self._now()
         self._continues_control, self._began_s = totals is not None, earlier.began_s
-        self._outage = Outage(job, self._journal, self._clock, self._now, earlier.restarts, is_over)
+        self._outage = Outage(job, self._journal, self._clock, self._now, earlier.restarts)
+        self._check_need = check_need
         # The first step repeats the resize, because an earlier process may have ended before it stored its last resize.
         unconfirmed = shared.max_devices if shared is not None else allocated_devices if totals else None
         self._allocation = JobAllocation(job, self._outage, allocated_devices, earlier, unconfirmed, team)
@@ -181,8 +184,8 @@ class PaceLoop:
             The job no longer exists.
         TaskStoppedError
             ``stopped`` returned true; the job is still running.
-        TrainingOverError
-            ``is_over`` returned true.
+        TrainingOverError, TrainingAbandonedError
+            Raised by ``check_need``.
         """
         self._check_earlier_end()
         next_s = self._now()
@@ -405,6 +408,7 @@ class PaceLoop:
     def _wait_for_step(self, timeout_s: float) -> JobStatus | None:
         """Wait for the next step; return the status of a job that has ended, else ``None``."""
         self._raise_if_stopped()
+        self._check_need(self._stage)
         if self._lifecycle.state == "paused":
             self._clock.sleep(max(timeout_s, 0.0))
             return None
@@ -414,7 +418,6 @@ class PaceLoop:
             status = self._job.status()
         except RuntimeUnavailableError as error:
             self._outage.record_failure(error)
-            self._outage.check_whether_over()
             self._clock.sleep(self._controller.period_s)
             return None
         if status.state == "running":
@@ -424,6 +427,14 @@ class PaceLoop:
         if status.stopped and self._is_training_done():
             return replace(status, stopped=False)  # the stop came after the last batch
         return status
+
+    @property
+    def _stage(self) -> Stage:
+        if self._outage.is_long:
+            return "away"
+        # The lines of a job that was taken over arrive with the first steps.
+        is_waiting = self._reader.position is None and self._now() - self._started_s > _MAX_FIRST_LINES_S
+        return "waiting" if is_waiting else "training"
 
     def _raise_if_stopped(self) -> None:
         if self._stopped():

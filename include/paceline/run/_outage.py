@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from paceline.errors import RuntimeUnavailableError, TrainingOverError
+from paceline.errors import RuntimeUnavailableError
 from paceline.run._journal import Journal
 from paceline.run.clock import Clock
 from paceline.runtime import Job, JobStatus
@@ -13,7 +13,7 @@ from paceline.runtime import Job, JobStatus
 _MAX_RESTARTS = 3
 _ENDED_BY_SIGNAL = (137, 143)  # SIGKILL, SIGTERM
 _POLLS, _POLL_EVERY_S = 25, 0.3
-_CHECK_EVERY_S = 30.0
+_LONG_S = 30.0
 
 
 class Outage:
@@ -27,8 +27,6 @@ class Outage:
         Function that returns the time in seconds after the loop's origin.
     restarts:
         Number of restarts of the job by earlier controlling processes.
-    is_over:
-        Function that returns whether the job is no longer needed.
     """
 
     def __init__(
@@ -38,15 +36,12 @@ class Outage:
         clock: Clock,
         now: Callable[[], float],
         restarts: int = 0,
-        is_over: Callable[[], bool] = lambda: False,
     ) -> None:
         self.restarts = restarts
         self._job = job
         self._journal = journal
         self._clock = clock
         self._now = now
-        self._is_over = is_over
-        self._next_check_s = 0.0
         self._since_s: float | None = None
         self._occurred = False  # whether an outage occurred since the last start of the job
         self._readings = 0  # usage readings since the outage began
@@ -61,19 +56,13 @@ class Outage:
         self._occurred, self._readings = True, 0
         if self._since_s is None:
             self._since_s = self._now()
-            self._next_check_s = self._since_s + _CHECK_EVERY_S
             message = "The engine is not responding: the allocation cannot be changed until it responds. %s"
             self._journal.event(self._since_s, "engine_unreachable", message, error, level=logging.WARNING)
 
-    def check_whether_over(self) -> None:
-        """Raise ``TrainingOverError`` if the job is no longer needed; ask every 30 s of an outage."""
-        now_s = self._now()
-        if self._since_s is None or now_s < self._next_check_s:
-            return
-        self._next_check_s = now_s + _CHECK_EVERY_S
-        if self._is_over():
-            away_s = now_s - self._since_s
-            raise TrainingOverError(f"training ended while the engine had not been responding for {away_s:.0f} s")
+    @property
+    def is_long(self) -> bool:
+        """Whether the engine has not responded for half a minute."""
+        return self._since_s is not None and self._now() - self._since_s >= _LONG_S
 
     def add_reading(self) -> None:
         """Record a new usage reading. The second reading after an outage shows that the job survived.

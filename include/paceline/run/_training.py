@@ -33,6 +33,7 @@ from paceline.errors import (
     JobLostError,
     PacelineError,
     TaskStoppedError,
+    TrainingAbandonedError,
     TrainingFailedError,
     TrainingOverError,
     UnsuitableCodeError,
@@ -93,6 +94,8 @@ class Training:
         ------
         InvalidInputError, DeadlineInfeasibleError, TrainingOverError, UnsuitableCodeError
             Another try cannot succeed; the job is removed.
+        TrainingAbandonedError
+            Another try cannot succeed unless other tasks are cleared; the job is stopped and keeps its checkpoint.
         DetachedError
             This process has to end; the next process takes over the job.
         TaskStoppedError
@@ -110,6 +113,13 @@ class Training:
             raise
         except (InvalidInputError, DeadlineInfeasibleError, TrainingOverError, UnsuitableCodeError):
             self._keep_or_discard()
+            raise
+        except TrainingAbandonedError:
+            if handle.job is not None:
+                handle.stop()
+                self._log.error(
+                    "Job %s was stopped and keeps its checkpoint: clear the tasks to continue", self._job_id
+                )
             raise
         except Exception as error:
             if self.stop_requested.is_set():  # the stop caused the error
@@ -329,7 +339,7 @@ class Training:
             totals=state.run if state else None,
             log=self._log,
             clock=self._clock,
-            is_over=self._host.is_training_over,
+            check_need=self._host.check_need,
             stopped=_StopCheck(lambda: self.stop_requested.is_set() or exchange.disconnected, handle.is_owner),
             past=past,
             on_sample=self._host.on_sample,

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from paceline.elastic.team import TeamJob
 
 TaskStatus = Literal["over", "active", "unknown"]
+Stage = Literal["waiting", "training", "away"]
 
 
 class Host(Protocol):
@@ -75,8 +76,13 @@ class Host(Protocol):
     def wait_for_callbacks(self) -> None:
         """Wait for running callbacks after the last sample."""
 
-    def is_training_over(self) -> bool:
-        """Return whether a distributed training has ended, so that its job is not needed. Must return quickly."""
+    def check_need(self, stage: Stage) -> None:
+        """Raise an error if the job of a distributed training can be of no use any more. Must return quickly.
+
+        Raises ``TrainingOverError`` if the training has ended without the job, and ``TrainingAbandonedError`` if it
+        waits for tasks that have failed. ``stage`` is that of the job: it waits for its first batch, trains, or is
+        away, because its engine has not responded for a while.
+        """
 
     def task_status(self) -> TaskStatus:
         """Return ``"over"`` if a user marked or cleared the task, ``"active"`` if another process continues it."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from contextlib import nullcontext
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -9,13 +11,21 @@ import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
-from paceline.errors import InvalidInputError, RuntimeUnavailableError, TrainingFailedError, TrainingOverError
+from paceline.errors import (
+    InvalidInputError,
+    PacelineError,
+    RuntimeUnavailableError,
+    TrainingAbandonedError,
+    TrainingFailedError,
+    TrainingOverError,
+)
 from paceline.fleet import Fleet, Machine
 from paceline.operators import (
     DeadlineTrainingOperator,
     FleetResultOperator,
     ParameterServerOperator,
     WorkerTrainingOperator,
+    _others,
     train_on_fleet,
 )
 from paceline.train.job import EXIT_EXCLUDED, EXIT_NO_SERVER, EXIT_REJECTED
@@ -133,12 +143,12 @@ def test_worker_that_has_trained_before_the_end_of_training_is_taken_over(monkey
     assert count_removed_jobs() == 0
 
 
-@pytest.mark.parametrize(("is_over", "expected"), [(True, AirflowSkipException), (False, AirflowException)])
-def test_late_worker_without_an_engine_is_skipped_if_another_has_the_model(
-    monkeypatch, count_removed_jobs, is_over, expected
-):
-    worker_task().new_training(None).can_continue.side_effect = RuntimeUnavailableError("no engine")
-    monkeypatch.setattr(WorkerTrainingOperator, "is_training_over", lambda operator, context: is_over)
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [(TrainingOverError("no engine"), AirflowSkipException), (RuntimeUnavailableError("no engine"), AirflowException)],
+)
+def test_late_worker_without_an_engine_is_skipped_if_another_has_the_model(count_removed_jobs, error, expected):
+    worker_task().new_training(None).can_continue.side_effect = error
     with pytest.raises(AirflowException, match="no engine") as caught:
         worker_task().execute(context("success"))
     assert type(caught.value) is expected
@@ -177,19 +187,80 @@ def test_worker_without_an_engine_is_skipped_when_the_training_is_over(monkeypat
     assert count_removed_jobs() == 0  # the control loop has already tried this
 
 
-@pytest.mark.parametrize(
-    ("server", "other", "over"),
-    [("success", "success", True), ("success", "running", False), ("running", "success", False)],
-)
-def test_training_is_over_when_the_server_and_another_worker_have_succeeded(server, other, over):
-    states = {"server": server, "gate": "running", "hall": other, "elsewhere": "success"}
-
-    def task_states(*, task_ids, **_):
-        return {"run": {name: states[name] for name in task_ids}}
-
+@pytest.fixture
+def fleet_states():
+    """Return a function that asks a task of a training whether it is needed, if the others have these states."""
     with DAG("dag", schedule=None):
+        server = ParameterServerOperator(task_id="server", fleet=FLEET, plan=PLAN, deadline="1m")
         gate = worker_task(GATE, task_id="gate")
         worker_task(HALL, task_id="hall")
         worker_task(HALL, task_id="elsewhere", server_task_id="another")
-    ti = SimpleNamespace(dag_id="dag", run_id="run", get_task_states=task_states)
-    assert gate.is_training_over({"ti": ti}) is over
+
+    def check_need(task, stage, **states):
+        states = {"elsewhere": "success", **states}
+
+        def task_states(*, task_ids, **_):
+            return {"run": {name: states[name] for name in task_ids}}
+
+        ti = SimpleNamespace(dag_id="dag", run_id="run", get_task_states=task_states)
+        {"server": server, "gate": gate}[task].check_need({"ti": ti}, stage)
+
+    return check_need
+
+
+@pytest.mark.parametrize(
+    ("stage", "server", "other", "error"),
+    [
+        ("away", "success", "success", "the engine of this worker does not respond"),
+        ("away", "success", "running", None),
+        ("away", "running", "success", None),
+        ("waiting", "success", "running", "training ended before this worker started"),
+        ("waiting", "running", "running", None),
+        ("waiting", "up_for_retry", "running", None),
+        ("training", "success", "success", None),
+        ("training", "failed", "running", "server will not serve this worker: its state is 'failed'"),
+        ("waiting", "upstream_failed", None, "its state is 'upstream_failed'"),
+    ],
+)
+def test_worker_learns_of_the_end_of_its_server(fleet_states, stage, server, other, error):
+    with pytest.raises(PacelineError, match=error) if error else nullcontext():
+        fleet_states("gate", stage, server=server, gate="running", hall=other)
+
+
+@pytest.mark.parametrize(
+    ("gate", "error"),
+    [("failed", r"no worker is left \(gate is failed\)"), ("skipped", "no worker is left"), ("up_for_retry", None)],
+)
+def test_server_learns_of_the_end_of_its_workers(fleet_states, gate, error):
+    with pytest.raises(TrainingAbandonedError, match=error) if error else nullcontext():
+        fleet_states("server", "waiting", gate=gate, hall="running")  # the plan has no samples for the hall
+
+
+def test_question_is_asked_in_a_thread_and_its_answer_counts_for_its_stage(monkeypatch):
+    monkeypatch.setattr(_others, "_INTERVAL_S", 0.0)
+    asked, answer = threading.Event(), threading.Event()
+
+    def ask(stage):
+        asked.set()
+        answer.wait()
+        raise TrainingOverError(stage)
+
+    question = _others.Question(ask)
+    question.check("waiting")
+    assert asked.wait(10)
+    question.check("waiting")  # Airflow has not answered yet
+    answer.set()
+    question._thread.join()
+    with pytest.raises(TrainingOverError, match="waiting"):
+        question.check("waiting")
+    question.check("training")  # asks again
+
+
+def test_question_that_airflow_does_not_answer_is_asked_again(monkeypatch):
+    monkeypatch.setattr(_others, "_INTERVAL_S", 0.0)
+    question = _others.Question(Mock(side_effect=[ConnectionError, TrainingOverError("ended")]))
+    for _ in range(2):
+        question.check("training")
+        question._thread.join()
+    with pytest.raises(TrainingOverError):
+        question.check("training")

@@ -151,7 +151,7 @@ class SimulatedTask:
         self.max_tries, self.try_number = tries - 1, 0
         self.began = datetime.fromtimestamp(clock.now(), timezone.utc)
         self.status: str = "active"
-        self.is_over = False
+        self.check_need: Callable[[str], None] = lambda stage: None
         self.settings: dict[str, Any] = {}
         self.code = "code"
         self.check_runtime: Callable[[], None] = lambda: None
@@ -182,7 +182,7 @@ class SimulatedTask:
             on_sample=lambda sample: self.on_sample(sample),
             wait_for_callbacks=lambda: None,
             task_status=lambda: self.status,
-            is_training_over=lambda: self.is_over,
+            check_need=self.check_need,
         )
 
     def run(self, *, same_try: bool = False, on_drain: str = "leave") -> Any:

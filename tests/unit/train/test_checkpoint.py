@@ -36,7 +36,7 @@ class LabelledTensor(torch.Tensor):
 
 
 def file_names(folder):
-    return sorted(path.name for path in Path(folder).iterdir())
+    return sorted(path.name for path in Path(folder).iterdir() if path.name != "random-states.json")
 
 
 def newest_file(folder):

@@ -25,17 +25,19 @@ from tests.unit.train.forked_followers import fork_followers
 from torch.utils.data import DataLoader, TensorDataset, random_split
 
 from paceline.train import _session, checkpoint, data_parallel, output_dir, track
+from paceline.train.parallel import _watchdog
 from paceline.train.parallel._lead import Lead
 
 SAMPLES, BATCH_SIZE, EPOCHS = 26, 4, 3
 form, join_at, join = sys.argv[1], 2, sys.argv[3:] != ["alone"]
 fork_followers(sys.argv[2])
+_watchdog._NEVER_COMING_LIMIT_S = 0.5
 _session.current.clock = itertools.count().__next__  # the loop reads its share of the devices after every batch
 torch.set_default_dtype(torch.float32 if form == "bf16" else torch.float64)
 
 
 class Model(torch.nn.Module):
-    """A linear model that counts the samples of each kind, all samples, and its calls."""
+    """A linear model that counts samples of each kind, all samples and its calls, and has a pointer into a ring."""
 
     def __init__(self):
         super().__init__()
@@ -44,12 +46,14 @@ class Model(torch.nn.Module):
             self.register_buffer("kinds", torch.zeros(2, dtype=torch.int64))
             self.register_buffer("samples", torch.tensor(0))
             self.register_buffer("calls", torch.tensor(0, dtype=torch.int32))
+            self.register_buffer("pointer", torch.tensor(0))
 
     def forward(self, x):
         if form == "counters" and self.training:
             self.kinds += torch.bincount((x[:, 0] > 0).long(), minlength=2)
             self.samples += len(x)
             self.calls += 1
+            self.pointer.copy_((self.pointer + len(x)) % 10)
         return self.linear(x).squeeze(1)
 
 
@@ -71,7 +75,8 @@ parameters = list(model.parameters())
 if form == "second module":
     parameters += torch.nn.Linear(3, 1).parameters()
 optimizer = torch.optim.Adam(parameters, lr=0.05)
-checkpoint(**{"model": model} | ({} if form == "unsaved optimizer" else {"optimizer": optimizer}))
+saved = torch.optim.swa_utils.AveragedModel(model) if form == "average" else model
+checkpoint(**{"model": saved} | ({} if form == "unsaved optimizer" else {"optimizer": optimizer}))
 lead = _session.current.role if isinstance(_session.current.role, Lead) else None
 other_optimizer = torch.optim.SGD(torch.nn.Linear(1, 1).parameters())
 loop = track(DataLoader(data, BATCH_SIZE, shuffle=True), epochs=EPOCHS)
@@ -82,6 +87,9 @@ for own_number, (indices, x, y) in batches:
         Path(os.environ["PACELINE_CONTROL"]).write_text('{"devices": 2}')
         while not lead.adjust_processes(2):
             time.sleep(0.005)
+    skipped = form == "skips" and loop.done >= 6 and (lead is None) == (sys.argv[3:] == ["follower"])
+    if skipped:
+        continue
     number = own_number if form.startswith("own number") else loop.done
     accumulates = form in ("accumulation", "own number", "own number, no_sync") and number % 4 != 3
     with model.no_sync() if accumulates and form != "own number" else nullcontext():
@@ -98,6 +106,10 @@ for own_number, (indices, x, y) in batches:
             with torch.autocast("cpu", torch.bfloat16, enabled=form == "bf16"):
                 predicted = model(x)
             torch.nn.functional.mse_loss(predicted.to(y.dtype), y).backward()
+    if form == "average":
+        saved.update_parameters(model)
+    if form == "exception" and lead is None and loop.done == 6:
+        raise KeyError("a bad label in row 17")
     if not accumulates:
         optimizer.step()
         optimizer.zero_grad()
@@ -109,6 +121,6 @@ for own_number, (indices, x, y) in batches:
         other_optimizer.step()
     with Path(os.environ["SEEN"]).open("a") as file:
         file.write(json.dumps([loop.epoch, indices.tolist() if model.weight else []]) + "\n")
-torch.save(model.state_dict(), output_dir() / "model.pt")
+torch.save(saved.state_dict(), output_dir() / "model.pt")
 if form == "unseeded":
     (output_dir() / "split.json").write_text(json.dumps(sorted(data.indices)))

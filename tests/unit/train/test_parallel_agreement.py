@@ -3,14 +3,16 @@
 The processes run ``parallel_forms.py``; they and torch's collectives are real.
 """
 
+import copy
 import json
 import os
 from collections import Counter
 
 import pytest
 import torch
+from torch.utils.data import DataLoader, TensorDataset
 
-from paceline.train import checkpoint, data_parallel
+from paceline.train import checkpoint, data_parallel, track
 
 from .machines import HERE, INCLUDE, LIMIT_S
 
@@ -62,12 +64,41 @@ def test_training_that_differs_between_processes_fails_by_name(train, form, mess
     assert message in train(form, fails=True)
 
 
-@pytest.mark.parametrize("form", ["plain", "accumulation", "two calls", "counters", "bf16", "optimizer in a batch"])
+@pytest.mark.parametrize(
+    "form", ["plain", "accumulation", "two calls", "counters", "bf16", "optimizer in a batch", "average"]
+)
 def test_result_is_that_of_one_process(train, form):
     joined, alone = (torch.load(train(form, *options) / "model.pt") for options in ((), ("alone",)))
     tolerance = 0.02 if form == "bf16" else 1e-9
-    for name in alone:
+    if form == "counters":
+        assert 0 <= joined.pop("pointer") < 10
+    for name in joined:
         torch.testing.assert_close(joined[name], alone[name], rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("which", ["lead", "follower"])
+def test_batch_that_only_some_processes_skip_is_named(train, which):
+    assert "each process must make the same calls in each batch" in train("skips", which, fails=True)
+
+
+def test_checkpoint_of_a_module_around_the_model_is_restored(tmp_path, restart_process):
+    def save_and_restore():
+        torch.manual_seed(restart_process() is None)
+        model = torch.optim.swa_utils.AveragedModel(data_parallel(torch.nn.Linear(2, 1)))
+        return checkpoint(model=model, path=tmp_path, every_s=0), model
+
+    _, model = save_and_restore()
+    list(track(DataLoader(TensorDataset(torch.ones(3)))))
+    torch.nn.init.zeros_(model.module.module.weight)
+    restored, model = save_and_restore()
+    assert restored
+
+
+def test_copy_of_the_model_belongs_to_no_group():
+    model = data_parallel(torch.nn.Linear(1, 1))
+    copied = copy.deepcopy(model)
+    assert copied.module is not model.module
+    assert torch.equal(copied(torch.ones(1)), model(torch.ones(1)))
 
 
 def test_joining_process_draws_the_same_random_numbers_without_a_seed(train):

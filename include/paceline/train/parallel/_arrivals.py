@@ -1,4 +1,7 @@
-"""Which processes of a data-parallel group have arrived at an exchange. Used by ``_replica`` and ``_watchdog``."""
+"""Which processes of a data-parallel group have arrived at an exchange.
+
+Used by ``_replica``, ``_follower`` and ``_watchdog``.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal, get_args
 
+SAME_CALLS = (
+    "each process must make the same calls in each batch, so a `continue` or an additional call must not depend on the "
+    "loss of its slice, or on a random number (which differs between the processes)"
+)
+Kind = Literal["gradients", "comparison", "counters", "accumulation", "end of a group", "join"]
 _POLL = timedelta(seconds=1)
 # A process at the loop answers within milliseconds; one that has not joined by then is ended.
 _JOIN_TIMEOUT_S = 60.0
@@ -16,6 +24,8 @@ _JOIN_TIMEOUT_S = 60.0
 
 class Arrivals:
     """Counts, in memory that all processes of a group share, the exchanges that each process has arrived at.
+
+    It also contains which processes have done their batch and are idle until the first process goes on.
 
     Parameters
     ----------
@@ -36,16 +46,30 @@ class Arrivals:
     """
 
     def __init__(self, file: str, rank: int, world_size: int) -> None:
-        size = 8 * world_size
+        size = 3 * 8 * world_size
         with open(file, "a+b") as shared:
             shared.truncate(size)
-            self._counts = memoryview(mmap.mmap(shared.fileno(), size)).cast("Q")
+            numbers = memoryview(mmap.mmap(shared.fileno(), size)).cast("Q")
+        self._counts, self._idle, self._kinds = (numbers[k * world_size : (k + 1) * world_size] for k in range(3))
         self._rank = rank
         self.waiting_since_s: float | None = None
         """When this process arrived at the exchange in progress, in monotonic time; ``None`` between exchanges."""
 
-    def arrive(self) -> None:
-        """Record that this process has arrived at an exchange."""
+    @property
+    def count(self) -> int:
+        """Number of exchanges of this process."""
+        return self._counts[self._rank]
+
+    @contextmanager
+    def idle(self) -> Iterator[None]:
+        """Record that this process is idle during the body."""
+        self._idle[self._rank] = 1
+        yield
+        self._idle[self._rank] = 0
+
+    def arrive(self, kind: Kind = "gradients") -> None:
+        """Record that this process has arrived at an exchange of this kind."""
+        self._kinds[self._rank] = get_args(Kind).index(kind)
         self._counts[self._rank] += 1
         self.waiting_since_s = time.monotonic()
 
@@ -54,9 +78,9 @@ class Arrivals:
         self.waiting_since_s = None
 
     @contextmanager
-    def exchange(self) -> Iterator[None]:
+    def exchange(self, kind: Kind) -> Iterator[None]:
         """Record an exchange that the body makes."""
-        self.arrive()
+        self.arrive(kind)
         yield
         self.leave()
 
@@ -64,6 +88,11 @@ class Arrivals:
         """Return the ranks that have not arrived at the exchange that this process has arrived at."""
         own = self._counts[self._rank]
         return [rank for rank, count in enumerate(self._counts) if count < own]
+
+    def never_coming(self) -> list[int]:
+        """Return the ranks that are idle, or at an exchange of another kind, instead of at that of this process."""
+        missing, own = self.missing(), self._kinds[self._rank]
+        return [rank for rank, kind in enumerate(self._kinds) if (self._idle[rank] if rank in missing else kind != own)]
 
 
 class IncompleteGroup(RuntimeError):

@@ -49,7 +49,8 @@ class Exchanges:
             )
         raise RuntimeError(
             f"data_parallel: {name} has {arrived} gradients from {self._calls} call(s) of the model, and processes "
-            "exchange one for each call: add the losses, and call backward() once"
+            "exchange one for each call: add the losses and call backward() once, and use activation checkpointing "
+            "with use_reentrant=False"
         )
 
     def check_use(self, trained: Iterable[str]) -> bool:

@@ -11,6 +11,7 @@ import socket
 import sys
 import traceback
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -23,8 +24,9 @@ from paceline.train.pacing.threads import use_one_thread_on_cpu
 from paceline.train.saving import data, rng
 from paceline.train.saving.checkpoint import Resume
 
+from ._arrivals import SAME_CALLS
 from ._slices import SlicedBatches
-from ._wire import Wire
+from ._wire import BatchStart, Wire
 
 if TYPE_CHECKING:
     from ._replica import Replica
@@ -111,11 +113,17 @@ class Follower(BatchSource):
         draws_as_lead = False  # whether the random numbers are still those of the lead
         while True:
             message = self._receive()
-            if isinstance(message, int):
+            if isinstance(message, BatchStart):
                 assert self._slices is not None
+                if self._replica.arrivals is not None and not message.is_after(self._replica.arrivals.count):
+                    log(
+                        f"data_parallel: before batch {self._loop.done}, the process on device {device_index()} has "
+                        f"called the model or backward() more or less often than the first process: {SAME_CALLS}"
+                    )
+                    os._exit(1)
                 batch = next(batches)
                 part = self._slices.take(self._loop.batch)
-                if part.checksum != message:
+                if part.checksum != message.checksum:
                     log(
                         "data_parallel: the sampler yields different samples in this process and in the first process: "
                         "expected a sampler that draws at the start of each epoch, from the generators of torch, "
@@ -165,8 +173,10 @@ class Follower(BatchSource):
         )
 
     def _receive(self) -> Any:
+        arrivals = self._replica.arrivals
         try:
-            return self._wire.receive()
+            with arrivals.idle() if arrivals is not None else nullcontext():
+                return self._wire.receive()
         except (EOFError, ConnectionError):  # the lead has ended and logged the reason
             self._end_process()
 

@@ -204,9 +204,10 @@ class Lead(BatchSource):
                 if since_joined & (since_joined - 1) == 0 and since_joined:  # after 1, 2, 4, 8, ... batches
                     self.before_save()
                 self._replica.start_batch(part.weight, part.samples)
+                exchanges = 0 if self._replica.arrivals is None else self._replica.arrivals.count
                 for process in self._active:
                     with process.connection() as wire:
-                        wire.start_batch(part.checksum)
+                        wire.start_batch(part.checksum, exchanges)
             yield batch
             if self._checks_use and not self._active:
                 self._checks_use = not self._replica.check_use()
@@ -302,8 +303,9 @@ class Lead(BatchSource):
             self._data_checksum = data_checksum(self._loop.loader)
         if None not in (checksum, self._data_checksum) and checksum != self._data_checksum:
             raise RuntimeError(
-                "data_parallel: a process that is to join has other data than the first one. Each process runs the "
-                "script: seed each random split and each generator of its own, and sort sets before their order counts"
+                "data_parallel: a process that is to join has other data than the first one (other values, or another "
+                "number of samples). Each process runs the script: seed each random split and each generator of its "
+                "own, sort sets before their order counts, and change no data in the loop"
             )
 
     def _scratch_folder(self) -> Path:

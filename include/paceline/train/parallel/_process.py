@@ -116,7 +116,8 @@ class FollowerProcess:
     @property
     def failed(self) -> bool:
         """Whether a signal has killed the process, but not because it did not leave in time. Waits for its end."""
-        return self.end() < 0 and not self._given_up
+        code = self.end()
+        return self._cause is not None or (code < 0 and not self._given_up)
 
     def describe_end(self) -> str:
         """Wait for the process to end, and return a sentence about how it has ended."""

@@ -5,6 +5,7 @@ Torch's ``DistributedDataParallel`` exchanges the gradients.
 
 from __future__ import annotations
 
+import copy
 import gc
 import io
 import os
@@ -85,7 +86,7 @@ class Replica(nn.Module):
         if self.arrivals is None:
             return self.module(*args, **kwargs)
         if self.accumulates:
-            with self.arrivals.exchange():
+            with self.arrivals.exchange("accumulation"):
                 self._check_same_sync()
         self._in_backward = False
         before = self._counters.read()
@@ -96,7 +97,7 @@ class Replica(nn.Module):
                 raise
             raise unused_parameters(self._named_by_torch(str(error))) from None
         if before:
-            with self.arrivals.exchange():
+            with self.arrivals.exchange("counters"):
                 self._counters.add(before, self._samples)
         return result
 
@@ -118,9 +119,19 @@ class Replica(nn.Module):
         trained = [name for name, parameter in self.module.named_parameters() if parameter.requires_grad]
         return [trained[int(number)] for number in numbers[1].split()] if numbers else ["a parameter"]
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Replica:
+        """Return a copy of the model, for example for an average of weights, that no exchange changes."""
+        return Replica(copy.deepcopy(self.module, memo), find_unused_parameters=self.finds_unused)
+
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """Return the model's own state."""
         return self.module.state_dict(*args, **kwargs)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        """Load a state that a module around this one has saved: it contains the model's own state at ``prefix``."""
+        for name in [name for name in state_dict if name.startswith(prefix)]:
+            state_dict[f"{prefix}module.{name[len(prefix) :]}"] = state_dict.pop(name)
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """Load the model's own state."""
@@ -140,7 +151,7 @@ class Replica(nn.Module):
     def compare(self, parts: Mapping[str, Any], done: int) -> None:
         """Compare the states of all processes after ``done`` batches. Raises ``RuntimeError`` if they differ."""
         if self.arrivals is not None:
-            with self.arrivals.exchange():
+            with self.arrivals.exchange("comparison"):
                 compare_states(self.module, parts, done)
 
     def join(
@@ -166,7 +177,7 @@ class Replica(nn.Module):
         # Only joining has a timeout: a process may compile its model or validate before its next exchange.
         store = dist.FileStore(file, world_size)  # type: ignore[attr-defined]
         self.arrivals = Arrivals(f"{file}-arrivals", rank, world_size)
-        with self.arrivals.exchange():
+        with self.arrivals.exchange("join"):
             if not gather(store, rank, world_size, has_ended):
                 return
             backend = "nccl" if device.type == "cuda" else "gloo"
@@ -185,7 +196,7 @@ class Replica(nn.Module):
             return
         parameters = list(self.module.parameters())
         assert self.arrivals is not None
-        self.arrivals.arrive()
+        self.arrivals.arrive("end of a group")
         present = torch.tensor([int(parameter.grad is not None) for parameter in parameters])
         present = present.to(parameters[0].device)
         dist.all_reduce(present)

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 from paceline.train._values import log
 
+from ._arrivals import SAME_CALLS
+
 if TYPE_CHECKING:
     from ._process import FollowerProcess
     from ._replica import Replica
@@ -27,6 +29,8 @@ _STOPPED_LIMIT_S = 60.0
 _SHORTEST_START_LIMIT_S, _START_LIMIT_FACTOR = 600.0, 10.0
 # With NCCL, an exchange with a process that has ended may never return.
 _ENDED_LIMIT_S = 30.0
+# A process that waits for the next batch, or in another exchange, will never take part in the one in progress.
+_NEVER_COMING_LIMIT_S = 20.0
 
 
 class Watchdog:
@@ -94,6 +98,10 @@ class Watchdog:
         missing = [active[rank - 1] for rank in arrivals.missing() if rank <= len(active)]
         missing = missing or [process for process in active if process in self._stopped_since_s] or active
         elapsed_s = now_s - since_s
+        if elapsed_s >= _NEVER_COMING_LIMIT_S:
+            for process in (active[rank - 1] for rank in arrivals.never_coming() if 0 < rank <= len(active)):
+                if process not in self._stopped_since_s and not process.has_ended:
+                    process.kill(f"does not take part in an exchange with the others: {SAME_CALLS}")
         if missing and self._is_due(since_s, elapsed_s):
             log(f"training waits for the {self._names(missing)}, for {elapsed_s:.0f} s")
         if elapsed_s >= _ENDED_LIMIT_S:

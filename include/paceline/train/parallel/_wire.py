@@ -1,6 +1,6 @@
 """Messages between the lead and the followers of data-parallel training, over a socket pair.
 
-There are two kinds: the start of a batch, which contains the batch's checksum, and a *command*, a dict that may contain
+There are two kinds: the start of a batch and a *command*, a dict that may contain
 tensors. Reading a command does not execute code from it.
 """
 
@@ -9,11 +9,24 @@ from __future__ import annotations
 import io
 import select
 import socket
-from typing import Any
+from typing import Any, NamedTuple
 
 _START, _COMMAND = b"s", b"c"
 _SIZE_BYTES = 8
 _CHUNK = 1 << 20
+_CHECKSUM_BITS = 32
+_MAX_EXCHANGES = 1 << 31
+
+
+class BatchStart(NamedTuple):
+    """The start of a batch: a checksum of its samples, and the number of exchanges before it, modulo 2**31."""
+
+    checksum: int
+    exchanges: int
+
+    def is_after(self, exchanges: int) -> bool:
+        """Return whether the batch follows this number of exchanges."""
+        return self.exchanges == exchanges % _MAX_EXCHANGES
 
 
 class Wire:
@@ -30,15 +43,16 @@ class Wire:
     >>> here.start_batch(7), here.send({"command": "leave"})
     (None, None)
     >>> there.receive(), there.receive()
-    (7, {'command': 'leave'})
+    (BatchStart(checksum=7, exchanges=0), {'command': 'leave'})
     """
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
 
-    def start_batch(self, checksum: int) -> None:
-        """Start the next batch, which has this checksum, in the other process."""
-        self._connection.sendall(_START + checksum.to_bytes(_SIZE_BYTES, "big"))
+    def start_batch(self, checksum: int, exchanges: int = 0) -> None:
+        """Start the next batch in the other process, with the batch's checksum and the number of exchanges so far."""
+        number = exchanges % _MAX_EXCHANGES << _CHECKSUM_BITS | checksum
+        self._connection.sendall(_START + number.to_bytes(_SIZE_BYTES, "big"))
 
     def send(self, command: dict[str, Any]) -> None:
         """Send a command."""
@@ -49,12 +63,12 @@ class Wire:
         packed = buffer.getvalue()
         self._connection.sendall(_COMMAND + len(packed).to_bytes(_SIZE_BYTES, "big") + packed)
 
-    def receive(self) -> int | dict[str, Any]:
-        """Wait for the next message: a checksum or a command. Raises ``EOFError`` if the other process has ended."""
+    def receive(self) -> BatchStart | dict[str, Any]:
+        """Wait for the next message. Raises ``EOFError`` if the other process has ended."""
         kind = self._read(1)
         number = int.from_bytes(self._read(_SIZE_BYTES), "big")
         if kind == _START:
-            return number
+            return BatchStart(number % (1 << _CHECKSUM_BITS), number >> _CHECKSUM_BITS)
         import torch
 
         packed = io.BytesIO(self._read(number))

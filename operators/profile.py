@@ -16,14 +16,14 @@ from paceline.airflow.places import storage_path
 from paceline.errors import InvalidInputError, PacelineError, RuntimeUnavailableError
 from paceline.extras import require
 from paceline.fleet import BackgroundApp, Fleet, Machine
-from paceline.fleet.rendezvous import check_rendezvous
+from paceline.fleet.faults import checked_fleet, measuring_faults, raise_first, training_faults
 from paceline.runtime.temporary import TemporaryFolder
 
 from ._engine import engine_client, gpus_of_engine
 from ._identity import job_labels
 from ._job import JobOperator
 from ._private import redacted
-from ._team import check_distinguishable, check_reachable, container_arguments, only_docker
+from ._team import container_arguments, only_docker
 from .values import Reader, local_copies, path_or_url, positive_integer, read_fields
 
 if TYPE_CHECKING:
@@ -111,9 +111,7 @@ class ProfileOperator(JobOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**container_arguments(kwargs))
-        check_rendezvous(fleet)
-        check_reachable(fleet)
-        check_distinguishable(fleet)
+        raise_first((*training_faults(checked_fleet(fleet)), *measuring_faults(fleet)))
         self.fleet = fleet
         self.profiles = profiles
         self.points: Any = points

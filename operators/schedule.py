@@ -14,9 +14,9 @@ from paceline.contract import SCHEDULE_XCOM
 from paceline.errors import InvalidInputError, PacelineError, RuntimeUnavailableError
 from paceline.extras import require
 from paceline.fleet import Fleet, Machine
+from paceline.fleet.faults import checked_fleet, measuring_faults, raise_first
 
 from ._engine import engine_client
-from ._team import check_distinguishable, check_reachable
 from .values import Reader, number, one_of, optional_text, path_or_url, positive_integer, read_fields
 
 if TYPE_CHECKING:
@@ -115,8 +115,7 @@ class ScheduleOperator(BaseOperator):
         self.initialize_s = initialize_s
         self.scheduler = scheduler
         self.measure_s = measure_s
-        check_reachable(fleet)
-        check_distinguishable(fleet)
+        raise_first(measuring_faults(checked_fleet(fleet)))
         for name in ("initialize_s", "measure_s"):
             _at_least_zero(name, getattr(self, name), "a number of seconds, at least 0")
         read_fields(self, _READERS, rendered=False)

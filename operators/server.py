@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from paceline.fleet.faults import checked_fleet
 from paceline.train.parameter_server.plan import PLAN, SERVER_COMMAND
 
 from ._team import container_arguments, only_docker, placement_arguments, rendezvous, sample_shares, valid_plan
@@ -76,7 +77,7 @@ class ParameterServerOperator(DeadlineTrainingOperator):
         cores: float | None = None,
         **kwargs: Any,
     ) -> None:
-        machine = fleet.parameter_server
+        machine = checked_fleet(fleet).parameter_server
         cores = min(1.0, machine.cores) if cores is None else cores
         kwargs.setdefault("mem_limit", int(machine.memory_gib * 2**30))
         # The server must get a pool slot before the workers, which wait for the server.

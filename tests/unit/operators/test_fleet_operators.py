@@ -9,6 +9,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
+from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from sklearn.linear_model import LinearRegression
 from upath import UPath
@@ -16,7 +17,13 @@ from upath import UPath
 from paceline.contract import SCHEDULE_XCOM
 from paceline.errors import InvalidInputError, RuntimeUnavailableError
 from paceline.fleet import BackgroundApp, Fleet, Machine
-from paceline.operators import ProfileOperator, ScheduleOperator
+from paceline.operators import (
+    ParameterServerOperator,
+    ProfileOperator,
+    ScheduleOperator,
+    WorkerTrainingOperator,
+    train_on_fleet,
+)
 from paceline.profiles import FUNCTIONS, DeviceProfile, Learned, Origin
 from paceline.profiles.measured_training import MeasuredTraining
 from paceline.profiles.store import ProfileStore
@@ -167,6 +174,45 @@ def test_measured_machines_cover_every_application_of_a_kind(profiles, script):
     fleet = Fleet(machines=machines, parameter_server=SERVER)
     task = ProfileOperator(task_id="profile", fleet=fleet, profiles=profiles, script=str(script))
     assert {chosen.name for chosen in task._select_machines(["nano"])} == {"a", "b", "d"}
+
+
+def test_anything_but_a_fleet_is_rejected_when_the_dag_is_parsed(profiles, script):
+    plan = {"workers": {"gate": {"samples": 6}}}
+    for fleet in ("fleet.yaml", None, {"machines": []}):
+        for create in (
+            lambda fleet: ProfileOperator(task_id="task", fleet=fleet, profiles=profiles, script=str(script)),
+            lambda fleet: ScheduleOperator(task_id="task", fleet=fleet, profiles=profiles, samples=10),
+            lambda fleet: ParameterServerOperator(task_id="task", fleet=fleet, plan=plan, deadline="1m"),
+            lambda fleet: WorkerTrainingOperator(
+                task_id="task", fleet=fleet, worker="gate", plan=plan, server_task_id="server", script="train.py"
+            ),
+            lambda fleet: train_on_fleet(fleet=fleet, plan=plan, script="train.py", deadline="1m"),
+        ):
+            with pytest.raises(
+                InvalidInputError, match=r"fleet: got .*, expected a Fleet, such as paceline.fleet.load"
+            ):
+                create(fleet)
+
+
+@pytest.mark.parametrize("name", ["result", "parameter_server"])
+def test_machine_with_the_name_of_another_task_is_rejected_when_the_dag_is_parsed(name):
+    fleet = Fleet(machines=(GATE.model_copy(update={"name": name}),), parameter_server=SERVER)
+    with DAG("dag", schedule=None), pytest.raises(InvalidInputError, match=rf"fleet.{name}.name: got '{name}'"):
+        train_on_fleet(fleet=fleet, plan={"workers": {name: {"samples": 6}}}, script="train.py", deadline="1m")
+
+
+def test_group_and_machine_given_wrongly_are_rejected_when_the_dag_is_parsed():
+    plan = {"workers": {"gate": {"samples": 6}}}
+    with DAG("dag", schedule=None):
+        train_on_fleet(fleet=FLEET, plan=plan, script="train.py", deadline="1m")
+        with pytest.raises(
+            InvalidInputError, match="group_id: got 'train', expected an id that no other group or task"
+        ):
+            train_on_fleet(fleet=FLEET, plan=plan, script="train.py", deadline="1m")
+        with pytest.raises(InvalidInputError, match="worker: got 'gate-9', expected a machine of the fleet: gate"):
+            WorkerTrainingOperator(
+                task_id="task", fleet=FLEET, worker="gate-9", plan=plan, server_task_id="server", script="train.py"
+            )
 
 
 def test_machines_with_the_same_engine_and_cgroup_are_rejected(profiles, script):

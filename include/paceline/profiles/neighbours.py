@@ -89,6 +89,13 @@ class Neighbours:
         self._memory_share = 0.0
         self._times: defaultdict[str, list[float]] = defaultdict(list)
 
+    def check_images(self) -> None:
+        """Raise InvalidInputError if the engine lacks the image of the load or of an application."""
+        self._check_image("neighbour_image", self._image, f"; `make neighbour-image` builds {IMAGE}")
+        for app in self._device.background:
+            if app.image is not None:
+                self._check_image(f"fleet.{self._device.name}.background.{app.name}.image", app.image)
+
     def start(self) -> None:
         """Start the applications that are not running."""
         for app in self._device.background:
@@ -138,6 +145,15 @@ class Neighbours:
                     problem = error
         if problem is not None:
             raise problem
+
+    def _check_image(self, field: str, image: str, hint: str = "") -> None:
+        try:
+            self._runtime.check(JobSpec(name=self._name, command=["python"], devices=self._device.cores, image=image))
+        except InvalidInputError as error:
+            if error.field != "image":
+                raise
+            accepted = f"{error.accepted}{hint}. The engine of {self._device.name} does not have it"
+            raise InvalidInputError(field, image, accepted) from None
 
     def _wait_until_filled(self, job: DockerJob, fill: int) -> None:
         """Wait until the load process has filled its memory, which takes seconds on a slow device."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from airflow.sdk import Context
 
-    from paceline.profiles import DeviceProfile
+    from paceline.profiles import DeviceProfile, Learned
     from paceline.profiles.bench import Bench
     from paceline.profiles.measured_training import TrainingSpec
     from paceline.profiles.store import ProfileStore
@@ -152,8 +152,6 @@ class ProfileOperator(JobOperator):
             raise AirflowException(redacted(error)) from error
         except (PacelineError, ValueError) as error:
             raise AirflowFailException(redacted(error)) from error
-        for row in report:
-            self.log.info("%(device)s %(function)s: error %(mape_pct).1f %% on %(points)d points, %(regression)s", row)
         return {"profiled": stale, "kept": kept, "report": report}
 
     def on_kill(self) -> None:
@@ -289,7 +287,13 @@ class ProfileOperator(JobOperator):
         )
         apps = sorted({app.name for one in self._machines_of(kind) for app in one.background})
         rows = measured[measured["kind"] == kind]
-        return DeviceProfile.fit(kind, rows, origin, apps=apps)
+
+        def log_learned(one: Learned) -> None:
+            quality = one.mape_pct, one.points, one.regression
+            self.log.info("%s %s: error %.1f %% on %d points, %s", kind, one.function.name, *quality)
+
+        self.log.info("Learning the functions of %s from %d points", kind, len(rows))
+        return DeviceProfile.fit(kind, rows, origin, apps=apps, on_learned=log_learned)
 
     def _select_machines(self, kinds: Sequence[str]) -> list[Machine]:
         """Return the machines for the measurement.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
 
 import numpy as np
+import pandas as pd
 import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
@@ -27,6 +29,7 @@ from paceline.operators import (
 from paceline.profiles import FUNCTIONS, DeviceProfile, Learned, Origin
 from paceline.profiles.measured_training import MeasuredTraining
 from paceline.profiles.store import ProfileStore
+from paceline.runtime import Usage
 from paceline.runtime.checks import check_spec
 from paceline.schedule import Assignment, Plan, State
 
@@ -112,6 +115,49 @@ def test_missing_engine_is_retried_and_missing_script_is_not(profiles, script, t
         schedule_task(profiles).execute(CONTEXT)
     with pytest.raises(AirflowFailException, match=r"script: got .*none.py"):
         profile_task(profiles, tmp_path / "none.py").execute(CONTEXT)
+
+
+def logged(capsys):
+    """Return the messages that tasks have logged."""
+    lines = capsys.readouterr().out.splitlines()
+    return [line.partition("]")[2].partition(" [airflow.task")[0].strip() for line in lines]
+
+
+def test_machines_are_measured_at_the_same_time_and_the_log_shows_each_step(profiles, script, monkeypatch, capsys):
+    save_profile(profiles, profile_task(profiles, script))
+    together = threading.Barrier(2)
+
+    class Gauge:
+        """A fake of ``EngineUsage`` that waits until both machines are measured."""
+
+        def __init__(self, client, machine):
+            self._machine = machine
+
+        def read(self):
+            together.wait(timeout=10)
+            return Usage(cpu_s=0.0, memory_bytes=2**28, measured_s=1.0)
+
+    monkeypatch.setattr("paceline.fleet.usage.EngineUsage", Gauge)
+    monkeypatch.setattr("paceline.operators.schedule.engine_client", lambda conn_id: None)
+    schedule_task(profiles)._schedule()
+    assert logged(capsys) == [
+        "Reading the profiles of nano",
+        "Measuring the load of 2 machines for 0 s",
+        "gate uses 0 % CPU, 25 % memory",
+        "server uses 0 % CPU, 25 % memory",
+        "Choosing among 1 machines with the scheduler 'default'",
+    ]
+
+
+def test_log_shows_each_function_when_it_is_learned(profiles, script, tmp_path, capsys):
+    task = profile_task(profiles, script)
+    rng = np.random.default_rng(0)
+    rows = {column: rng.uniform(0.1, 1.0, 16) for function in FUNCTIONS for column in function.features}
+    rows |= {function.target: rng.uniform(0.1, 1.0, 16) for function in FUNCTIONS} | {"batch_size": np.full(16, 8.0)}
+    task._fit_profile("nano", pd.DataFrame({**rows, "kind": "nano"}), task._training_spec(tmp_path))
+    lines = logged(capsys)
+    assert lines[0] == "Learning the functions of nano from 16 points"
+    assert [line.partition(": error")[0] for line in lines[1:]] == [f"nano {function.name}" for function in FUNCTIONS]
 
 
 def test_schedule_is_marked_for_the_overview(profiles, monkeypatch):

@@ -89,12 +89,9 @@ class Neighbours:
         self._memory_share = 0.0
         self._times: defaultdict[str, list[float]] = defaultdict(list)
 
-    def check_images(self) -> None:
-        """Raise InvalidInputError if the engine lacks the image of the load or of an application."""
+    def check_image(self) -> None:
+        """Raise InvalidInputError if the engine lacks the image of the artificial load."""
         self._check_image("neighbour_image", self._image, f"; `make neighbour-image` builds {IMAGE}")
-        for app in self._device.background:
-            if app.image is not None:
-                self._check_image(f"fleet.{self._device.name}.background.{app.name}.image", app.image)
 
     def start(self) -> None:
         """Start the applications that are not running."""
@@ -107,6 +104,7 @@ class Neighbours:
             if app.image is None or app.script is None:
                 accepted = "an image and a script to start the application for the measurement"
                 raise InvalidInputError(f"background.{app.name}", f"{app.image}, {app.script}", accepted)
+            self._check_image(f"fleet.{self._device.name}.background.{app.name}.image", app.image)
             script = Path(app.script)
             self._apps[app.name] = self._start(app.name, ["python", script.name], app.image, {script.name: script})
 

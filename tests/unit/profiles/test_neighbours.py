@@ -25,6 +25,9 @@ class RecordingEngine:
     notes: list[tuple[Any, ...]] = field(default_factory=list)
     images: tuple[str, ...] = ()
 
+    def find(self, labels: dict[str, str], cgroup_parent: str | None) -> None:
+        """Find no running application."""
+
     def check(self, spec: JobSpec) -> None:
         if spec.image not in self.images:
             raise InvalidInputError("image", spec.image, "an image that the engine has")

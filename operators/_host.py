@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -35,8 +36,8 @@ if TYPE_CHECKING:
     from paceline.runtime import Job, JobSpec, Runtime
 
 _ENDED_STATES = ("success", "failed", "skipped", "upstream_failed", "removed", "restarting")  # restarting: cleared
-# Airflow kills a task 5 s after SIGTERM. The rest is for the removal of the job.
-_QUERY_TIMEOUT_S = 2.5
+_QUERY_TIMEOUT_S = 3.5  # Airflow kills a task 5 s after SIGTERM; the rest is for the removal of the job
+_STATUS_EVERY_S = 0.2
 _SAVE_TIMEOUT_S = 5.0
 
 
@@ -223,10 +224,23 @@ class TaskHost:
             self._others.check(stage)
 
     def task_status(self) -> TaskStatus:
-        """Return the task's status in Airflow, or "unknown" if Airflow does not respond within 2.5 s."""
+        """Return the task's status in Airflow, or "unknown" if Airflow does not respond within 3.5 s."""
         if _is_dags_test():
             return "over"  # `airflow dags test` has no other process that could continue the task
-        return within(_QUERY_TIMEOUT_S, self._query_status, default="unknown")
+        give_up_s = time.monotonic() + _QUERY_TIMEOUT_S
+        return within(_QUERY_TIMEOUT_S, lambda: self._query_status_until(give_up_s), default="unknown")
+
+    def _query_status_until(self, give_up_s: float) -> TaskStatus:
+        """Query the status, and again after an error, because a busy API server may fail some calls."""
+        while True:
+            try:
+                return self._query_status()
+            except (EOFError, ConnectionError):  # the supervisor has ended
+                raise
+            except Exception:
+                if time.monotonic() > give_up_s:
+                    raise
+                time.sleep(_STATUS_EVERY_S)
 
     def _query_status(self) -> TaskStatus:
         ti = self._ti

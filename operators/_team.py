@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from paceline.airflow.engine_connection import fleet_key
 from paceline.errors import InvalidInputError
 from paceline.fleet.rendezvous import Rendezvous
 from paceline.train.parameter_server.plan import read_plan
@@ -47,46 +48,14 @@ def network_name(context: Context, training: str) -> str:
 def rendezvous(context: Context, fleet: Fleet, plan: object, training: str) -> Rendezvous:
     """Return the rendezvous of a distributed training's tasks, open to other machines if there are several engines."""
     is_open = any(name in fleet.remote_machines for name in sample_shares(plan))
-    secret = _password(fleet.key_conn_id) if is_open and fleet.key_conn_id else ""
+    secret = fleet_key(fleet.key_conn_id) if is_open and fleet.key_conn_id else ""
     return Rendezvous(network_name(context, training), fleet.parameter_server, open=is_open, secret=secret)
-
-
-def _password(conn_id: str) -> str:
-    from airflow.sdk import Connection
-    from airflow.sdk.exceptions import AirflowNotFoundException
-
-    try:
-        password = Connection.get(conn_id).password
-    except AirflowNotFoundException:
-        raise InvalidInputError("fleet.key_conn_id", conn_id, "a connection that exists") from None
-    if not password:
-        raise InvalidInputError("fleet.key_conn_id", conn_id, "a connection with a password")
-    return str(password)
-
-
-def check_reachable(fleet: Fleet) -> None:
-    """Raise InvalidInputError for a machine whose engine only the edge worker on that machine can reach."""
-    for machine in (*fleet.machines, fleet.parameter_server):
-        if machine.queue is not None and machine.engine_conn_id is None:
-            accepted = f"a connection, because this task and the worker of queue {machine.queue} need the engine"
-            raise InvalidInputError(f"fleet.{machine.name}.engine_conn_id", None, accepted)
 
 
 def placement_arguments(machine: Machine) -> dict[str, Any]:
     """Return the operator arguments that place a task on a machine."""
     fields = {"engine_conn_id": machine.engine_conn_id, "queue": machine.queue, "executor": machine.executor}
     return {name: value for name, value in fields.items() if value is not None}
-
-
-def check_distinguishable(fleet: Fleet) -> None:
-    """Raise InvalidInputError if two machines have the same engine and the same control group."""
-    seen: dict[tuple[str | None, str | None], str] = {}
-    for machine in {machine.name: machine for machine in (*fleet.machines, fleet.parameter_server)}.values():
-        place = (machine.engine_conn_id, machine.cgroup_parent)
-        if place in seen:
-            accepted = f"another cgroup_parent, because {seen[place]} has the same engine and control group"
-            raise InvalidInputError(f"fleet.{machine.name}.cgroup_parent", machine.cgroup_parent, accepted)
-        seen[place] = machine.name
 
 
 def container_arguments(kwargs: dict[str, Any]) -> dict[str, Any]:

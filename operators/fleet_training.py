@@ -6,16 +6,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from airflow.sdk import TaskGroup
+from airflow.sdk.exceptions import DuplicateTaskIdFound
 
+from paceline.errors import InvalidInputError
 from paceline.fleet import Fleet
-from paceline.fleet.rendezvous import check_rendezvous
+from paceline.fleet.faults import RESULT_TASK, SERVER_TASK, checked_fleet, raise_first, training_faults
 
 from .fleet_result import FleetResultOperator
 from .server import ParameterServerOperator
 from .worker import WorkerTrainingOperator
-
-SERVER_TASK = "parameter_server"
-RESULT_TASK = "result"
 
 
 def train_on_fleet(
@@ -65,9 +64,13 @@ def train_on_fleet(
     >>> sorted(group.children)
     ['train.gate-1', 'train.gate-2', 'train.parameter_server', 'train.result']
     """
-    check_rendezvous(fleet)
+    raise_first(training_faults(checked_fleet(fleet)))
     shared = {name: kwargs.pop(name) for name in _SHARED_ARGUMENTS if name in kwargs}
-    with TaskGroup(group_id) as group:
+    try:
+        group = TaskGroup(group_id)
+    except DuplicateTaskIdFound:
+        raise InvalidInputError("group_id", group_id, "an id that no other group or task of the DAG has") from None
+    with group:
         parameter_server = ParameterServerOperator(
             task_id=SERVER_TASK,
             fleet=fleet,

@@ -16,21 +16,21 @@ from paceline.airflow.places import storage_path
 from paceline.errors import InvalidInputError, PacelineError, RuntimeUnavailableError
 from paceline.extras import require
 from paceline.fleet import BackgroundApp, Fleet, Machine
-from paceline.fleet.rendezvous import check_rendezvous
+from paceline.fleet.faults import checked_fleet, measuring_faults, raise_first, training_faults
 from paceline.runtime.temporary import TemporaryFolder
 
 from ._engine import engine_client, gpus_of_engine
 from ._identity import job_labels
 from ._job import JobOperator
 from ._private import redacted
-from ._team import check_distinguishable, check_reachable, container_arguments, only_docker
+from ._team import container_arguments, only_docker
 from .values import Reader, local_copies, path_or_url, positive_integer, read_fields
 
 if TYPE_CHECKING:
     import pandas as pd
     from airflow.sdk import Context
 
-    from paceline.profiles import DeviceProfile
+    from paceline.profiles import DeviceProfile, Learned
     from paceline.profiles.bench import Bench
     from paceline.profiles.measured_training import TrainingSpec
     from paceline.profiles.store import ProfileStore
@@ -111,9 +111,7 @@ class ProfileOperator(JobOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**container_arguments(kwargs))
-        check_rendezvous(fleet)
-        check_reachable(fleet)
-        check_distinguishable(fleet)
+        raise_first((*training_faults(checked_fleet(fleet)), *measuring_faults(fleet)))
         self.fleet = fleet
         self.profiles = profiles
         self.points: Any = points
@@ -154,8 +152,6 @@ class ProfileOperator(JobOperator):
             raise AirflowException(redacted(error)) from error
         except (PacelineError, ValueError) as error:
             raise AirflowFailException(redacted(error)) from error
-        for row in report:
-            self.log.info("%(device)s %(function)s: error %(mape_pct).1f %% on %(points)d points, %(regression)s", row)
         return {"profiled": stale, "kept": kept, "report": report}
 
     def on_kill(self) -> None:
@@ -291,7 +287,13 @@ class ProfileOperator(JobOperator):
         )
         apps = sorted({app.name for one in self._machines_of(kind) for app in one.background})
         rows = measured[measured["kind"] == kind]
-        return DeviceProfile.fit(kind, rows, origin, apps=apps)
+
+        def log_learned(one: Learned) -> None:
+            quality = one.mape_pct, one.points, one.regression
+            self.log.info("%s %s: error %.1f %% on %d points, %s", kind, one.function.name, *quality)
+
+        self.log.info("Learning the functions of %s from %d points", kind, len(rows))
+        return DeviceProfile.fit(kind, rows, origin, apps=apps, on_learned=log_learned)
 
     def _select_machines(self, kinds: Sequence[str]) -> list[Machine]:
         """Return the machines for the measurement.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
@@ -14,9 +15,9 @@ from paceline.contract import SCHEDULE_XCOM
 from paceline.errors import InvalidInputError, PacelineError, RuntimeUnavailableError
 from paceline.extras import require
 from paceline.fleet import Fleet, Machine
+from paceline.fleet.faults import checked_fleet, measuring_faults, raise_first
 
 from ._engine import engine_client
-from ._team import check_distinguishable, check_reachable
 from .values import Reader, number, one_of, optional_text, path_or_url, positive_integer, read_fields
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from paceline.schedule import Plan, State
 
+_MAX_PARALLEL = 32  # machines whose load is measured at the same time
 SCHEDULERS = ("default", "deep_edge", "fair")
 
 
@@ -115,8 +117,7 @@ class ScheduleOperator(BaseOperator):
         self.initialize_s = initialize_s
         self.scheduler = scheduler
         self.measure_s = measure_s
-        check_reachable(fleet)
-        check_distinguishable(fleet)
+        raise_first(measuring_faults(checked_fleet(fleet)))
         for name in ("initialize_s", "measure_s"):
             _at_least_zero(name, getattr(self, name), "a number of seconds, at least 0")
         read_fields(self, _READERS, rendered=False)
@@ -145,6 +146,7 @@ class ScheduleOperator(BaseOperator):
         return {**plan.to_dict(), "states": shares}
 
     def _schedule(self) -> tuple[Plan, dict[str, State]]:
+        self.log.info("Reading the profiles of %s", ", ".join(self.fleet.kinds))
         require("worker", "numpy", "scipy", "sklearn", "skops")
         from paceline import schedule
         from paceline.profiles import NoProfileError, ProfileEstimates
@@ -165,6 +167,7 @@ class ScheduleOperator(BaseOperator):
         server = states.get(self.fleet.parameter_server.name)
         if server is None:
             raise RuntimeUnavailableError(unreachable[self.fleet.parameter_server.name])
+        self.log.info("Choosing among %d machines with the scheduler %r", len(candidates), self.scheduler)
         problem = schedule.Problem(samples=self.samples, candidates=candidates, server=server, epochs=self.epochs)
         choose: Callable[..., Plan] = {
             "default": schedule.schedule,
@@ -176,33 +179,36 @@ class ScheduleOperator(BaseOperator):
 
     def _measure_load(self) -> tuple[dict[str, State], dict[str, str]]:
         """Return the load of each reachable machine, and the error of each unreachable machine."""
+        machines = {one.name: one for one in (*self.fleet.machines, self.fleet.parameter_server)}
+        self.log.info("Measuring the load of %d machines for %g s", len(machines), self.measure_s)
+        states: dict[str, State] = {}
+        unreachable: dict[str, str] = {}
+        with ThreadPoolExecutor(min(len(machines), _MAX_PARALLEL)) as pool:
+            for name, state in zip(machines, pool.map(self._load_of, machines.values()), strict=True):
+                if isinstance(state, str):
+                    unreachable[name] = state
+                    self.log.warning("%s: %s", name, state)
+                else:
+                    states[name] = state
+                    self.log.info("%s uses %.0f %% CPU, %.0f %% memory", name, 100 * state.cpu, 100 * state.memory)
+        return states, unreachable
+
+    def _load_of(self, machine: Machine) -> State | str:
+        """Return the load of a machine, or why it cannot be measured."""
         from paceline.fleet.usage import EngineUsage
         from paceline.schedule import State
 
-        machines = {one.name: one for one in (*self.fleet.machines, self.fleet.parameter_server)}
-        unreachable: dict[str, str] = {}
-        first = {}
-        gauges = {}
-        for name, machine in machines.items():
-            try:
-                gauges[name] = EngineUsage(engine_client(machine.engine_conn_id), machine)
-                first[name] = gauges[name].read()
-            except RuntimeUnavailableError as error:
-                unreachable[name] = f"its engine does not respond: {error}"
-        time.sleep(self.measure_s)
-        states = {}
-        for name, before in first.items():
-            try:
-                after = gauges[name].read()
-            except RuntimeUnavailableError as error:
-                unreachable[name] = f"its engine does not respond: {error}"
-                continue
-            machine = machines[name]
-            passed_s = after.measured_s - before.measured_s
-            cores = (after.cpu_s - before.cpu_s) / passed_s if passed_s > 0 else 0.0
-            memory = after.memory_bytes / (machine.memory_gib * 2**30)
-            states[name] = State(cpu=min(max(cores / machine.cores, 0.0), 1.0), memory=min(memory, 1.0))
-        return states, unreachable
+        try:
+            gauge = EngineUsage(engine_client(machine.engine_conn_id), machine)
+            before = gauge.read()
+            time.sleep(self.measure_s)
+            after = gauge.read()
+        except RuntimeUnavailableError as error:
+            return f"its engine does not respond: {error}"
+        passed_s = after.measured_s - before.measured_s
+        cores = (after.cpu_s - before.cpu_s) / passed_s if passed_s > 0 else 0.0
+        memory = after.memory_bytes / (machine.memory_gib * 2**30)
+        return State(cpu=min(max(cores / machine.cores, 0.0), 1.0), memory=min(memory, 1.0))
 
     def _candidate(self, worker: Machine, state: State) -> Any:
         from paceline.schedule import Candidate

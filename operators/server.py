@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from paceline.errors import TrainingAbandonedError
+from paceline.fleet.faults import checked_fleet
 from paceline.train.parameter_server.plan import PLAN, SERVER_COMMAND
 
 from ._others import FAILED, task_states
@@ -79,7 +80,7 @@ class ParameterServerOperator(DeadlineTrainingOperator):
         cores: float | None = None,
         **kwargs: Any,
     ) -> None:
-        machine = fleet.parameter_server
+        machine = checked_fleet(fleet).parameter_server
         cores = min(1.0, machine.cores) if cores is None else cores
         kwargs.setdefault("mem_limit", int(machine.memory_gib * 2**30))
         # The server must get a pool slot before the workers, which wait for the server.

@@ -17,6 +17,7 @@ from paceline.errors import (
     TrainingAbandonedError,
     TrainingOverError,
 )
+from paceline.fleet.faults import checked_fleet
 from paceline.train.job import EXIT_EXCLUDED, EXIT_NO_SERVER, EXIT_REJECTED
 
 from ._others import FAILED, Question, task_states
@@ -102,7 +103,11 @@ class WorkerTrainingOperator(DeadlineTrainingOperator):
         **kwargs: Any,
     ) -> None:
         kwargs.setdefault("retries", 3)  # the server allows as many failures; the last retry is then skipped
-        machine = fleet.machine(worker)
+        try:
+            machine = checked_fleet(fleet).machine(worker)
+        except KeyError:
+            names = ", ".join(one.name for one in fleet.machines)
+            raise InvalidInputError("worker", worker, f"a machine of the fleet: {names}") from None
         kwargs.setdefault("max_devices", machine.cores)
         kwargs.setdefault("gpus", machine.gpus)
         kwargs.setdefault("mem_limit", int(machine.memory_gib * 2**30))

@@ -2,7 +2,8 @@
 
 When a task ends, the worker process removes the task's job. The job is orphaned if the worker process dies first, if
 Airflow does not tell it that the task has ended, or if the output cannot be collected. A job that has completed its
-training, or was stopped after a checkpoint, is kept: a cleared task would use it.
+training, or was stopped after a checkpoint, is kept: a cleared task would use it. In a distributed training, only the
+server has a checkpoint, and only the workers have an output.
 """
 
 from __future__ import annotations
@@ -18,20 +19,23 @@ from paceline.airflow._folders import report_folders
 from paceline.airflow.engine_connection import default_engine
 from paceline.contract import PACE, Deadline, PaceSample
 from paceline.errors import InvalidInputError, JobLostError, PacelineError
+from paceline.fleet.rendezvous import LABEL_ROLE, SERVER, WORKER
 
 if TYPE_CHECKING:
     from paceline.airflow.api import AirflowApi
     from paceline.runtime import JobStatus, Runtime
 
-Owner = Literal["task", "kept", "none", "unknown"]
+Owner = Literal["task", "output", "checkpoint", "none", "unknown"]
 _HEADINGS = ("JOB", "STATE", "DAG", "RUN", "TASK", "UPDATED", "")
 _OWNER_TEXT: dict[Owner, str] = {
     "task": "its task has not ended",
-    "kept": "kept with its output or checkpoint: clear its task to continue",
+    "output": "kept with its output: clear its task to collect it",
+    "checkpoint": "kept with its checkpoint: clear its task to continue",
     "none": "its task has ended",
     "unknown": "this Airflow has no such run",
 }
 _FINAL_STATES = ("success", "failed", "skipped", "upstream_failed", "removed")
+_FINAL_RUN_STATES = ("success", "failed")
 
 
 class FoundJob(NamedTuple):
@@ -49,7 +53,9 @@ class FoundJob(NamedTuple):
         if self.owner == "unknown":
             age_s = time.time() - (self.status.started_s or time.time())
             return bool(options.unknown and age_s > options.older_than)
-        return self.owner == "none" or bool(self.owner == "kept" and options.kept)
+        if self.owner == "checkpoint":
+            return bool(options.kept or options.checkpoints)
+        return self.owner == "none" or bool(self.owner == "output" and options.kept)
 
 
 def add_command(
@@ -59,6 +65,7 @@ def add_command(
     clean = commands.add_parser("clean", parents=parents, help="list and remove orphaned jobs")
     clean.add_argument("--engine", default=None, metavar="URL", help="Docker engine (default: DOCKER_HOST or local)")
     clean.add_argument("--remove", action="store_true", help="remove jobs whose task has ended")
+    clean.add_argument("--checkpoints", action="store_true", help="also remove stopped jobs with a checkpoint")
     clean.add_argument("--kept", action="store_true", help="also remove jobs with an output or a checkpoint")
     clean.add_argument(
         "--unknown",
@@ -83,24 +90,36 @@ def find_jobs(api: AirflowApi, runtimes: list[Runtime]) -> Iterator[FoundJob]:
             status = _status(runtime, job_id)
             dag, run, task = (labels.get(f"paceline.{part}", "") for part in ("dag", "run", "task"))
             index = int(labels.get("paceline.map_index", "-1"))
-            state = _task_state(api, dag, run, task, index) if _has_run(api, dag, run, labels) else None
-            if state is None:
+            dag_run = _find_run(api, dag, run, labels)
+            state = None if dag_run is None else _task_state(api, dag, run, task, index)
+            if dag_run is None or state is None:
                 yield FoundJob(runtime, job_id, labels, status, "unknown", None)
                 continue
             sample = PaceSample.read(api.task_state(dag, run, task, PACE, map_index=index))
-            owner: Owner = "task"
-            if state in _FINAL_STATES:
-                # Decide from the job, not from the task's state, which users can edit.
-                is_completed = status.state == "exited" and (status.exit_code == 0 or status.stopped)
-                owner = "kept" if is_completed else "none"
+            # A run that a user marks leaves tasks that have not been scheduled without a state.
+            is_over = state in _FINAL_STATES or (state == "none" and dag_run["state"] in _FINAL_RUN_STATES)
+            owner = _kept_for(status, labels.get(LABEL_ROLE)) if is_over else "task"
             yield FoundJob(runtime, job_id, labels, status, owner, sample)
 
 
-def _has_run(api: AirflowApi, dag: str, run: str, labels: Mapping[str, str]) -> bool:
-    """Return whether the job's DAG run is in this Airflow. Compare start times: other Airflows may use the same ids."""
+def _kept_for(status: JobStatus, role: str | None) -> Owner:
+    """Return what the job of an ended task has that a cleared task would use.
+
+    Decide from the job, not from the task's state, which users can edit.
+    """
+    if status.state == "exited" and status.stopped and role != WORKER:
+        return "checkpoint"
+    if status.state == "exited" and status.exit_code == 0 and not status.stopped and role != SERVER:
+        return "output"
+    return "none"
+
+
+def _find_run(api: AirflowApi, dag: str, run: str, labels: Mapping[str, str]) -> dict[str, Any] | None:
+    """Return the job's DAG run if this Airflow has it. Compare start times: other Airflows may use the same ids."""
     dag_run = _none_if_missing(lambda: api.dag_run(dag, run)) if dag and run else None
     start_date, label = dag_run and dag_run["start_date"], labels.get("paceline.began")
-    return bool(start_date and label) and _parse_time(str(start_date)) == _parse_time(str(label))
+    is_same = bool(start_date and label) and _parse_time(str(start_date)) == _parse_time(str(label))
+    return dag_run if is_same else None
 
 
 def _task_state(api: AirflowApi, dag: str, run: str, task: str, index: int) -> str | None:

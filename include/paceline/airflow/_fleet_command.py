@@ -1,9 +1,12 @@
-"""``paceline fleet check``: check that each machine's engine is reachable and matches the fleet file."""
+"""``paceline fleet check``: check that the machines can train together, and that each engine matches the fleet file."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
+
+from paceline.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from paceline.fleet import EngineCheck, Fleet, Machine
@@ -15,7 +18,7 @@ def add_command(commands: Any) -> None:
     """Add ``paceline fleet`` to the subparsers."""
     fleet = commands.add_parser("fleet", help="check the machines of a fleet")
     actions = fleet.add_subparsers(required=True, metavar="ACTION")
-    check = actions.add_parser("check", help="check that each engine is reachable and matches the fleet file")
+    check = actions.add_parser("check", help="check the fleet file, and that each engine is reachable and matches it")
     check.add_argument("file", metavar="FILE", help="fleet file (YAML)")
     check.add_argument(
         "--image", default=None, help="image that every engine must have, such as paceline-trainer:latest"
@@ -27,9 +30,27 @@ def _run_check(options: argparse.Namespace) -> int:
     from paceline.fleet import check, load
 
     fleet = load(options.file)
+    faults = list(_faults(fleet))
     results = list(check(fleet, _connect, options.image))
     print(format_table(fleet, results))
-    return 0 if all(result.ok for result in results) else 1
+    in_table = {problem for result in results for problem in result.problems}
+    for fault in map(str, faults):
+        if fault not in in_table:
+            print(fault)
+    return 1 if faults or not all(result.ok for result in results) else 0
+
+
+def _faults(fleet: Fleet) -> Iterator[InvalidInputError]:
+    from paceline.airflow.engine_connection import fleet_key
+    from paceline.fleet.faults import measuring_faults, training_faults
+
+    yield from training_faults(fleet)
+    yield from measuring_faults(fleet)
+    if fleet.key_conn_id is not None:
+        try:
+            fleet_key(fleet.key_conn_id)
+        except InvalidInputError as error:
+            yield error
 
 
 def _connect(machine: Machine) -> Any:
@@ -37,7 +58,10 @@ def _connect(machine: Machine) -> Any:
     from docker import APIClient
 
     from paceline.airflow.engine_connection import default_engine, engine_hook
+    from paceline.fleet.faults import unreachable
 
+    if (fault := unreachable(machine)) is not None:
+        raise fault
     if machine.engine_conn_id is not None:
         return engine_hook(machine.engine_conn_id).api_client
     return APIClient(base_url=default_engine(), version="auto")

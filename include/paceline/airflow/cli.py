@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from paceline import __version__
 from paceline.airflow import _clean as clean
@@ -77,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     for action, run in ((show, _show_deadline), (change, _set_deadline)):
         action.add_argument("dag", metavar="DAG")
         action.add_argument("dag_run", metavar="RUN", help='id of the DAG run, or "latest"')
-        action.add_argument("task", metavar="TASK")
+        action.add_argument("task", metavar="TASK", help="id of a task, or of a task group such as that of a fleet")
         action.add_argument("--map-index", type=int, default=-1, help="index of a mapped task")
         action.set_defaults(run=run)
     change.add_argument("value", metavar="DEADLINE", help='"15m", "PT15M", seconds, or "2030-01-31T18:00:00Z"')
@@ -91,7 +92,7 @@ def _parser() -> argparse.ArgumentParser:
 def _status(options: argparse.Namespace) -> int:
     api = _connect(options)
     rows = []
-    for task in _running_tasks(api, options.dag):
+    for task in _task_instances(api, options.dag, state="running"):
         key = task["dag_id"], task["dag_run_id"], task["task_id"]
         pace = PaceSample.read(api.task_state(*key, PACE, map_index=task["map_index"]))
         if pace is not None:
@@ -105,11 +106,11 @@ def _status(options: argparse.Namespace) -> int:
     return 0
 
 
-def _running_tasks(api: AirflowApi, dag: str) -> Iterator[dict[str, Any]]:
-    """Yield the running task instances; request them page by page."""
-    offset, total = 0, 1
+def _task_instances(api: AirflowApi, dag: str, run: str = "~", **filters: str) -> Iterator[dict[str, Any]]:
+    """Yield the task instances of a run, or of all runs; request them page by page."""
+    offset, total, path = 0, 1, f"/dags/{dag}/dagRuns/{quote(run, safe='~')}/taskInstances"
     while offset < total:
-        page = api.api("GET", f"/dags/{dag}/dagRuns/~/taskInstances", state="running", limit=_PAGE_SIZE, offset=offset)
+        page = api.api("GET", path, **filters, limit=_PAGE_SIZE, offset=offset)
         tasks, total = page["task_instances"], page["total_entries"]
         if not tasks:  # jobs have ended between two pages
             return
@@ -142,10 +143,10 @@ def _table_cells(pace: PaceSample) -> tuple[str, ...]:
 
 def _show_deadline(options: argparse.Namespace) -> int:
     api = _connect(options)
-    value = api.task_state(*_task_key(api, options), DEADLINE, map_index=options.map_index)
-    if value is None:
-        raise _not_running_error(options)
-    print(StoredDeadline.read(value).value or "none")
+    deadlines = _stored_deadlines(api, options, _run_id(api, options))
+    for task, value in deadlines.items():
+        text = StoredDeadline.read(value).value or "none"
+        print(text if list(deadlines) == [(options.task, options.map_index)] else f"{_task_name(task)}: {text}")
     return 0
 
 
@@ -154,20 +155,56 @@ def _set_deadline(options: argparse.Namespace) -> int:
 
     Deadline.parse(options.value)
     api = _connect(options)
-    dag, run, task = _task_key(api, options)
-    before = api.task_state(dag, run, task, DEADLINE, map_index=options.map_index)
-    if before is None:
+    run = _run_id(api, options)
+    before = _stored_deadlines(api, options, run)
+    for task, index in before:
+        _check_is_future(options.value, PaceSample.read(api.task_state(options.dag, run, task, PACE, map_index=index)))
+    changed = 0
+    for key, value in before.items():
+        task, index = key
+        try:
+            api.set_task_state(options.dag, run, task, DEADLINE, options.value, map_index=index)
+        except AirflowApiError as error:
+            if error.status == 404:  # the task has just ended
+                continue
+            raise
+        changed += 1
+        old = StoredDeadline.read(value).value or "none"
+        print(
+            f"Deadline of {_task_name(key)} in {run}: {old} -> {options.value}. "
+            "The task applies it within two control periods."
+        )
+    if not changed:
         raise _not_running_error(options)
-    _check_is_future(options.value, PaceSample.read(api.task_state(dag, run, task, PACE, map_index=options.map_index)))
-    try:
-        api.set_task_state(dag, run, task, DEADLINE, options.value, map_index=options.map_index)
-    except AirflowApiError as error:
-        if error.status == 404:
-            raise _not_running_error(options) from None
-        raise
-    old = StoredDeadline.read(before).value or "none"
-    print(f"Deadline of {task} in {run}: {old} -> {options.value}. The task applies it within two control periods.")
     return 0
+
+
+def _stored_deadlines(api: AirflowApi, options: argparse.Namespace, run: str) -> dict[tuple[str, int], Any]:
+    """Return the deadlines of the running training tasks that the options name, by task id and map index.
+
+    The options name a task, all instances of a mapped task, or a group of tasks, such as the one of a fleet.
+    """
+
+    def read(task: str, index: int) -> Any:
+        return api.task_state(options.dag, run, task, DEADLINE, map_index=index)
+
+    value = read(options.task, options.map_index)
+    if value is not None:
+        return {(options.task, options.map_index): value}
+    group = [
+        (task["task_id"], task["map_index"])
+        for task in _task_instances(api, options.dag, run)
+        if task["task_id"] == options.task or task["task_id"].startswith(f"{options.task}.")
+    ]
+    found = {key: value for key in sorted(group) if (value := read(*key)) is not None}
+    if not found:
+        raise _not_running_error(options)
+    return found
+
+
+def _task_name(key: tuple[str, int]) -> str:
+    task, index = key
+    return task if index < 0 else f"{task}[{index}]"
 
 
 def _check_is_future(value: str, pace: PaceSample | None) -> None:
@@ -178,14 +215,13 @@ def _check_is_future(value: str, pace: PaceSample | None) -> None:
         raise InvalidInputError("deadline", value, f"a time in the future ({pace.t_s:.0f} s have passed)")
 
 
-def _task_key(api: Any, options: argparse.Namespace) -> tuple[str, str, str]:
-    run = options.dag_run
-    if run == "latest":
-        runs = api.api("GET", f"/dags/{options.dag}/dagRuns", order_by="-run_after", limit=1)["dag_runs"]
-        if not runs:
-            raise InvalidInputError("RUN", run, f"the id of a run ({options.dag} has no runs)")
-        run = runs[0]["dag_run_id"]
-    return options.dag, run, options.task
+def _run_id(api: Any, options: argparse.Namespace) -> str:
+    if options.dag_run != "latest":
+        return str(options.dag_run)
+    runs = api.api("GET", f"/dags/{options.dag}/dagRuns", order_by="-run_after", limit=1)["dag_runs"]
+    if not runs:
+        raise InvalidInputError("RUN", "latest", f"the id of a run ({options.dag} has no runs)")
+    return str(runs[0]["dag_run_id"])
 
 
 def _not_running_error(options: argparse.Namespace) -> InvalidInputError:

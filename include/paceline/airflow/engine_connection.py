@@ -1,4 +1,4 @@
-"""Builds a Docker client from an Airflow connection. Used by the operators and by ``paceline fleet check``."""
+"""Reads the connections of engines and fleets. Used by the operators and by ``paceline fleet check``."""
 
 from __future__ import annotations
 
@@ -98,11 +98,30 @@ def engine_hook(conn_id: str | None = None, registry_conn_id: str | None = None)
     if conn_id is None:
         url, tls = default_engine(), None
     else:
-        url, tls = engine_address(conn_id, DockerHook.get_connection(conn_id))
+        url, tls = engine_address(conn_id, _connection("engine_conn_id", conn_id))
     config = DockerHook.construct_tls_config(**tls) if tls else None
     return DockerHook(
         docker_conn_id=registry_conn_id, base_url=url, tls=config, version="auto", timeout=_ENGINE_TIMEOUT_S
     )
+
+
+def fleet_key(conn_id: str) -> str:
+    """Return the password of a fleet's ``key_conn_id``: the shared secret of its parameter server and workers."""
+    password = _connection("fleet.key_conn_id", conn_id).password
+    if not password:
+        raise InvalidInputError("fleet.key_conn_id", conn_id, "a connection with a password")
+    return str(password)
+
+
+def _connection(field: str, conn_id: str) -> Any:
+    from airflow.sdk import Connection
+    from airflow.sdk.exceptions import AirflowNotFoundException
+
+    try:
+        return Connection.get(conn_id)
+    except AirflowNotFoundException:
+        variable = f"AIRFLOW_CONN_{conn_id.upper()}"
+        raise InvalidInputError(field, conn_id, f"a connection that exists (in a shell: ${variable})") from None
 
 
 def default_engine() -> str:

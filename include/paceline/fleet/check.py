@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from paceline.errors import InvalidInputError
 from paceline.fleet._machine import Fleet, Machine
 from paceline.runtime.gpus import reported_by
 
@@ -55,6 +56,8 @@ def _check_machine(machine: Machine, connect: Callable[[Machine], Any], image: s
         problems = list(_differences(machine, info))
         if image is not None and not client.images(name=image):
             problems.append(f"image {image} is missing")
+    except InvalidInputError as error:
+        return EngineCheck(machine.name, None, None, None, (str(error),))
     except Exception as error:  # the check reports any error
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         return EngineCheck(machine.name, None, None, None, (f"its engine does not respond: {reason}",))

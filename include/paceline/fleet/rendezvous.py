@@ -6,12 +6,14 @@ import hashlib
 import hmac
 from dataclasses import dataclass, field, replace
 
-from paceline.errors import InvalidInputError
-from paceline.fleet._machine import Fleet, Machine
+from paceline.fleet._machine import Machine
+from paceline.fleet.faults import no_address, no_key
 from paceline.runtime import JobSpec
 from paceline.train.job import ENV_SERVER, ENV_SERVER_KEY, ENV_WORKER
 from paceline.train.parameter_server.plan import PORT
 
+LABEL_ROLE = "paceline.role"  # of a container: the server or a worker of a distributed training
+SERVER, WORKER = "server", "worker"
 _SERVER = "parameter-server"  # host name in the private network
 
 
@@ -55,15 +57,15 @@ class Rendezvous:
 
     def __post_init__(self) -> None:
         if self.open and self.server.address is None:
-            accepted = "an address at which machines with other engines reach the parameter server"
-            raise InvalidInputError(f"fleet.{self.server.name}.address", None, accepted)
+            raise no_address(self.server)
         if self.open and not self.secret:
-            accepted = "a connection whose password is the shared secret of parameter server and workers"
-            raise InvalidInputError("fleet.key_conn_id", None, accepted)
+            raise no_key()
 
     def server_spec(self, spec: JobSpec) -> JobSpec:
         """Return the parameter server's job specification with its control group and network."""
-        spec = replace(spec, own_network=self.network, alias=_SERVER, cgroup_parent=self.server.cgroup_parent)
+        labels = {**spec.labels, LABEL_ROLE: SERVER}
+        parent = self.server.cgroup_parent
+        spec = replace(spec, own_network=self.network, alias=_SERVER, cgroup_parent=parent, labels=labels)
         if not self.open:
             return spec
         environment = {**spec.environment, ENV_SERVER_KEY: self._derived_key()}
@@ -74,7 +76,7 @@ class Rendezvous:
         environment = {**spec.environment, ENV_WORKER: worker.name}
         if self.open:
             environment[ENV_SERVER_KEY] = self._derived_key()
-        spec = replace(spec, cgroup_parent=worker.cgroup_parent)
+        spec = replace(spec, cgroup_parent=worker.cgroup_parent, labels={**spec.labels, LABEL_ROLE: WORKER})
         if self.shares_engine(worker):
             environment[ENV_SERVER] = f"{_SERVER}:{PORT}"
             return replace(spec, environment=environment, own_network=self.network)
@@ -94,9 +96,3 @@ class Rendezvous:
 
     def _derived_key(self) -> str:
         return hmac.new(self.secret.encode(), self.network.encode(), hashlib.sha256).hexdigest()
-
-
-def check_rendezvous(fleet: Fleet) -> None:
-    """Raise InvalidInputError if a fleet with several engines has no server address or no shared secret."""
-    if fleet.remote_machines:
-        Rendezvous("check", fleet.parameter_server, open=True, secret=fleet.key_conn_id or "")

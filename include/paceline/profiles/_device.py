@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -78,15 +78,26 @@ class DeviceProfile:
 
     @classmethod
     def fit(
-        cls, kind: str, measurements: pd.DataFrame, origin: Origin, *, apps: Sequence[str] = (), seed: int = 0
+        cls,
+        kind: str,
+        measurements: pd.DataFrame,
+        origin: Origin,
+        *,
+        apps: Sequence[str] = (),
+        seed: int = 0,
+        on_learned: Callable[[Learned], None] = lambda learned: None,
     ) -> DeviceProfile:
-        """Learn all functions of a kind, and the execution times of ``apps``, from the kind's measurements."""
+        """Learn all functions of a kind, and the execution times of ``apps``, from the kind's measurements.
+
+        Learning takes seconds for each function; ``on_learned`` is called after each.
+        """
         functions = [*FUNCTIONS, *map(execution, apps)]
         # Some measurements ended before an application's first execution; drop these rows.
-        learned = {
-            one.name: learn(one, measurements.dropna(subset=list({one.target} & set(measurements))), seed=seed)
-            for one in functions
-        }
+        learned = {}
+        for one in functions:
+            rows = measurements.dropna(subset=list({one.target} & set(measurements)))
+            learned[one.name] = learn(one, rows, seed=seed)
+            on_learned(learned[one.name])
         sizes = sorted({int(size) for size in measurements["batch_size"]})
         return cls(kind, learned, sizes, origin)
 

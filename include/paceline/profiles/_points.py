@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from paceline.errors import InvalidInputError
 from paceline.profiles._functions import Function
-from paceline.profiles.learn import gaussian_process
+from paceline.profiles.learn import gaussian_process, quick_fits
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -117,7 +117,8 @@ def choose_more(
         return []
     observed = axes.scaled(measured[list(axes.values)].to_dict("records"))
     coordinates = axes.scaled(unmeasured)
-    kernels = [kernel for one in functions if (kernel := _fit_kernel(one, observed, measured, seed)) is not None]
+    with quick_fits():
+        kernels = [kernel for one in functions if (kernel := _fit_kernel(one, observed, measured, seed)) is not None]
     chosen: list[int] = []
     while len(chosen) < min(count, len(unmeasured)):
         variance = np.zeros(len(unmeasured))

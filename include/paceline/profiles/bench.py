@@ -101,6 +101,8 @@ class Bench:
     def __enter__(self) -> Bench:
         try:
             for neighbours in self._neighbours.values():
+                neighbours.check_image()
+            for neighbours in self._neighbours.values():
                 neighbours.start()
         except BaseException:
             self.close()

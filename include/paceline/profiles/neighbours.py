@@ -89,6 +89,10 @@ class Neighbours:
         self._memory_share = 0.0
         self._times: defaultdict[str, list[float]] = defaultdict(list)
 
+    def check_image(self) -> None:
+        """Raise InvalidInputError if the engine lacks the image of the artificial load."""
+        self._check_image("neighbour_image", self._image, f"; `make neighbour-image` builds {IMAGE}")
+
     def start(self) -> None:
         """Start the applications that are not running."""
         for app in self._device.background:
@@ -100,6 +104,7 @@ class Neighbours:
             if app.image is None or app.script is None:
                 accepted = "an image and a script to start the application for the measurement"
                 raise InvalidInputError(f"background.{app.name}", f"{app.image}, {app.script}", accepted)
+            self._check_image(f"fleet.{self._device.name}.background.{app.name}.image", app.image)
             script = Path(app.script)
             self._apps[app.name] = self._start(app.name, ["python", script.name], app.image, {script.name: script})
 
@@ -138,6 +143,15 @@ class Neighbours:
                     problem = error
         if problem is not None:
             raise problem
+
+    def _check_image(self, field: str, image: str, hint: str = "") -> None:
+        try:
+            self._runtime.check(JobSpec(name=self._name, command=["python"], devices=self._device.cores, image=image))
+        except InvalidInputError as error:
+            if error.field != "image":
+                raise
+            accepted = f"{error.accepted}{hint}. The engine of {self._device.name} does not have it"
+            raise InvalidInputError(field, image, accepted) from None
 
     def _wait_until_filled(self, job: DockerJob, fill: int) -> None:
         """Wait until the load process has filled its memory, which takes seconds on a slow device."""

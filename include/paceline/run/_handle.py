@@ -164,8 +164,9 @@ class JobHandle:
         """Remove the job and its keys when no try will resume the job; return whether the job is gone."""
 
         def remove(job: Job) -> None:
-            job.stop(grace_s)
-            job.remove()
+            if grace_s > 0:
+                job.stop(grace_s)
+            job.remove()  # a single call to the engine, which also takes effect if this process is killed meanwhile
 
         if not self._check_owner():
             return False

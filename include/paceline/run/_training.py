@@ -46,13 +46,15 @@ from paceline.run._loop import PaceLoop
 from paceline.run._queue import Queue, grant_in_force
 from paceline.run._states import Lifecycle
 from paceline.run.clock import Clock, SystemClock
-from paceline.run.host import Host
+from paceline.run.host import Host, TaskStatus
 from paceline.run.settings import Settings
+from paceline.run.within import Pending
 from paceline.runtime import Job
 from paceline.runtime.temporary import TemporaryFolder
 
 _KILL_GRACE_S = 1.0  # Airflow kills a task 5 s after SIGTERM
 _MAIN_THREAD_S = 2.5  # after this time, another thread ends the try, because the main thread hangs in a call
+_STATUS_LIMIT_S = 3.5  # maximum wait for the task's status after SIGTERM; the rest is for the removal of the job
 _DOUBT_LEASE_S = 600.0  # lease of a job whose task may be over
 _SUSPENDED_S = 10.0  # after a longer gap between two steps, Airflow may have started another process for the job
 
@@ -86,6 +88,7 @@ class Training:
         self._succeeded = False  # the job succeeded, so its output is kept
         self._finished = threading.Event()
         self._stop_was_requested = False
+        self._status: Pending[TaskStatus] | None = None  # the query that a requested stop has started
 
     def run(self) -> TrainingResult:
         """Start or resume training; return once the result is stored and the job is removed.
@@ -388,18 +391,23 @@ class Training:
 
     def _stop_in_thread(self) -> None:
         self.stop_requested.set()
+        self._status = self._query_status()  # at once, because on a busy machine the answer takes seconds
         self._log.info("Stop requested")
         if not self._finished.wait(_MAIN_THREAD_S):
             self._stop()
 
+    def _query_status(self) -> Pending[TaskStatus]:
+        return Pending(self._host.task_status, default="unknown")
+
     def _stop_for_task_status(self) -> PacelineError:
-        handle = self._handle
+        handle, query = self._handle, self._status or self._query_status()
         handle.renew(
             min(_DOUBT_LEASE_S, self._settings.lease_s)
         )  # in case this process is killed before it has an answer
-        status = self._host.task_status()
+        status = query.result(_STATUS_LIMIT_S)
         if status == "over":
-            gone = handle.discard(_KILL_GRACE_S)
+            # After a late answer, there is no time for a grace period.
+            gone = handle.discard(_KILL_GRACE_S if query.elapsed_s < _KILL_GRACE_S else 0.0)
             return TaskStoppedError(f"The task is over: its job {'is removed' if gone else 'could not be removed'}")
         if handle.job is None:
             return DetachedError("This worker process is ending but its task is not: the next process starts the job")

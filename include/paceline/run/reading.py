@@ -6,6 +6,7 @@ import contextlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 from paceline.contract import Reported
 from paceline.run._pauses import Pauses
@@ -63,6 +64,7 @@ class ProgressReader:
         self.pauses = pauses or Pauses()
         self.newest: Progress | None = None
         self.last_malformed: str | None = None
+        self._repeats = reported is not None  # whether the output begins with lines that an earlier process has read
         self.first_s: float | None = None  # start of the first batch
         self.trained_s: float | None = None  # end of the last batch
         if reported is not None:
@@ -75,24 +77,37 @@ class ProgressReader:
     def feed(self, lines: Iterable[str], now_s: float) -> list[Progress]:
         """Process lines that were read at ``now_s``; return the new progress reports, oldest first.
 
-        Lines that this or an earlier process has already read only update the position, and are not returned.
+        Reports that this or an earlier process has already read only update the position, and are not returned. Text
+        before such a report is not passed on: the earlier process has logged it.
         """
         new_reports = []
+        held: list[Callable[[], None]] = []  # text since the last report, which may be that of an earlier process
+
+        def pass_on() -> None:
+            for log in held:
+                log()
+            held.clear()
+
         for line in self._lines(lines):
             try:
                 progress = parse_line(line)
             except (ValueError, RecursionError) as error:
                 self.last_malformed = str(error)
-                self._on_malformed(line, str(error))
+                held.append(partial(self._on_malformed, line, str(error)))
                 continue
             if progress is None:
-                self._on_text(line)
+                held.append(partial(self._on_text, line))
                 continue
             if self._is_known(progress):
+                if self._repeats:
+                    held.clear()
                 self._set_position(progress, self._to_local_clock(progress, now_s))
                 continue
+            self._repeats = False
+            pass_on()
             new_reports.append(progress)
             self._add(progress, now_s)
+        pass_on()
         return new_reports
 
     def _lines(self, lines: Iterable[str]) -> Iterator[str]:

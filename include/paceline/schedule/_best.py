@@ -40,13 +40,16 @@ def schedule(problem: Problem, estimates: Estimates) -> Plan:
         raise NoFeasibleWorkerError(excluded)
     room = estimates.max_batch(fit)
     results: dict[int, tuple[float, list[Candidate], Floats]] = {}
-    for count in _counts_to_try(len(fit), results):
+    for count in _counts_to_try(min(len(fit), problem.samples), results):
         results[count] = _fastest_workers(count, fit, room, problem, estimates)
     _, chosen, shards = min(results.values(), key=lambda one: one[0])
     names = {candidate.name for candidate in chosen}
+    reason = f"the other workers ({len(chosen)}) finish sooner without it"
+    if len(chosen) == problem.samples:
+        reason = f"each of the other workers trains on one of the {problem.samples} samples"
     for candidate in fit:
         if candidate.name not in names:
-            excluded[candidate.name] = f"the other workers ({len(chosen)}) finish sooner without it"
+            excluded[candidate.name] = reason
     return make_plan(problem, estimates, chosen, shards, excluded)
 
 

@@ -83,7 +83,7 @@ class Problem:
     Raises
     ------
     InvalidInputError
-        If there are fewer samples than workers, no workers, or duplicate names.
+        If there are no samples, no workers, or duplicate names.
     """
 
     samples: int
@@ -98,7 +98,7 @@ class Problem:
         if len(set(names)) < len(names):
             duplicate = next(name for name in names if names.count(name) > 1)
             raise InvalidInputError("workers", duplicate, "unique names")
-        if self.samples < len(names):
-            raise InvalidInputError("samples", self.samples, f"at least one for each of {len(names)} workers")
+        if self.samples < 1:
+            raise InvalidInputError("samples", self.samples, "an integer of at least 1")
         if self.epochs < 1:
             raise InvalidInputError("epochs", self.epochs, "an integer of at least 1")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -26,3 +27,78 @@ def test_jobs_of_unknown_runs_are_orphans_on_request_when_they_are_old():
     assert not is_orphan(3500, "--unknown", "--older-than", "1h")
     with pytest.raises(SystemExit):
         is_orphan(0, "--unknown", "--older-than", "soon")
+
+
+RUNNING = JobStatus("running")
+STOPPED = JobStatus("exited", exit_code=143, stopped=True)
+COMPLETED = JobStatus("exited", exit_code=0)
+
+
+class FakeAirflow:
+    """A fake of the REST API in which every task of the run has one state."""
+
+    def __init__(self, run_state: str, task_state: str | None) -> None:
+        self._run_state, self._task_state = run_state, task_state
+
+    def dag_run(self, dag, run):
+        return {"start_date": "2030-01-01T00:00:00Z", "state": self._run_state}
+
+    def task_instance(self, dag, run, task, index):
+        return {"state": self._task_state}
+
+    def task_state(self, *key, map_index):
+        return None
+
+
+class FakeRuntime:
+    """A fake runtime with one job."""
+
+    def __init__(self, status: JobStatus, role: str | None) -> None:
+        self._status = status
+        self._labels = {"paceline.dag": "dag", "paceline.run": "run", "paceline.task": "task"}
+        self._labels |= {"paceline.began": "2030-01-01T00:00:00+00:00"} | ({"paceline.role": role} if role else {})
+
+    def jobs(self):
+        return [("job", self._labels)]
+
+    def reattach(self, job_id):
+        return SimpleNamespace(status=lambda: self._status, close=lambda: None)
+
+
+@pytest.mark.parametrize(
+    ("status", "role", "owner"),
+    [
+        (RUNNING, None, "none"),
+        (STOPPED, None, "checkpoint"),
+        (COMPLETED, None, "output"),
+        (RUNNING, "server", "none"),
+        (STOPPED, "server", "checkpoint"),
+        (COMPLETED, "server", "none"),  # it has no output
+        (RUNNING, "worker", "none"),
+        (STOPPED, "worker", "none"),  # its checkpoint is on the server
+        (COMPLETED, "worker", "output"),
+    ],
+)
+def test_job_of_an_ended_task_is_kept_only_for_what_a_cleared_task_would_use(status, role, owner):
+    (job,) = _clean.find_jobs(FakeAirflow("failed", "failed"), [FakeRuntime(status, role)])  # type: ignore[arg-type, list-item]
+    assert job.owner == owner
+
+
+def test_job_of_an_unscheduled_task_is_an_orphan_once_its_run_is_over():
+    def owner(run_state: str, task_state: str | None) -> str:
+        (job,) = _clean.find_jobs(FakeAirflow(run_state, task_state), [FakeRuntime(RUNNING, "worker")])  # type: ignore[arg-type, list-item]
+        return job.owner
+
+    assert (owner("running", None), owner("failed", None), owner("failed", "running")) == ("task", "none", "task")
+
+
+def test_checkpoints_are_removed_on_request_without_the_outputs():
+    def removed(*options: str) -> list[bool]:
+        arguments = argparse.ArgumentParser()
+        _clean.add_command(arguments.add_subparsers(), [], lambda _: None)
+        jobs = [
+            _clean.FoundJob(ProcessRuntime(), "job", {}, STOPPED, owner, None) for owner in ("checkpoint", "output")
+        ]
+        return [job.is_orphan(arguments.parse_args(["clean", *options])) for job in jobs]
+
+    assert (removed(), removed("--checkpoints"), removed("--kept")) == ([False, False], [True, False], [True, True])

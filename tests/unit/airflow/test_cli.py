@@ -89,3 +89,50 @@ def test_unix_time_as_a_deadline_is_rejected_before_airflow_is_called(monkeypatc
     monkeypatch.setattr(cli, "_connect", lambda options: pytest.fail("Airflow was called"))
     assert cli.main(["deadline", "set", "dag", "latest", "train", "1900000000"]) != 0
     assert "a Unix time? write an ISO 8601 time" in capsys.readouterr().err
+
+
+class FleetAirflow:
+    """A fake of the REST API with a run in which a fleet trains, and another training task."""
+
+    def __init__(self) -> None:
+        self.deadlines = {("train.gate-1", -1): "20m", ("train.gate-2", -1): "20m", ("training", -1): "1h"}
+        self.deadlines |= {("mapped", index): "20m" for index in (0, 1)}
+        others = [("train.result", -1), ("train.gate-3", -1)]  # they have not started
+        self._tasks = [{"task_id": task, "map_index": index} for task, index in [*self.deadlines, *others]]
+
+    def api(self, method, path, *, limit, offset):
+        assert path == "/dags/dag/dagRuns/run/taskInstances"
+        return {"task_instances": self._tasks[offset : offset + 2], "total_entries": len(self._tasks)}
+
+    def task_state(self, dag, run, task, key, map_index):
+        return self.deadlines.get((task, map_index)) if key == "deadline" else None
+
+    def set_task_state(self, dag, run, task, key, value, map_index):
+        self.deadlines[task, map_index] = value
+
+
+@pytest.mark.parametrize(
+    ("task", "changed"),
+    [
+        ("train", {("train.gate-1", -1), ("train.gate-2", -1)}),
+        ("train.gate-2", {("train.gate-2", -1)}),
+        ("training", {("training", -1)}),
+        ("mapped", {("mapped", 0), ("mapped", 1)}),
+    ],
+)
+def test_deadline_is_set_for_all_running_tasks_of_a_group(monkeypatch, capsys, task, changed):
+    airflow = FleetAirflow()
+    monkeypatch.setattr(cli, "_connect", lambda options: airflow)
+    assert cli.main(["deadline", "set", "dag", "run", task, "60s"]) == 0
+    assert {key for key, value in airflow.deadlines.items() if value == "60s"} == changed
+    assert len(capsys.readouterr().out.splitlines()) == len(changed)
+
+
+def test_deadline_of_a_group_is_shown_by_task(monkeypatch, capsys):
+    monkeypatch.setattr(cli, "_connect", lambda options: FleetAirflow())
+    assert cli.main(["deadline", "show", "dag", "run", "train"]) == 0
+    assert capsys.readouterr().out == "train.gate-1: 20m\ntrain.gate-2: 20m\n"
+    assert cli.main(["deadline", "show", "dag", "run", "training"]) == 0
+    assert capsys.readouterr().out == "1h\n"
+    assert cli.main(["deadline", "set", "dag", "run", "evaluate", "60s"]) == 1
+    assert "TASK: got 'evaluate', expected a running training task of run run of dag" in capsys.readouterr().err

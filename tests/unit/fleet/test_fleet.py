@@ -170,13 +170,65 @@ def test_fleet_check_command_lists_machines_and_fails_if_one_is_unreachable(writ
     monkeypatch.setattr(
         "paceline.airflow._fleet_command._connect", lambda worker: FakeEngine(64, 256.0, runtimes=("runc", "nvidia"))
     )
-    assert main(["fleet", "check", str(write_fleet(FLEET))]) == 0
+    monkeypatch.setenv("AIRFLOW_CONN_FLEET_KEY", "http://:secret@")
+    assert main(["fleet", "check", str(write_fleet(SEVERAL_ENGINES))]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["MACHINE", "KIND", "TIER", "ENGINE", "CORES", "MEMORY"]
     assert lines[1].split() == ["gate-1", "nano", "edge", "28.2.2", "64", "256", "GiB", "ok"]
-    assert len(lines) == 5
+    assert len(lines) == 4
     monkeypatch.setattr("paceline.airflow._fleet_command._connect", lambda worker: 1 / 0)
-    assert main(["fleet", "check", str(write_fleet(FLEET))]) == 1
+    assert main(["fleet", "check", str(write_fleet(SEVERAL_ENGINES))]) == 1
     assert "its engine does not respond: division by zero" in capsys.readouterr().out
     assert main(["fleet", "check", "nowhere.yaml"]) == 1
     assert "fleet: got 'nowhere.yaml', expected a readable file" in capsys.readouterr().err
+
+
+SEVERAL_ENGINES = """
+defaults: {kind: nano, cores: 4, memory_gib: 4}
+machines:
+  - {name: gate-1, engine_conn_id: gate_1_docker}
+  - {name: gate-2, engine_conn_id: gate_2_docker}
+  - {name: hall, engine_conn_id: hall_docker, address: 10.0.0.5}
+parameter_server: hall
+key_conn_id: fleet_key
+"""
+
+
+@pytest.mark.parametrize(
+    ("correct", "wrong", "fault"),
+    [
+        (", address: 10.0.0.5", "", "fleet.hall.address: got None, expected an address at which"),
+        ("key_conn_id: fleet_key", "", "fleet.key_conn_id: got None, expected a connection whose password"),
+        ("fleet_key", "no_key", "fleet.key_conn_id: got 'no_key', expected a connection that exists"),
+        ("fleet_key", "empty_key", "fleet.key_conn_id: got 'empty_key', expected a connection with a password"),
+        ("gate_2", "gate_1", "fleet.gate-2.cgroup_parent: got None, expected another cgroup_parent, because gate-1"),
+        ("gate-2", "result", "fleet.result.name: got 'result', expected another name, because a task"),
+        ("gate-2", "parameter_server", "fleet.parameter_server.name: got 'parameter_server', expected another name"),
+        (
+            "engine_conn_id: gate_2_docker",
+            "queue: gate-2",
+            "fleet.gate-2.engine_conn_id: got None, expected a connection, because the engine is also needed outside",
+        ),
+    ],
+)
+def test_fleet_check_command_names_faults_of_the_fleet(write_fleet, capsys, monkeypatch, correct, wrong, fault):
+    monkeypatch.setattr("paceline.airflow._fleet_command._connect", lambda worker: FakeEngine())
+    monkeypatch.setenv("AIRFLOW_CONN_FLEET_KEY", "http://:secret@")
+    monkeypatch.setenv("AIRFLOW_CONN_EMPTY_KEY", "http://")
+    assert main(["fleet", "check", str(write_fleet(SEVERAL_ENGINES.replace(correct, wrong)))]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line.startswith("fleet.")] == [line for line in lines if line.startswith(fault)]
+    assert len(lines) == 5
+
+
+def test_fleet_check_command_connects_to_no_other_engine_instead_of_an_undefined_one(write_fleet, capsys, monkeypatch):
+    monkeypatch.setenv("AIRFLOW_CONN_FLEET_KEY", "http://:secret@")
+    fleet = SEVERAL_ENGINES.replace("engine_conn_id: gate_2_docker", "queue: gate-2")
+    assert main(["fleet", "check", str(write_fleet(fleet))]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 4
+    assert "fleet.gate-2.engine_conn_id: got None, expected a connection, because" in lines[2]
+    assert lines[1].endswith(
+        "got 'gate_1_docker', expected a connection that exists (in a shell: $AIRFLOW_CONN_GATE_1_DOCKER)"
+    )
+    assert "does not respond" not in "".join(lines)

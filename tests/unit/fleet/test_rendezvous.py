@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from paceline.errors import InvalidInputError
-from paceline.fleet import Fleet, Machine
-from paceline.fleet.rendezvous import Rendezvous, check_rendezvous
+from paceline.fleet import Machine
+from paceline.fleet.rendezvous import Rendezvous
 from paceline.runtime import JobSpec
 
 HALL = Machine(name="hall", kind="server", cores=8, memory_gib=32, address="10.0.0.5:7000", cgroup_parent="/hall")
@@ -54,12 +54,17 @@ def test_each_machine_has_a_control_group_and_each_job_a_key():
     assert "secret" not in repr(make_open_rendezvous(secret="secret"))
 
 
+def test_containers_are_labelled_as_server_and_workers():
+    closed = Rendezvous("net", HALL)
+    roles = [spec.labels["paceline.role"] for spec in (closed.server_spec(SPEC), closed.worker_spec(SPEC, LOCAL))]
+    assert roles == ["server", "worker"]
+
+
 def test_open_rendezvous_without_address_or_secret_is_rejected():
     with pytest.raises(InvalidInputError, match=r"fleet.hall.address: got None"):
         make_open_rendezvous(server=HALL.model_copy(update={"address": None}))
     with pytest.raises(InvalidInputError, match=r"fleet.key_conn_id: got None"):
         make_open_rendezvous(secret="")
-    check_rendezvous(Fleet(machines=(LOCAL,), parameter_server=HALL))
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0", "0.0.0.0:29500", "hall.example", "10.0.0.5:0", "10.0.0.5:x", "10.0.0"])

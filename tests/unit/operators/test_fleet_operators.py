@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
 
 import numpy as np
+import pandas as pd
 import pytest
+from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from sklearn.linear_model import LinearRegression
 from upath import UPath
@@ -16,10 +19,17 @@ from upath import UPath
 from paceline.contract import SCHEDULE_XCOM
 from paceline.errors import InvalidInputError, RuntimeUnavailableError
 from paceline.fleet import BackgroundApp, Fleet, Machine
-from paceline.operators import ProfileOperator, ScheduleOperator
+from paceline.operators import (
+    ParameterServerOperator,
+    ProfileOperator,
+    ScheduleOperator,
+    WorkerTrainingOperator,
+    train_on_fleet,
+)
 from paceline.profiles import FUNCTIONS, DeviceProfile, Learned, Origin
 from paceline.profiles.measured_training import MeasuredTraining
 from paceline.profiles.store import ProfileStore
+from paceline.runtime import Usage
 from paceline.runtime.checks import check_spec
 from paceline.schedule import Assignment, Plan, State
 
@@ -107,6 +117,49 @@ def test_missing_engine_is_retried_and_missing_script_is_not(profiles, script, t
         profile_task(profiles, tmp_path / "none.py").execute(CONTEXT)
 
 
+def logged(capsys):
+    """Return the messages that tasks have logged."""
+    lines = capsys.readouterr().out.splitlines()
+    return [line.partition("]")[2].partition(" [airflow.task")[0].strip() for line in lines]
+
+
+def test_machines_are_measured_at_the_same_time_and_the_log_shows_each_step(profiles, script, monkeypatch, capsys):
+    save_profile(profiles, profile_task(profiles, script))
+    together = threading.Barrier(2)
+
+    class Gauge:
+        """A fake of ``EngineUsage`` that waits until both machines are measured."""
+
+        def __init__(self, client, machine):
+            self._machine = machine
+
+        def read(self):
+            together.wait(timeout=10)
+            return Usage(cpu_s=0.0, memory_bytes=2**28, measured_s=1.0)
+
+    monkeypatch.setattr("paceline.fleet.usage.EngineUsage", Gauge)
+    monkeypatch.setattr("paceline.operators.schedule.engine_client", lambda conn_id: None)
+    schedule_task(profiles)._schedule()
+    assert logged(capsys) == [
+        "Reading the profiles of nano",
+        "Measuring the load of 2 machines for 0 s",
+        "gate uses 0 % CPU, 25 % memory",
+        "server uses 0 % CPU, 25 % memory",
+        "Choosing among 1 machines with the scheduler 'default'",
+    ]
+
+
+def test_log_shows_each_function_when_it_is_learned(profiles, script, tmp_path, capsys):
+    task = profile_task(profiles, script)
+    rng = np.random.default_rng(0)
+    rows = {column: rng.uniform(0.1, 1.0, 16) for function in FUNCTIONS for column in function.features}
+    rows |= {function.target: rng.uniform(0.1, 1.0, 16) for function in FUNCTIONS} | {"batch_size": np.full(16, 8.0)}
+    task._fit_profile("nano", pd.DataFrame({**rows, "kind": "nano"}), task._training_spec(tmp_path))
+    lines = logged(capsys)
+    assert lines[0] == "Learning the functions of nano from 16 points"
+    assert [line.partition(": error")[0] for line in lines[1:]] == [f"nano {function.name}" for function in FUNCTIONS]
+
+
 def test_schedule_is_marked_for_the_overview(profiles, monkeypatch):
     plan = Plan((Assignment("gate", 100, 16, 0.1),), {}, 10.0)
     monkeypatch.setattr(ScheduleOperator, "_schedule", lambda self: (plan, {"gate": State(cpu=0.5, memory=0.1)}))
@@ -167,6 +220,45 @@ def test_measured_machines_cover_every_application_of_a_kind(profiles, script):
     fleet = Fleet(machines=machines, parameter_server=SERVER)
     task = ProfileOperator(task_id="profile", fleet=fleet, profiles=profiles, script=str(script))
     assert {chosen.name for chosen in task._select_machines(["nano"])} == {"a", "b", "d"}
+
+
+def test_anything_but_a_fleet_is_rejected_when_the_dag_is_parsed(profiles, script):
+    plan = {"workers": {"gate": {"samples": 6}}}
+    for fleet in ("fleet.yaml", None, {"machines": []}):
+        for create in (
+            lambda fleet: ProfileOperator(task_id="task", fleet=fleet, profiles=profiles, script=str(script)),
+            lambda fleet: ScheduleOperator(task_id="task", fleet=fleet, profiles=profiles, samples=10),
+            lambda fleet: ParameterServerOperator(task_id="task", fleet=fleet, plan=plan, deadline="1m"),
+            lambda fleet: WorkerTrainingOperator(
+                task_id="task", fleet=fleet, worker="gate", plan=plan, server_task_id="server", script="train.py"
+            ),
+            lambda fleet: train_on_fleet(fleet=fleet, plan=plan, script="train.py", deadline="1m"),
+        ):
+            with pytest.raises(
+                InvalidInputError, match=r"fleet: got .*, expected a Fleet, such as paceline.fleet.load"
+            ):
+                create(fleet)
+
+
+@pytest.mark.parametrize("name", ["result", "parameter_server"])
+def test_machine_with_the_name_of_another_task_is_rejected_when_the_dag_is_parsed(name):
+    fleet = Fleet(machines=(GATE.model_copy(update={"name": name}),), parameter_server=SERVER)
+    with DAG("dag", schedule=None), pytest.raises(InvalidInputError, match=rf"fleet.{name}.name: got '{name}'"):
+        train_on_fleet(fleet=fleet, plan={"workers": {name: {"samples": 6}}}, script="train.py", deadline="1m")
+
+
+def test_group_and_machine_given_wrongly_are_rejected_when_the_dag_is_parsed():
+    plan = {"workers": {"gate": {"samples": 6}}}
+    with DAG("dag", schedule=None):
+        train_on_fleet(fleet=FLEET, plan=plan, script="train.py", deadline="1m")
+        with pytest.raises(
+            InvalidInputError, match="group_id: got 'train', expected an id that no other group or task"
+        ):
+            train_on_fleet(fleet=FLEET, plan=plan, script="train.py", deadline="1m")
+        with pytest.raises(InvalidInputError, match="worker: got 'gate-9', expected a machine of the fleet: gate"):
+            WorkerTrainingOperator(
+                task_id="task", fleet=FLEET, worker="gate-9", plan=plan, server_task_id="server", script="train.py"
+            )
 
 
 def test_machines_with_the_same_engine_and_cgroup_are_rejected(profiles, script):

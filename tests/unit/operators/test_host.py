@@ -77,6 +77,19 @@ def test_task_status_is_unknown_if_the_supervisor_does_not_respond(task_status, 
     assert task_status(fail) == "unknown"
 
 
+def test_task_status_is_queried_again_after_an_error_of_the_api_server(task_status, monkeypatch):
+    monkeypatch.setattr(_host, "_QUERY_TIMEOUT_S", LONG_S)
+    answers = iter([RuntimeError("503"), RuntimeError("the database is locked"), {"run": {"train": "failed"}}])
+
+    def answer(**what):
+        result = next(answers)
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    assert task_status(answer) == "over"
+
+
 def test_stopped_task_of_airflow_dags_test_counts_as_over(task_status, monkeypatch):
     monkeypatch.setattr(_host, "_is_dags_test", lambda: True)
     assert task_status(None) == "over"

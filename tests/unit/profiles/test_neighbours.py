@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from paceline.fleet import Machine
+from paceline.errors import InvalidInputError
+from paceline.fleet import BackgroundApp, Machine
+from paceline.profiles.bench import Bench
+from paceline.profiles.measured_training import TrainingSpec
 from paceline.profiles.neighbours import Load, Neighbours
 from paceline.runtime import JobSpec, Usage
 
@@ -19,6 +23,14 @@ class RecordingEngine:
     """A fake engine that records the method calls of its containers."""
 
     notes: list[tuple[Any, ...]] = field(default_factory=list)
+    images: tuple[str, ...] = ()
+
+    def find(self, labels: dict[str, str], cgroup_parent: str | None) -> None:
+        """Find no running application."""
+
+    def check(self, spec: JobSpec) -> None:
+        if spec.image not in self.images:
+            raise InvalidInputError("image", spec.image, "an image that the engine has")
 
     def start(self, spec: JobSpec) -> RecordingContainer:
         part = spec.name.rpartition("-")[2]
@@ -61,3 +73,25 @@ def test_loads_change_in_the_least_disturbing_order() -> None:
     assert record_calls(Load(cpu=0.5, memory=0.5)) == [("resize", "cpu", 0.1)]
     removed = [note for note in record_calls(Load()) if note[0] != "resize"]
     assert removed == [("remove", "memory"), ("remove", "cpu")]
+
+
+@pytest.mark.parametrize(
+    ("images", "field_name", "accepted"),
+    [
+        (("app",), "neighbour_image", "has; `make neighbour-image` builds paceline-neighbour:latest. The engine of a"),
+        (("load",), "fleet.a.background.app.image", "an image that the engine has. The engine of a does not have it"),
+    ],
+)
+def test_missing_image_is_named_before_a_container_starts(images, field_name, accepted) -> None:
+    app = BackgroundApp(name="app", latency_ms=100, image="app", script="app.py")
+    machines = [
+        Machine(name=name, kind="part", cores=CORES, memory_gib=1, background=(app,)) for name in ("a", "server")
+    ]
+    engine = RecordingEngine(images=images)
+    runtimes = {machine.name: engine for machine in machines}
+    training = TrainingSpec(Path("train.py"), "training")
+    bench = Bench(machines[:1], machines[1], training, runtimes, {}, image="load")  # type: ignore[arg-type]
+    with pytest.raises(InvalidInputError) as raised, bench:
+        pass
+    assert (raised.value.field, accepted in raised.value.accepted) == (field_name, True)
+    assert engine.notes == []

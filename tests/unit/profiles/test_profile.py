@@ -4,11 +4,13 @@ import json
 import pickle
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from importlib import import_module
 
 import numpy as np
 import pandas as pd
 import pytest
 import skops.io
+from threadpoolctl import threadpool_info
 
 from paceline.errors import InvalidInputError
 from paceline.profiles import (
@@ -73,6 +75,24 @@ def test_error_of_learned_functions_is_close_to_the_noise_level(profile):
     learned = profile[FUNCTIONS[0]]
     inside, outside = np.array([[learned.high[0], 0.0, learned.high[2]]]), np.array([[9.0, 0.0, 1e6]])
     assert learned(outside) == learned(inside), "features are clipped to the measured range"
+
+
+def test_constant_is_learned_by_one_regression_and_threads_are_restored(monkeypatch):
+    tried, threads = [], []
+
+    def cross_validate(*arguments):
+        tried.append(arguments)
+        threads.append({pool["num_threads"] for pool in threadpool_info()})
+        return real(*arguments)
+
+    learn_module = import_module("paceline.profiles.learn")  # the package has a function with this name
+    real = learn_module._cross_validate
+    monkeypatch.setattr(learn_module, "_cross_validate", cross_validate)
+    before = threadpool_info()
+    rows = pd.DataFrame({"cpu": np.linspace(0, 1, 20), "gpu": 0.0, "batch_size": 8.0, "compute_s": 0.02})
+    learned = learn(FUNCTIONS[0], rows)
+    assert (len(tried), learned.mape_pct, threads) == (1, 0.0, [{1}])
+    assert threadpool_info() == before
 
 
 def test_mean_of_regressions_is_used_only_if_more_accurate():

@@ -37,6 +37,16 @@ def test_next_process_restores_line_number_and_progress(reader):
     assert other.position.done == 30
 
 
+def test_next_process_passes_on_only_text_that_no_process_has_read(reader):
+    reader.feed([*FIRST, "the end"], 20.5)
+    texts = []
+    other = ProgressReader(on_text=texts.append, reported=reader.reported())
+    other.feed(["the start", *FIRST, "the end", "unattended"], 31.0)
+    assert texts == ["the end", "unattended"], "text after the last report may be new"
+    other.feed([progress_line(30, 4), "again", progress_line(30, 4), "again"], 32.0)
+    assert texts[2:] == ["again", "again"], "the engine has repeated a report of this process"
+
+
 def test_restarted_job_numbers_its_lines_from_one(reader):
     reader.feed(FIRST, 20.5)
     second = [progress_line(15, 1, "7-second", event="start"), progress_line(16, 2, "7-second")]

@@ -9,11 +9,12 @@ import threading
 from typing import Any
 
 import pytest
-from tests.waiting import until
+from tests.waiting import LONG_S, until
 
 from paceline.contract import CONTAINER, CONTROLLER, RESULT
 from paceline.errors import (
     DetachedError,
+    TaskStoppedError,
     TrainingFailedError,
 )
 from paceline.run import _handle as handle_module
@@ -53,6 +54,39 @@ def test_next_process_takes_over_the_job_after_a_stop_request(task):
     result = task.run(same_try=True)
     assert (task.engine.started, result.restarts) == (1, 0)
     assert abs(result.error_pct) < 2.0
+
+
+def test_task_status_is_queried_before_the_job_is_touched(task, monkeypatch):
+    queried, first = threading.Event(), []
+
+    def query_status() -> str:
+        queried.set()
+        return "over"
+
+    def renew(job: EngineJob, lease_s: float) -> None:
+        if task.training.stop_requested.is_set():
+            first.append(queried.wait(1.0))
+
+    monkeypatch.setattr(handle_module, "_QUICK_TIMEOUT_S", LONG_S)
+    monkeypatch.setattr(EngineJob, "renew", renew)
+    host = task.host()
+    host.task_status = query_status
+    monkeypatch.setattr(task, "host", lambda: host)
+    task.engine.actions = [(8.0, task.request_stop)]
+    with pytest.raises(TaskStoppedError, match="its job is removed"):
+        task.run()
+    assert (first[:1], task.engine.jobs) == ([True], {})
+
+
+def test_job_is_removed_without_a_stop_after_a_late_answer(task, monkeypatch):
+    monkeypatch.setattr(training_module, "_KILL_GRACE_S", 0.0)  # any answer is late
+    stops: list[float] = []
+    monkeypatch.setattr(EngineJob, "stop", lambda job, grace_s=5.0: stops.append(grace_s))
+    task.status = "over"
+    task.engine.actions = [(8.0, task.request_stop)]
+    with pytest.raises(TaskStoppedError, match="its job is removed"):
+        task.run()
+    assert (stops, task.engine.jobs) == ([], {})
 
 
 def test_job_stopped_with_on_drain_stop_is_resumed_by_the_next_process(task):

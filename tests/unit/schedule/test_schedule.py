@@ -179,7 +179,10 @@ def test_no_feasible_worker_error_contains_reasons(scheduler, estimates):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"samples": 2, "candidates": [Candidate(name, "pi") for name in "abc"]}, "samples: got 2, expected at least"),
+        (
+            {"samples": 0, "candidates": [Candidate(name, "pi") for name in "abc"]},
+            "samples: got 0, expected an integer",
+        ),
         ({"samples": 2, "candidates": []}, "workers: got 'none', expected at least one worker"),
         ({"samples": 5, "candidates": [Candidate("a", "pi")] * 2}, "workers: got 'a', expected unique names"),
         ({"samples": 5, "candidates": [Candidate("a", "pi")], "epochs": 0}, "epochs: got 0, expected an integer"),
@@ -197,3 +200,13 @@ def test_worker_with_late_start_or_slow_transfer_gets_smaller_shard(estimates):
     assert shards["near"] > 3 * shards["far"]
     later = Candidate("far", "tx2", initialize_s=1e6)
     assert "far" in schedule(Problem(2000, [near, later]), estimates).excluded
+
+
+@pytest.mark.parametrize("scheduler", [schedule, deep_edge, fair])
+@pytest.mark.parametrize("samples", [1, 2])
+def test_fewer_samples_than_workers_are_trained_by_some_of_the_workers(estimates, scheduler, samples):
+    candidates = [Candidate(name, "nano") for name in ("a", "b", "c")]
+    plan = scheduler(Problem(samples, candidates), estimates)
+    assert 1 <= len(plan.assignments) <= samples
+    assert sum(one.samples for one in plan.assignments) == samples
+    assert set(plan.excluded) == {"a", "b", "c"} - {one.worker for one in plan.assignments}

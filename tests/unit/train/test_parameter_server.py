@@ -286,6 +286,25 @@ def test_batch_of_slow_worker_counts_after_a_reassignment(server_clock):
         assert training.apply_change("a", 0, number, training._spread.version, torch.ones(3), {}) is counts
 
 
+def test_failures_of_a_hanging_worker_are_told_apart_from_others(server_clock, capsys):
+    training = make_joined_training("ab", batch_size=1)
+    assert training.next_message("b", 1)["kind"] == "order"
+    training.start_epoch("b", 1, [0, 1, 2, 3])
+    assert training.next_message("a", 0)["kind"] == "lease"
+    server_clock.now_s += 61.0
+    training.reassign_stuck()
+    for connection_id in (0, 2, 3):
+        training.disconnect("a", connection_id, "the connection was lost")
+        if connection_id < 3:
+            training.join("a", max(connection_id + 1, 2))
+    hung = "the connection was lost, after it had hung for 61 s: frozen, or its machine is overloaded"
+    lost = [line for line in capsys.readouterr().err.splitlines() if "a is lost" in line]
+    assert [hung in line for line in lost[:2]] == [True, False]
+    assert lost[2].endswith(f"rest of the job: {hung}; the connection was lost; the connection was lost")
+    reason = training.rejection_reason("a", 1, 3, 3, torch.float32)
+    assert reason == f"a has failed 3 times and is excluded from the rest of the job: {lost[2].partition('job: ')[2]}"
+
+
 BUFFERS = {
     "infinite": torch.full((2, 2), float("-inf")).triu(1),
     "complex": torch.polar(torch.ones(2), torch.tensor([0.5, 1.0])),

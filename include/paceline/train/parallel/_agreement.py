@@ -19,6 +19,10 @@ from paceline.train._values import bad_value
 _CHUNK = 1 << 20  # a sum in 64 bits copies its input
 
 
+class DifferentStates(RuntimeError):
+    """The processes have different states. Every process raises this error."""
+
+
 def check_optimizers(module: nn.Module, parts: Mapping[str, Any]) -> None:
     """Raise ``ValueError`` if an optimizer among ``parts`` trains parameters that are not those of ``module``."""
     exchanged = {id(parameter) for parameter in module.parameters()}
@@ -48,7 +52,7 @@ def compare_states(module: nn.Module, parts: Mapping[str, Any], done: int) -> No
 
     Raises
     ------
-    RuntimeError
+    DifferentStates
         In every process, if they differ; the message names the first tensor that does.
     """
     named = dict(_compared(module, parts))
@@ -68,7 +72,7 @@ def _check_equal(own: torch.Tensor, names: list[str], done: int) -> None:
     dist.all_reduce(highest, dist.ReduceOp.MAX)
     differing = (lowest != highest).nonzero()
     if len(differing):
-        raise RuntimeError(
+        raise DifferentStates(
             f"data_parallel: after batch {done}, {names[int(differing[0])]} differs between the processes. All of them "
             "run the loop's code, which must do the same in each: number the batches with loop.done or "
             "track(...).enumerate(), keep values of your own in a Kept object that you pass to checkpoint(), and "

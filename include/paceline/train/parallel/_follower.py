@@ -151,7 +151,9 @@ class Follower(BatchSource):
     def _compare(self) -> None:
         try:
             self._replica.compare(self._session.parts, self._loop.done)
-        except RuntimeError:  # the lead raises the same error
+        except RuntimeError as error:
+            if type(error).__name__ != "DifferentStates":  # the lead raises this error, too
+                log(f"data_parallel: the process on device {device_index()} could not compare its state: {SAME_CALLS}")
             os._exit(1)
 
     def _open_epoch(self, command: dict[str, Any]) -> Iterator[Any]:

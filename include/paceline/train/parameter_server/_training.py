@@ -9,6 +9,7 @@ import json
 import math
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -73,6 +74,8 @@ class SharedTraining:
         self._kept: dict[str, torch.Tensor] = {}  # packed state of each worker's optimizer; the newest is last
         self._updates = 0  # applied to the state
         self._fetched: dict[str, int] = {}  # by worker: number of updates in the state that it fetched
+        self._silent_s: dict[str, float] = {}  # by worker that has not returned a batch: seconds
+        self._reasons: defaultdict[str, list[str]] = defaultdict(list)  # of failures, by worker, for messages
 
     # --- workers --------------------------------------------------------------------------------------------------
 
@@ -94,7 +97,8 @@ class SharedTraining:
                 self._monitor = Monitor(Converged(**until), epochs) if until else None
                 self._shards, self._max_epochs = shards, epochs
             if shards.is_excluded(worker):
-                return f"{worker} has failed {MAX_FAILURES} times and is excluded from the rest of the job"
+                excluded = f"{worker} has failed {MAX_FAILURES} times and is excluded from the rest of the job"
+                return ": ".join([excluded, *(["; ".join(self._reasons[worker])] if self._reasons[worker] else [])])
             if epochs != self._max_epochs:
                 return f"{worker} has {epochs} epochs, other workers {self._max_epochs}: run the same script"
             expected = (self._spread.size, self._spread.summed) if self._spread.has_state else (size, summed)
@@ -162,9 +166,15 @@ class SharedTraining:
         if self._order_request is not None and self._order_request[0] == worker:
             self._order_request = None
         self._lock.notify_all()
+        silent_s = self._silent_s.pop(worker, None)
         if failed:
+            if silent_s is not None:
+                reason = f"{reason}, after it had hung for {silent_s:.0f} s: frozen, or its machine is overloaded"
+            self._reasons[worker].append(reason)
             count = self._shards.failures[worker]
-            exclusion = ", excluded from the rest of the job" if count >= MAX_FAILURES else ""
+            exclusion = ""
+            if count >= MAX_FAILURES:
+                exclusion = f", excluded from the rest of the job: {'; '.join(self._reasons[worker])}"
             log(f"{worker} is lost ({reason}): {samples} samples go to other workers, failure {count}{exclusion}")
         elif not self._shards.ended:
             log(f"{worker} has left: {self._count_workers()}")
@@ -247,6 +257,7 @@ class SharedTraining:
             raise ValueError(NOT_FINITE)
         with self._lock:
             assert self._shards is not None
+            self._silent_s.pop(worker, None)
             reported = metrics(reported, self._reported)
             if version != self._spread.version:
                 return None
@@ -307,6 +318,7 @@ class SharedTraining:
                     # The worker may just be slow: allow twice the time for its next batch, or it would never finish
                     # one.
                     self._batch_s[worker] = 2 * (now_s - since_s) / _STUCK_FACTOR
+                    self._silent_s[worker] = now_s - since_s
                     self._shards.revoke_lease(number)
                     del self._leased[number]
                     self._lock.notify_all()

@@ -1,0 +1,75 @@
+"""The faults of a fleet that only show when its machines work together, for operators and ``paceline fleet check``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from paceline.errors import InvalidInputError
+from paceline.fleet._machine import Fleet, Machine
+
+SERVER_TASK = "parameter_server"
+RESULT_TASK = "result"
+
+
+def raise_first(faults: Iterable[InvalidInputError]) -> None:
+    """Raise the first of the faults, if there is one."""
+    for fault in faults:
+        raise fault
+
+
+def checked_fleet(fleet: object) -> Fleet:
+    """Return the ``fleet`` of an operator; raise InvalidInputError if it is anything else, such as a path."""
+    if not isinstance(fleet, Fleet):
+        raise InvalidInputError("fleet", fleet, 'a Fleet, such as paceline.fleet.load("fleet.yaml")')
+    return fleet
+
+
+def training_faults(fleet: Fleet) -> Iterator[InvalidInputError]:
+    """Yield what prevents the fleet from training: names of other tasks, no address or key for several engines."""
+    for machine in fleet.machines:
+        if machine.name in (SERVER_TASK, RESULT_TASK):
+            accepted = f"another name, because a task of the group that trains on the fleet is named {machine.name}"
+            yield InvalidInputError(f"fleet.{machine.name}.name", machine.name, accepted)
+    if fleet.remote_machines:
+        if fleet.parameter_server.address is None:
+            yield no_address(fleet.parameter_server)
+        if fleet.key_conn_id is None:
+            yield no_key()
+
+
+def measuring_faults(fleet: Fleet) -> Iterator[InvalidInputError]:
+    """Yield what prevents measurements from one place: an engine out of reach, or machines that are not distinct."""
+    seen: dict[tuple[str | None, str | None], str] = {}
+    for machine in {machine.name: machine for machine in (*fleet.machines, fleet.parameter_server)}.values():
+        fault = unreachable(machine)
+        if fault is not None:
+            yield fault
+            continue
+        place = (machine.engine_conn_id, machine.cgroup_parent)
+        if place in seen:
+            accepted = f"another cgroup_parent, because {seen[place]} has the same engine and control group"
+            yield InvalidInputError(f"fleet.{machine.name}.cgroup_parent", machine.cgroup_parent, accepted)
+        seen.setdefault(place, machine.name)
+
+
+def unreachable(machine: Machine) -> InvalidInputError | None:
+    """Return the error for a machine whose engine only the edge worker on that machine can reach."""
+    if machine.queue is None or machine.engine_conn_id is not None:
+        return None
+    accepted = (
+        f"a connection, because the engine is also needed outside the edge worker of queue {machine.queue}: for "
+        "profiles, schedules and the check of the fleet"
+    )
+    return InvalidInputError(f"fleet.{machine.name}.engine_conn_id", None, accepted)
+
+
+def no_address(server: Machine) -> InvalidInputError:
+    """Return the error for a parameter server that machines with other engines cannot reach."""
+    accepted = "an address at which machines with other engines reach the parameter server"
+    return InvalidInputError(f"fleet.{server.name}.address", None, accepted)
+
+
+def no_key() -> InvalidInputError:
+    """Return the error for a fleet of several engines without a shared secret."""
+    accepted = "a connection whose password is the shared secret of parameter server and workers"
+    return InvalidInputError("fleet.key_conn_id", None, accepted)

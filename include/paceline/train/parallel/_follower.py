@@ -149,11 +149,14 @@ class Follower(BatchSource):
                 batches, draws_as_lead = self._open_epoch(message), True
 
     def _compare(self) -> None:
+        from ._agreement import DifferentStates
+
         try:
             self._replica.compare(self._session.parts, self._loop.done)
-        except RuntimeError as error:
-            if type(error).__name__ != "DifferentStates":  # the lead raises this error, too
-                log(f"data_parallel: the process on device {device_index()} could not compare its state: {SAME_CALLS}")
+        except DifferentStates:  # the lead raises the same error
+            os._exit(1)
+        except RuntimeError:
+            log(f"data_parallel: the process on device {device_index()} could not compare its state: {SAME_CALLS}")
             os._exit(1)
 
     def _open_epoch(self, command: dict[str, Any]) -> Iterator[Any]:

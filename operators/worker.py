@@ -13,7 +13,15 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from paceline.errors import InvalidInputError, RuntimeUnavailableError, TaskStoppedError, TrainingOverError
 from paceline.train.job import EXIT_EXCLUDED, EXIT_NO_SERVER, EXIT_REJECTED
 
-from ._team import container_arguments, only_docker, placement_arguments, rendezvous, sample_shares, valid_plan
+from ._team import (
+    check_plan,
+    container_arguments,
+    only_docker,
+    placement_arguments,
+    rendezvous,
+    sample_shares,
+    valid_plan,
+)
 from .train import DeadlineTrainingOperator
 from .values import Reader
 
@@ -101,13 +109,14 @@ class WorkerTrainingOperator(DeadlineTrainingOperator):
         self.fleet = fleet
         self.worker = machine
         self.plan = plan
+        check_plan(plan, fleet)
         self.server_task_id = server_task_id
         self.training = training
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Train, unless the schedule or the server excludes this machine."""
         try:
-            chosen = self.worker.name in sample_shares(self.plan)
+            chosen = self.worker.name in sample_shares(self.plan, self.fleet)
         except InvalidInputError as error:
             raise AirflowFailException(str(error)) from error
         if not chosen:

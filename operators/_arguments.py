@@ -54,6 +54,7 @@ class Arguments(Protocol):
     on_drain: str
     on_change: str
     lease_s: float
+    needs_progress: bool
     on_deadline_alert: Sequence[Callable[..., Any]]
     controller: str
     gains: Gains | None
@@ -137,4 +138,5 @@ def read(task: Arguments, context: Context) -> Settings:
         max_devices_field=name,
         lease_s=task.lease_s,
         on_change=task.on_change,
+        needs_progress=task.needs_progress,
     )

@@ -131,6 +131,7 @@ class DeadlineTrainingOperator(JobOperator):
         "budget",
         "output_path",
     )
+    needs_progress: bool = False  # whether a script that reports no progress has failed
     saves_output: bool = True  # whether an empty output is worth a warning
     operator_extra_links = (ContainerLogsLink(),)
     ui_color = "#d6f5e3"

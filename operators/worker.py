@@ -90,6 +90,8 @@ class WorkerTrainingOperator(DeadlineTrainingOperator):
         "plan": valid_plan,
     }
 
+    needs_progress = True  # a worker that has not joined the training does not have its model
+
     def __init__(
         self,
         *,

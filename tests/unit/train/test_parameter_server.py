@@ -116,6 +116,18 @@ def test_worker_whose_code_raises_in_three_processes_is_excluded(start_training)
     training.finish_and_check([other])
 
 
+@pytest.mark.parametrize("options", [{"leave_after": 2}, {"fail_after": -2}], ids=["break", "caught exception"])
+def test_worker_whose_code_leaves_the_loop_early_fails_by_name(start_training, options):
+    training = start_training("a", "b")
+    (other,) = training.start_workers("a")
+    worker = training.start_worker("b", options)
+    assert worker.wait_for_end() == 1
+    assert "left the track() loop before the end of training" in worker.log
+    assert "stop_early()" in worker.log
+    training.server.wait_until_logged("failure 1")
+    training.finish_and_check([other])
+
+
 def test_killed_server_resumes_from_its_checkpoint(start_training):
     training = start_training("a", "b")
     workers = training.start_workers("ab", hold=4)

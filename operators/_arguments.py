@@ -57,6 +57,7 @@ class Arguments(Protocol):
     on_drain: str
     on_change: str
     lease_s: float
+    needs_progress: bool
     on_deadline_alert: Sequence[Callable[..., Any]]
     controller: str
     gains: Gains | None
@@ -161,4 +162,5 @@ def read(task: Arguments, context: Context) -> Settings:
         max_devices_field=name,
         lease_s=task.lease_s,
         on_change=task.on_change,
+        needs_progress=task.needs_progress,
     )

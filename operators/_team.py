@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.airflow.engine_connection import fleet_key
 from paceline.errors import InvalidInputError
 from paceline.fleet.rendezvous import Rendezvous
-from paceline.train.parameter_server.plan import read_plan
+from paceline.train.parameter_server.plan import PlanError, read_plan
 
 from ._identity import unique_name
 from .values import is_template
@@ -19,24 +19,37 @@ if TYPE_CHECKING:
     from paceline.train.parameter_server.shards import SampleShare
 
 
-def sample_shares(plan: object) -> dict[str, SampleShare]:
+def sample_shares(plan: object, fleet: Fleet | None = None) -> dict[str, SampleShare]:
     """Return each worker's share of the samples. ``plan`` is a scheduler's result, or JSON from a template.
 
-    >>> sample_shares({"workers": {}})
+    With a ``fleet``, each worker of the plan has to be one of its machines.
+
+    >>> sample_shares({"workers": {"gate-1": {"sample": 600}}})
     Traceback (most recent call last):
-    paceline.errors.InvalidInputError: plan: got {'workers': {}}, expected {"workers": {NAME: {"samples": a number, \
-"batch_size": a whole number}}} with at least one worker
+    paceline.errors.InvalidInputError: plan.workers.gate-1: got 'sample', expected only the keys samples, batch_size, \
+sample_s, epoch_s
     """
     try:
-        return read_plan(plan)
-    except ValueError as error:
-        raise InvalidInputError("plan", plan, str(error).partition(", expected ")[2]) from None
+        shares = read_plan(plan)
+    except PlanError as error:
+        raise InvalidInputError(error.field, error.value, error.accepted) from None
+    names = [machine.name for machine in fleet.machines] if fleet is not None else list(shares)
+    for name in shares:
+        if name not in names:
+            raise InvalidInputError("plan.workers", name, f"machines of the fleet: {', '.join(names)}")
+    return shares
 
 
 def valid_plan(field: str, value: object) -> object:
     """Check the ``plan`` of a task and return it unchanged."""
     sample_shares(value)
     return value
+
+
+def check_plan(plan: object, fleet: Fleet) -> None:
+    """Raise InvalidInputError for an invalid plan when Airflow parses the DAG, unless it is known only at run time."""
+    if not is_template(plan):
+        sample_shares(plan, fleet)
 
 
 def network_name(context: Context, training: str) -> str:
@@ -47,7 +60,7 @@ def network_name(context: Context, training: str) -> str:
 
 def rendezvous(context: Context, fleet: Fleet, plan: object, training: str) -> Rendezvous:
     """Return the rendezvous of a distributed training's tasks, open to other machines if there are several engines."""
-    is_open = any(name in fleet.remote_machines for name in sample_shares(plan))
+    is_open = any(name in fleet.remote_machines for name in sample_shares(plan, fleet))
     secret = fleet_key(fleet.key_conn_id) if is_open and fleet.key_conn_id else ""
     return Rendezvous(network_name(context, training), fleet.parameter_server, open=is_open, secret=secret)
 

@@ -31,9 +31,9 @@ class FleetResultOperator(BaseOperator):
     -------
     dict
         ``model``, ``finished_s``, ``deadline_s``, ``error_pct``, ``runtime``, ``loss`` and ``metrics`` of the worker
-        that ended last, as :class:`~paceline.operators.DeadlineTrainingOperator` returns them. All workers end with the
-        same model. ``met`` is true if every worker met its deadline. ``device_seconds`` and ``mean_devices`` are sums
-        over the workers. ``workers`` contains each worker's values.
+        that ended last, as :class:`~paceline.operators.DeadlineTrainingOperator` returns them. Every worker that
+        succeeds ends with the parameter server's model. ``met`` is true if every worker met its deadline.
+        ``device_seconds`` and ``mean_devices`` are sums over the workers. ``workers`` contains each worker's values.
 
     Examples
     --------

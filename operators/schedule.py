@@ -23,6 +23,7 @@ from .values import Reader, number, one_of, optional_text, path_or_url, positive
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from paceline.profiles import DeviceProfile
     from paceline.schedule import Plan, State
 
 _MAX_PARALLEL = 32  # machines whose load is measured at the same time
@@ -51,7 +52,8 @@ class ScheduleOperator(BaseOperator):
 
     The schedule excludes a machine whose applications would exceed their latency limits during training, and a machine
     whose engine does not respond. Each kind of device needs a profile, which
-    :class:`~paceline.operators.ProfileOperator` measures.
+    :class:`~paceline.operators.ProfileOperator` measures. The task fails if the size of a machine is not that of the
+    machine on which its profile was measured.
 
     Parameters
     ----------
@@ -159,6 +161,8 @@ class ScheduleOperator(BaseOperator):
             raise NoProfileError(
                 f"profiles: {self.profiles} has no profile of {', '.join(missing)}; create it with a ProfileOperator"
             )
+        measured = {kind: one for kind, one in profiles.items() if one is not None}
+        self._check_sizes(measured)
         states, unreachable = self._measure_load()
         reachable = [worker for worker in self.fleet.machines if worker.name in states]
         candidates = [self._candidate(worker, states[worker.name]) for worker in reachable]
@@ -174,8 +178,22 @@ class ScheduleOperator(BaseOperator):
             "deep_edge": schedule.deep_edge,
             "fair": schedule.fair,
         }[self.scheduler]
-        plan = choose(problem, ProfileEstimates({kind: one for kind, one in profiles.items() if one is not None}))
+        plan = choose(problem, ProfileEstimates(measured))
         return schedule.Plan(plan.assignments, {**plan.excluded, **unreachable}, plan.total_s), states
+
+    def _check_sizes(self, profiles: Mapping[str, DeviceProfile]) -> None:
+        """Raise InvalidInputError for a machine of another size than the one on which its profile was measured."""
+        for kind, profile in profiles.items():
+            self.log.info("The profile of %s was measured at %s", kind, profile.origin.measured_at)
+        for machine in self.fleet.machines:
+            profile = profiles[machine.kind]
+            different = profile.differences(cores=machine.cores, memory_gib=machine.memory_gib, gpus=machine.gpus)
+            for name, (measured, current) in different.items():
+                accepted = (
+                    f"{measured:g}, as measured for the profile of {machine.kind} at {profile.origin.measured_at}: "
+                    "measure it again with a ProfileOperator, or give a machine of another size another kind"
+                )
+                raise InvalidInputError(f"fleet.machines.{machine.name}.{name}", current, accepted)
 
     def _measure_load(self) -> tuple[dict[str, State], dict[str, str]]:
         """Return the load of each reachable machine, and the error of each unreachable machine."""

@@ -13,7 +13,15 @@ from paceline.fleet.faults import checked_fleet
 from paceline.train.parameter_server.plan import PLAN, SERVER_COMMAND
 
 from ._others import FAILED, task_states
-from ._team import container_arguments, only_docker, placement_arguments, rendezvous, sample_shares, valid_plan
+from ._team import (
+    check_plan,
+    container_arguments,
+    only_docker,
+    placement_arguments,
+    rendezvous,
+    sample_shares,
+    valid_plan,
+)
 from .train import DeadlineTrainingOperator
 from .values import Reader
 
@@ -89,12 +97,13 @@ class ParameterServerOperator(DeadlineTrainingOperator):
         super().__init__(command=list(SERVER_COMMAND), min_devices=cores, max_devices=cores, **kwargs)
         self.fleet = fleet
         self.plan = plan
+        check_plan(plan, fleet)
         self.training = training
 
     def extend_spec(self, context: Context, spec: JobSpec, scratch: Path) -> JobSpec:
         """Add the plan to the job's files, and connect the job to the network of the distributed training."""
         plan = scratch / PLAN
-        workers = {name: asdict(part) for name, part in sample_shares(self.plan).items()}
+        workers = {name: asdict(part) for name, part in sample_shares(self.plan, self.fleet).items()}
         plan.write_text(json.dumps({"workers": workers}, sort_keys=True))
         files = {**spec.files, plan.name: plan}
         point = rendezvous(context, self.fleet, self.plan, self.training)

@@ -138,6 +138,7 @@ class DeadlineTrainingOperator(JobOperator):
         "budget",
         "output_path",
     )
+    needs_progress: bool = False  # whether a script that reports no progress has failed
     saves_output: bool = True  # whether an empty output is worth a warning
     asks_others: bool = False  # whether other tasks can make the job useless, see check_need()
     operator_extra_links = (ContainerLogsLink(),)

@@ -21,7 +21,15 @@ from paceline.fleet.faults import checked_fleet
 from paceline.train.job import EXIT_EXCLUDED, EXIT_NO_SERVER, EXIT_REJECTED
 
 from ._others import FAILED, Question, task_states
-from ._team import container_arguments, only_docker, placement_arguments, rendezvous, sample_shares, valid_plan
+from ._team import (
+    check_plan,
+    container_arguments,
+    only_docker,
+    placement_arguments,
+    rendezvous,
+    sample_shares,
+    valid_plan,
+)
 from .train import DeadlineTrainingOperator
 from .values import Reader
 
@@ -92,6 +100,8 @@ class WorkerTrainingOperator(DeadlineTrainingOperator):
         "plan": valid_plan,
     }
 
+    needs_progress = True  # a worker that has not joined the training does not have its model
+
     def __init__(
         self,
         *,
@@ -115,13 +125,14 @@ class WorkerTrainingOperator(DeadlineTrainingOperator):
         self.fleet = fleet
         self.worker = machine
         self.plan = plan
+        check_plan(plan, fleet)
         self.server_task_id = server_task_id
         self.training = training
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Train, unless the schedule or the server excludes this machine."""
         try:
-            chosen = self.worker.name in sample_shares(self.plan)
+            chosen = self.worker.name in sample_shares(self.plan, self.fleet)
         except InvalidInputError as error:
             raise AirflowFailException(str(error)) from error
         if not chosen:

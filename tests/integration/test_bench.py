@@ -135,6 +135,37 @@ def test_error_names_the_application_that_reports_nothing(
         docker_client.remove_container(container, force=True, v=True)
 
 
+@pytest.mark.parametrize(
+    ("script", "problem"),
+    [
+        ("import time; time.sleep(600)", "is running but did not report an execution time within 0.5 s: it must call"),
+        ("raise SystemExit(3)", "has ended: exit code 3"),
+    ],
+    ids=["silent", "ended"],
+)
+def test_bench_notices_an_application_that_reports_nothing_before_its_first_point(
+    docker_client: docker.APIClient, trainer_image: str, tmp_path: Path, script: str, problem: str
+) -> None:
+    (tmp_path / "mute.py").write_text(script)
+    app = BackgroundApp(name="mute", latency_ms=1000, image=trainer_image, script=str(tmp_path / "mute.py"))
+    machine = Machine(name="a", kind="part", cores=0.5, memory_gib=1, background=(app,))
+    server = Machine(name="server", kind="part", cores=0.5, memory_gib=1)
+    gauges = {one.name: EngineUsage(docker_client, one) for one in (machine, server)}
+    label = f"paceline.test=bench-{uuid.uuid4().hex}"
+    bench = Bench(
+        [machine],
+        server,
+        TrainingSpec(SCRIPT, trainer_image),
+        dict.fromkeys(gauges, DockerRuntime(docker_client)),
+        gauges,
+        timing=Timing(report_s=0.5 if "sleep" in script else 60.0),
+        labels=dict([label.split("=")]),
+    )
+    with pytest.raises(TrainingFailedError, match=f"background.mute of a {problem}"), bench:
+        pass
+    assert docker_client.containers(all=True, filters={"label": label}) == []
+
+
 class RecordingRuntime(DockerRuntime):
     """A runtime that records the specification of each started job."""
 

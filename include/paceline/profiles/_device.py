@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 FORMAT = 2
 _MAX_AGE = timedelta(days=90)
+_UNITS = {"cores": "cores", "memory_gib": "GiB of memory", "gpus": "GPUs"}
 # Classes of scikit-learn models that skops does not trust by default.
 _TRUSTED = [
     "sklearn.gaussian_process.kernels.ConstantKernel",
@@ -129,14 +130,20 @@ class DeviceProfile:
             return f"it was measured {age.days} days ago, more than {max_age.days}"
         if origin.training != training:
             return f"it was measured with another training job ({origin.training}, now {training})"
-        for name, measured, current in (
-            ("cores", origin.cores, cores),
-            ("GiB of memory", origin.memory_gib, memory_gib),
-            ("GPUs", origin.gpus, gpus),
-        ):
-            if measured != current:
-                return f"it was measured on a machine with {measured:g} {name}, now {current:g}"
+        for name, (measured, current) in self.differences(cores=cores, memory_gib=memory_gib, gpus=gpus).items():
+            return f"it was measured on a machine with {measured:g} {_UNITS[name]}, now {current:g}"
         return None
+
+    def differences(self, *, cores: float, memory_gib: float, gpus: int) -> dict[str, tuple[float, float]]:
+        """Return the resources in which a machine differs from the measured one: the measured and the current value.
+
+        >>> profile = DeviceProfile("nano", {}, (8,), Origin("a1", 0.5, 4, 0, "2030-01-01T00:00:00+00:00"))
+        >>> profile.differences(cores=0.05, memory_gib=4, gpus=0)
+        {'cores': (0.5, 0.05)}
+        """
+        current = {"cores": cores, "memory_gib": memory_gib, "gpus": gpus}
+        both = {name: (getattr(self.origin, name), value) for name, value in current.items()}
+        return {name: (measured, value) for name, (measured, value) in both.items() if measured != value}
 
     def report(self) -> list[dict[str, Any]]:
         """Return one row per function with its errors, as in the paper's Table I."""

@@ -27,12 +27,16 @@ _MAX_MEMORY = 0.9  # maximum share of memory in use, so that the system kills no
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds to wait after a change of load, to measure before and during training, and between readings of usage."""
+    """Seconds to wait after a change of load, to measure before and during training, and between readings of usage.
+
+    ``report_s`` is the maximum wait for the first report of an application.
+    """
 
     settle_s: float = 0.5
     before_s: float = 2.0
     training_s: float = 4.0
     every_s: float = 1.0
+    report_s: float = 60.0
 
 
 class Bench:
@@ -91,7 +95,14 @@ class Bench:
         self._reference = reference
         self._prefix = f"profile-{uuid.uuid4().hex[:8]}"
         self._neighbours = {
-            name: Neighbours(runtimes[name], machine, f"{self._prefix}-{name}", image, labels)
+            name: Neighbours(
+                runtimes[name],
+                machine,
+                f"{self._prefix}-{name}",
+                image,
+                labels,
+                timeout_s=self._timing.report_s,
+            )
             for name, machine in {**self._machines, server.name: server}.items()
         }
         self._batch: dict[str, int] = {}
@@ -99,14 +110,15 @@ class Bench:
         self._measured_training = MeasuredTraining(self._prefix, self._machines, server, training, runtimes, labels)
 
     def __enter__(self) -> Bench:
-        try:
-            for neighbours in self._neighbours.values():
-                neighbours.check_image()
-            for neighbours in self._neighbours.values():
-                neighbours.start()
-        except BaseException:
-            self.close()
-            raise
+        with ThreadPoolExecutor(len(self._neighbours)) as pool:
+            try:
+                for neighbours in self._neighbours.values():
+                    neighbours.check_image()
+                for started in [pool.submit(neighbours.start) for neighbours in self._neighbours.values()]:
+                    started.result()
+            except BaseException:
+                self.close()  # do not wait for the other machines
+                raise
         return self
 
     def __exit__(self, *_: object) -> None:

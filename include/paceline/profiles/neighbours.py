@@ -61,7 +61,7 @@ class Neighbours:
     labels:
         Labels for the containers.
     timeout_s:
-        Maximum wait for the first report of a running application.
+        Maximum wait for the first report of an application.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Neighbours:
         image: str = IMAGE,
         labels: Mapping[str, str] | None = None,
         *,
-        timeout_s: float = 30.0,
+        timeout_s: float = 60.0,
     ) -> None:
         self._timeout_s = timeout_s
         self._runtime = runtime
@@ -94,12 +94,11 @@ class Neighbours:
         self._check_image("neighbour_image", self._image, f"; `make neighbour-image` builds {IMAGE}")
 
     def start(self) -> None:
-        """Start the applications that are not running."""
+        """Start the applications that are not running, and wait for the first report of each application."""
         for app in self._device.background:
             running = self._runtime.find({BACKGROUND: app.name}, self._device.cgroup_parent)
             if running is not None:
                 self._attached[app.name] = running
-                self._wait_for_report(app.name, running)
                 continue
             if app.image is None or app.script is None:
                 accepted = "an image and a script to start the application for the measurement"
@@ -107,6 +106,8 @@ class Neighbours:
             self._check_image(f"fleet.{self._device.name}.background.{app.name}.image", app.image)
             script = Path(app.script)
             self._apps[app.name] = self._start(app.name, ["python", script.name], app.image, {script.name: script})
+        for name, job in [*self._apps.items(), *self._attached.items()]:
+            self._wait_for_report(name, job)
 
     def set_load(self, load: Load) -> None:
         """Change the artificial load, and wait until the load process has filled its memory."""
@@ -118,11 +119,7 @@ class Neighbours:
     def take_execution_times(self) -> dict[str, list[float]]:
         """Return each application's execution times in seconds since the last call."""
         for app, job in [*self._apps.items(), *self._attached.items()]:
-            self._times[app] += _read_execution_times(job)
-            if job.wait(0):
-                status = job.status()
-                reason = status.reason or f"exit code {status.exit_code}"
-                raise TrainingFailedError(f"background.{app} of {self._device.name} has ended: {reason}")
+            self._read(app, job)
         times, self._times = dict(self._times), defaultdict(list)
         return times
 
@@ -160,17 +157,26 @@ class Neighbours:
             if job.wait(_POLL_S):
                 raise TrainingFailedError(f"the memory load on {self._device.name} ended while filling the memory")
 
+    def _read(self, app: str, job: DockerJob) -> None:
+        """Read an application's new execution times. Raises ``TrainingFailedError`` if the application has ended."""
+        self._times[app] += _read_execution_times(job)
+        if job.wait(0):
+            status = job.status()
+            reason = status.reason or f"exit code {status.exit_code}"
+            raise TrainingFailedError(f"background.{app} of {self._device.name} has ended: {reason}")
+
     def _wait_for_report(self, app: str, job: DockerJob) -> None:
         give_up_s = time.monotonic() + self._timeout_s
         while not self._times[app]:
             if self._closed or time.monotonic() > give_up_s:
+                variable = ", with PACELINE_PROGRESS=lines in its environment" if app in self._attached else ""
                 raise TrainingFailedError(
                     f"background.{app} of {self._device.name} is running but did not report an execution time within "
-                    f"{self._timeout_s:g} s: it must call paceline.train.report(execution_s=...) after each execution, "
-                    "with PACELINE_PROGRESS=lines in its environment"
+                    f"{self._timeout_s:g} s: it must call paceline.train.report(execution_s=...) after each execution"
+                    f"{variable}"
                 )
             time.sleep(_POLL_S)
-            self._times[app] += _read_execution_times(job)
+            self._read(app, job)
 
     def _set_memory(self, share: float) -> None:
         if self._memory is not None:

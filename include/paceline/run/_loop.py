@@ -76,6 +76,8 @@ class PaceLoop:
         Start of the job in seconds after ``origin``. Device-seconds are counted from this time. Default: now.
     restarted:
         Whether this process has restarted the job of an earlier process, which resumes from its checkpoint.
+    needs_progress:
+        Whether a job that has reported no progress has failed, even with exit code 0.
     on_infeasible:
         The response to a deadline that cannot be met: ``"best_effort"``, ``"fail"`` or ``"extend"``.
     history:
@@ -115,6 +117,7 @@ class PaceLoop:
         allocated_devices: float,
         job_started_s: float | None = None,
         restarted: bool = False,
+        needs_progress: bool = False,
         on_infeasible: str = "best_effort",
         history: History | None = None,
         totals: RunTotals | None = None,
@@ -141,6 +144,7 @@ class PaceLoop:
         self._publisher = Publisher(exchange, self._journal, controller, origin, on_sample)
         self._infeasible = InfeasiblePolicy(on_infeasible, self._journal)
         self._on_infeasible, self._missed_progress = on_infeasible, False
+        self._needs_progress = needs_progress
         self._output = Output(self._log)
         began_s = self._now() if job_started_s is None else job_started_s
         earlier = totals or RunTotals(began_s=began_s, last_step_s=job_started_s)
@@ -448,7 +452,7 @@ class PaceLoop:
         self._allocation.count_until_end(finished_s)
         failure = describe_failure(status, self._output.last)
         has_steps = self._total is not None
-        if failure is None and not has_steps and self._reader.last_malformed:
+        if failure is None and not has_steps and (self._reader.last_malformed or self._needs_progress):
             failure = describe_missing_progress("at all", self._reader.last_malformed)
         elif failure is None and not has_steps:
             self._log.warning(WITHOUT_STEPS)

@@ -337,6 +337,7 @@ class Training:
             allocated_devices=allocated_devices,
             job_started_s=(record.started_at - record.origin).total_seconds() if record.started_at else None,
             restarted=restarted,
+            needs_progress=self._settings.needs_progress,
             on_infeasible=self._settings.on_infeasible,
             history=History(store.get(HISTORY)),
             totals=state.run if state else None,

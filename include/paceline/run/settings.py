@@ -45,6 +45,8 @@ class Settings:
         Longest time for which the job runs without a controlling process.
     on_change:
         What a retry does if the job's code has changed: ``"resume"`` or ``"restart"``.
+    needs_progress:
+        Whether a job that has reported no progress has failed, even with exit code 0.
     """
 
     deadline: Deadline
@@ -62,6 +64,7 @@ class Settings:
     max_devices_field: str = "max_devices"
     lease_s: float = 6 * 3600.0
     on_change: str = "resume"
+    needs_progress: bool = False
 
     def limits(self, capacity: float, log: Any) -> Limits:
         """Return the limits of the allocation on a machine with ``capacity`` cores."""

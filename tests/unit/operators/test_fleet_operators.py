@@ -72,10 +72,10 @@ def fit_line(function):
     return Learned(function, line, "line", 8, 1.0, 1.0, tuple(low), tuple(high))
 
 
-def save_profile(profiles, task, *, days_old=1):
+def save_profile(profiles, task, *, days_old=1, **size):
     measured_at = (datetime.now(timezone.utc) - timedelta(days=days_old)).isoformat()
     fingerprint = task._fingerprint(task._training_spec(Path(profiles).parent), "nano")
-    origin = Origin(fingerprint, cores=1, memory_gib=1, gpus=0, measured_at=measured_at)
+    origin = Origin(fingerprint, **{"cores": 1, "memory_gib": 1, "gpus": 0} | size, measured_at=measured_at)
     learned = {function.name: fit_line(function) for function in FUNCTIONS}
     ProfileStore(UPath(profiles)).save(DeviceProfile("nano", learned, [4, 8, 16, 32], origin))
 
@@ -192,6 +192,17 @@ def test_error_names_missing_and_damaged_profiles(profiles):
     UPath(profiles).mkdir()
     (UPath(profiles) / "nano.skops").write_bytes(b"not a profile")
     with pytest.raises(AirflowFailException, match=r"profiles: got '.*nano.skops', expected a device profile"):
+        schedule_task(profiles).execute(CONTEXT)
+
+
+@pytest.mark.parametrize(("field", "measured"), [("cores", 0.5), ("memory_gib", 4), ("gpus", 2)])
+def test_schedule_rejects_a_profile_of_a_machine_of_another_size(profiles, script, field, measured):
+    save_profile(profiles, profile_task(profiles, script), **{field: measured})
+    current = getattr(GATE, field)
+    message = (
+        rf"fleet.machines.gate.{field}: got {current}, expected {measured}, as measured for the profile of nano at"
+    )
+    with pytest.raises(AirflowFailException, match=message):
         schedule_task(profiles).execute(CONTEXT)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -118,8 +119,35 @@ def test_machine_outside_the_plan_is_skipped_and_invalid_plan_is_rejected():
         worker_task(HALL).execute(context())
     with pytest.raises(AirflowSkipException, match="the schedule does not include this machine"):
         worker_task(HALL, {"workers": PLAN["workers"]}).execute(context())
-    with pytest.raises(AirflowFailException, match="plan: got 'nonsense', expected"):
-        worker_task(plan="nonsense").execute(context())
+
+
+@pytest.mark.parametrize(
+    ("plan", "message"),
+    [
+        ("nonsense", "plan: got 'nonsense', expected"),
+        ({"workers": {"gate": {"samples": 0}}}, "plan.workers.gate.samples: got 0, expected a number greater than 0"),
+        (
+            {"workers": {"gate": {"samples": 1, "batch_size": 0}}},
+            "plan.workers.gate.batch_size: got 0, expected a whole",
+        ),
+        ({"workers": {"gate": {"samples": 1, "batchsize": 4}}}, "plan.workers.gate: got 'batchsize', expected only"),
+        (
+            {"workers": {"gate": {"samples": 1}, "gate-9": {"samples": 1}}},
+            "plan.workers: got 'gate-9', expected machines of the fleet: gate, hall",
+        ),
+    ],
+)
+def test_invalid_plan_is_rejected_when_the_dag_is_parsed_or_the_plan_is_rendered(plan, message):
+    with pytest.raises(InvalidInputError, match=message), DAG("edge", schedule=None):
+        train_on_fleet(fleet=FLEET, plan=plan, script="train.py", deadline="1m")
+    rendered = worker_task(plan="{{ params.plan }}")
+    rendered.plan = plan
+    with pytest.raises(AirflowFailException, match=message):
+        rendered.execute(context())
+    server = ParameterServerOperator(task_id="server", fleet=FLEET, plan="{{ params.plan }}", deadline="1m")
+    server.plan = plan
+    with pytest.raises(InvalidInputError, match=message):
+        server.extend_spec(context(), Mock(files={}), Path())
 
 
 @pytest.fixture

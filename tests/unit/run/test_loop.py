@@ -256,6 +256,14 @@ def test_job_without_steps_ends_well(make_job, run, caplog, deadline_s, met):
     assert len(messages) == (1 if met else 2)  # once after the deadline, once at the end
 
 
+def test_job_that_needs_progress_fails_without_steps(make_job, run):
+    """A worker of a fleet that has not joined the training does not have its model."""
+    job = make_job(core_s=60, start_up_s=1000)
+    job.actions = [(5, lambda: job.kill(exit_code=0))]
+    with pytest.raises(TrainingFailedError, match="script: reported no progress at all, expected a loop over"):
+        run(job, 300, needs_progress=True)
+
+
 def test_failed_job_without_steps_fails(make_job, run):
     job = make_job(core_s=60, start_up_s=1000)
     job.actions = [(5, lambda: job.kill(exit_code=1))]

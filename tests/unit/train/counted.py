@@ -5,7 +5,8 @@
 - ``workers``: number of the loader's worker processes
 - ``step``: amount by which a batch increases the counts of its samples
 - ``stop_after``: number of batches before ``stop_early()``; if negative, the script also breaks out of the loop
-- ``fail_after``: number of this worker's batches before an exception
+- ``fail_after``: number of this worker's batches before an exception; if negative, the script continues after its loop
+- ``leave_after``: number of this worker's batches before a ``break`` without ``stop_early()``
 - ``gain``: training ends after the first epoch that improves the accuracy by less
 
 A file ``hold`` in the output folder pauses the script after the number of this worker's batches in the file (0 if
@@ -16,6 +17,7 @@ outcomes of a race at any machine speed.
 import json
 import sys
 import time
+from contextlib import suppress
 
 import torch
 from torch import nn
@@ -25,7 +27,7 @@ from paceline.train import Converged, checkpoint, output_dir, report, stop_early
 
 samples, epochs, options = int(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3])
 step, stop_after, gain = options.get("step", 1), options.get("stop_after", 0), options.get("gain")
-fail_after = options.get("fail_after", 0)
+fail_after, leave_after = options.get("fail_after", 0), options.get("leave_after", 0)
 torch.manual_seed(0)
 
 
@@ -73,25 +75,28 @@ def own_done():
     return loop.own_progress[0]
 
 
-for (indices,) in loop:
-    with torch.no_grad():
-        model.counts[indices] += step
-    model.batches += 1
-    model.rows += len(indices)
-    steps.value += 1
-    with (output_dir() / "steps").open("a") as file:
-        print(steps.value, file=file)
-    model.average += 0.9 * (1 - model.average)
-    while is_held():
-        time.sleep(0.01)
-    ends += loop.epoch_end
-    report(loss=1.0, ends=ends)
-    if fail_after and own_done() + 1 >= fail_after:
-        raise MemoryError("out of memory")
-    if gain and loop.epoch_end:
-        report(accuracy=0.9 - 0.5 / float(model.counts.mean()))
-    if stop_after and own_done() + 1 >= abs(stop_after):
-        stop_early()
-        if stop_after < 0:
+with suppress(MemoryError if fail_after < 0 else ()):
+    for (indices,) in loop:
+        with torch.no_grad():
+            model.counts[indices] += step
+        model.batches += 1
+        model.rows += len(indices)
+        steps.value += 1
+        with (output_dir() / "steps").open("a") as file:
+            print(steps.value, file=file)
+        model.average += 0.9 * (1 - model.average)
+        while is_held():
+            time.sleep(0.01)
+        ends += loop.epoch_end
+        report(loss=1.0, ends=ends)
+        if leave_after and own_done() + 1 >= leave_after:
             break
+        if fail_after and own_done() + 1 >= abs(fail_after):
+            raise MemoryError("out of memory")
+        if gain and loop.epoch_end:
+            report(accuracy=0.9 - 0.5 / float(model.counts.mean()))
+        if stop_after and own_done() + 1 >= abs(stop_after):
+            stop_early()
+            if stop_after < 0:
+                break
 torch.save(model.state_dict(), output_dir() / "model.pt")

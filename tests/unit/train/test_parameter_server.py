@@ -117,6 +117,18 @@ def test_worker_whose_code_raises_in_three_processes_is_excluded(start_training)
     training.finish_and_check([other])
 
 
+@pytest.mark.parametrize("options", [{"leave_after": 2}, {"fail_after": -2}], ids=["break", "caught exception"])
+def test_worker_whose_code_leaves_the_loop_early_fails_by_name(start_training, options):
+    training = start_training("a", "b")
+    (other,) = training.start_workers("a")
+    worker = training.start_worker("b", options)
+    assert worker.wait_for_end() == 1
+    assert "left the track() loop before the end of training" in worker.log
+    assert "stop_early()" in worker.log
+    training.server.wait_until_logged("failure 1")
+    training.finish_and_check([other])
+
+
 def test_killed_server_resumes_from_its_checkpoint(start_training):
     training = start_training("a", "b")
     workers = training.start_workers("ab", hold=4)
@@ -518,11 +530,28 @@ def test_server_ends_the_job_when_accuracy_levels_off_even_after_a_restart(start
     assert (last.epochs, last.percent) == (counts[0], 100)
 
 
-NO_WORKERS = ["", "[]", "{}", '{"workers": {}}', '{"workers": {"a": 3}}']
-NO_WHOLE_NUMBERS = ['{"samples": 1, "batch_size": 1.5}', '{"samples": 0, "batch_size": 1}']
-
-
-@pytest.mark.parametrize("plan", [*NO_WORKERS, *(f'{{"workers": {{"a": {part}}}}}' for part in NO_WHOLE_NUMBERS)])
-def test_invalid_plan_is_rejected(plan):
-    with pytest.raises(ValueError, match=r"^plan: got .*, expected \{\"workers\""):
+@pytest.mark.parametrize(
+    ("plan", "message"),
+    [
+        ("", r"plan: got '', expected \{\"workers\""),
+        ("[]", r"plan: got '\[\]', expected \{\"workers\""),
+        ("{}", r"plan: got '\{\}', expected \{\"workers\""),
+        ({"workers": {}}, r"plan: got \{'workers': \{\}\}, expected \{\"workers\""),
+        ({"workers": {"a": 3}}, "plan.workers.a: got 3, expected a mapping"),
+        ({"workers": {"a": {"samples": 0}}}, "plan.workers.a.samples: got 0, expected a number greater than 0"),
+        ({"workers": {"a": {"samples": -5}}}, "plan.workers.a.samples: got -5, expected a number"),
+        ({"workers": {"a": {"samples": True}}}, "plan.workers.a.samples: got True, expected a number"),
+        ({"workers": {"a": {"batch_size": 4}}}, "plan.workers.a.samples: got None, expected a number"),
+        ({"workers": {"a": {"samples": 1, "batch_size": 0}}}, "plan.workers.a.batch_size: got 0, expected a whole"),
+        (
+            '{"workers": {"a": {"samples": 1, "batch_size": 1.5}}}',
+            "plan.workers.a.batch_size: got 1.5, expected a whole",
+        ),
+        ({"workers": {"a": {"samples": 1, "batchsize": 4}}}, "plan.workers.a: got 'batchsize', expected only the keys"),
+        ({"workers": {"a": {"samples": 1}}, "exclude": {}}, "plan: got 'exclude', expected only the keys"),
+        ({"workers": {"a": {"samples": 1}}, "excluded": ["b"]}, r"plan.excluded: got \['b'\], expected a mapping"),
+    ],
+)
+def test_invalid_plan_is_rejected_by_field(plan, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
         read_plan(plan)

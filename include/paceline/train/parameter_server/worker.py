@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,10 +26,12 @@ from paceline.train.job import (
     EXIT_NO_SERVER,
     EXIT_REJECTED,
     EXIT_TERMINATED,
+    run_by_paceline,
 )
 from paceline.train.saving import rng
 from paceline.train.saving.data import set_epoch
 
+from ._handshake import end_process
 from ._kept import KeptParts, allocate_packed, max_packed_bytes
 from ._momentum import FollowingMomentum
 from ._ranges import Ranges
@@ -208,9 +212,13 @@ class TrainingWorker(BatchSource):
     def close(self) -> None:
         """Leave the job. This worker's leases go to other workers.
 
-        If the training code has left the loop by itself, by an exception or a ``break``, this counts as a failure.
+        If the training code has left the loop by itself, by an exception or a ``break``, this counts as a failure, and
+        the process does not succeed: its model is not the model of all workers.
         """
         self._momentum.end_batch()
+        exits = sys.exc_info()[0] is SystemExit  # rejected, without a server, or terminated
+        if run_by_paceline() and not (self._over or self._session.terminating or exits):
+            atexit.register(_fail_unless_failed, os.getpid())
         if self._peer is not None and not self._over:
             with contextlib.suppress(DisconnectedError):
                 if self._ended or self._session.terminating:
@@ -422,6 +430,17 @@ class TrainingWorker(BatchSource):
         if self._peer is not None:
             self._peer.close()
             self._peer = None
+
+
+def _fail_unless_failed(pid: int) -> None:
+    """End this process with exit code 1, unless an exception already ends it."""
+    if os.getpid() != pid or hasattr(sys, "last_value"):
+        return
+    log(
+        "the training code left the track() loop before the end of training, by a break or an exception, so this "
+        "worker's model is not the trained one: exit code 1. Call stop_early() to end training in all workers"
+    )
+    end_process(1)
 
 
 def sample_index(item: object) -> int:

@@ -15,6 +15,7 @@ from paceline.train._values import bad_value, log, whole_number
 from paceline.train.job import EXIT_NO_WORKERS, EXIT_STATE_LOST, EXIT_TERMINATED
 from paceline.train.saving.store import Store
 
+from ._agreement import read_description
 from ._handshake import Handshake, describe_error
 from ._limits import MAX_EPOCHS, count, max_samples, number_type, printable_name
 from ._spread import Holder
@@ -37,6 +38,7 @@ class _Joining:
         self.worker = printable_name("worker", message["worker"])
         self.epochs = count("epochs", message["epochs"], MAX_EPOCHS, least=1)
         self.until: dict[str, Any] | None = message.get("until")
+        self.description = read_description(message.get("description", {}))
         size = whole_number("size", message["size"], 0)
         dtype: torch.dtype = getattr(torch, number_type(message["dtype"]))
         self.model = size, count("summed", message["summed"], size), dtype
@@ -178,7 +180,7 @@ class Server:
     def _admit(self, peer: Peer, joining: _Joining, connection_id: int) -> bool:
         """Admit or reject a worker; return whether it is admitted."""
         training, worker, model = self._training, joining.worker, joining.model
-        reason = training.rejection_reason(worker, joining.epochs, *model, joining.until)
+        reason = training.rejection_reason(worker, joining.epochs, *model, joining.until, joining.description)
         if reason is None and not training.has_state:
             size, summed, dtype = model
             initial = torch.empty(size, dtype=dtype)  # unlike zeros, takes memory only as far as numbers arrive
@@ -186,8 +188,9 @@ class Server:
             peer.receive(initial)
             training.set_initial_state(initial, summed)
             # Another worker may have sent its initial state first, with a different size.
-            reason = training.rejection_reason(worker, joining.epochs, *model)
+            reason = training.rejection_reason(worker, joining.epochs, *model, description=joining.description)
         if reason is not None:
+            log(f"{worker} is rejected: {reason}")
             peer.send({"kind": "excluded" if training.has_excluded(worker) else "rejected", "why": reason})
             return False
         training.join(worker, connection_id, joining.batch_size)

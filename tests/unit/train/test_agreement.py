@@ -15,6 +15,13 @@ from paceline.train.parameter_server._vector import StateVector
 from .machines import SAMPLES
 
 OPTIONS = {"counters": SAMPLES, "layers": ["one", "two"]}
+# A parameter server that would save for the second time after the end of the test.
+SLOW_SERVER = """
+from paceline.train.parameter_server import __main__, _handshake, _server
+
+_server._POLL_S = 10_000.0
+_handshake.end_process(__main__.main())
+"""
 DIFFERENCES = {
     "fewer samples": ({"samples": 40}, {}, "samples: got 40, expected 60 as in a"),
     "more samples": ({"samples": 61}, {}, "samples: got 61, expected 60 as in a"),
@@ -51,6 +58,16 @@ def test_restarted_server_rejects_a_worker_with_other_data_before_the_first_one_
     assert other.wait_for_end() == 7
     assert "samples: got 40, expected 60 as in a" in other.log
     training.finish_and_check([first])
+
+
+def test_server_that_is_killed_before_its_first_save_counts_each_sample_once(start_training):
+    training = start_training("a", program=("-c", SLOW_SERVER))
+    (worker,) = training.start_workers("a", hold=2)
+    worker.wait_until_held(2)
+    training.server.kill()
+    training.program = ("-m", "paceline.train.parameter_server")
+    training.start_server()
+    training.finish_and_check([worker])
 
 
 def difference(loader, other, model=None, other_model=None):

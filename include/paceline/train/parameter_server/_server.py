@@ -5,6 +5,7 @@ Run by ``python -m paceline.train.parameter_server``.
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import Any
 
@@ -91,6 +92,7 @@ class Server:
         self._display = display
         self._patience_s = patience_s
         self._terminating = False
+        self._saving = threading.Lock()
         self._handshake = Handshake(host, port, key, self._serve)
         self.port = self._handshake.port
         newest = store.load() if store is not None else None
@@ -145,16 +147,17 @@ class Server:
 
     def save(self) -> bool:
         """Write a checkpoint if there is a state; return whether there is a state."""
-        content = self._training.content()
-        if content is None:
-            return False
-        if self._store is None:
+        with self._saving:
+            content = self._training.content()
+            if content is None:
+                return False
+            if self._store is None:
+                return True
+            try:
+                self._store.save(content)
+            except OSError as error:  # on a full disk, continue without this checkpoint
+                log(f"cannot write a checkpoint, training continues: {error}")
             return True
-        try:
-            self._store.save(content)
-        except OSError as error:  # on a full disk, continue without this checkpoint
-            log(f"cannot write a checkpoint, training continues: {error}")
-        return True
 
     def _serve(self, peer: Peer, message: dict[str, Any], connection_id: int) -> bool:
         """Serve one connection; return whether to keep it open."""
@@ -187,6 +190,7 @@ class Server:
             peer.send({"kind": "begin"})
             peer.receive(initial)
             training.set_initial_state(initial, summed)
+            self.save()  # a server that is killed later must not ask for the state again: the worker has changed it
             # Another worker may have sent its initial state first, with a different size.
             reason = training.rejection_reason(worker, joining.epochs, *model, description=joining.description)
         if reason is not None:

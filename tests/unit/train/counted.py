@@ -8,6 +8,9 @@
 - ``fail_after``: number of this worker's batches before an exception; if negative, the script continues after its loop
 - ``leave_after``: number of this worker's batches before a ``break`` without ``stop_early()``
 - ``gain``: training ends after the first epoch that improves the accuracy by less
+- ``counters``: number of the model's counts, SAMPLES if omitted
+- ``layers``: names of further layers of the model, in the order of their definition
+- ``shift``: number of positions by which the samples are shifted
 
 A file ``hold`` in the output folder pauses the script after the number of this worker's batches in the file (0 if
 empty). During the pause, the file ``held`` contains this number. In this way, tests can produce both
@@ -34,10 +37,12 @@ torch.manual_seed(0)
 class CountingModel(nn.Module):
     def __init__(self):
         super().__init__()
-        self.counts = nn.Parameter(torch.zeros(samples, dtype=torch.float64))
+        self.counts = nn.Parameter(torch.zeros(options.get("counters", samples), dtype=torch.float64))
         self.register_buffer("batches", torch.tensor(0))
         self.register_buffer("rows", torch.tensor(0))
         self.register_buffer("average", torch.tensor(0.0))  # moves towards 1, as the mean of batch normalisation would
+        for name in options.get("layers", ()):
+            self.add_module(name, nn.Linear(2, 2))
 
 
 class Steps:
@@ -53,7 +58,7 @@ class Steps:
 
 
 model, steps = CountingModel(), Steps()
-data = TensorDataset(torch.arange(samples))
+data = TensorDataset(torch.arange(samples).roll(options.get("shift", 0)))
 loader = DataLoader(data, 4, shuffle=True, num_workers=options.get("workers", 0))
 checkpoint(model=model, steps=steps)
 hold = output_dir() / "hold"

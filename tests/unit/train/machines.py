@@ -88,6 +88,12 @@ class Machine:
         held = self.output / "held"
         self.wait_until(lambda machine: held.exists() and held.read_text() == str(after))
 
+    def held_after(self):
+        """Wait until the worker is held, and return after how many batches."""
+        held = self.output / "held"
+        self.wait_until(lambda machine: held.exists() and held.read_text())
+        return int(held.read_text())
+
     def wait_for_end(self):
         with suppress(subprocess.TimeoutExpired):
             return self.process.wait(LIMIT_S)
@@ -110,7 +116,7 @@ class EmulatedTraining:
     """A job on emulated machines. The constructor starts only the parameter server."""
 
     def __init__(self, fork, folder, names, epochs=4, options=(), program=("-m", "paceline.train.parameter_server")):
-        self._fork, self._folder, self._program = fork, folder, program
+        self._fork, self._folder, self.program = fork, folder, program
         self.plan = folder / "plan.json"
         workers = {name: {"samples": 20, "batch_size": BATCH_SIZE} for name in names}
         self.plan.write_text(json.dumps({"workers": workers}))
@@ -122,16 +128,18 @@ class EmulatedTraining:
 
     def start_server(self, *options):
         """Start or restart the parameter server."""
-        command = [*self._program, self.plan, "--port", self.port, *options]
+        command = [*self.program, self.plan, "--port", self.port, *options]
         checkpoint = str(self._folder / "checkpoint")
         self.server = self._start(self._folder / "server", command, PACELINE_CHECKPOINT=checkpoint)
         self.server.wait_until_logged("listens on")
 
     def start_worker(self, name, options=None, epochs=None, samples=SAMPLES, hold=None, **environment):
         """Start a worker. ``counted.py`` describes the ``options``."""
+        output = self._folder / name / "output"
+        output.mkdir(parents=True, exist_ok=True)
+        (output / "held").unlink(missing_ok=True)  # by an earlier process of the worker
         if hold is not None:
-            (self._folder / name / "output").mkdir(parents=True, exist_ok=True)
-            (self._folder / name / "output" / "hold").write_text(str(hold))
+            (output / "hold").write_text(str(hold))
         command = [HERE / "counted.py", samples, epochs or self.epochs, json.dumps(options or {})]
         environment = {"PACELINE_SERVER": self.address, "PACELINE_WORKER": name} | environment
         return self._start(self._folder / name, command, **environment)

@@ -378,7 +378,7 @@ def test_mismatched_worker_is_rejected_with_the_reason(start_training):
     training.start_workers("a")
     for name, other, reason in (
         ("stranger", {}, "the schedule has no share for stranger"),
-        ("b", {"samples": SAMPLES + 1}, f"the model of b has {SAMPLES + 4} numbers, other workers {SAMPLES + 3}"),
+        ("b", {"samples": SAMPLES + 1}, f"samples: got {SAMPLES + 1}, expected {SAMPLES} as in a"),
         ("b", {"epochs": EPOCHS + 1}, f"b has {EPOCHS + 1} epochs, other workers {EPOCHS}"),
     ):
         worker = training.start_worker(name, **other)
@@ -397,6 +397,11 @@ INVALID_FIELDS = [
     {"summed": 5},
     {"dtype": "load"},
     {"batch_size": 0.5},
+    {"description": [3]},
+    {"description": {"samples": {}}},
+    {"description": {"model": [["weight"]]}},
+    {"description": {"a\nb": 1}},
+    {"description": dict.fromkeys(map(str, range(200)))},
 ]
 
 

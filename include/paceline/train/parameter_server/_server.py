@@ -5,6 +5,7 @@ Run by ``python -m paceline.train.parameter_server``.
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import Any
 
@@ -15,6 +16,7 @@ from paceline.train._values import bad_value, log, whole_number
 from paceline.train.job import EXIT_NO_WORKERS, EXIT_STATE_LOST, EXIT_TERMINATED
 from paceline.train.saving.store import Store
 
+from ._agreement import read_description
 from ._handshake import Handshake, describe_error
 from ._limits import MAX_EPOCHS, count, max_samples, number_type, printable_name
 from ._spread import Holder
@@ -38,6 +40,7 @@ class _Joining:
         self.worker = printable_name("worker", message["worker"])
         self.epochs = count("epochs", message["epochs"], MAX_EPOCHS, least=1)
         self.until: dict[str, Any] | None = message.get("until")
+        self.description = read_description(message.get("description", {}))
         size = whole_number("size", message["size"], 0)
         dtype: torch.dtype = getattr(torch, number_type(message["dtype"]))
         self.model = size, count("summed", message["summed"], size), dtype
@@ -90,6 +93,7 @@ class Server:
         self._display = display
         self._patience_s = patience_s
         self._terminating = False
+        self._saving = threading.Lock()
         self._handshake = Handshake(host, port, key, self._serve)
         self.port = self._handshake.port
         newest = store.load() if store is not None else None
@@ -149,16 +153,17 @@ class Server:
 
     def save(self) -> bool:
         """Write a checkpoint if there is a state; return whether there is a state."""
-        content = self._training.content()
-        if content is None:
-            return False
-        if self._store is None:
+        with self._saving:
+            content = self._training.content()
+            if content is None:
+                return False
+            if self._store is None:
+                return True
+            try:
+                self._store.save(content)
+            except OSError as error:  # on a full disk, continue without this checkpoint
+                log(f"cannot write a checkpoint, training continues: {error}")
             return True
-        try:
-            self._store.save(content)
-        except OSError as error:  # on a full disk, continue without this checkpoint
-            log(f"cannot write a checkpoint, training continues: {error}")
-        return True
 
     def _serve(self, peer: Peer, message: dict[str, Any], connection_id: int) -> bool:
         """Serve one connection; return whether to keep it open."""
@@ -184,16 +189,18 @@ class Server:
     def _admit(self, peer: Peer, joining: _Joining, connection_id: int) -> bool:
         """Admit or reject a worker; return whether it is admitted."""
         training, worker, model = self._training, joining.worker, joining.model
-        reason = training.rejection_reason(worker, joining.epochs, *model, joining.until)
+        reason = training.rejection_reason(worker, joining.epochs, *model, joining.until, joining.description)
         if reason is None and not training.has_state:
             size, summed, dtype = model
             initial = torch.empty(size, dtype=dtype)  # unlike zeros, takes memory only as far as numbers arrive
             peer.send({"kind": "begin"})
             peer.receive(initial)
             training.set_initial_state(initial, summed)
+            self.save()  # a server that is killed later must not ask for the state again: the worker has changed it
             # Another worker may have sent its initial state first, with a different size.
-            reason = training.rejection_reason(worker, joining.epochs, *model)
+            reason = training.rejection_reason(worker, joining.epochs, *model, description=joining.description)
         if reason is not None:
+            log(f"{worker} is rejected: {reason}")
             peer.send({"kind": "excluded" if training.has_excluded(worker) else "rejected", "why": reason})
             return False
         training.join(worker, connection_id, joining.batch_size)

@@ -19,6 +19,7 @@ from paceline.train._values import log
 from paceline.train.pacing.monitor import Converged, Monitor
 from paceline.train.progress import Progress
 
+from ._agreement import Agreement, Description
 from ._kept import allocate_packed
 from ._limits import MAX_PROCESSES, count, max_state_size, metrics
 from ._spread import Holder, Spread
@@ -54,6 +55,7 @@ class SharedTraining:
         self._shares = shares
         self._fixed = fixed
         self._stuck_s = stuck_s
+        self._agreement = Agreement()
         self._shards: Shards | None = None  # created when the first worker reports the number of epochs
         self._spread = Spread()
         self.state_loss: str | None = None
@@ -80,11 +82,19 @@ class SharedTraining:
     # --- workers --------------------------------------------------------------------------------------------------
 
     def rejection_reason(
-        self, worker: str, epochs: int, size: int, summed: int, dtype: torch.dtype, until: dict[str, Any] | None = None
+        self,
+        worker: str,
+        epochs: int,
+        size: int,
+        summed: int,
+        dtype: torch.dtype,
+        until: dict[str, Any] | None = None,
+        description: Description | None = None,
     ) -> str | None:
         """Return why the server rejects a worker; ``None`` if the worker may join.
 
-        ``size`` and ``summed`` are the lengths of the worker's state and of its first part, whose changes add up.
+        ``size`` and ``summed`` are the lengths of the worker's state and of its first part, whose changes add up. The
+        ``description`` of the first worker that may join applies to all workers.
         """
         with self._lock:
             shards = self._shards or Shards(self._shares, epochs, fixed=self._fixed)
@@ -101,6 +111,8 @@ class SharedTraining:
                 return ": ".join([excluded, *(["; ".join(self._reasons[worker])] if self._reasons[worker] else [])])
             if epochs != self._max_epochs:
                 return f"{worker} has {epochs} epochs, other workers {self._max_epochs}: run the same script"
+            if difference := self._agreement.difference(description or {}):
+                return difference
             expected = (self._spread.size, self._spread.summed) if self._spread.has_state else (size, summed)
             if expected[0] != size:
                 return f"the model of {worker} has {size} numbers, other workers {expected[0]}: run the same script"
@@ -110,6 +122,7 @@ class SharedTraining:
             if self._spread.has_state and self._spread.own_range().dtype != dtype:
                 others = self._spread.own_range().dtype
                 return f"the model of {worker} has numbers of {dtype}, other workers {others}: run the same script"
+            self._agreement.add(worker, description or {})
             return None
 
     def has_excluded(self, worker: str) -> bool:
@@ -468,6 +481,7 @@ class SharedTraining:
                 "shards": json.dumps(self._shards.state()),
                 "epochs": self._max_epochs,
                 "monitor": json.dumps(monitored),
+                "agreement": json.dumps(self._agreement.state()),
                 "uninformed": sorted(self._uninformed),
                 # Only the newest: the states of all workers would make checkpoints several times as large.
                 "kept": dict(list(self._kept.items())[-1:]),
@@ -476,6 +490,7 @@ class SharedTraining:
     def restore(self, content: dict[str, Any]) -> None:
         """Resume from a checkpoint's ``content``."""
         self._max_epochs = content["epochs"]
+        self._agreement = Agreement(json.loads(content.get("agreement", "{}")))
         self._shards = Shards(self._shares, self._max_epochs, fixed=self._fixed)
         self._shards.load_state(json.loads(content["shards"]))
         self._uninformed = set(content.get("uninformed", ()))

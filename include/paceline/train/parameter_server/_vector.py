@@ -40,15 +40,18 @@ class StateVector:
     """
 
     def __init__(self, parts: Mapping[str, Any]) -> None:
-        modules = [part for part in parts.values() if isinstance(part, nn.Module)]
+        modules = [(name, part) for name, part in parts.items() if isinstance(part, nn.Module)]
         if not modules:
             accepted = "checkpoint(model=model, optimizer=optimizer) before the loop, for training on several machines"
             raise bad_value("checkpoint", sorted(parts), accepted)
-        buffers = [buffer for module in modules for buffer in module.buffers()]
-        averaged = {id(buffer) for buffer in buffers if buffer.is_floating_point() or buffer.is_complex()}
-        tensors = [*(tensor for module in modules for tensor in module.parameters()), *buffers]
-        unique = {id(tensor): tensor for tensor in tensors}.values()  # include tied weights only once
-        self._tensors = sorted(unique, key=lambda tensor: id(tensor) in averaged)
+        buffers = [item for name, module in modules for item in module.named_buffers(name)]
+        averaged = {id(buffer) for _, buffer in buffers if buffer.is_floating_point() or buffer.is_complex()}
+        named = [*(item for name, module in modules for item in module.named_parameters(name)), *buffers]
+        unique = {id(item[1]): item for item in named}.values()  # include tied weights only once
+        ordered = sorted(unique, key=lambda item: id(item[1]) in averaged)
+        self._tensors = [tensor for _, tensor in ordered]
+        self.tensors = [_describe(name, tensor) for name, tensor in ordered]
+        """Name, type and shape of each tensor, in the order of the vector."""
         self.dtype = torch.float64 if any(map(_needs_double, self._tensors)) else torch.float32
         self.size = sum(_real_view(tensor).numel() for tensor in self._tensors)
         self.summed = sum(_real_view(tensor).numel() for tensor in self._tensors if id(tensor) not in averaged)
@@ -109,6 +112,11 @@ def apply_update(state: torch.Tensor, update: torch.Tensor, summed: int, stalene
     values = state[summed:]
     moved = values.lerp(update[summed:], (1 + staleness) ** -0.5)
     values.copy_(torch.where(values.isfinite(), moved, values))
+
+
+def _describe(name: str, tensor: torch.Tensor) -> str:
+    compiled = name.replace("_orig_mod.", "")  # `torch.compile` on one of the machines does not change the vector
+    return f"{compiled} {str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
 
 
 def _real_view(tensor: torch.Tensor) -> torch.Tensor:

@@ -31,6 +31,7 @@ from paceline.train.job import (
 from paceline.train.saving import rng
 from paceline.train.saving.data import set_epoch
 
+from ._agreement import Description, describe
 from ._handshake import end_process
 from ._kept import KeptParts, allocate_packed, max_packed_bytes
 from ._momentum import FollowingMomentum
@@ -105,6 +106,7 @@ class TrainingWorker(BatchSource):
         self._state: Any = None  # the state at the start of the current batch
         self._loader: Any = None
         self._batch_size = 1  # batch size of the script's loader
+        self._description: Description = {}
         self._until: Converged | None = None
         self._epochs = epochs
         self._began_s = self._update_s = self._idle_s = 0.0
@@ -144,6 +146,7 @@ class TrainingWorker(BatchSource):
         self._schedulers = following_schedulers(self._session.parts)
         self._momentum = FollowingMomentum(self._session.parts)
         self._kept = KeptParts(self._session.parts, self._schedulers)
+        self._description = describe(self._loader, self._vector, self._until)
         self._join(epochs)
         self._began_s = time.monotonic()
         while not self._over:
@@ -404,6 +407,7 @@ class TrainingWorker(BatchSource):
                 fields: dict[str, Any] = {"epochs": epochs, "size": self._vector.size, "summed": self._vector.summed}
                 fields["until"] = self._until.to_dict() if self._until is not None else None
                 fields["batch_size"] = self._batch_size
+                fields["description"] = self._description
                 fields["dtype"] = str(self._vector.dtype).removeprefix("torch.")
                 with self._interruptible():
                     self._peer = connect(self._host, self._port, self._key)

@@ -20,12 +20,12 @@ from typing import Any
 import torch
 
 from benchmarks.options import between, writable
-from paceline.train import _session, checkpoint, data_parallel, device, track
+from paceline.train import checkpoint, data_parallel, device, stop_early, track
 from paceline.train.job import ENV_CONTROL, is_follower
-from paceline.train.parallel._lead import Lead
 
 BATCH_SIZE, WIDTH = 64, 512
-_BATCHES = 20  # with each number of processes
+_BATCHES = 20  # with each number of processes, at least
+_MAX_BATCHES = 100_000
 
 
 class Timed:
@@ -55,39 +55,41 @@ def measure(parameters: int, joins: int) -> dict[str, float]:
     """Train with processes that join ``joins`` times; return the medians of the durations."""
     torch.manual_seed(0)
     model = data_parallel(make_network(parameters).to(device()))
+    compare = model.compare = Timed(model.compare)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-5)
     checkpoint(model=model, optimizer=optimizer)
-    role = _session.current.role
-    assert role is not None
-    compare = Timed(model.compare)
-    model.compare = compare
-    form_group = Timed(getattr(role, "_form_group", print))
-    role._form_group = form_group  # type: ignore[attr-defined]
-    _session.current.clock = iter(range(10**9)).__next__  # the loop reads its share of the devices after every batch
-    inputs = torch.utils.data.TensorDataset(torch.randn(BATCH_SIZE * 2 * _BATCHES * joins, WIDTH))
-    loop = track(torch.utils.data.DataLoader(inputs, BATCH_SIZE))
-    batches: dict[int | None, list[float]] = {None: [], 1: [], 2: []}  # `None` in the second process
-    for (features,) in loop:
-        if isinstance(role, Lead) and loop.done % _BATCHES == _BATCHES - 1:
-            processes = 2 - loop.done // _BATCHES % 2
-            Path(os.environ[ENV_CONTROL]).write_text(json.dumps({"devices": processes}))
-            while not role.adjust_processes(processes):
-                time.sleep(0.01)
+    inputs = torch.utils.data.TensorDataset(torch.zeros(BATCH_SIZE * _MAX_BATCHES, 1))
+    batches: dict[bool, list[float]] = {False: [], True: []}
+    changes: list[float] = []
+    group, in_group, ended_s = None, 0, time.perf_counter()
+    for _ in track(torch.utils.data.DataLoader(inputs, BATCH_SIZE)):
         began_s = time.perf_counter()
-        features = features.to(device())
+        if model.arrivals is not group:
+            group, in_group = model.arrivals, 0
+            changes.append(began_s - ended_s)
+        if not is_follower() and in_group == _BATCHES:
+            if group is None and len(changes) >= 2 * joins:
+                stop_early()
+            _allocate(1 if group is not None else 2)
+        features = torch.randn(BATCH_SIZE, WIDTH, device=device())
         optimizer.zero_grad()
         (model(features) - features).square().mean().backward()
         optimizer.step()
         if features.is_cuda:
             torch.cuda.synchronize()
-        batches[role.devices].append(time.perf_counter() - began_s)
+        ended_s, in_group = time.perf_counter(), in_group + 1
+        batches[group is not None].append(ended_s - began_s)
     return {
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "batch_alone_s": median(batches[1]),
-        "batch_in_two_s": median(batches[2]),
+        "batch_alone_s": median(batches[False]),
+        "batch_in_two_s": median(batches[True]),
         "comparison_s": median(compare.seconds),
-        "join_or_leave_s": median(form_group.seconds),
+        "join_or_leave_s": median(changes),
     }
+
+
+def _allocate(devices: int) -> None:
+    Path(os.environ[ENV_CONTROL]).write_text(json.dumps({"devices": devices}))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -100,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as folder:
         if not is_follower():
             os.environ[ENV_CONTROL] = str(Path(folder, "control.json"))
-            Path(os.environ[ENV_CONTROL]).write_text('{"devices": 1}')
+            _allocate(1)
         found = measure(round(chosen.parameters), round(chosen.joins))
     durations = (f"{name[:-2].replace('_', ' ')} {1000 * s:.1f} ms" for name, s in found.items() if name.endswith("_s"))
     print(f"{found['parameters']:,} parameters on {device()}: {', '.join(durations)}")

@@ -76,6 +76,10 @@ def test_result_is_that_of_one_process(train, form):
         torch.testing.assert_close(joined[name], alone[name], rtol=tolerance, atol=tolerance)
 
 
+def test_error_in_the_loop_of_a_process_is_shown(train):
+    assert "KeyError: 'a bad label in row 17'" in train("exception", fails=True)
+
+
 @pytest.mark.parametrize("which", ["lead", "follower"])
 def test_batch_that_only_some_processes_skip_is_named(train, which):
     assert "each process must make the same calls in each batch" in train("skips", which, fails=True)

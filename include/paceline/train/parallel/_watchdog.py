@@ -101,7 +101,8 @@ class Watchdog:
         if elapsed_s >= _NEVER_COMING_LIMIT_S:
             for process in (active[rank - 1] for rank in arrivals.never_coming() if 0 < rank <= len(active)):
                 if process not in self._stopped_since_s and not process.has_ended:
-                    process.kill(f"does not take part in an exchange with the others: {SAME_CALLS}")
+                    log(f"data_parallel: the {self._names([process])} makes other exchanges: {SAME_CALLS}")
+                    process.kill("made other exchanges than the others and was killed")
         if missing and self._is_due(since_s, elapsed_s):
             log(f"training waits for the {self._names(missing)}, for {elapsed_s:.0f} s")
         if elapsed_s >= _ENDED_LIMIT_S:

@@ -195,7 +195,8 @@ class Session:
     def restore_sigterm(self) -> None:
         """Restore the previous SIGTERM handler, except in a job: a container's first process has no default action."""
         if self._handler_pid == os.getpid() and not run_by_paceline():
-            signal.signal(signal.SIGTERM, self._handler_before)
+            if signal.getsignal(signal.SIGTERM) == self._on_sigterm:  # the training code may have set another since
+                signal.signal(signal.SIGTERM, self._handler_before)
             self._handler_pid = None
 
     def exit_terminated(self) -> NoReturn:

@@ -140,8 +140,10 @@ def test_machines_are_measured_at_the_same_time_and_the_log_shows_each_step(prof
     monkeypatch.setattr("paceline.fleet.usage.EngineUsage", Gauge)
     monkeypatch.setattr("paceline.operators.schedule.engine_client", lambda conn_id: None)
     schedule_task(profiles)._schedule()
-    assert logged(capsys) == [
-        "Reading the profiles of nano",
+    reading, age, *others = logged(capsys)
+    assert reading == "Reading the profiles of nano"
+    assert age.startswith("The profile of nano was measured at ")
+    assert others == [
         "Measuring the load of 2 machines for 0 s",
         "gate uses 0 % CPU, 25 % memory",
         "server uses 0 % CPU, 25 % memory",

@@ -83,6 +83,7 @@ def test_optimizer_of_a_worker_follows_the_other_workers(start_training, monkeyp
     model = torch.nn.Module()
     model.counts = torch.nn.Parameter(torch.zeros(SAMPLES, dtype=torch.float64))
     model.register_buffer("batches", torch.tensor(0))
+    model.register_buffer("rows", torch.tensor(0))
     model.register_buffer("average", torch.tensor(0.0))
     optimizer = make_optimizer()
     checkpoint(model=model, optimizer=optimizer)

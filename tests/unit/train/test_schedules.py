@@ -125,6 +125,7 @@ def test_loop_and_scheduler_of_a_worker_follow_the_whole_training(start_training
     model = torch.nn.Module()
     model.counts = torch.nn.Parameter(torch.zeros(SAMPLES, dtype=torch.float64))
     model.register_buffer("batches", torch.tensor(0))
+    model.register_buffer("rows", torch.tensor(0))
     model.register_buffer("average", torch.tensor(0.0))
     scheduler = make_scheduler()
     checkpoint(model=model, scheduler=scheduler)

@@ -79,4 +79,12 @@ def test_each_change_leads_to_one_training(airflow: AirflowProcess, folder: Path
     assert [promotion.version for promotion in registry.history("churn")] == [1, 3, 4]
     champion = registry.champion("churn")
     assert champion is not None
-    assert champion.data_window == {"source": f"{folder}/worse.parquet", "parameters": None, "conn_id": None}
+    worse = f"{folder}/worse.parquet"
+    state = champion.data_window["file_state"]  # of the file that the sensor has read
+    assert champion.data_window == {
+        "source": worse,
+        "parameters": None,
+        "conn_id": None,
+        "file": worse,
+        "file_state": state,
+    }

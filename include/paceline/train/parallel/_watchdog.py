@@ -56,6 +56,7 @@ class Watchdog:
         self._replica, self._active, self._starting = replica, active, starting
         self._start_limit_s = max(_SHORTEST_START_LIMIT_S, _START_LIMIT_FACTOR * own_start_s)
         self._stopped_since_s: dict[FollowerProcess, float] = {}
+        self._looks: dict[tuple[float, FollowerProcess], int] = {}  # at a wait for a process that never comes
         self._next_message_s: dict[object, float] = {}  # for each wait, the seconds until its next message
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="paceline-watchdog", daemon=True)
@@ -98,11 +99,14 @@ class Watchdog:
         missing = [active[rank - 1] for rank in arrivals.missing() if rank <= len(active)]
         missing = missing or [process for process in active if process in self._stopped_since_s] or active
         elapsed_s = now_s - since_s
-        if elapsed_s >= _NEVER_COMING_LIMIT_S:
-            for process in (active[rank - 1] for rank in arrivals.never_coming() if 0 < rank <= len(active)):
-                if process not in self._stopped_since_s and not process.has_ended:
-                    log(f"data_parallel: the {self._names([process])} makes other exchanges: {SAME_CALLS}")
-                    process.kill("made other exchanges than the others and was killed")
+        never_coming = [active[rank - 1] for rank in arrivals.never_coming() if 0 < rank <= len(active)]
+        looks = {(since_s, process): self._looks.get((since_s, process), 0) + 1 for process in never_coming}
+        self._looks = looks  # counted, because a paused job has no looks, but its clock goes on
+        for process in never_coming:
+            is_alive = process not in self._stopped_since_s and not process.has_ended
+            if is_alive and looks[since_s, process] * _INTERVAL_S >= _NEVER_COMING_LIMIT_S:
+                log(f"data_parallel: the {self._names([process])} makes other exchanges: {SAME_CALLS}")
+                process.kill("made other exchanges than the others and was killed")
         if missing and self._is_due(since_s, elapsed_s):
             log(f"training waits for the {self._names(missing)}, for {elapsed_s:.0f} s")
         if elapsed_s >= _ENDED_LIMIT_S:

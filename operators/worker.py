@@ -153,7 +153,7 @@ class WorkerTrainingOperator(DeadlineTrainingOperator):
             if code == EXIT_EXCLUDED or (code == EXIT_NO_SERVER and self._training_is_done(context)):
                 self.new_training(context).discard()
                 raise AirflowSkipException(f"{self.worker.name} has left the training: {error}") from error
-            if code == EXIT_REJECTED:  # a retry cannot succeed, because the script or model differs
+            if code == EXIT_REJECTED:  # a retry cannot succeed
                 self.new_training(context).discard()
                 raise AirflowFailException(str(error)) from error
             raise

@@ -33,7 +33,7 @@ ENV_PROGRESS = "PACELINE_PROGRESS"
 EXIT_NO_WORKERS = 4  # parameter server: no workers are left
 EXIT_EXCLUDED = 5  # worker: excluded after too many failures
 EXIT_NO_SERVER = 6  # worker: cannot reach the parameter server
-EXIT_REJECTED = 7  # worker: rejected, e.g. its script or model differs
+EXIT_REJECTED = 7  # worker: no retry can succeed, e.g. its script or model differs, or it has left its loop
 EXIT_STATE_LOST = 8  # parameter server: a shard of the state is lost
 EXIT_TERMINATED = 143  # SIGTERM, in a shell's notation: 128 + 15
 

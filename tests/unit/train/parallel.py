@@ -1,11 +1,13 @@
 """A data-parallel training script, started by ``test_data_parallel``, whose number of processes follows a plan.
 
 The plan in ``python parallel.py PLAN.json`` maps numbers of done batches to the number of processes from then on.
-``variant`` is "evaluation mode", "accumulation" of the gradients of four batches, "batch normalisation",
-"error in the loop" or "error in the data set" of a follower, "unused layer", which some batches skip, "undeclared" or
-"never used" without ``find_unused_parameters``, "unfrozen layer", which is trained in some batches only, "own order", a
-sampler that draws from a generator that differs between the processes, "exit", where each process prints whether its
-loader's workers live when torch's handlers run at exit, or "stop in a follower" or "in the lead" only.
+``variant`` is "evaluation mode", "accumulation" of the gradients of four batches, "batch normalisation", "unused
+layer", which some batches skip, "undeclared" or "never used" without ``find_unused_parameters``, "unfrozen layer",
+which is trained in some batches only, "own order", a sampler that draws from a generator that differs between the
+processes, "reads the training", a sampler whose order the batches change, "error in the loop", "caught error in the
+loop", "break in the loop" or "error in the data set" of a follower, "pause" of the job while the lead waits for the
+late follower, "exit", where each process prints whether its loader's workers live when torch's handlers run at exit, or
+"stop in a follower" or "in the lead" only.
 ``signalled`` followers send themselves a signal at "the script", before the loop, at "the loop", when they are ready to
 join, or at "batch 9". The follower of the device ``late`` continues when the log says that training waits for it.
 Followers are forked from the same Python process.
@@ -17,6 +19,7 @@ import itertools
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -86,23 +89,35 @@ elif signalled and signalled["at"] == "the loop":
 errors = Path(sys.argv[1]).parent / "errors.txt"
 wanted = {int(done): devices for done, devices in plan["wanted"].items()}
 seen = Path(plan["seen"], str(os.getpid()))
-for _ in range(plan.get("loops", 1)):
-    loop = track(loader, epochs=EPOCHS)
+if variant == "reads the training":
+    order = list(range(SAMPLES))
+    loader = DataLoader(SquaresDataset(), BATCH_SIZE, sampler=order)
+
+
+def run_loop():
     for indices, x, y in loop:
         if lead is not None and loop.done in wanted:
             Path(os.environ["PACELINE_CONTROL"]).write_text(json.dumps({"devices": wanted[loop.done]}))
             while not lead.adjust_processes(wanted[loop.done]) and not plan.get("followers_fail") and not lead._failed:
                 time.sleep(0.005)  # processes need seconds to start
-        if variant in ("error in the loop", "error in the data set") and lead is None and loop.done == 9:
-            if variant == "error in the loop":
+        if lead is None and loop.done == 9:
+            if variant in ("error in the loop", "caught error in the loop"):
                 raise ArithmeticError("the cause")
-            SquaresDataset.__getitem__ = None
+            if variant == "break in the loop":
+                break
+            if variant == "error in the data set":
+                SquaresDataset.__getitem__ = None
         model.train(variant != "evaluation mode")
         if signalled and signalled["at"] == f"batch {loop.done}":
             os.kill(os.getpid(), signal.Signals[signalled["signal"]])
         is_late = loop.done == 9 and device_index() == plan.get("late")
         while is_late and f"training waits for the process on device {device_index()}," not in errors.read_text():
             time.sleep(0.005)
+        if variant == "pause" and is_late:
+            resume = f"kill -STOP -{os.getpgrp()}; sleep {plan['pause_s']}; kill -CONT -{os.getpgrp()}"
+            subprocess.run(["sh", "-c", resume], start_new_session=True, check=True)
+        if variant == "reads the training":
+            order.reverse()
         layer.skipped = 10 <= loop.done < 15 or variant == "never used"
         layers[0].requires_grad_(variant != "unfrozen layer" or 5 <= loop.done < 20)
         accumulates = variant == "accumulation" and loop.done % 4 < 3
@@ -125,5 +140,11 @@ for _ in range(plan.get("loops", 1)):
             exchange = torch.distributed.group.WORLD._get_backend(torch.device("cpu"))
             print("an exchange may take", exchange.options._timeout)
             stop_early()
+
+
+for _ in range(plan.get("loops", 1)):
+    loop = track(loader, epochs=EPOCHS)
+    with contextlib.suppress(*[ArithmeticError] * (variant == "caught error in the loop")):
+        run_loop()
 torch.save(model.state_dict(), output_dir() / "model.pt")
 print("ended on", loop.done)

@@ -201,6 +201,11 @@ def test_worker_of_a_fleet_trains_in_one_process(model, monkeypatch, session, ca
     assert torch.equal(StateVector({"model": replica}).read(), StateVector({"model": model}).read())
 
 
+def test_sampler_whose_order_the_training_changes_is_rejected_at_a_join(run_plan):
+    broken = run_plan(wanted={"2": 2}, variant="reads the training", ends_with=1)
+    assert "the sampler yields other samples for the batches of this epoch that are done" in broken.errors
+
+
 def test_sampler_with_another_order_in_each_process_is_rejected(run_plan):
     broken = run_plan(wanted={"2": 2}, variant="own order", ends_with=1)
     assert "the sampler yields different samples in this process and in the first process" in broken.errors
@@ -258,6 +263,31 @@ def test_process_that_training_waits_for_is_named(run_plan, single_process):
     assert weights_are_close(waited.weights, single_process.weights)
 
 
+def test_pause_of_the_job_in_an_exchange_does_not_end_it(run_plan, single_process):
+    limits = {**SHORT, "_NEVER_COMING_LIMIT_S": 1}
+    paused = run_plan(wanted={"2": 2}, variant="pause", late=1, limits=limits, pause_s=2)
+    assert "training waits for the process on device 1, for " in paused.errors
+    assert weights_are_close(paused.weights, single_process.weights)
+
+
+def test_limits_count_looks_and_not_the_time_of_a_pause(model):
+    ended = []
+    process = Mock(device=1, ready=False, is_stopped=True, has_ended=False, kill=ended.append)
+    replica = Replica(model)
+    replica.arrivals = Mock(waiting_since_s=-1e9, missing=lambda: [1], never_coming=lambda: [1])
+    watchdog = Watchdog(replica, lambda: [process], list, own_start_s=0)
+    watchdog.close()
+    for _ in range(59):
+        watchdog.look()
+    assert ended == []
+    watchdog.look()
+    assert ended == ["was stopped (SIGSTOP) for 60 s and then killed"]
+    ended.clear()
+    process.is_stopped = False
+    watchdog.look()
+    assert ended == ["made other exchanges than the others and was killed"]
+
+
 def test_process_that_starts_is_named_and_ended_after_the_limit(model, capfd):
     ended = []
     process = Mock(device=1, ready=False, kill=ended.append)
@@ -272,14 +302,17 @@ def test_process_that_starts_is_named_and_ended_after_the_limit(model, capfd):
 @pytest.mark.parametrize(
     ("variant", "cause"),
     [
-        ("error in the loop", "a data-parallel process left the loop at line "),
+        ("error in the loop", "ArithmeticError: the cause"),
+        ("caught error in the loop", "paceline: data_parallel: the process on device 1 failed at line "),
+        ("break in the loop", "paceline: data_parallel: the process on device 1 left the loop at line "),
         ("error in the data set", "TypeError: 'NoneType' object is not callable"),
     ],
 )
-def test_error_in_a_process_is_reported(run_plan, variant, cause):
-    broken = run_plan(wanted={"2": 2}, variant=variant, ends_with=1)
+@pytest.mark.parametrize("devices", [2, 3])
+def test_error_in_a_process_is_reported(run_plan, variant, cause, devices):
+    broken = run_plan(wanted={"2": devices}, variant=variant, ends_with=1)
     assert cause in broken.errors
-    assert "tests/unit/train/parallel.py" in broken.errors
+    assert re.search(r"line \d+ of .*tests/unit/train/parallel.py", broken.errors.splitlines()[-1])
 
 
 def test_job_continues_without_a_process_that_fails_to_start(run_plan, single_process):

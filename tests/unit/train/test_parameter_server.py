@@ -15,6 +15,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from paceline.train import _session, checkpoint, track
+from paceline.train.job import EXIT_REJECTED
 from paceline.train.parameter_server import _handshake as handshake
 from paceline.train.parameter_server import worker as worker_module
 from paceline.train.parameter_server._vector import StateVector, apply_update
@@ -117,13 +118,16 @@ def test_worker_whose_code_raises_in_three_processes_is_excluded(start_training)
     training.finish_and_check([other])
 
 
-@pytest.mark.parametrize("options", [{"leave_after": 2}, {"fail_after": -2}], ids=["break", "caught exception"])
-def test_worker_whose_code_leaves_the_loop_early_fails_by_name(start_training, options):
+@pytest.mark.parametrize(
+    ("options", "code", "cause"),
+    [({"leave_after": 2}, EXIT_REJECTED, "a break at line "), ({"fail_after": -2}, 1, "an exception at line ")],
+)
+def test_worker_whose_code_leaves_the_loop_early_fails_by_name(start_training, options, code, cause):
     training = start_training("a", "b")
     (other,) = training.start_workers("a")
     worker = training.start_worker("b", options)
-    assert worker.wait_for_end() == 1
-    assert "left the track() loop before the end of training" in worker.log
+    assert worker.wait_for_end() == code
+    assert f"left the track() loop before the end of training, by {cause}" in worker.log
     assert "stop_early()" in worker.log
     training.server.wait_until_logged("failure 1")
     training.finish_and_check([other])
@@ -182,7 +186,7 @@ def test_worker_ended_by_sigterm_is_not_a_failure(start_training):
     leaving.resume()
     assert leaving.wait_for_end() == 143
     training.server.wait_until_logged("a has left: 1 worker")
-    assert "b has joined: 2 workers" in training.server.log
+    assert "has joined: 2 workers" in training.server.log
     training.finish_and_check([staying])
     assert "b has left" not in training.server.log, "training is over"
     assert training.server.newest_progress.metrics["failures"] == 0

@@ -5,16 +5,14 @@ Started by ``_lead``, run by ``_loop``.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
-import sys
-import traceback
 from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from paceline.train._leaving import LoopExit
 from paceline.train._loaders import check_divisible, with_batch_sampler
 from paceline.train._samples import data_checksum
 from paceline.train._source import BatchSource, LoopState, SessionState
@@ -25,7 +23,8 @@ from paceline.train.saving import data, rng
 from paceline.train.saving.checkpoint import Resume
 
 from ._arrivals import SAME_CALLS
-from ._slices import SlicedBatches
+from ._process import LEFT
+from ._slices import EXPECTED_SAMPLER, SlicedBatches
 from ._wire import BatchStart, Wire
 
 if TYPE_CHECKING:
@@ -99,14 +98,22 @@ class Follower(BatchSource):
         os._exit(1)
 
     def close(self) -> None:
-        """End the process if the training code has left the loop, because the code after the loop must not run here."""
+        """Leave the group if the training code has left the loop, because the code after the loop must not run here.
+
+        After an exception the process ends by it, so that Python prints it.
+        """
         data.end_workers_at_exit(self._loader)
-        if self._must_stay:
-            error = sys.exc_info()[1]
-            if error is not None and not isinstance(error, GeneratorExit):  # an error in the loader or in its data set
-                traceback.print_exc()
-            log(f"a data-parallel process left the loop at {_training_line()} (error or break): the process ends")
+        if not self._must_stay:
+            return
+        place = LoopExit()
+        if self._lead_has_left():  # and shows its own error
             os._exit(1)
+        with contextlib.suppress(OSError, RuntimeError):
+            self._wire.send({"failed": f"failed at {place}; its error is above" if place.is_error else LEFT % place})
+            if not place.is_error:
+                os._exit(1)
+            self._wire.close()
+            self._replica.leave()
 
     def _batches(self) -> Iterator[Any]:
         batches: Iterator[Any] = iter(())
@@ -126,8 +133,7 @@ class Follower(BatchSource):
                 if part.checksum != message.checksum:
                     log(
                         "data_parallel: the sampler yields different samples in this process and in the first process: "
-                        "expected a sampler that draws at the start of each epoch, from the generators of torch, "
-                        "random or numpy or from the loader's, and does not depend on earlier epochs"
+                        f"{EXPECTED_SAMPLER}"
                     )
                     os._exit(1)
                 if draws_as_lead:  # otherwise, all processes would draw the same dropout masks and augmentations
@@ -180,20 +186,21 @@ class Follower(BatchSource):
     def _receive(self) -> Any:
         arrivals = self._replica.arrivals
         try:
-            with arrivals.idle() if arrivals is not None else nullcontext():
+            with arrivals.idle() if arrivals is not None else contextlib.nullcontext():
                 return self._wire.receive()
         except (EOFError, ConnectionError):  # the lead has ended and logged the reason
             self._end_process()
 
+    def _lead_has_left(self) -> bool:
+        try:
+            while self._wire.is_readable():
+                message = self._wire.receive()
+                if isinstance(message, dict) and message["command"] == "leave":
+                    return True
+        except (EOFError, OSError):
+            return True
+        return False
+
     def _end_process(self) -> NoReturn:
         self._must_stay = False
         raise SystemExit(0)
-
-
-def _training_line() -> str:
-    """Return the current line of the training code. A generator that Python closes does not see the error."""
-    package = str(Path(__file__).parents[1])
-    for frame in reversed(traceback.extract_stack()):
-        if not frame.filename.startswith(package):
-            return f"line {frame.lineno} of {frame.filename}"
-    return "an unknown line"

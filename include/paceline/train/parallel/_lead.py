@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paceline.train._leaving import LoopExit
 from paceline.train._loaders import check_divisible, with_batch_sampler
 from paceline.train._samples import data_checksum
 from paceline.train._source import BatchSource, LoopState, SessionState
@@ -25,7 +26,7 @@ from paceline.train.saving.checkpoint import Resume
 
 from ._arrivals import IncompleteGroup
 from ._process import FollowerProcess
-from ._slices import SlicedBatches
+from ._slices import EXPECTED_SAMPLER, SlicedBatches
 from ._watchdog import Watchdog
 
 if TYPE_CHECKING:
@@ -53,7 +54,8 @@ class Lead(BatchSource):
         self._replica = replica
         self._max_processes = max_processes
         self._loader: Any = None  # loads this process's slice of each batch
-        self._slices: SlicedBatches | None = None  # ``None`` with a single process
+        self._slices: SlicedBatches | None = None
+        self._order: int | None = None  # checksum of the batches that are done in this epoch; ``None`` if unknown
         self._active: list[FollowerProcess] = []
         self._starting: list[FollowerProcess] = []
         self._dismissed: list[FollowerProcess] = []
@@ -82,13 +84,14 @@ class Lead(BatchSource):
             accepted = "checkpoint(model=model, optimizer=optimizer) before the loop, for data_parallel()"
             raise bad_value("checkpoint", "nothing", accepted)
         use_one_thread_on_cpu()
-        self._loader, self._slices, self._data_checksum = loop.loader, None, None
+        self._slice_batches()
+        self._data_checksum = None
         self._steps = self._replica.watch_optimizers(session.parts)
         self._own_start_s = self._own_start_s or time.monotonic() - _IMPORTED_S
 
     def passes(self, resume: Resume | None) -> Iterator[Iterator[Any]]:
         """Yield this process's slices of the batches, epoch by epoch and group by group."""
-        loop = self._loop
+        loop, self._order = self._loop, None
         while not loop.over:
             yield self._batches(self._start_epoch() if resume is None else self._resume_epoch(resume))
             if self._regroup:
@@ -162,7 +165,7 @@ class Lead(BatchSource):
         self._dismiss_active()
         for process in (*self._starting, *self._dismissed):
             process.end()
-        for process in broken:
+        for process in broken if LoopExit().is_error else ():
             if process.failed:  # the training code gets an error of torch, which does not name the process
                 atexit.register(log, f"data_parallel: {process.describe_end()}")
         self._starting, self._dismissed, self._target, self._failed = [], [], 1, 0
@@ -178,7 +181,7 @@ class Lead(BatchSource):
         return min(target, gpus or target, self._max_processes or target)
 
     def _start_epoch(self) -> Iterator[Any]:
-        self.epoch_start = data.snapshot(self._loop.loader)
+        self.epoch_start, self._order = data.snapshot(self._loop.loader), 0
         for process in self._active:
             with process.connection() as wire:
                 wire.send({**self._position(), "start": self.epoch_start})
@@ -187,19 +190,27 @@ class Lead(BatchSource):
     def _resume_epoch(self, resume: Resume) -> Iterator[Any]:
         """Return this process's slices of the remaining batches. ``_form_group`` has informed the other processes."""
         self.epoch_start = resume.epoch_start
-        self._loader, self._slices = self._loop.loader, None
-        if self._active:
-            sampler = self._loader.batch_sampler
-            self._slices = SlicedBatches(sampler, 0, self.devices, self._replica.min_samples)
-            self._loader = with_batch_sampler(self._loader, self._slices)
+        self._slice_batches()
         return data.resume_epoch(self._loader, self._loop.epoch, resume)
 
+    def _slice_batches(self) -> None:
+        loader = self._loop.loader
+        self._slices = SlicedBatches(loader.batch_sampler, 0, self.devices, self._replica.min_samples)
+        self._loader = with_batch_sampler(loader, self._slices)
+
     def _batches(self, own_batches: Iterator[Any]) -> Iterator[Any]:
+        assert self._slices is not None
         for batch in own_batches:
-            if self._slices is None:
+            part = self._slices.take(self._loop.batch)
+            if self._order not in (part.before, None):
+                raise RuntimeError(
+                    "data_parallel: the sampler yields other samples for the batches of this epoch that are done: "
+                    f"{EXPECTED_SAMPLER}"
+                )
+            self._order = part.checksum
+            if not self._active:
                 self._replica.start_batch()
             else:
-                part = self._slices.take(self._loop.batch)
                 since_joined = self._loop.done - self._joined_at
                 if since_joined & (since_joined - 1) == 0 and since_joined:  # after 1, 2, 4, 8, ... batches
                     self.before_save()

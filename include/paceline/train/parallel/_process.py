@@ -8,16 +8,20 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from paceline.train.job import ENV_CHECKPOINT, ENV_DEVICE, ENV_FIRST_STATES, ENV_LEAD, ENV_OUTPUT
 from paceline.train.saving import first_states
 
 from ._wire import Wire
 
+LEFT = (
+    "left the loop at %s. All processes must leave the loop or call stop_early() at the same batch: base the decision "
+    "on a value that is the same in all processes"
+)
 _EXIT_TIMEOUT_S = 10.0
 try:
     _START_FOLDER: str | None = os.getcwd()  # the training code may change the folder before it starts a process
@@ -38,8 +42,8 @@ class FollowerProcess:
 
     def __init__(self, device: int, folder: Path) -> None:
         self.device = device
-        self.began_s = time.monotonic()
-        self._cause: str | None = None  # why the lead has killed the process
+        self._cause: str | None = None  # why the process has failed, or the lead has killed it
+        self._killed = False  # whether the lead has killed the process because of that
         self._given_up = False  # whether the lead has killed the process because it did not leave in time
         self.ready = False
         """Whether the process waits at the loop."""
@@ -69,16 +73,11 @@ class FollowerProcess:
             yield self.wire
         except OSError:
             ending = self.describe_end()
-            if self.failed:
-                raise RuntimeError(f"data_parallel: {ending}") from None
-            raise RuntimeError(
-                f"data_parallel: {ending} and has left the loop. "
-                "All processes must leave the loop or call stop_early() at the same batch: "
-                "base the decision on a value that is the same in all processes"
-            ) from None
+            raise RuntimeError(f"data_parallel: {ending}") from None
 
     def dismiss(self) -> None:
         """Dismiss the process without waiting until it has ended."""
+        self._read_cause()
         with contextlib.suppress(OSError):
             self.wire.send({"command": "leave"})
         self.wire.close()
@@ -99,13 +98,14 @@ class FollowerProcess:
 
     def kill(self, cause: str) -> None:
         """Kill the process because of ``cause``, which completes the sentence "the process on device 1 …"."""
-        self._cause = self._cause or cause
+        self._cause, self._killed = self._cause or cause, True
         self._process.kill()
 
     def end(self) -> int:
         """Wait for the process to end, and kill it if it does not; return its exit code."""
+        self._read_cause()
         self.wire.close()
-        if self.ready and self._cause is None:
+        if self.ready and not self._killed:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 return self._process.wait(_EXIT_TIMEOUT_S)
         if not self.has_ended:
@@ -115,9 +115,16 @@ class FollowerProcess:
 
     @property
     def failed(self) -> bool:
-        """Whether a signal has killed the process, but not because it did not leave in time. Waits for its end."""
+        """Whether an error or a signal has ended the process, unless it was late in leaving. Waits for its end."""
         code = self.end()
         return self._cause is not None or (code < 0 and not self._given_up)
+
+    def _read_cause(self) -> None:
+        """Read why the process has failed. The wire may be closed, or have ended without a cause."""
+        with contextlib.suppress(EOFError, OSError, ValueError):
+            while self.wire.is_readable():
+                message: Any = self.wire.receive()
+                self._cause = self._cause or message.get("failed")
 
     def describe_end(self) -> str:
         """Wait for the process to end, and return a sentence about how it has ended."""

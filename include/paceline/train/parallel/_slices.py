@@ -8,19 +8,26 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+EXPECTED_SAMPLER = (
+    "expected a sampler that draws at the start of each epoch, from the generators of torch, random or numpy or from "
+    "the loader's, and does not depend on earlier epochs or on the state of the training"
+)
+
 
 @dataclass(frozen=True)
 class BatchSlice:
     """A process's slice of batch ``number`` of an epoch.
 
     ``weight`` is the weight of its gradients in the mean over the processes: its fraction of the batch times the
-    number of processes. ``samples`` is their number in the slice, and ``checksum`` identifies those of the whole batch.
+    number of processes. ``samples`` is their number in the slice. ``checksum`` identifies the samples of the whole
+    batch and of all batches before it in the epoch, and ``before`` only the latter.
     """
 
     number: int
     weight: float
     samples: int
     checksum: int
+    before: int
 
 
 class SlicedBatches:
@@ -59,12 +66,14 @@ class SlicedBatches:
         return self._divide(iter(self.sampler))
 
     def _divide(self, batches: Iterator[Sequence[Any]]) -> Iterator[Sequence[Any]]:
+        checksum = 0
         for number, batch in enumerate(batches):
             samples = list(batch)
             ends = slice_ends(len(samples), self._world_size, self._min_samples)
             own = samples[ends[self._rank] : ends[self._rank + 1]]
             weight = len(own) * self._world_size / len(samples)
-            self._slices.append(BatchSlice(number, weight, len(own), zlib.crc32(repr(samples).encode())))
+            before, checksum = checksum, zlib.crc32(repr(samples).encode(), checksum)
+            self._slices.append(BatchSlice(number, weight, len(own), checksum, before))
             yield own or samples[: self._min_samples]
 
     def __len__(self) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
-import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -55,8 +55,8 @@ class Watchdog:
     ) -> None:
         self._replica, self._active, self._starting = replica, active, starting
         self._start_limit_s = max(_SHORTEST_START_LIMIT_S, _START_LIMIT_FACTOR * own_start_s)
-        self._stopped_since_s: dict[FollowerProcess, float] = {}
-        self._looks: dict[tuple[float, FollowerProcess], int] = {}  # at a wait for a process that never comes
+        self._looks: Counter[object] = Counter()  # successive looks at which something was so
+        self._stopped: list[FollowerProcess] = []
         self._next_message_s: dict[object, float] = {}  # for each wait, the seconds until its next message
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="paceline-watchdog", daemon=True)
@@ -69,42 +69,44 @@ class Watchdog:
 
     def _run(self) -> None:
         while not self._closed.wait(_INTERVAL_S):
-            now_s = time.monotonic()
-            active, starting = list(self._active()), list(self._starting())
-            self._end_stopped([*active, *starting], now_s)
-            for process in starting:
-                self._watch_start(process, now_s - process.began_s)
-            self._watch_exchange(active, now_s)
+            self.look()
 
-    def _end_stopped(self, processes: list[FollowerProcess], now_s: float) -> None:
-        stopped = {process: self._stopped_since_s.get(process, now_s) for process in processes if process.is_stopped}
-        self._stopped_since_s = stopped
-        for process, since_s in stopped.items():
-            if now_s - since_s >= _STOPPED_LIMIT_S:
+    def look(self) -> None:
+        """Look at all processes once."""
+        active, starting = list(self._active()), list(self._starting())
+        before, self._looks = self._looks, Counter()
+
+        def seconds(state: str, subject: object) -> float:
+            """Return for how long it has been so. A paused job has no looks, but its clock goes on."""
+            self._looks[state, subject] = before[state, subject] + 1
+            return self._looks[state, subject] * _INTERVAL_S
+
+        self._stopped = [process for process in (*active, *starting) if process.is_stopped]
+        for process in self._stopped:
+            if seconds("stopped", process) >= _STOPPED_LIMIT_S:
                 process.kill(f"was stopped (SIGSTOP) for {_STOPPED_LIMIT_S:g} s and then killed")
+        for process in starting:
+            if not process.ready:
+                self._watch_start(process, seconds("starting", process))
+        self._watch_exchange(active, seconds)
 
     def _watch_start(self, process: FollowerProcess, elapsed_s: float) -> None:
-        if process.ready:
-            return
         if elapsed_s >= self._start_limit_s:
             process.kill(f"did not reach the loop within {self._start_limit_s:.0f} s and was killed")
         elif self._is_due(process, elapsed_s):
             log(f"the {self._names([process])} has been starting for {elapsed_s:.0f} s: training continues without it")
 
-    def _watch_exchange(self, active: list[FollowerProcess], now_s: float) -> None:
+    def _watch_exchange(self, active: list[FollowerProcess], seconds: Callable[[str, object], float]) -> None:
         arrivals = self._replica.arrivals
         since_s = None if arrivals is None else arrivals.waiting_since_s
         if arrivals is None or since_s is None:
             return
         missing = [active[rank - 1] for rank in arrivals.missing() if rank <= len(active)]
-        missing = missing or [process for process in active if process in self._stopped_since_s] or active
-        elapsed_s = now_s - since_s
-        never_coming = [active[rank - 1] for rank in arrivals.never_coming() if 0 < rank <= len(active)]
-        looks = {(since_s, process): self._looks.get((since_s, process), 0) + 1 for process in never_coming}
-        self._looks = looks  # counted, because a paused job has no looks, but its clock goes on
-        for process in never_coming:
-            is_alive = process not in self._stopped_since_s and not process.has_ended
-            if is_alive and looks[since_s, process] * _INTERVAL_S >= _NEVER_COMING_LIMIT_S:
+        missing = missing or [process for process in active if process in self._stopped] or active
+        elapsed_s = seconds("exchange", since_s)
+        for process in [active[rank - 1] for rank in arrivals.never_coming() if 0 < rank <= len(active)]:
+            is_alive = process not in self._stopped and not process.has_ended
+            if seconds("never coming", (since_s, process)) >= _NEVER_COMING_LIMIT_S and is_alive:
                 log(f"data_parallel: the {self._names([process])} makes other exchanges: {SAME_CALLS}")
                 process.kill("made other exchanges than the others and was killed")
         if missing and self._is_due(since_s, elapsed_s):
@@ -123,7 +125,7 @@ class Watchdog:
         return True
 
     def _names(self, processes: list[FollowerProcess]) -> str:
-        stopped = [process for process in processes if process in self._stopped_since_s]
+        stopped = [process for process in processes if process in self._stopped]
         devices = " and ".join(str(process.device) for process in processes)
         text = f"process on device {devices}" if len(processes) == 1 else f"processes on devices {devices}"
         return f"{text} (stopped by SIGSTOP)" if stopped == processes else text

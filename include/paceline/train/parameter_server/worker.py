@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from paceline.train._leaving import LoopExit
 from paceline.train._loaders import check_divisible, with_batch_sampler
 from paceline.train._source import BatchSource, LoopState, SessionState
 from paceline.train._values import bad_value, log, refuse
@@ -219,9 +220,10 @@ class TrainingWorker(BatchSource):
         the process does not succeed: its model is not the model of all workers.
         """
         self._momentum.end_batch()
+        place = LoopExit()
         exits = sys.exc_info()[0] is SystemExit  # rejected, without a server, or terminated
         if run_by_paceline() and not (self._over or self._session.terminating or exits):
-            atexit.register(_fail_unless_failed, os.getpid())
+            atexit.register(_fail_unless_failed, os.getpid(), str(place), by_error=place.is_error)
         if self._peer is not None and not self._over:
             with contextlib.suppress(DisconnectedError):
                 if self._ended or self._session.terminating:
@@ -436,15 +438,16 @@ class TrainingWorker(BatchSource):
             self._peer = None
 
 
-def _fail_unless_failed(pid: int) -> None:
-    """End this process with exit code 1, unless an exception already ends it."""
+def _fail_unless_failed(pid: int, place: str, *, by_error: bool) -> None:
+    """End this process with an error, unless an exception already ends it. A retry cannot undo a ``break``."""
     if os.getpid() != pid or hasattr(sys, "last_value"):
         return
+    code, cause = (1, "an exception") if by_error else (EXIT_REJECTED, "a break")
     log(
-        "the training code left the track() loop before the end of training, by a break or an exception, so this "
-        "worker's model is not the trained one: exit code 1. Call stop_early() to end training in all workers"
+        f"the training code left the track() loop before the end of training, by {cause} at {place}, so this worker's "
+        f"model is not the trained one: exit code {code}. Call stop_early() to end training in all workers"
     )
-    end_process(1)
+    end_process(code)
 
 
 def sample_index(item: object) -> int:

@@ -46,7 +46,7 @@ PARAMS = {
         "tab, or with `paceline deadline set retrain_on_drift RUN train 15m`.",
     ),
     "alpha": Param(
-        0.98,
+        1.0,
         type="number",
         exclusiveMinimum=0,
         maximum=1,

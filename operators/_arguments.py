@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from airflow.sdk.configuration import conf
+
 from paceline.contract import Deadline
-from paceline.control import CONTROLLERS, Gains, Limits
+from paceline.control import CONTROLLERS, LATE_WEIGHT, Gains, Limits
 from paceline.errors import InvalidInputError
 from paceline.run.feasibility import ON_INFEASIBLE
 from paceline.run.settings import Settings
@@ -25,6 +27,7 @@ ON_DRAIN = ("leave", "stop")
 ON_CHANGE = ("resume", "restart")
 MIN_DEVICES = 0.1  # the default
 _ALPHA = "a number in (0, 1]"
+_LATE_WEIGHT, _POSITIVE = "[paceline] late_weight", "a number greater than 0"
 _CHOICES = {
     "objective": OBJECTIVES,
     "deadline_from": DEADLINE_FROM,
@@ -162,5 +165,15 @@ def read(task: Arguments, context: Context) -> Settings:
         max_devices_field=name,
         lease_s=task.lease_s,
         on_change=task.on_change,
+        late_weight=_late_weight(),
         needs_progress=task.needs_progress,
     )
+
+
+def _late_weight() -> float:
+    """Return the option ``late_weight`` of ``[paceline]``."""
+    value = conf.get("paceline", "late_weight", fallback=str(LATE_WEIGHT))
+    weight = number(_LATE_WEIGHT, value, _POSITIVE)
+    if weight <= 0:
+        raise InvalidInputError(_LATE_WEIGHT, value, _POSITIVE)
+    return weight

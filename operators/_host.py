@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from paceline.airflow.callbacks import Callback
 from paceline.contract import OUTPUT, CollectedOutput
-from paceline.control import PastRun
+from paceline.control import PastRun, PastTail
 from paceline.run import LiveState
 from paceline.run.clock import Clock, SystemClock
 from paceline.run.host import Stage, TaskStatus
@@ -162,11 +162,19 @@ class TaskHost:
             return None
         return past
 
-    def save_measurements(self, past: Mapping[str, Any]) -> None:
-        """Store the measurements for other tasks with the same code. This task reads them from its own result."""
+    def past_tails(self, runtime: str) -> list[PastTail]:
+        """Return what other jobs took after their last batch, if possible of those with this runtime and image."""
+        try:
+            return _related_runs.load_tails(runtime, self._task.image)
+        except Exception as error:  # they only improve the forecast
+            self.log.warning("Could not read the measurements of other tasks: %s", error)
+            return []
+
+    def save_measurements(self, runtime: str, past: Mapping[str, Any]) -> None:
+        """Store the measurements for other tasks. This task reads them from its own result."""
 
         def save() -> bool:
-            _related_runs.save(self._related_digest(), past)
+            _related_runs.save(self._related_digest(), past, runtime, self._task.image)
             return True
 
         if not within(_SAVE_TIMEOUT_S, save, default=False):

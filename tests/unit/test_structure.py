@@ -48,9 +48,9 @@ EXPORTS = {
         "StoredHistory StoredResult TrainingResult finite storable_deadline"
     ),
     "paceline.control": (
-        "BudgetController CONTROLLERS CPU_QUANTUM Controller DeadlineController Decision GPU_QUANTUM Gains Limits "
-        "Observation PAPER_GAINS PIController PaperController PastRun Ramp RemainingWork SpeedModel "
-        "make_controller target_end_s"
+        "BudgetController CONTROLLERS CPU_QUANTUM Controller DeadlineController Decision GPU_QUANTUM Gains LATE_WEIGHT "
+        "Limits Observation PAPER_GAINS PIController PaperController PastRun PastTail Ramp RemainingWork SpeedModel "
+        "TailForecast TailModel make_controller target_end_s"
     ),
     "paceline.drift": (
         "NEEDS_TRAINING Change ConceptDrift Confusion DriftReport DriftSettings EstimatedPeriod FeatureDrift "

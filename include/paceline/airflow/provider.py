@@ -71,6 +71,15 @@ def get_provider_info() -> dict[str, Any]:
                         "example": "docker",
                         "default": "",
                     },
+                    "late_weight": {
+                        "description": "Cost of ending a second after the deadline, relative to that of ending a "
+                        "second before it. The plan of a job's first run reserves time for what comes after the last "
+                        "batch accordingly. Set it on the workers.",
+                        "version_added": "0.1.0",
+                        "type": "float",
+                        "example": "1",
+                        "default": "5",
+                    },
                     "allow_root": {
                         "description": "Whether tasks may run containers as root, with ``allow_root=True``. Set "
                         "it on the workers.",

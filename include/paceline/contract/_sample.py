@@ -98,6 +98,9 @@ class PaceSample(Record):
     """Start of the job, or the current time, rounded to a minute, while the job waits. 0 with ``PaperController``."""
     forecast_s: Seconds | None = None
     """The predicted end at the current speed; ``None`` while unknown."""
+    forecast_low_s: Seconds | None = None
+    forecast_high_s: Seconds | None = None
+    """Nine of ten jobs end between these times: the controller cannot correct what comes after the last batch."""
     earliest_s: Seconds | None = None
     """The predicted end with all allowed devices."""
     feasible: bool = True

@@ -14,6 +14,7 @@ from paceline.control._pi import Gains, PIController
 from paceline.control._remaining import RemainingWork
 from paceline.control._setpoint import Ramp
 from paceline.control._speed import SpeedModel
+from paceline.control._tail import LATE_WEIGHT, PastTail, TailForecast, TailModel
 
 __all__ = [
     "BudgetController",
@@ -24,6 +25,7 @@ __all__ = [
     "Decision",
     "GPU_QUANTUM",
     "Gains",
+    "LATE_WEIGHT",
     "Limits",
     "Observation",
     "RemainingWork",
@@ -31,8 +33,11 @@ __all__ = [
     "PIController",
     "PaperController",
     "PastRun",
+    "PastTail",
     "Ramp",
     "SpeedModel",
+    "TailForecast",
+    "TailModel",
     "target_end_s",
     "make_controller",
 ]

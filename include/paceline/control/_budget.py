@@ -7,6 +7,7 @@ import math
 from paceline.control._deadline import DeadlineController
 from paceline.control._limits import Limits
 from paceline.control._past import PastRun
+from paceline.control._tail import TailModel
 
 
 class BudgetController(DeadlineController):
@@ -20,8 +21,8 @@ class BudgetController(DeadlineController):
         ``max_devices`` is the budget.
     period_s:
         Control period in seconds.
-    past:
-        An earlier run of the same job.
+    past, tail:
+        As for :class:`DeadlineController`.
 
     Examples
     --------
@@ -35,8 +36,10 @@ class BudgetController(DeadlineController):
     (4.0, True, 21)
     """
 
-    def __init__(self, limits: Limits, *, period_s: float = 1.0, past: PastRun | None = None) -> None:
-        super().__init__(limits, math.inf, period_s=period_s, past=past, start_devices=limits.max_devices)
+    def __init__(
+        self, limits: Limits, *, period_s: float = 1.0, past: PastRun | None = None, tail: TailModel | None = None
+    ) -> None:
+        super().__init__(limits, math.inf, period_s=period_s, past=past, tail=tail, start_devices=limits.max_devices)
 
     def _plan(self, left: float, left_s: float, allocation: float, in_use: float, ceiling: float | None) -> float:
         """Return the maximum; with a deadline, return the smallest allocation that meets the deadline."""

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 from paceline.control._limits import Limits
 from paceline.control._remaining import RemainingWork
+from paceline.control._tail import TailForecast
 from paceline.errors import InvalidInputError
 
 
@@ -16,7 +17,9 @@ class Decision:
 
     ``devices`` is the allocation for the next ``next_s`` seconds. ``finish_s`` forecasts the end at the current speed,
     ``earliest_s`` the end with all allowed devices; both are ``None`` until the speed is known. ``feasible`` says
-    whether the deadline can still be met. ``remaining`` predicts the end for any allocation and any deadline.
+    whether the deadline can still be met. ``remaining`` predicts the end for any allocation and any deadline, and
+    ``tail`` the time after the last batch; ``None`` if the controller does not. ``margins_s`` are the seconds by which
+    nine of ten jobs end at most before and after ``finish_s`` because of what comes after the last batch.
     """
 
     devices: float
@@ -27,6 +30,8 @@ class Decision:
     feasible: bool
     next_s: float
     remaining: RemainingWork | None = None
+    tail: TailForecast | None = None
+    margins_s: tuple[float, float] = (0.0, 0.0)
 
 
 class Observation(NamedTuple):
@@ -53,9 +58,13 @@ class Observation(NamedTuple):
         Expected time without training until the end.
     busy:
         Recently used fraction of the allocation, from 0 to 1; ``None`` if unknown.
+    pause_sd_s:
+        Standard deviation of the last of these pauses.
     save_s:
         Duration of the last checkpoint; ``None`` if the job has reported none. A final checkpoint follows the last
         batch.
+    tail_s:
+        Time from the last batch to the end that the training code has declared; ``None`` if it has not.
     restarting:
         Whether the job was restarted and has not reported since then: it is starting up again.
     """
@@ -70,7 +79,9 @@ class Observation(NamedTuple):
     in_pause: bool = False
     pauses_left_s: float = 0.0
     busy: float | None = None
+    pause_sd_s: float = 0.0
     save_s: float | None = None
+    tail_s: float | None = None
     restarting: bool = False
 
 

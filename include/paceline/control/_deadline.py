@@ -15,6 +15,7 @@ from paceline.control._remaining import RemainingWork
 from paceline.control._setpoint import Ramp
 from paceline.control._speed import SpeedModel
 from paceline.control._stored import stored_number
+from paceline.control._tail import TailForecast, TailModel
 
 # Deadband: keep the allocation while the predicted error is below this fraction of the remaining time.
 _DEADBAND = 0.003
@@ -33,16 +34,11 @@ _FULLY_BUSY, _MIN_BUSY = 0.9, 0.05
 _TRIAL_FACTOR = 1.5
 _USABLE_WEIGHT = 0.3  # exponential smoothing of the usable devices
 _EARLY_MARGIN = 0.0005  # aim to end this fraction of the time early: a late end is worse than an early end
-# Without a measurement from an earlier run, the tail consists of the final checkpoint, a model file without the
-# optimizer state (as a fraction of the checkpoint's duration), and the exit of the process. Both constants are derived
-# from ``tail_s`` and ``save_s`` in runs of benchmarks.deadline.
-_MODEL_FILE, _EXIT_S = 0.4, 0.35
-# Tail without a reported checkpoint: a fraction of the time from the start to the deadline, within bounds.
-_DEFAULT_TAIL, _MIN_TAIL_S, _MAX_TAIL_S = 0.02, 0.5, 1.0
 _MAX_PUBLISHED_SD = 0.25  # the arbiter cannot use a speed with a larger relative error
 _TOLERANCE = 0.005  # a predicted delay below this fraction of the time to the deadline still counts as feasible
 _REPORT_DELAY_S = 0.25
 _MAX_TIME_S = 1e10  # of a stored time, which users can edit
+_NINE_OF_TEN = 1.645  # standard deviations on each side of the mean of a normal distribution
 _PARTIAL = 0.95  # the extrapolation assumes at most this fraction of an unreported batch to be done
 
 
@@ -68,8 +64,9 @@ class DeadlineController:
     period_s:
         Control period ``T_s`` in seconds; the last periods are shorter.
     past:
-        An earlier run of the same job, with its start-up, speed and tail. Without an earlier run, the tail is estimated
-        from the job's last checkpoint; without a checkpoint, the estimate is 0.5 to 1 s.
+        An earlier run of the same job, with its start-up, speed and tail.
+    tail:
+        Forecasts the time after the last batch; by default from ``past`` and the duration of the job's checkpoints.
     resize_s:
         Seconds without training at each resize.
     start_devices:
@@ -99,6 +96,7 @@ class DeadlineController:
         alpha: float = 1.0,
         period_s: float = 1.0,
         past: PastRun | None = None,
+        tail: TailModel | None = None,
         resize_s: float = 0.0,
         start_devices: float | None = None,
     ) -> None:
@@ -108,6 +106,7 @@ class DeadlineController:
         self.period_s = period_s
         self.deadline_s = deadline_s
         self._past = past
+        self._tails = tail or TailModel(past)
         self._resize_s = resize_s
         self._ramp: Ramp | None = None
         self._total = 0
@@ -119,7 +118,9 @@ class DeadlineController:
         self._trained = (0.0, 0.0)  # seconds observed, and device-seconds used in this time
         self.began_s = 0.0
         self._startup_from_s = 0.0
-        self._save_s: float | None = None
+        self._save_s: float | None = None  # as in the last observation
+        self._declared_s: float | None = None
+        self._pauses_left_s = self._pause_sd_s = 0.0  # while the job has batches left
         self._decided: float | None = None  # allocation decided by the last step
         self._last_step = (0.0, 0.0, 0.0)  # time and allocation of the last step, device-seconds until then
 
@@ -158,8 +159,16 @@ class DeadlineController:
 
     @property
     def target_s(self) -> float:
-        """Target time of the last batch: the target end less the tail."""
-        return target_end_s(self.began_s, self.deadline_s, self.alpha - _EARLY_MARGIN) - self._tail_s
+        """Target time of the last batch and of the pauses: the target end less the time reserved for the tail."""
+        tail = self.tail
+        # The last pause and the tail follow the last batch, and their deviations from the forecast are independent.
+        pause_s = self._tails.deviations * self._pause_sd_s
+        reserved_s = tail.median_s + math.hypot(tail.reserved_s - tail.median_s, pause_s)
+        return self._target_end_s - reserved_s
+
+    @property
+    def _target_end_s(self) -> float:
+        return target_end_s(self.began_s, self.deadline_s, self.alpha - _EARLY_MARGIN)
 
     @property
     def _time_s(self) -> float:
@@ -167,22 +176,18 @@ class DeadlineController:
         return max(self.deadline_s - self.began_s, 0.0)
 
     @property
-    def _tail_s(self) -> float:
-        past, save_s = self._past, self._save_s
-        if past is not None and past.related and past.save_s is not None and save_s is not None:
-            return max(past.tail_s + (1 + _MODEL_FILE) * (save_s - past.save_s), _EXIT_S)
-        if past is not None:
-            return past.tail_s
-        if save_s is not None:
-            return (1 + _MODEL_FILE) * save_s + _EXIT_S
-        return min(max(_DEFAULT_TAIL * self._time_s, _MIN_TAIL_S), _MAX_TAIL_S)
+    def tail(self) -> TailForecast:
+        """The forecast of the time after the last batch."""
+        return self._tails.forecast(self._save_s, self._time_s, self._declared_s)
 
     def step(self, obs: Observation) -> Decision:
         """Run one control step, see :class:`~paceline.control.Controller`."""
         if obs.done is None:
             return self._step_before_first_report(obs)
         now_s, allocation, ceiling = obs.now_s, obs.allocated_devices, obs.ceiling
-        self._save_s = obs.save_s
+        self._save_s, self._declared_s = obs.save_s, obs.tail_s
+        if obs.done < obs.total:
+            self._pauses_left_s, self._pause_sd_s = obs.pauses_left_s, obs.pause_sd_s
         # Unused devices do not add speed: count only the devices in use.
         in_use = allocation * (1.0 if obs.busy is None else min(max(obs.busy, _MIN_BUSY) / _FULLY_BUSY, 1.0))
         # Each whole device has its own process: a job with idle time may still train faster with more devices.
@@ -198,7 +203,9 @@ class DeadlineController:
         self._total = obs.total
         left, left_s = obs.total - done_now, self.target_s - now_s - obs.pauses_left_s
         if not obs.pending:
-            if self._speed.known:
+            if obs.done >= obs.total:
+                self._decided = self._plan_end(now_s - obs.done_s, now_s, allocation, in_use, ceiling)
+            elif self._speed.known:
                 self._decided = self._plan(left, left_s, allocation, in_use, ceiling)
             elif self._decided is not None and self._start_devices is None:
                 self._decided = max(self._decided, self.limits.quantize(self._half_of_max()))
@@ -206,12 +213,19 @@ class DeadlineController:
                 self._decided = max(self._decided or 0.0, self._startup_devices)
         devices = self.limits.quantize(allocation if self._decided is None else self._decided, ceiling)
         setpoint_pct = min(self._ramp.at(now_s), 100.0)
-        finish_s, earliest_s = self._forecast(now_s + obs.pauses_left_s, left, in_use, ceiling)
+        if obs.done < obs.total:
+            finish_s, earliest_s = self._forecast(now_s + obs.pauses_left_s, left, in_use, ceiling)
+        else:
+            finish_s = earliest_s = now_s + self._end_left_s(now_s - obs.done_s)
         feasible = (now_s if earliest_s is None else earliest_s) <= self.deadline_s + _TOLERANCE * self._time_s
         soon_s = max(left_s / _STEPS_LEFT, _MIN_STEP_S) if left_s > 0 else self.period_s
         next_s = min(self.period_s, soon_s)
         remaining = self._remaining(left, obs.pauses_left_s)
-        return Decision(devices, setpoint_pct, progress_pct, finish_s, earliest_s, feasible, next_s, remaining)
+        tail, pause_s = self.tail, _NINE_OF_TEN * self._pause_sd_s
+        margins_s = math.hypot(tail.median_s - tail.low_s, pause_s), math.hypot(tail.high_s - tail.median_s, pause_s)
+        return Decision(
+            devices, setpoint_pct, progress_pct, finish_s, earliest_s, feasible, next_s, remaining, tail, margins_s
+        )
 
     def _step_before_first_report(self, obs: Observation) -> Decision:
         if not obs.pending and self._decided is not None:
@@ -287,9 +301,6 @@ class DeadlineController:
 
     def _plan(self, left: float, left_s: float, allocation: float, in_use: float, ceiling: float | None) -> float:
         """Return the smallest allocation that ends the job on time; within the deadband, the current allocation."""
-        if left <= 0:
-            # Saving the model is single-threaded and short: keep one device for it, unless a resize takes longer.
-            return self.limits.quantize(allocation if self._resize_s else max(1.0, self.limits.min_devices), ceiling)
         upper = self.limits.quantize(self.limits.max_devices, ceiling)
         usable = min(self._usable, upper)
         needed_s = left / self._speed.at(usable) if usable > 0 else 0.0
@@ -310,6 +321,23 @@ class DeadlineController:
         # Hysteresis: release devices only if the remaining devices suffice with a margin, to avoid adding them again.
         return min(allocation, self._needed_devices(left * (1 + _DEADBAND), left_s, allocation, ceiling))
 
+    def _end_left_s(self, passed_s: float) -> float:
+        """Return the forecast seconds until the job ends, ``passed_s`` after its last batch."""
+        tail, pauses_s = self.tail, self._pauses_left_s
+        # Of a tail that takes longer than half of all, half of the rest remains at least.
+        return max(pauses_s + tail.median_s - passed_s, (pauses_s + tail.high_s - passed_s) / 2, 0.0)
+
+    def _plan_end(
+        self, passed_s: float, now_s: float, allocation: float, in_use: float, ceiling: float | None
+    ) -> float:
+        """Return the allocation for what comes after the last batch: validating, saving and the exit."""
+        if self._resize_s or math.isinf(self.deadline_s):  # a resize takes longer than it saves
+            return self.limits.quantize(allocation, ceiling)
+        devices = min(_TRIAL_FACTOR * in_use, allocation)  # most of it is single-threaded
+        if in_use == allocation and now_s + self._end_left_s(passed_s) > self._target_end_s:
+            devices = min(_TRIAL_FACTOR * allocation, self.limits.max_devices)
+        return self.limits.quantize(max(devices, self._startup_devices), ceiling)
+
     def _needed_devices(self, left: float, left_s: float, allocation: float, ceiling: float | None) -> float:
         left_s -= self._resize_s
         if left_s <= 0:
@@ -322,7 +350,7 @@ class DeadlineController:
         if not self._speed.known:
             return None, None
         untested = self._past is not None and self._past.related and not self._speed.tested
-        tail_s = self._tail_s
+        tail_s = self.tail.median_s
         upper = self.limits.max_devices if ceiling is None else min(ceiling, self.limits.max_devices)
         speed = self._speed.at(in_use)
         # A late report of infeasibility is better than a false one: the speed above the tested allocations is
@@ -337,7 +365,9 @@ class DeadlineController:
         if not self._speed.known or self._speed.sd(max(self._last_step[1], self.limits.quantum)) > _MAX_PUBLISHED_SD:
             return None
         usable = round(self._usable, 3) if math.isfinite(self._usable) else None
-        return RemainingWork(left / self._speed.at(1.0), self._speed.exponent, pauses_left_s + self._tail_s, usable)
+        return RemainingWork(
+            left / self._speed.at(1.0), self._speed.exponent, pauses_left_s + self.tail.reserved_s, usable
+        )
 
     def state(self) -> dict[str, Any]:
         """Return the JSON-safe state for ``restore``, for a bumpless transfer to another process."""

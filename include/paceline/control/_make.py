@@ -8,6 +8,7 @@ from paceline.control._limits import GPU_QUANTUM, Limits
 from paceline.control._paper import PAPER_GAINS, PaperController
 from paceline.control._past import PastRun
 from paceline.control._pi import Gains
+from paceline.control._tail import TailModel
 from paceline.errors import InvalidInputError
 
 CONTROLLERS = ("default", "paper")
@@ -22,12 +23,13 @@ def make_controller(
     alpha: float = 1.0,
     period_s: float = 1.0,
     past: PastRun | None = None,
+    tail: TailModel | None = None,
     gains: Gains | None = None,
 ) -> Controller:
     """Return a new controller called ``name``, one of ``CONTROLLERS``.
 
-    ``past`` applies to ``"default"`` (:class:`~paceline.control.DeadlineController`), ``gains`` to ``"paper"``
-    (:class:`~paceline.control.PaperController`).
+    ``past`` and ``tail`` apply to ``"default"`` (:class:`~paceline.control.DeadlineController`), ``gains`` applies to
+    ``"paper"`` (:class:`~paceline.control.PaperController`).
 
     >>> make_controller("paper", Limits(0.1, 2.0), 60.0).start(0.0)
     0.1
@@ -38,7 +40,9 @@ def make_controller(
     if name == "default":
         # Each whole device has a process that joins or leaves between two batches, which interrupts training.
         resize_s = WHOLE_DEVICE_RESIZE_S if limits.quantum >= GPU_QUANTUM else 0.0
-        return DeadlineController(limits, deadline_s, alpha=alpha, period_s=period_s, past=past, resize_s=resize_s)
+        return DeadlineController(
+            limits, deadline_s, alpha=alpha, period_s=period_s, past=past, tail=tail, resize_s=resize_s
+        )
     if name == "paper":
         return PaperController(limits, deadline_s, alpha=alpha, period_s=period_s, gains=gains or PAPER_GAINS)
     raise InvalidInputError("controller", name, "one of " + ", ".join(CONTROLLERS))

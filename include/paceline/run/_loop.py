@@ -39,6 +39,7 @@ from paceline.run.outcome import (
     WITHOUT_STEPS,
     describe_failure,
     describe_missing_progress,
+    describe_tail,
     error_pct,
     measurements,
 )
@@ -173,6 +174,7 @@ class PaceLoop:
         )
         self._decision = Decision(allocated_devices, 0.0, 0.0, None, None, True, controller.period_s)
         self._step_times = StepTimes()
+        self._tail_source = ""  # of the forecast of what comes after the last batch, as logged last
         self._lease = None if lease_s is None else JobLease(job, lease_s)
 
     def run(self) -> Outcome:
@@ -243,8 +245,10 @@ class PaceLoop:
             ceiling=allocation.devices if self._commands.ceiling == 0 else self._commands.ceiling,
             in_pause=self._reader.pauses.in_pause(now_s) or self._outage.active or self._restarting,
             pauses_left_s=self._reader.pauses.left_s(now_s),
+            pause_sd_s=self._reader.pauses.sd_s,
             busy=self._utilization.share if self._team is None else None,
             save_s=self._reader.newest.save_s if self._reader.newest else None,
+            tail_s=self._reader.newest.tail_s if self._reader.newest else None,
             restarting=self._restarting,
         )
         decision = self._controller.step(observation)
@@ -258,6 +262,9 @@ class PaceLoop:
         if self._may_end_early and now_s <= self._controller.deadline_s:
             decision = replace(decision, feasible=True)
         self._decision = decision
+        if position is not None and decision.tail is not None and decision.tail.source != self._tail_source:
+            self._tail_source = decision.tail.source
+            self._log.info(describe_tail(decision.tail))
         allocation.resize(now_s)
         self._publish(now_s, decision)
         self._output.flush()

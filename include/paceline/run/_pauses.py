@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from paceline.train.progress import Progress
 
+_FORECAST_SD = 0.3  # relative standard deviation of a pause about the job's own forecast
+
 
 class Pauses:
     """Measures the pauses of a job and forecasts the remaining pauses.
@@ -51,6 +53,11 @@ class Pauses:
     def total_s(self) -> float:
         """Total of the job's measured pauses in seconds, extrapolated to all epochs; 0 without a measured pause."""
         return self.mean_s * self._epochs if self._count else 0.0
+
+    @property
+    def sd_s(self) -> float:
+        """Standard deviation of the last pause, in seconds; 0 if this or an earlier run has measured a pause."""
+        return 0.0 if self._count or self._expected_s is not None else _FORECAST_SD * self.mean_s
 
     def add(self, progress: Progress, written_s: float, batch_s: float | None) -> bool:
         """Add a report; return whether the report ends a pause."""

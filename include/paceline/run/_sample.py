@@ -72,6 +72,8 @@ def make_sample(
         alpha=controller.alpha,
         began_s=controller.began_s,
         forecast_s=finite(decision.finish_s),
+        forecast_low_s=_shifted(decision.finish_s, -decision.margins_s[0], now_s),
+        forecast_high_s=_shifted(decision.finish_s, decision.margins_s[1], now_s),
         earliest_s=finite(decision.earliest_s),
         feasible=decision.feasible,
         remaining=Remaining.read(decision.remaining.to_dict()) if decision.remaining else None,
@@ -82,3 +84,8 @@ def make_sample(
         threads=newest.threads if newest else None,
         devices_in_force=newest.devices if newest else None,
     )
+
+
+def _shifted(finish_s: float | None, seconds: float, now_s: float) -> float | None:
+    """Return ``finish_s`` plus ``seconds``, but no time in the past; ``None`` if it is unknown."""
+    return None if finish_s is None else finite(max(finish_s + seconds, min(finish_s, now_s)))

@@ -231,7 +231,8 @@ class Training:
         limits = settings.limits(self.call_engine(self._handle.runtime.capacity), self._log)
         deadline_s = settings.deadline_in_force_s(self._store, origin, self._seconds_after(origin), self._log)
         stored = ControllerState.read(self._store.get(CONTROLLER)) if resumes else None
-        controller = settings.make_controller(limits, deadline_s, past)
+        tails = self._host.past_tails(self._handle.runtime.name) if past is None else ()
+        controller = settings.make_controller(limits, deadline_s, past, tails)
         if stored is not None and stored.kind != type(controller).__name__:
             controller.set_start(stored.run.began_s)
         elif stored is not None:
@@ -239,7 +240,7 @@ class Training:
                 controller.restore(stored.controller)
             except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
                 self._log.warning("The stored controller state is invalid: %r", error)
-                controller = settings.make_controller(limits, deadline_s, past)
+                controller = settings.make_controller(limits, deadline_s, past, tails)
                 controller.set_start(stored.run.began_s)
         return controller, stored
 
@@ -369,7 +370,7 @@ class Training:
         self._write_last_values(unwritten)
         self._handle.clean_up()
         if outcome.learned is not None:
-            self._host.save_measurements(outcome.learned)
+            self._host.save_measurements(record.runtime, outcome.learned)
         return result
 
     def _write_last_values(self, values: Mapping[str, Any]) -> None:

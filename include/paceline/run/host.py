@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from paceline.contract import PaceSample
-from paceline.control import PastRun
+from paceline.control import PastRun, PastTail
 from paceline.run._live import LiveState
 from paceline.runtime import Job, JobSpec, Runtime
 
@@ -58,7 +58,10 @@ class Host(Protocol):
     def past_run(self) -> PastRun | None:
         """Return the measurements of the last successful run of this task, else of another task with the same code."""
 
-    def save_measurements(self, past: Mapping[str, Any]) -> None:
+    def past_tails(self, runtime: str) -> Sequence[PastTail]:
+        """Return what other jobs took after their last batch, if possible of those with this runtime and image."""
+
+    def save_measurements(self, runtime: str, past: Mapping[str, Any]) -> None:
         """Store the measurements of this run. Must not raise, because the result is already stored."""
 
     def output_place(self) -> str:

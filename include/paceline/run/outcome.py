@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from paceline.control import PastRun
+from paceline.control import PastRun, TailForecast
 from paceline.run.reading import ProgressReader
 from paceline.runtime import JobStatus
 
@@ -43,6 +43,19 @@ def describe_missing_progress(when: str, last_malformed: str | None) -> str:
     return (
         f"script: reported no progress {when}, expected a loop over paceline.train.track(...) "
         f"with at least one batch.{hint}"
+    )
+
+
+def describe_tail(tail: TailForecast) -> str:
+    """Return a line for the log about the forecast of what comes after the last batch, and where it comes from.
+
+    >>> describe_tail(TailForecast(4.0, 2.5, 8.0, 6.0, "12 other jobs"))
+    'After the last batch: 4.0 s (2.5 to 8.0 s), forecast from 12 other jobs; the plan reserves 6.0 s'
+    """
+    spread = "" if tail.low_s == tail.high_s else f" ({tail.low_s:.1f} to {tail.high_s:.1f} s)"
+    return (
+        f"After the last batch: {tail.median_s:.1f} s{spread}, forecast from {tail.source}; "
+        f"the plan reserves {tail.reserved_s:.1f} s"
     )
 
 

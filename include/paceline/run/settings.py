@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from paceline.contract import DEADLINE, PACE, Deadline, PaceSample, StoredDeadline, storable_deadline
-from paceline.control import CPU_QUANTUM, BudgetController, Controller, Gains, Limits, PastRun, make_controller
+from paceline.control import (
+    CPU_QUANTUM,
+    LATE_WEIGHT,
+    BudgetController,
+    Controller,
+    Gains,
+    Limits,
+    PastRun,
+    PastTail,
+    TailModel,
+    make_controller,
+)
 from paceline.errors import InvalidInputError
 from paceline.run._live import LiveState
 
@@ -45,6 +57,9 @@ class Settings:
         Longest time for which the job runs without a controlling process.
     on_change:
         What a retry does if the job's code has changed: ``"resume"`` or ``"restart"``.
+    late_weight:
+        Cost of a second after the target end, relative to that of a second before it, in the plan for what comes after
+        the last batch.
     needs_progress:
         Whether a job that has reported no progress has failed, even with exit code 0.
     """
@@ -64,6 +79,7 @@ class Settings:
     max_devices_field: str = "max_devices"
     lease_s: float = 6 * 3600.0
     on_change: str = "resume"
+    late_weight: float = LATE_WEIGHT
     needs_progress: bool = False
 
     def limits(self, capacity: float, log: Any) -> Limits:
@@ -77,10 +93,13 @@ class Settings:
             raise InvalidInputError("min_devices", smallest, f"at most the {capacity:g} cores of the machine")
         return Limits(smallest, capacity if largest is None else max(min(largest, capacity), smallest), self.quantum)
 
-    def make_controller(self, limits: Limits, deadline_s: float, past: PastRun | None) -> Controller:
-        """Return the controller that decides on the allocation."""
+    def make_controller(
+        self, limits: Limits, deadline_s: float, past: PastRun | None, tails: Sequence[PastTail] = ()
+    ) -> Controller:
+        """Return the controller that decides on the allocation, with the ``tails`` of other jobs."""
+        tail = TailModel(past, tails, self.late_weight)
         if self.deadline == Deadline():
-            return BudgetController(limits, period_s=self.period_s, past=past)
+            return BudgetController(limits, period_s=self.period_s, past=past, tail=tail)
         return make_controller(
             self.controller,
             limits,
@@ -88,6 +107,7 @@ class Settings:
             alpha=self.alpha,
             period_s=self.period_s,
             past=past,
+            tail=tail,
             gains=self.gains,
         )
 

@@ -22,6 +22,8 @@ def amdahl(serial: float) -> Callable[[float], float]:
 
 _REPORT_EVERY_S = 0.2  # a trainer reports at most five times a second
 _MOSTLY_PARALLEL = amdahl(0.1)
+FORECAST_SD = 0.3
+"""Relative standard deviation of a pause about the job's forecast of it."""
 
 
 @dataclass(frozen=True)
@@ -161,8 +163,9 @@ class Run:
 
     @property
     def busy(self) -> float:
-        """Fraction of the allocation that the job keeps busy."""
-        return min(1.0, self.plant.usable_devices / self.devices) if self.devices > 0 else 0.0
+        """Fraction of the allocation that the job keeps busy. Start-up and tail are single-threaded."""
+        usable = self.plant.usable_devices if self.reported and self.trained_s is None else 1.0
+        return min(1.0, usable / self.devices) if self.devices > 0 else 0.0
 
     @property
     def in_pause(self) -> bool:
@@ -182,6 +185,10 @@ class Run:
         each_s = self.plant.pause_s if known or epochs_done else self.plant.forecast_pause_s
         left_s = (self.plant.epochs - epochs_done) * each_s
         return left_s + max(self._pause_until_s - self.now_s, 0.0)
+
+    def pause_sd_s(self, *, known: bool) -> float:
+        """Return the standard deviation of the last pause, of which the job has only a forecast before its first."""
+        return 0.0 if known or self.done >= self._epoch else FORECAST_SD * self.plant.forecast_pause_s
 
     def resize(self, devices: float) -> None:
         """Change the allocation; the change takes effect after ``resize_s``."""

@@ -7,8 +7,8 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from paceline.control import PastRun
-from paceline.testing.plant import Neighbour, Plant, Run, amdahl
+from paceline.control import PastRun, PastTail
+from paceline.testing.plant import FORECAST_SD, Neighbour, Plant, Run, amdahl
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,9 @@ class Case:
         """Add noisy trainer reports: the checkpoint duration, and with ``validation`` a forecast of pauses."""
         reported = random.Random(self.seed + 1)  # noqa: S311 - a simulation, no secret
         plant = self.plant
-        if plant.save_s is not None:
-            plant = replace(plant, save_s=plant.save_s * math.exp(reported.gauss(0, 0.1)))
-        forecast_pause_s = plant.pause_s * math.exp(reported.gauss(0, 0.3)) if validation else 0.0
+        assert plant.save_s is not None
+        plant = replace(plant, save_s=plant.save_s * math.exp(reported.gauss(0, 0.1)))
+        forecast_pause_s = plant.pause_s * math.exp(reported.gauss(0, FORECAST_SD)) if validation else 0.0
         return replace(self, plant=replace(plant, forecast_pause_s=forecast_pause_s))
 
     def past_run(self, *, speed_sd: float) -> PastRun:
@@ -70,12 +70,18 @@ class Case:
         return run.finished_s
 
 
-def random_case(seed: int) -> Case:
+def random_tail(rng: random.Random, most_s: float = math.inf) -> PastTail:
+    """Return a tail of 0.1 to 4 s, or at most ``most_s``, and an independent duration of a checkpoint."""
+    return PastTail(min(_log_uniform(rng, 0.1, 4.0), most_s), _log_uniform(rng, 0.05, 3.0))
+
+
+def random_case(seed: int, *, foretold: bool = True) -> Case:
     """Return a job of 30 s to 10 h on 1 to 16 devices, with a deadline of 1.1 to 3 times its shortest time.
 
-    Of all jobs, 20 % write no checkpoints, 20 % compute after the last batch, 50 % validate for up to 10 % of the
-    training time, 50 % have neighbours, and 40 % have a deadline change. As measured with real jobs, the job writes
-    the model file after the final checkpoint and exits 0.2 to 0.6 s later.
+    The job has 1, 5 or 20 epochs, with validations of up to 3 % of its shortest time in all. Of all jobs, 50 % have
+    neighbours, and 40 % have a deadline change. If its tail is ``foretold``, it consists of the final checkpoint, a
+    model file and the exit, as measured with real jobs: the job exits 0.2 to 0.6 s after it has written the model
+    file. Otherwise, the tail is that of ``random_tail``.
 
     >>> case = random_case(1)
     >>> case.deadline_s >= 1.1 * case.plant.shortest_s(case.max_devices)
@@ -83,13 +89,13 @@ def random_case(seed: int) -> Case:
     """
     rng = random.Random(seed)  # noqa: S311 - a simulation, no secret
     shortest_s, max_devices = _log_uniform(rng, 30.0, 36_000.0), rng.choice([1.0, 2.0, 4.0, 8.0, 16.0])
-    startup_s = min(_log_uniform(rng, 1.0, 30.0), 0.15 * shortest_s)
-    save_s = min(_log_uniform(rng, 0.05, 10.0), 0.02 * shortest_s)
-    after_s = 0.4 * save_s * rng.uniform(0.5, 1.5) + rng.uniform(0.2, 0.6)
-    after_s += rng.uniform(0.0, 0.01) * shortest_s if rng.random() < 0.2 else 0.0
-    epochs, speedup = rng.choice([1, 3, 10, 30]), amdahl(rng.choice([0.02, 0.1, 0.3, 0.5]))
-    training_s = shortest_s - startup_s - save_s - after_s
-    pauses_s = rng.choice([0.0, rng.uniform(0.0, 0.1)]) * training_s
+    startup_s = _log_uniform(rng, 1.0, 12.0)
+    tail_s, save_s = random_tail(rng)
+    if foretold:
+        tail_s = save_s + 0.4 * save_s * rng.uniform(0.5, 1.5) + rng.uniform(0.2, 0.6)
+    epochs, speedup = rng.choice([1, 5, 20]), amdahl(rng.choice([0.02, 0.1, 0.3, 0.5]))
+    pauses_s = rng.uniform(0.0, 0.03) * shortest_s
+    training_s = shortest_s - startup_s - tail_s
     batch_s = min(max(_log_uniform(rng, 0.02, 3.0), shortest_s / 5000), shortest_s / 60)
     batches = max(int((training_s - pauses_s) * speedup(max_devices) / batch_s) // epochs, 1) * epochs
     d_c = rng.uniform(1.1, 3.0)
@@ -102,8 +108,8 @@ def random_case(seed: int) -> Case:
         batch_s,
         speedup,
         startup_s=startup_s,
-        tail_s=save_s + after_s,
-        save_s=save_s if rng.random() < 0.8 else None,
+        tail_s=tail_s,
+        save_s=save_s,
         epochs=epochs,
         pause_s=pauses_s / epochs,
         noise=rng.uniform(0.0, 0.1),

@@ -91,6 +91,7 @@ def simulate_run(
             ceiling=ceiling,
             in_pause=run.in_pause,
             pauses_left_s=run.pauses_left_s(known=pauses_known),
+            pause_sd_s=run.pause_sd_s(known=pauses_known),
             busy=run.busy,
             save_s=plant.save_s if run.done else None,
         )

@@ -14,6 +14,7 @@ from . import _session
 from ._display import Display
 from ._enumerated import warn_if_counted, warn_of_gaps
 from ._source import BatchSource
+from ._tail import Tail
 from ._values import bad_value, log, whole_number
 from .job import is_follower, run_by_paceline
 from .pacing.monitor import Converged, Monitor
@@ -38,7 +39,7 @@ class Loop(Generic[T]):
 
     Parameters
     ----------
-    loader, epochs, total, device, threads, until, validation:
+    loader, epochs, total, device, threads, until, validation, tail:
         As for ``track``.
     display:
         Output for progress; ``None`` chooses an output for the environment.
@@ -56,6 +57,7 @@ class Loop(Generic[T]):
         threads: int | None = None,
         until: Converged | None = None,
         validation: Sized | None = None,
+        tail: float | str | None = None,
         display: Display | None = None,
         within_epochs: bool = False,
     ) -> None:
@@ -80,6 +82,7 @@ class Loop(Generic[T]):
         if until is not None and not isinstance(until, Converged):
             raise bad_value("until", until, 'a paceline.train.Converged, such as Converged("accuracy")')
         self._validation = data.validation_batches(validation, loader)
+        self._tail = None if tail is None else Tail.read(tail)
         self.monitor = None if until is None else Monitor(until, self.epochs)
         self._display = display
         self._epoch_done = 0  # batches done at the start of the epoch
@@ -445,6 +448,7 @@ class Loop(Generic[T]):
             devices=self.source.devices if self.source is not None else None,
             save_s=session.checkpoint.save_s if session.checkpoint is not None else None,
             validation_s=self._validation_s(now_s),
+            tail_s=None if self._tail is None else self._tail.seconds(self._batch_s(now_s), self._epoch_batches),
             may_end_early=self.monitor is not None,
             monotonic_s=now_s,
             wall_s=time.time(),
@@ -460,8 +464,13 @@ class Loop(Generic[T]):
         """
         if self.epoch and not self._reports_epoch_ends:
             return None
+        batch_s = self._batch_s(now_s)
+        return round(self._validation * batch_s, 3) if self._validation and batch_s is not None else None
+
+    def _batch_s(self, now_s: float) -> float | None:
+        """Return the mean seconds per batch of this process; ``None`` before its first batch."""
         done, elapsed_s = self.done - self._start_point[0], now_s - self._start_point[1]
-        return round(self._validation * elapsed_s / done, 3) if self._validation and done else None
+        return elapsed_s / done if done else None
 
 
 def _default_device() -> str:

@@ -23,6 +23,7 @@ def track(
     threads: int | None = None,
     until: Converged | None = None,
     validation: Sized | None = None,
+    tail: float | str | None = None,
 ) -> Loop[T]:
     """Loop over the batches of all epochs, and report the progress.
 
@@ -46,6 +47,9 @@ def track(
     validation:
         The loader that the loop's body iterates over at each ``epoch_end``. Its length and batch size determine the
         forecast duration of the first validation.
+    tail:
+        What the code after the loop takes, if it is more than saving the model, for example a final evaluation:
+        seconds, or a share of an epoch as text (``"20%"``).
 
     Returns
     -------
@@ -67,15 +71,23 @@ def track(
     epoch 1 ends with b, 4 batches in all
     """
     session = _session.current
-    options: dict[str, Any] = {"epochs": epochs, "total": total, "device": device, "threads": threads, "until": until}
+    options: dict[str, Any] = {
+        "epochs": epochs,
+        "total": total,
+        "device": device,
+        "threads": threads,
+        "until": until,
+        "validation": validation,
+        "tail": tail,
+    }
     within: Loop[T] | None = None
     if session.epochs is not None:
-        within = session.epochs.track(loader, validation=validation, **options)
+        within = session.epochs.track(loader, **options)
     if within is not None:
         return within
     if epochs == 1:
         _check_not_repeated(session)
-    return Loop(loader, epochs=epochs, total=total, device=device, threads=threads, until=until, validation=validation)
+    return Loop(loader, **options)
 
 
 def _check_not_repeated(session: _session.Session) -> None:

@@ -66,6 +66,11 @@ export interface PaceSample {
    * The predicted end at the current speed; `null` while unknown.
    */
   forecast_s: number | null;
+  forecast_low_s: number | null;
+  /**
+   * Nine of ten jobs end between these times: the controller cannot correct what comes after the last batch.
+   */
+  forecast_high_s: number | null;
   /**
    * The predicted end with all allowed devices.
    */

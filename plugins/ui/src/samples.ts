@@ -22,6 +22,8 @@ export function makePace(changed: Partial<Pace> = {}): Pace {
     alpha: 1,
     began_s: 0,
     forecast_s: 60,
+    forecast_low_s: 60,
+    forecast_high_s: 60,
     earliest_s: 45,
     feasible: true,
     remaining: null,

@@ -191,6 +191,19 @@ def test_rendered_values_are_validated_like_parsed_values(changed, message):
         _arguments.read(render_training_task(**changed), {})
 
 
+@pytest.mark.parametrize(("option", "weight"), [(None, 5.0), ("1", 1.0), ("0", None), ("-2", None), ("much", None)])
+def test_late_weight_is_an_option_of_airflow(monkeypatch, option, weight):
+    if option is not None:
+        monkeypatch.setenv("AIRFLOW__PACELINE__LATE_WEIGHT", option)
+    if weight is not None:
+        assert _arguments.read(render_training_task(), {}).late_weight == weight
+        return
+    with pytest.raises(
+        InvalidInputError, match=rf"\[paceline\] late_weight: got '{option}', expected a number greater"
+    ):
+        _arguments.read(render_training_task(), {})
+
+
 def test_rendered_text_is_converted_to_a_number_or_none():
     settings = _arguments.read(
         render_training_task(alpha="{{ 0.9 }}", min_devices="{{ 0.5 }}", max_devices="{{ params.none }}"), {}

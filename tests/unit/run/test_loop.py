@@ -46,6 +46,14 @@ def test_changed_deadline_is_met(make_job, run, core_s, deadline_s, at_s, writte
     assert abs(outcome.error_pct) < 1.0
 
 
+def test_forecast_of_the_time_after_the_last_batch_is_logged_once_and_published(make_job, run, caplog):
+    caplog.set_level("INFO")
+    _, exchange = run(make_job(core_s=100), 100)
+    assert caplog.text.count("After the last batch: 1.0 s (0.8 to 1.2 s), forecast from the typical time of a job") == 1
+    assert exchange.state["pace"]["state"] == "finished"
+    assert exchange.state["pace"]["forecast_low_s"] == exchange.state["pace"]["forecast_high_s"]
+
+
 @pytest.mark.parametrize("invalid", ["soon", -5, 0, "", "1999-01-01T00:00:00Z", {"a": 1}, True, 12, "1e400"])
 def test_invalid_live_deadline_is_rejected_and_logged(make_job, run, caplog, invalid):
     state = MemoryState(deadline=100)

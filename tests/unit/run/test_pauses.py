@@ -25,6 +25,7 @@ def test_first_forecast_comes_from_an_earlier_run_or_the_job(expected_s, validat
     pauses = Pauses(expected_s)
     pauses.add(progress_report(10, validation_s=validation_s), 5.0, BATCH_S)
     assert pauses.left_s(6.0) == left_s
+    assert (pauses.sd_s > 0) == (expected_s is None and validation_s is not None), "only a forecast is uncertain"
 
 
 def test_forecast_of_the_job_has_priority_over_that_of_a_related_run():
@@ -37,7 +38,7 @@ def test_measured_pause_replaces_the_forecast():
     pauses = Pauses()
     pauses.add(progress_report(99, event="epoch_end", validation_s=4.0), 50.0, BATCH_S)
     assert pauses.add(progress_report(101, 1, validation_s=4.0), 61.0, BATCH_S)
-    assert (pauses.mean_s, pauses.left_s(61.0)) == (10.0, 20.0)
+    assert (pauses.mean_s, pauses.left_s(61.0), pauses.sd_s) == (10.0, 20.0, 0.0)
 
 
 def test_final_checkpoint_is_not_part_of_the_last_pause():

@@ -303,7 +303,7 @@ def test_process_that_starts_is_named_and_ended_after_the_limit(model, capfd):
     ("variant", "cause"),
     [
         ("error in the loop", "ArithmeticError: the cause"),
-        ("caught error in the loop", "paceline: data_parallel: the process on device 1 failed at line "),
+        ("caught error in the loop", "paceline: data_parallel: the process on device 1 left the loop at line "),
         ("break in the loop", "paceline: data_parallel: the process on device 1 left the loop at line "),
         ("error in the data set", "TypeError: 'NoneType' object is not callable"),
     ],

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from paceline.train import Converged, Loop, report, stop_early, track
+from paceline.train import Converged, Loop, report, stop_early, track, track_epochs
 from paceline.train._source import BatchSource
 from paceline.train.progress import parse_line
 
@@ -100,6 +100,20 @@ def test_validations_of_unreported_epoch_ends_are_not_forecast(job, clock):
     assert {seconds for epoch, seconds in reported if epoch} == {None}
 
 
+@pytest.mark.parametrize(("tail", "reported"), [(None, [None] * 3), (30, [30.0] * 3), ("20%", [None, 5.0, 5.0])])
+def test_declared_tail_is_reported(job, clock, tail, reported):
+    for _ in track(range(50), tail=tail):
+        clock.now_s += 0.5
+    lines = [line for line in job() if line.event != "checkpoint"]
+    assert [lines[0].tail_s, lines[1].tail_s, lines[-1].tail_s] == reported
+
+
+def test_tail_is_declared_within_a_loop_over_epochs(job):
+    for _ in track_epochs(2):
+        list(track(range(3), tail=30))
+    assert job()[-1].tail_s == 30
+
+
 def test_validation_without_a_length_is_rejected(job):
     with pytest.raises(ValueError, match="validation: got 'generator', expected a loader with a length"):
         track(range(3), validation=(n for n in range(3)))
@@ -127,6 +141,10 @@ def test_progress_line_has_device_threads_and_both_clocks(job, clock):
         ("ab", {"epochs": True}, "epochs: got True"),
         ("ab", {"total": 0}, "total: got 0"),
         ("ab", {"threads": 0}, "threads: got 0"),
+        ("ab", {"tail": -1}, "tail: got -1, expected seconds, or a share of an epoch as text, such as"),
+        ("ab", {"tail": True}, "tail: got True"),
+        ("ab", {"tail": "20"}, "tail: got '20'"),
+        ("ab", {"tail": "nan%"}, "tail: got 'nan%'"),
     ],
 )
 def test_invalid_argument_is_rejected_before_the_first_batch(loader, options, message):

@@ -109,7 +109,7 @@ class Follower(BatchSource):
         if self._lead_has_left():  # and shows its own error
             os._exit(1)
         with contextlib.suppress(OSError, RuntimeError):
-            self._wire.send({"failed": f"failed at {place}; its error is above" if place.is_error else LEFT % place})
+            self._wire.send({"failed": f"left the loop at {place} by an exception" if place.is_error else LEFT % place})
             if not place.is_error:
                 os._exit(1)
             self._wire.close()

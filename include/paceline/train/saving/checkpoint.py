@@ -25,6 +25,7 @@ from .store import Store, check_complete, check_loadable, leaves
 _MAX_SAVE_FRACTION = 0.02
 _SHORTEST_INTERVAL_S = 5.0
 _LONGEST_INTERVAL_S = 60.0
+_FIRST_AFTER_S = 1.0
 
 
 class Stateful(Protocol):
@@ -80,7 +81,7 @@ class Saver(ABC):
         Folder of the checkpoints.
     every_s:
         Seconds between two checkpoints. ``None`` chooses 5 to 60 s, so that saving takes at most 2 % of the time if
-        possible.
+        possible; the first checkpoint is then written after 1 s.
     clock:
         Function that returns the time of a monotonic clock in seconds.
     """
@@ -93,7 +94,8 @@ class Saver(ABC):
         self._clock = clock
         self.save_s: float | None = None  # duration of the last checkpoint
         self.interval_s = _SHORTEST_INTERVAL_S if every_s is None else every_s
-        self.next_save_s = math.inf if rank() else clock() + self.interval_s
+        # The first checkpoint is written early, because its duration is part of the forecast of the job's end.
+        self.next_save_s = math.inf if rank() else clock() + (_FIRST_AFTER_S if every_s is None else every_s)
 
     def save(
         self,

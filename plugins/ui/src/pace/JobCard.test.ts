@@ -4,7 +4,7 @@ import { expect, test, vi } from "vitest";
 
 import type { Job } from "../api";
 import { makePace } from "../samples";
-import { JobCard } from "./JobCard";
+import { forecastNote, JobCard } from "./JobCard";
 import { toSeries } from "./series";
 
 vi.mock("react-router-dom", () => ({ Link: "a" }));
@@ -16,6 +16,16 @@ vi.mock("@chakra-ui/react", () => {
   const part = ({ children }: { children?: ReactNode }) => children ?? null;
   const Card = { Root: part, Header: part, Body: part };
   return { Badge: part, Box: part, Card, Heading: part, HStack: part, Stack: part, Text: part, VisuallyHidden: part };
+});
+
+test.each([
+  [{}, undefined],
+  [{ forecast_s: null }, undefined],
+  [{ forecast_low_s: 58, forecast_high_s: 67 }, "after 0:58 to 1:07"],
+  [{ state: "finishing", t_s: 56, forecast_low_s: 58, forecast_high_s: 67 }, "finishing, 4 s left"],
+  [{ state: "finishing", t_s: 61 }, "finishing, 0 s left"],
+] as const)("the note of the forecast for %o is %s", (values, note) => {
+  expect(forecastNote(makePace(values))).toBe(note);
 });
 
 test("a card says that the history of its job cannot be read", () => {

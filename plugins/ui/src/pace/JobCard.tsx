@@ -126,7 +126,7 @@ function Figures({ pace, taskEnded }: { pace: Pace; taskEnded: boolean }) {
               ? "not known yet"
               : formatTime(new Date(origin + pace.forecast_s * 1000))
         }
-        note={ended ? `after ${formatClock(pace.t_s)}` : undefined}
+        note={ended ? `after ${formatClock(pace.t_s)}` : forecastNote(pace)}
       />
       <Figure
         name={pace.quantum >= 1 ? "Devices" : "Cores"}
@@ -140,6 +140,18 @@ function Figures({ pace, taskEnded }: { pace: Pace; taskEnded: boolean }) {
     </HStack>
   );
 }
+
+/** What else is known about the end: the seconds left after the last batch, or the range of the forecast. */
+export function forecastNote(pace: Pace): string | undefined {
+  const { forecast_s: forecast, forecast_low_s: low, forecast_high_s: high } = pace;
+  if (forecast === null) return undefined;
+  if (pace.state === "finishing") return `finishing, ${formatDuration(Math.max(forecast - pace.t_s, 0))} left`;
+  if (low === null || high === null || high - low < SHORTEST_RANGE_S) return undefined;
+  return `after ${formatClock(low)} to ${formatClock(high)}`;
+}
+
+/** A shorter range is not shown. */
+const SHORTEST_RANGE_S = 2;
 
 function JobDetails({ name, job, history }: { name: string; job: Job; history: JobHistory | undefined }) {
   const { pace } = job;

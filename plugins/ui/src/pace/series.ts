@@ -125,6 +125,8 @@ export function combineWorkers(workers: Job[]): Pace | null {
     ),
     deadline_s: latest((pace) => pace.deadline_s),
     forecast_s: latest((pace) => pace.forecast_s),
+    forecast_low_s: latest((pace) => pace.forecast_low_s),
+    forecast_high_s: latest((pace) => pace.forecast_high_s),
     earliest_s: latest((pace) => pace.earliest_s),
     feasible: counted.every(({ pace }) => pace.feasible),
     remaining: null,

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+from contextlib import suppress
 from typing import Any
 
+import httpx
 from tests.mlflow_server import MlflowServer
 from upath import UPath
 
@@ -18,8 +20,16 @@ class Store:
     def __init__(self, root: UPath) -> None:
         self.root = root
 
+    @property
+    def location(self) -> str:
+        """Return the location with which a user names the registry."""
+        return self.root.path if self.root.protocol in ("", "file") else str(self.root)
+
     def open(self, signing_key: str | None = None) -> Registry:
         return FileRegistry(self.root, signing_key=signing_key)
+
+    def forget(self, name: str) -> None:
+        """Delete a model of an earlier test. The root is new for each test, so it has none."""
 
     def folder(self, version: ModelVersion) -> UPath:
         """Return the folder with the version's files."""
@@ -44,6 +54,11 @@ class Store:
         manifest = json.loads(self.manifest(version).read_text())
         (target / "manifest.json").write_text(json.dumps(manifest | {"name": name, "version": number}))
 
+    def delete(self, version: ModelVersion) -> None:
+        """Delete a version by hand."""
+        home = self.manifest(version).parent
+        home.fs.rm(home.path, recursive=True)
+
     def set_champion(self, version: ModelVersion) -> None:
         """Replace the record of the newest promotion."""
         folder = self.root / version.name / "promotions"
@@ -57,8 +72,17 @@ class MlflowStore(Store):
     def __init__(self, server: MlflowServer) -> None:
         self.server = server
 
+    @property
+    def location(self) -> str:
+        return "mlflow://models"
+
     def open(self, signing_key: str | None = None) -> Registry:
         return MlflowRegistry(self.server.url, signing_key=signing_key)
+
+    def forget(self, name: str) -> None:
+        for model in (name, f"{name}.promotions"):
+            with suppress(httpx.HTTPStatusError):  # it does not exist
+                self.server.delete("/registered-models/delete", {"name": model})
 
     def describe(self, version: ModelVersion) -> Any:
         return self.server.get("/model-versions/get", name=version.name, version=version.version)["model_version"]
@@ -82,6 +106,9 @@ class MlflowStore(Store):
         body = {"name": name, **{key: described[key] for key in ("source", "run_id", "tags")}}
         created = self.server.post("/model-versions/create", body)["model_version"]
         assert int(created["version"]) == number
+
+    def delete(self, version: ModelVersion) -> None:
+        self.server.delete("/model-versions/delete", {"name": version.name, "version": str(version.version)})
 
     def set_champion(self, version: ModelVersion) -> None:
         body = {"name": version.name, "alias": "champion", "version": str(version.version)}

@@ -75,4 +75,4 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     root, storage_path = s3.folder(uuid.uuid4().hex), places.storage_path
     # The test needs no Airflow connection.
     monkeypatch.setattr(places, "storage_path", lambda value: root if value == str(root) else storage_path(value))
-    return Store(root)
+    return Store(root, s3)

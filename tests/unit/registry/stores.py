@@ -2,23 +2,40 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
-from contextlib import suppress
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import httpx
+import pytest
 from tests.mlflow_server import MlflowServer
+from tests.s3_server import S3Server
 from upath import UPath
 
 from paceline.registry import FileRegistry, MlflowRegistry, ModelVersion, Registry
 
 
+class FullDisk:
+    """Replaces ``os.fsync``: the disk is full from the ``first`` call on."""
+
+    def __init__(self, first: int = 1) -> None:
+        self.left = first
+
+    def __call__(self, file: int) -> None:
+        self.left -= 1
+        if self.left <= 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
 class Store:
     """A way to open a registry in a folder or on an object store, and to change its files behind its back."""
 
-    def __init__(self, root: UPath) -> None:
-        self.root = root
+    def __init__(self, root: UPath, server: S3Server | None = None) -> None:
+        self.root, self.server = root, server
 
     @property
     def location(self) -> str:
@@ -27,6 +44,19 @@ class Store:
 
     def open(self, signing_key: str | None = None) -> Registry:
         return FileRegistry(self.root, signing_key=signing_key)
+
+    @contextmanager
+    def failing(self, write: int) -> Iterator[None]:
+        """Let a write fail, counted from 0, as on a full disk or without permission."""
+        if self.server is None:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(os, "fsync", FullDisk(first=write + 1))
+                yield
+            return
+        self.server.changes.clear()
+        self.server.refused.add(write)
+        yield
+        self.server.refused.clear()
 
     def forget(self, name: str) -> None:
         """Delete a model of an earlier test. The root is new for each test, so it has none."""
@@ -68,6 +98,8 @@ class Store:
 
 class MlflowStore(Store):
     """A way to open a registry on an MLflow server, and to change it behind its back, including the server's tags."""
+
+    server: MlflowServer
 
     def __init__(self, server: MlflowServer) -> None:
         self.server = server

@@ -41,12 +41,15 @@ class MlflowServer:
     lost:
         Indices in ``changes`` of the requests whose responses the proxy loses: the server executes the request, but
         the proxy disconnects instead of responding.
+    refused:
+        Indices in ``changes`` of the requests that the proxy refuses.
     """
 
     def __init__(self, folder: Path) -> None:
         self.artifacts = folder / "artifacts"
         self.changes: list[str] = []
         self.lost: set[int] = set()
+        self.refused: set[int] = set()
         self._lock = threading.Lock()
         self._port = free_port()
         self._log = folder / "server.log"
@@ -120,15 +123,19 @@ class MlflowServer:
         body = handler.rfile.read(int(handler.headers.get("Content-Length", 0)))
         kept = {"content-type", "accept", "authorization"}
         headers = {key: value for key, value in handler.headers.items() if key.lower() in kept}
-        response = self._client.request(handler.command, handler.path, content=body, headers=headers)
+        index = -1
         if handler.command in _CHANGING_METHODS:
             with self._lock:
                 index = len(self.changes)
                 self.changes.append(f"{handler.command} {handler.path}")
-            if index in self.lost:
-                handler.close_connection = True
-                handler.connection.shutdown(socket.SHUT_RDWR)
-                return
+        if index in self.refused:
+            response = httpx.Response(403, json={"error_code": "PERMISSION_DENIED", "message": "The quota is exceeded"})
+        else:
+            response = self._client.request(handler.command, handler.path, content=body, headers=headers)
+        if index in self.lost:
+            handler.close_connection = True
+            handler.connection.shutdown(socket.SHUT_RDWR)
+            return
         with suppress(ConnectionError):  # a killed client
             handler.send_response(response.status_code)
             handler.send_header("Content-Type", response.headers.get("Content-Type", "application/json"))

@@ -29,11 +29,14 @@ class S3Server:
         Method and path of each request that has changed the bucket.
     lost:
         Indices in ``changes`` of the requests whose responses the server loses.
+    refused:
+        Indices in ``changes`` of the requests that the server refuses.
     """
 
     def __init__(self) -> None:
         self.changes: list[str] = []
         self.lost: set[int] = set()
+        self.refused: set[int] = set()
         self._lock = threading.Lock()
         self._s3 = DomainDispatcherApplication(create_backend_app)
         self._server = make_server("127.0.0.1", 0, self._respond, threaded=True)
@@ -53,9 +56,12 @@ class S3Server:
         if environment["REQUEST_METHOD"] not in _CHANGING_METHODS:
             return list(self._s3(environment, start_response))
         with self._lock:  # a conditional put of S3 is atomic; moto checks the condition first and writes later
-            response = list(self._s3(environment, start_response))
             index = len(self.changes)
             self.changes.append(f"{environment['REQUEST_METHOD']} {environment['PATH_INFO']}")
+            if index in self.refused:
+                start_response("403 Forbidden", [("Content-Type", "application/xml")])
+                return [b"<Error><Code>AccessDenied</Code><Message>The quota is exceeded</Message></Error>"]
+            response = list(self._s3(environment, start_response))
         if index in self.lost:
             environment["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
         return response

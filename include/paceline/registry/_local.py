@@ -130,11 +130,14 @@ def remove_folder(root: Path, path: str) -> None:
 
 @contextmanager
 def naming(path: object) -> Iterator[None]:
-    """Add ``path`` to an error of the operating system that names no path, such as that of a full disk."""
+    """Add ``path`` to an error that names no path, such as that of a full disk or of an object store's permissions."""
     try:
         yield
     except OSError as error:
-        if error.errno is not None and not os.path.isabs(str(error.filename)):
+        if error.errno is None:  # of an object store; an error without a number does not show its path
+            code = errno.EACCES if isinstance(error, PermissionError) else errno.EIO
+            error.errno, error.strerror = code, str(error)
+        if not os.path.isabs(str(error.filename)):
             error.filename = str(path)
         raise
 

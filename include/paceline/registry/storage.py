@@ -56,7 +56,8 @@ def put(root: UPath, path: str, data: bytes) -> None:
     """Write ``data`` atomically: a reader sees either the old or the new content, never a mixture."""
     here = local(root)
     if here is None:
-        (root / path).write_bytes(data)
+        with _local.naming(root / path):
+            (root / path).write_bytes(data)
     else:
         _local.put(here, path, data)
 
@@ -79,7 +80,8 @@ def put_new(root: UPath, path: str, data: bytes) -> bool:
             return True
         if isinstance(error, FileExistsError):
             return False
-        raise
+        with _local.naming(root / path):
+            raise
     return True
 
 

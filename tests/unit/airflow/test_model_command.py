@@ -1,20 +1,19 @@
-"""``paceline model`` with a registry in a folder."""
+"""``paceline model`` with each kind of registry."""
 
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.mlflow_server import MlflowServer, serve
+from tests.unit.registry.stores import MlflowStore, Store
 
 from paceline.airflow import cli
 from paceline.airflow.api import AirflowApiError
-from paceline.registry import FileRegistry, MlflowRegistry
+from paceline.registry import Registry
 
 KEY = "k" * 32
+in_a_folder = pytest.mark.parametrize("store", ["local"], indirect=True)
 
 
 class Airflow:
@@ -34,9 +33,10 @@ class Airflow:
 
 
 @pytest.fixture
-def registry(tmp_path: Path) -> FileRegistry:
+def registry(store: Store, tmp_path: Path) -> Registry:
     """Return a registry with three versions, of which the second replaced the first as champion."""
-    registry = FileRegistry(tmp_path / "registry")
+    store.forget("flights")
+    registry = store.open()
     (tmp_path / "model").mkdir()
     for number in (1, 2, 3):
         (tmp_path / "model" / "weights").write_text(str(number))
@@ -47,9 +47,9 @@ def registry(tmp_path: Path) -> FileRegistry:
 
 
 @pytest.fixture
-def run(registry: FileRegistry, capsys: pytest.CaptureFixture[str]):
+def run(store: Store, registry: Registry, capsys: pytest.CaptureFixture[str]):
     def run_command(action: str, *arguments: str) -> tuple[int, str, str]:
-        code = cli.main(["model", action, str(registry.root), "flights", *arguments])
+        code = cli.main(["model", action, store.location, "flights", *arguments])
         shown = capsys.readouterr()
         return code, shown.out, shown.err
 
@@ -78,7 +78,7 @@ def test_fetch_copies_the_champion(run, tmp_path: Path) -> None:
     assert (tmp_path / "out" / "weights").read_text() == "3"
 
 
-def test_rollback_holds_the_previous_champion_until_it_is_released(run, registry: FileRegistry) -> None:
+def test_rollback_holds_the_previous_champion_until_it_is_released(run, registry: Registry) -> None:
     code, shown, _ = run("rollback", "--reason", "2 fails on Sundays")
     assert code == 0
     assert "champion 2 -> 1, held until it is released. 2 fails on Sundays (" in shown
@@ -91,7 +91,7 @@ def test_rollback_holds_the_previous_champion_until_it_is_released(run, registry
     ]
 
 
-def test_rollback_never_goes_to_a_version_that_was_rolled_back(run, registry: FileRegistry) -> None:
+def test_rollback_never_goes_to_a_version_that_was_rolled_back(run, registry: Registry) -> None:
     registry.promote("flights", 3, "better")
     for released in (True, False):
         assert run("rollback", "--reason", "worse")[0] == 0
@@ -102,39 +102,42 @@ def test_rollback_never_goes_to_a_version_that_was_rolled_back(run, registry: Fi
     assert (code, "a model that has had an earlier champion, or a VERSION" in error) == (1, True)
 
 
-def test_versions_are_listed_without_the_folder_of_the_champion(run, registry: FileRegistry) -> None:
-    shutil.rmtree(registry.location(registry.version("flights", 2)).parent.path)
+def test_versions_are_listed_without_the_deleted_champion(run, store: Store, registry: Registry) -> None:
+    store.delete(registry.version("flights", 2))
     code, shown, _ = run("list")
     assert code == 0
     assert "auc=0.73" in shown
     assert "No usable champion: " in shown
 
 
-def test_damaged_version_is_listed_with_its_fault(run, registry: FileRegistry) -> None:
-    manifest = registry.location(registry.version("flights", 1)).parent / "manifest.json"
-    manifest.write_text("{}")
+def test_damaged_version_is_listed_with_its_fault(run, store: Store, registry: Registry) -> None:
+    version = registry.version("flights", 1)
+    manifest = store.manifest(version)
+    store.change_manifest(version, files=1)
     code, shown, _ = run("list")
     rows = shown.splitlines()
     assert code == 0
-    assert f"not usable: file://{manifest}: " in rows[1]
+    assert "not usable: " in rows[1]
+    assert f"{manifest.name}: files: got 1" in rows[1]
     assert [row.split()[0] for row in rows] == ["VERSION", "1", "2", "3"]
     assert rows[2].endswith("champion")
 
 
+@in_a_folder
 @pytest.mark.parametrize("action", ["promote", "rollback", "release"])
 @pytest.mark.parametrize("reason", ["", " "])
-def test_empty_reason_is_refused(run, registry: FileRegistry, action: str, reason: str) -> None:
+def test_empty_reason_is_refused(run, registry: Registry, action: str, reason: str) -> None:
     code, _, error = run(action, *(["3"] if action == "promote" else []), "--reason", reason)
     assert (code, len(registry.history("flights"))) == (1, 2)
     assert f"--reason: got '{reason}', expected a reason" in error
 
 
 @pytest.fixture
-def signed(registry: FileRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FileRegistry:
+def signed(store: Store, registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry:
     """Return the registry with its key, with which version 4, the champion, and version 5 are signed."""
     monkeypatch.setenv("AIRFLOW_CONN_MODEL_KEY", json.dumps({"conn_type": "generic", "password": KEY}))
     monkeypatch.setenv("AIRFLOW_CONN_OTHER_KEY", json.dumps({"conn_type": "generic", "password": KEY.upper()}))
-    signed = FileRegistry(registry.root, signing_key=KEY)
+    signed = store.open(KEY)
     for number in (4, 5):
         (tmp_path / "model" / "weights").write_text(str(number))
         signed.register(tmp_path / "model", name="flights", metrics={"auc": 0.8})
@@ -154,7 +157,7 @@ def signed(registry: FileRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     ],
 )
 def test_version_without_the_signature_of_the_registry_is_refused(
-    run, signed: FileRegistry, arguments: list[str], message: str
+    run, signed: Registry, arguments: list[str], message: str
 ) -> None:
     code, _, error = run(*arguments, "--reason", "why not")
     assert (code, len(signed.history("flights"))) == (1, 3)
@@ -162,7 +165,7 @@ def test_version_without_the_signature_of_the_registry_is_refused(
     assert KEY not in error
 
 
-def test_signed_version_is_promoted_with_the_key(run, signed: FileRegistry) -> None:
+def test_signed_version_is_promoted_with_the_key(run, signed: Registry) -> None:
     key = ["--signing-conn-id", "model_key"]
     assert run("promote", "5", "--reason", "better", *key)[0] == 0
     assert run("rollback", "--reason", "worse", *key)[0] == 0
@@ -172,27 +175,13 @@ def test_signed_version_is_promoted_with_the_key(run, signed: FileRegistry) -> N
     assert rows[4].endswith("champion")
 
 
-@pytest.fixture
-def mlflow_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MlflowServer]:
-    with serve(tmp_path_factory.mktemp("mlflow")) as server:
-        yield server
-
-
-@pytest.mark.mlflow
+@pytest.mark.parametrize("store", [pytest.param("mlflow", marks=pytest.mark.mlflow)], indirect=True)
 def test_rollback_returns_to_the_champion_before_a_choice_in_mlflow(
-    mlflow_server: MlflowServer, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    run, store: MlflowStore, registry: Registry
 ) -> None:
-    monkeypatch.setenv("AIRFLOW_CONN_MODELS", f'{{"conn_type": "mlflow", "host": "{mlflow_server.url}"}}')
-    registry = MlflowRegistry(mlflow_server.url)
-    (tmp_path / "model").mkdir()
-    for number in (1, 2, 3):
-        (tmp_path / "model" / "weights").write_text(str(number))
-        registry.register(tmp_path / "model", name="flights")
-    registry.promote("flights", 1, "first")
-    registry.promote("flights", 2, "better")
-    mlflow_server.post("/registered-models/alias", {"name": "flights", "alias": "champion", "version": "3"})
-    code = cli.main(["model", "rollback", "mlflow://models", "flights", "--reason", "worse"])
-    assert (code, capsys.readouterr().err) == (0, "")
+    store.set_champion(registry.version("flights", 3))
+    code, _, error = run("rollback", "--reason", "worse")
+    assert (code, error) == (0, "")
     champion = registry.champion("flights")
     assert champion is not None
     assert champion.version == 2
@@ -200,6 +189,7 @@ def test_rollback_returns_to_the_champion_before_a_choice_in_mlflow(
     assert (newest.version, newest.previous, newest.hold) == (2, 3, True)
 
 
+@in_a_folder
 def test_rollback_sends_an_event_of_the_asset(run, monkeypatch: pytest.MonkeyPatch) -> None:
     airflow = Airflow()
     monkeypatch.setattr(cli, "_connect", lambda options: airflow)
@@ -209,8 +199,9 @@ def test_rollback_sends_an_event_of_the_asset(run, monkeypatch: pytest.MonkeyPat
     assert airflow.events == [{"asset_id": 7, "extra": extra}]
 
 
+@in_a_folder
 def test_event_that_was_not_sent_is_sent_by_repeating_the_command(
-    run, registry: FileRegistry, monkeypatch: pytest.MonkeyPatch
+    run, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     airflow = Airflow()
     airflow.broken = True
@@ -225,13 +216,15 @@ def test_event_that_was_not_sent_is_sent_by_repeating_the_command(
     assert [event["extra"]["version"] for event in airflow.events] == [1]
 
 
-def test_unknown_asset_changes_nothing(run, registry: FileRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+@in_a_folder
+def test_unknown_asset_changes_nothing(run, registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli, "_connect", lambda options: Airflow())
     code, _, error = run("promote", "3", "--reason", "why not", "--asset", "flights")
     assert (code, len(registry.history("flights"))) == (1, 2)
     assert "--asset: got 'flights', expected the name of an asset of this Airflow" in error
 
 
+@in_a_folder
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

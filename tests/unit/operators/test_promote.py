@@ -1,4 +1,4 @@
-"""``PromoteOperator`` with a real registry."""
+"""``PromoteOperator`` with a real registry: what depends on the registry, on each kind; the rest in a folder."""
 
 from __future__ import annotations
 
@@ -12,21 +12,24 @@ import pytest
 from airflow.sdk import Asset
 from airflow.sdk.exceptions import AirflowFailException
 from airflow.sdk.execution_time.context import OutletEventAccessors
+from tests.unit.registry.stores import Store
 
 from paceline.contract import PROMOTION_XCOM
 from paceline.errors import InvalidInputError
 from paceline.operators import PromoteOperator
 from paceline.operators import promote as promote_module
-from paceline.registry import FileRegistry
+from paceline.registry import Registry
 
 CHAMPION = Asset("flights-champion")
 Task = Callable[..., Any]
+in_a_folder = pytest.mark.parametrize("store", ["local"], indirect=True)
 
 
 @pytest.fixture
-def registry(tmp_path: Path) -> FileRegistry:
+def registry(store: Store, tmp_path: Path) -> Registry:
     """Return a registry with three versions and no champion."""
-    registry = FileRegistry(tmp_path / "registry")
+    store.forget("flights")
+    registry = store.open()
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "weights").write_text("1")
     for _ in range(3):
@@ -35,14 +38,14 @@ def registry(tmp_path: Path) -> FileRegistry:
 
 
 @pytest.fixture
-def promote(registry: FileRegistry, monkeypatch: pytest.MonkeyPatch) -> Task:
+def promote(store: Store, registry: Registry, monkeypatch: pytest.MonkeyPatch) -> Task:
     monkeypatch.setattr(
         promote_module, "_was_sent", lambda context, outlet: False
     )  # this method needs a supervisor process
 
     def run(evaluation: Any, **arguments: Any) -> Any:
         operator = PromoteOperator(
-            task_id="promote", evaluation=evaluation, registry=str(registry.root), outlets=[CHAMPION], **arguments
+            task_id="promote", evaluation=evaluation, registry=store.location, outlets=[CHAMPION], **arguments
         )
         events = OutletEventAccessors()
         ti = Mock(spec=["xcom_push"])
@@ -71,11 +74,11 @@ def _evaluation_result(
 
 @pytest.mark.parametrize("template", [False, True])
 def test_first_version_is_promoted_from_a_dict_or_json_text(
-    promote: Task, registry: FileRegistry, template: bool
+    promote: Task, store: Store, registry: Registry, template: bool
 ) -> None:
     verdict = _evaluation_result(1, 0.7)
     result = promote(json.dumps(verdict) if template else verdict)
-    assert result.pop("registry").endswith("/registry")
+    assert result.pop("registry") == store.location
     assert result == {
         "promoted": True,
         "verdict": "first",
@@ -88,9 +91,7 @@ def test_first_version_is_promoted_from_a_dict_or_json_text(
     assert registry.champion("flights") == registry.version("flights", 1)
 
 
-def test_better_challenger_is_promoted_only_once_and_the_reason_is_reported(
-    promote: Task, registry: FileRegistry
-) -> None:
+def test_better_challenger_is_promoted_only_once_and_the_reason_is_reported(promote: Task, registry: Registry) -> None:
     promote(_evaluation_result(1, 0.7))
     verdict = _evaluation_result(2, 0.75, champion_version=1)
     results = [promote(verdict), promote(verdict)]
@@ -103,7 +104,7 @@ def test_better_challenger_is_promoted_only_once_and_the_reason_is_reported(
 
 
 def test_version_with_other_files_than_the_scored_ones_is_not_promoted(
-    promote: Task, registry: FileRegistry, tmp_path: Path
+    promote: Task, registry: Registry, tmp_path: Path
 ) -> None:
     scored = {**_evaluation_result(2, 0.75), "registry": "/elsewhere", "digest": registry.version("flights", 1).digest}
     assert promote(scored)["promoted"]
@@ -129,7 +130,7 @@ def test_version_with_other_files_than_the_scored_ones_is_not_promoted(
 )
 def test_older_data_replaces_newer_data_only_if_it_is_allowed(
     promote: Task,
-    registry: FileRegistry,
+    registry: Registry,
     tmp_path: Path,
     challenger: str | None,
     champion: str,
@@ -145,7 +146,7 @@ def test_older_data_replaces_newer_data_only_if_it_is_allowed(
         assert "version 5 is from a run for data until 2026-01-05T00:00:00+00:00" in result["reason"]
 
 
-def test_held_champion_stays_even_if_an_earlier_promotion_runs_again(promote: Task, registry: FileRegistry) -> None:
+def test_held_champion_stays_even_if_an_earlier_promotion_runs_again(promote: Task, registry: Registry) -> None:
     promote(_evaluation_result(1, 0.7))
     better = _evaluation_result(2, 0.75, champion_version=1)
     promote(better)
@@ -157,6 +158,7 @@ def test_held_champion_stays_even_if_an_earlier_promotion_runs_again(promote: Ta
     assert promote(better)["verdict"] == "better"
 
 
+@in_a_folder
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
@@ -172,9 +174,10 @@ def test_evaluation_that_contradicts_itself_is_rejected(promote: Task, changed: 
         promote({**_evaluation_result(2, 0.75, champion_version=1), **changed})
 
 
+@in_a_folder
 @pytest.mark.parametrize("until", ["last week", "2026-01-01", None])
 def test_other_data_until_of_a_user_does_not_prevent_a_promotion(
-    promote: Task, registry: FileRegistry, tmp_path: Path, until: object
+    promote: Task, registry: Registry, tmp_path: Path, until: object
 ) -> None:
     for value in (until, "2026-01-05T00:00:00+00:00"):
         registry.register(tmp_path / "model", name="flights", lineage={"data_until": value})
@@ -182,26 +185,28 @@ def test_other_data_until_of_a_user_does_not_prevent_a_promotion(
     assert promote(_evaluation_result(5, 0.75, champion_version=4))["verdict"] == "better"
 
 
+@in_a_folder
 def test_allow_older_accepts_only_a_bool(promote: Task) -> None:
     with pytest.raises(InvalidInputError, match="allow_older: got 'False', expected True or False"):
         promote(_evaluation_result(1, 0.7), allow_older="False")
 
 
-def test_evaluation_without_a_digest_is_only_for_its_own_registry(promote: Task, registry: FileRegistry) -> None:
+def test_evaluation_without_a_digest_is_only_for_its_own_registry(promote: Task, store: Store) -> None:
     with pytest.raises(
         AirflowFailException, match="evaluation: got 'version 1 in /elsewhere', expected the version that"
     ):
         promote({**_evaluation_result(1, 0.7), "registry": "/elsewhere"})
-    assert promote({**_evaluation_result(1, 0.7), "registry": str(registry.root)})["promoted"]
+    assert promote({**_evaluation_result(1, 0.7), "registry": store.location})["promoted"]
 
 
-def test_champion_with_other_files_than_the_scored_ones_stays(promote: Task, registry: FileRegistry) -> None:
+def test_champion_with_other_files_than_the_scored_ones_stays(promote: Task, registry: Registry) -> None:
     promote(_evaluation_result(1, 0.7))
     result = promote({**_evaluation_result(2, 0.75, champion_version=1), "champion_digest": 64 * "0"})
     assert (result["verdict"], result["champion_version"]) == ("champion changed", 1)
     assert "now version 1 with other files" in result["reason"]
 
 
+@in_a_folder
 @pytest.mark.parametrize(
     ("challenger", "min_improvement", "verdict", "reason"),
     [
@@ -212,7 +217,7 @@ def test_champion_with_other_files_than_the_scored_ones_stays(promote: Task, reg
     ],
 )
 def test_insufficient_improvement_keeps_the_champion_and_the_reason_is_reported(
-    promote: Task, registry: FileRegistry, challenger: float, min_improvement: Any, verdict: str, reason: str
+    promote: Task, registry: Registry, challenger: float, min_improvement: Any, verdict: str, reason: str
 ) -> None:
     promote(_evaluation_result(1, 0.7))
     result = promote(_evaluation_result(2, challenger, champion_version=1), min_improvement=min_improvement)
@@ -225,6 +230,7 @@ def test_insufficient_improvement_keeps_the_champion_and_the_reason_is_reported(
 UNCERTAIN = {"rows": 10**6, "pairs": 1000, "quantiles": [-0.01 + step / 2000 for step in range(201)]}
 
 
+@in_a_folder
 @pytest.mark.parametrize(
     ("arguments", "verdict", "reason"),
     [
@@ -250,7 +256,7 @@ UNCERTAIN = {"rows": 10**6, "pairs": 1000, "quantiles": [-0.01 + step / 2000 for
     ],
 )
 def test_confidence_decides_about_a_better_challenger(
-    promote: Task, registry: FileRegistry, arguments: dict[str, Any], verdict: str, reason: str
+    promote: Task, registry: Registry, arguments: dict[str, Any], verdict: str, reason: str
 ) -> None:
     promote(_evaluation_result(1, 0.7))
     result = promote(_evaluation_result(2, 0.75, champion_version=1, improvements=UNCERTAIN), **arguments)
@@ -261,6 +267,7 @@ def test_confidence_decides_about_a_better_challenger(
     assert champion.version == result["champion_version"] == (2 if verdict == "better" else 1)
 
 
+@in_a_folder
 def test_first_version_needs_no_confidence(promote: Task) -> None:
     assert promote(_evaluation_result(1, 0.7), confidence=0.95)["verdict"] == "first"
 
@@ -268,6 +275,7 @@ def test_first_version_needs_no_confidence(promote: Task) -> None:
 CLEAR = {"pairs": 1000, "quantiles": [0.04 + step / 10_000 for step in range(201)]}
 
 
+@in_a_folder
 @pytest.mark.parametrize(
     ("counts", "arguments", "verdict", "reason"),
     [
@@ -297,9 +305,10 @@ def test_invalid_minimum_samples_is_rejected_when_the_dag_is_parsed(value: Any) 
         PromoteOperator(task_id="promote", evaluation={}, registry="/tmp", minimum_samples=value)
 
 
+@in_a_folder
 @pytest.mark.parametrize("challenger", [0.65, 0.75])
 def test_evaluation_without_resamples_cannot_have_a_confidence(
-    promote: Task, registry: FileRegistry, challenger: float
+    promote: Task, registry: Registry, challenger: float
 ) -> None:
     promote(_evaluation_result(1, 0.7))
     with pytest.raises(AirflowFailException, match=r"improvements: got None.*report\(auc=resampled\("):
@@ -311,7 +320,7 @@ def test_evaluation_without_resamples_cannot_have_a_confidence(
     assert len(registry.history("flights")) == 1
 
 
-def test_champion_promoted_after_the_evaluation_is_kept(promote: Task, registry: FileRegistry) -> None:
+def test_champion_promoted_after_the_evaluation_is_kept(promote: Task, registry: Registry) -> None:
     promote(_evaluation_result(1, 0.7))
     registry.promote("flights", 3, "by hand")
     result = promote(_evaluation_result(2, 0.75, champion_version=1))
@@ -320,22 +329,24 @@ def test_champion_promoted_after_the_evaluation_is_kept(promote: Task, registry:
 
 
 def test_champion_promoted_during_the_decision_is_kept(
-    promote: Task, registry: FileRegistry, monkeypatch: pytest.MonkeyPatch
+    promote: Task, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     promote(_evaluation_result(1, 0.7))
-    read = FileRegistry.champion
+    read = type(registry).champion
 
-    def read_before_another_promotion(self: FileRegistry, name: str) -> Any:
-        champion = read(self, name)
+    def read_before_another_promotion(self: Registry, name: str) -> Any:
+        monkeypatch.setattr(type(registry), "champion", read)
+        champion = read(self, name)  # type: ignore[arg-type]
         registry.promote(name, 3, "by another task")
         return champion
 
-    monkeypatch.setattr(FileRegistry, "champion", read_before_another_promotion)
+    monkeypatch.setattr(type(registry), "champion", read_before_another_promotion)
     result = promote(_evaluation_result(2, 0.75, champion_version=1))
     assert (result["promoted"], result["champion_version"]) == (False, 3)
     assert [one.version for one in registry.history("flights")] == [1, 3]
 
 
+@in_a_folder
 @pytest.mark.parametrize(
     ("evaluation", "message"),
     [
@@ -352,7 +363,7 @@ def test_champion_promoted_during_the_decision_is_kept(
     ],
 )
 def test_invalid_evaluation_is_rejected_by_field(
-    promote: Task, registry: FileRegistry, evaluation: Any, message: str
+    promote: Task, registry: Registry, evaluation: Any, message: str
 ) -> None:
     with pytest.raises(AirflowFailException, match=message):
         promote(evaluation)

@@ -1,43 +1,14 @@
-"""Fixtures for the tests of registries: the kinds of registries, and a model."""
+"""Fixtures for the tests of registries: a registry of each kind, and a model."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.mlflow_server import MlflowServer, serve
-from tests.s3_server import S3Server
-from tests.s3_server import serve as serve_s3
-from tests.unit.registry.stores import MlflowStore, Store
-from upath import UPath
+from tests.unit.registry.stores import Store
 
 from paceline.registry import Registry
-
-
-@pytest.fixture(scope="module")
-def mlflow_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MlflowServer]:
-    with serve(tmp_path_factory.mktemp("mlflow")) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def s3_server() -> Iterator[S3Server]:
-    with serve_s3() as server:
-        yield server
-
-
-@pytest.fixture(params=["local", "object store", pytest.param("mlflow", marks=pytest.mark.mlflow)])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
-    if request.param == "mlflow":
-        server: MlflowServer = request.getfixturevalue("mlflow_server")
-        server.clear()
-        return MlflowStore(server)
-    if request.param == "local":
-        return Store(UPath(tmp_path / "registry"))
-    s3: S3Server = request.getfixturevalue("s3_server")
-    return Store(s3.folder(uuid.uuid4().hex))
 
 
 @pytest.fixture

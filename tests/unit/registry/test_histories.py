@@ -19,7 +19,7 @@ from airflow.providers.standard.operators import hitl
 from airflow.sdk import Asset
 from airflow.sdk.exceptions import AirflowFailException, TaskAwaitingInput
 from airflow.sdk.execution_time.context import OutletEventAccessors
-from tests.unit.registry.stores import MlflowStore, Store
+from tests.unit.registry.stores import Store
 
 from paceline.airflow import _model_command as model_command
 from paceline.errors import InvalidInputError
@@ -198,12 +198,7 @@ class History:
         if version.digest == self.digest and self.random.random() < 0.8:
             return
         self.deleted.add(version.version)
-        if isinstance(self.store, MlflowStore):
-            place = {"name": self.name, "version": str(version.version)}
-            self.store.server.delete("/model-versions/delete", place)
-        else:
-            home = self.store.manifest(version).parent
-            home.fs.rm(home.path, recursive=True)
+        self.store.delete(version)
 
     def note(self, digest: str | None, *, held: bool) -> None:
         self.digest, self.held = digest, held

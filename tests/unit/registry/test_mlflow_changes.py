@@ -274,14 +274,6 @@ def test_deleted_version_of_an_evaluation_is_named(
         promote_task(3, 1)
 
 
-def test_numbers_of_deleted_versions_are_not_used_again(
-    mlflow_server: MlflowServer, name: str, register: Register
-) -> None:
-    register(3)
-    delete_version(mlflow_server, name, 3)
-    assert [one.version for one in register(1)] == [4]
-
-
 def test_version_copied_to_another_model_in_mlflow_keeps_manifest_and_files(
     mlflow_server: MlflowServer, registry: MlflowRegistry, name: str, register: Register, tmp_path: Path
 ) -> None:

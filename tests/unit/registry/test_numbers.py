@@ -1,29 +1,22 @@
 """Numbers of versions, and the keys of registrations, after users have deleted folders or other versions took numbers.
 
-In a local folder and on a real S3 server.
+What does not depend on the layout of files runs on each kind of registry.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-import uuid
 from pathlib import Path
 
 import pytest
-from tests.s3_server import S3Server
+from tests.unit.registry.stores import Store
 from upath import UPath
 
 from paceline.errors import InvalidInputError
-from paceline.registry import FileRegistry, storage
+from paceline.registry import FileRegistry, Registry, storage
 
-
-@pytest.fixture(params=["local", "s3"])
-def registry(request: pytest.FixtureRequest, tmp_path: Path) -> FileRegistry:
-    if request.param == "local":
-        return FileRegistry(tmp_path / "registry")
-    server: S3Server = request.getfixturevalue("s3_server")
-    return FileRegistry(server.folder(uuid.uuid4().hex))
+in_files = pytest.mark.parametrize("store", ["local", "object store"], indirect=True)
 
 
 def delete(registry: FileRegistry, *folders: str) -> None:
@@ -44,22 +37,38 @@ def kill_after_key_is_stored(
 
 @pytest.mark.parametrize("is_champion", [False, True])
 def test_number_of_a_deleted_version_is_not_given_again(
-    registry: FileRegistry, model_dir: Path, is_champion: bool
+    store: Store, registry: Registry, name: str, model_dir: Path, is_champion: bool
 ) -> None:
-    registry.register(model_dir, name="flights")
-    registry.register(model_dir, name="flights")
+    registry.register(model_dir, name=name)
+    deleted = registry.register(model_dir, name=name)
     if is_champion:
-        registry.promote("flights", 2, reason="better")
-    delete(registry, "versions/000002")
-    assert registry.register(model_dir, name="flights").version == 3
-    with pytest.raises(InvalidInputError, match=r"version: got 2, expected a version of 'flights' \(1, 3\)"):
-        registry.promote("flights", 2, reason="decided earlier")
+        registry.promote(name, 2, reason="better")
+    store.delete(deleted)
+    assert registry.register(model_dir, name=name).version == 3
+    with pytest.raises(InvalidInputError, match=rf"version: got 2, expected a version of '{name}' \(1, 3\)"):
+        registry.promote(name, 2, reason="decided earlier")
 
 
-def test_error_for_a_deleted_champion_names_its_promotion_and_another_version_can_be_promoted(
-    registry: FileRegistry, model_dir: Path
+def test_deleted_champion_is_named_and_another_version_can_be_promoted(
+    store: Store, registry: Registry, name: str, model_dir: Path
 ) -> None:
-    registry.register(model_dir, name="flights")
+    for _ in range(2):
+        registry.register(model_dir, name=name)
+    registry.promote(name, 1, reason="the first")
+    store.delete(registry.version(name, 1))
+    for call in (
+        lambda: registry.champion(name),
+        lambda: registry.promote(name, 2, reason="the first", expected_champion=None),
+    ):
+        with pytest.raises(InvalidInputError, match=r"champion.*version 1|version: got 1, .*the champion, is missing"):
+            call()
+    assert registry.history(name)[1:] == []
+    assert registry.promote(name, 2, reason="the first is missing").previous == 1
+    assert registry.champion(name) == registry.version(name, 2)
+
+
+@in_files
+def test_error_for_a_deleted_champion_names_its_promotion(registry: FileRegistry, model_dir: Path) -> None:
     registry.register(model_dir, name="flights")
     registry.promote("flights", 1, reason="the first")
     delete(registry, "versions/000001")
@@ -69,10 +78,9 @@ def test_error_for_a_deleted_champion_names_its_promotion_and_another_version_ca
         r"the champion, is missing; restore .*flights/versions/000001 or promote another version$",
     ):
         registry.champion("flights")
-    assert registry.promote("flights", 2, reason="the first is missing").previous == 1
-    assert registry.champion("flights") == registry.version("flights", 2)
 
 
+@in_files
 @pytest.mark.parametrize("record", ["keys", "promotions"])
 def test_number_of_a_deleted_version_in_the_registry_of_an_earlier_release_is_not_given_again(
     registry: FileRegistry, model_dir: Path, record: str
@@ -86,6 +94,7 @@ def test_number_of_a_deleted_version_in_the_registry_of_an_earlier_release_is_no
     assert registry.register(model_dir, name="flights").version == 4
 
 
+@in_files
 def test_number_that_an_earlier_release_has_reserved_is_not_given_again(
     registry: FileRegistry, model_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,18 +113,18 @@ def test_number_that_an_earlier_release_has_reserved_is_not_given_again(
 
 
 def test_retry_after_its_version_was_deleted_creates_one_version_with_a_new_number(
-    registry: FileRegistry, model_dir: Path
+    store: Store, registry: Registry, name: str, model_dir: Path
 ) -> None:
-    registry.register(model_dir, name="flights", key="run")
-    delete(registry, "versions/000001")
+    made = registry.register(model_dir, name=name, key="run")
     for number in (2, 3):
-        again = registry.register(model_dir, name="flights", key="run")
-        assert again.version == number
-        assert registry.register(model_dir, name="flights", key="run") == again
-        assert registry.versions("flights") == [again]
-        delete(registry, f"versions/00000{number}")
+        store.delete(made)
+        made = registry.register(model_dir, name=name, key="run")
+        assert made.version == number
+        assert registry.register(model_dir, name=name, key="run") == made
+        assert registry.versions(name) == [made]
 
 
+@in_files
 def test_retry_after_another_registration_has_taken_its_number_gets_a_new_number(
     registry: FileRegistry, model_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,6 +137,7 @@ def test_retry_after_another_registration_has_taken_its_number_gets_a_new_number
     assert registry.register(model_dir, name="flights", key="other") == other
 
 
+@in_files
 @pytest.mark.parametrize("key", ["run", None])
 def test_registration_whose_number_another_version_takes_meanwhile_gets_a_new_number(
     registry: FileRegistry, model_dir: Path, key: str | None, monkeypatch: pytest.MonkeyPatch

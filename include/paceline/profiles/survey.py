@@ -95,8 +95,8 @@ class Survey:
         """Measure ``points`` points for learning, and ``held_out`` random points for testing.
 
         The survey measures each held-out point ``repeats`` times, in random order, to reduce the measurement noise and
-        to show its size. Each of up to three rounds starts a training job per batch size. All other parameters change
-        while that job is suspended.
+        to show its size. Each of up to three rounds starts a training job per batch size; a single batch size needs one
+        job. All other parameters change while that job is suspended.
 
         Raises
         ------
@@ -112,6 +112,7 @@ class Survey:
         sizes = [int(size) for size in self._axes.values[BATCH]]
         rounds = min(max(points // (len(sizes) * _MIN_POINTS_PER_TRAINING), 1), _MAX_ROUNDS)
         jobs = rounds * len(sizes)
+        training: dict[str, int] | None = None
         for number in range(jobs):
             batch = {one.name: sizes[(number + index) % len(sizes)] for index, one in enumerate(self._machines)}
             count = _part_size(points, number, jobs)
@@ -119,7 +120,9 @@ class Survey:
             held_out_points = [self._random_point(batch) for _ in range(_part_size(held_out, number, jobs))]
             if not chosen and not held_out_points:
                 continue
-            self._bench.train(batch)
+            if batch != training:  # with a single batch size, one job serves all rounds
+                self._bench.train(batch)
+                training = batch
             # In random order, a gradual change of a machine's speed affects learning points and held-out points alike.
             order = [(point, False, self._next_leader()) for point in chosen]
             order += [(point, True, self._next_leader()) for point in held_out_points] * repeats

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -49,8 +50,17 @@ def engine_call(request: str) -> Iterator[None]:
         TimeoutError,
     ) as error:  # other OSErrors come from this machine, for example from a full disk
         raise RuntimeUnavailableError(f"could not {request}: the Docker engine is not responding: {error}") from error
+    except _ssh_errors() as error:
+        hint = "its SSH server may allow too few sessions for each connection (MaxSessions in sshd_config)"
+        raise RuntimeUnavailableError(f"could not {request} over SSH: {error}; {hint}") from error
     except docker.errors.DockerException as error:  # the client could not connect: there is no engine at its address
         raise RuntimeUnavailableError(f"could not {request}: {error}") from error
+
+
+def _ssh_errors() -> tuple[type[Exception], ...]:
+    """Return the base class of errors of paramiko, if the client of an engine at ``ssh://`` has imported it."""
+    paramiko = sys.modules.get("paramiko")
+    return (paramiko.SSHException,) if paramiko else ()
 
 
 def _explanation(error: Exception) -> str:

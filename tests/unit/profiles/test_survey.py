@@ -86,6 +86,13 @@ def test_survey_starts_a_job_for_each_batch_size_and_round(survey_result):
     assert measured.held_out.sum() == rows - (~measured.held_out).sum()
 
 
+def test_rounds_with_a_single_batch_size_share_one_job():
+    bench = FormulaBench()
+    Survey(bench, MACHINES, default_axes(3, batch_sizes=[16]), seed=0).run(24)
+    assert bench.jobs == [dict.fromkeys(bench.kinds, 16)]
+    assert len(bench.measurements) == 24
+
+
 def test_survey_measures_grid_points_and_each_machine_leads_in_turn(survey_result):
     bench, _ = survey_result
     values = default_axes(workers=3).values

@@ -37,13 +37,20 @@ def run_edge(demo: Demo, screen: Screen) -> dict[str, Any]:
     fleet = load(demo.dags / "edge" / "fleet.yaml")
     for labels in ({LABEL: "edge"}, {"paceline.dag": DAG}):  # containers that a killed demo has left behind
         _remove_containers(labels)
-    with emulate_devices(fleet), emulate_links(_docker_client(), fleet), _run_cameras(fleet, demo) as number:
-        machines = ", ".join(f"{one.name} ({one.cores:g} of a core)" for one in fleet.machines)
-        screen.step("Machines", f"{machines}; each also runs an image-stitching application ({number} containers)")
-        try:
-            return run_dag(demo, screen, {})
-        finally:
-            _remove_containers({"paceline.dag": DAG})  # jobs of tasks that were killed with Airflow
+
+    @contextlib.contextmanager
+    def around() -> Iterator[None]:
+        screen.show_activity("starting the machines and their applications")
+        with emulate_devices(fleet), emulate_links(_docker_client(), fleet), _run_cameras(fleet, demo) as number:
+            machines = ", ".join(f"{one.name} ({one.cores:g} of a core)" for one in fleet.machines)
+            screen.step("Machines", f"{machines}; each also runs an image-stitching application ({number} containers)")
+            try:
+                yield
+            finally:
+                _remove_containers({"paceline.dag": DAG})  # jobs of tasks that were killed with Airflow
+
+    # The applications use most of a small computer, so they start when Airflow and the store are ready.
+    return run_dag(demo, screen, {}, around)
 
 
 def _check_engine() -> None:

@@ -31,6 +31,7 @@ class Screen:
         self.console = console or Console(highlight=False)
         self._started_s = time.monotonic()
         self._plain_due_s = 0.0
+        self._last_line = ""
         self._live: Live | None = None
 
     def title(self, text: str, explanation: str) -> None:
@@ -61,7 +62,7 @@ class Screen:
 
     @contextmanager
     def live_line(self) -> Iterator[None]:
-        """Show a live line at the bottom during the block; ``show_activity`` and ``show_training`` update it."""
+        """Show a live line at the bottom during the block; the methods ``show_…`` update it."""
         if not self.console.is_terminal:
             yield
             return
@@ -77,14 +78,28 @@ class Screen:
         if self._live is not None:
             self._live.update(Spinner("dots", Text(f"{self._elapsed_s():6.1f} s  {text}", style="dim")))
 
+    def show_progress(self, activity: str, line: str) -> None:
+        """Show the current activity with the newest line of its log."""
+        if self._live is not None:
+            self.show_activity(f"{activity}: {line}")
+        elif line != self._last_line and self._is_plain_due():
+            self._last_line = line
+            self.console.print(f"▸ {self._elapsed_s():6.1f} s  {escape(line)}", soft_wrap=True)
+
     def show_training(self, pace: Mapping[str, Any]) -> None:
         """Show the newest sample of the running training job."""
         if self._live is not None:
             narrow = self.console.width < _NARROW
             self._live.update(pace_line(pace, None if narrow else self._elapsed_s(), bar=5 if narrow else _BAR))
-        elif time.monotonic() >= self._plain_due_s:
-            self._plain_due_s = time.monotonic() + _PLAIN_EVERY_S
+        elif self._is_plain_due():
             self.console.print(pace_line(pace, self._elapsed_s()), soft_wrap=True)
+
+    def _is_plain_due(self) -> bool:
+        """Return whether a log is due for a line of progress; if so, the next one is due seconds later."""
+        is_due = time.monotonic() >= self._plain_due_s
+        if is_due:
+            self._plain_due_s = time.monotonic() + _PLAIN_EVERY_S
+        return is_due
 
     def _print_step(self, mark: str, name: str, text: str) -> None:
         prefix, message = f"{mark} {self._elapsed_s():6.1f} s", f"[bold]{escape(name)}[/]: {escape(text)}"

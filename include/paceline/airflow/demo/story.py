@@ -10,8 +10,9 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -152,18 +153,27 @@ def run(demo: Demo, screen: Screen) -> dict[str, Any]:
     return run_dag(demo, screen, {"runtime": runtime})
 
 
-def run_dag(demo: Demo, screen: Screen, params: Mapping[str, object]) -> dict[str, Any]:
-    """Run the demo's DAG in a clean folder, with additional ``params``. Call ``check_machine`` first."""
+def run_dag(
+    demo: Demo,
+    screen: Screen,
+    params: Mapping[str, object],
+    around: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext,
+) -> dict[str, Any]:
+    """Run the demo's DAG in a clean folder, with additional ``params``. Call ``check_machine`` first.
+
+    The DAG runs within the context of ``around``, which is entered when Airflow and the store are ready.
+    """
     remove_files(demo)
     seeding = demo.start_seeding()
     airflow = demo.airflow()
-    with screen.live_line():
+    with screen.live_line(), contextlib.ExitStack() as context:
         try:
             screen.show_activity("starting Airflow; creating the store and a first model")
             airflow.start()
             screen.step("Airflow", f"running at {airflow.url} (user admin, password in {demo.home}/passwords.json)")
             screen.show_activity("training the first champion on January and February")
             _show_seed(screen, seeding.result())
+            context.enter_context(around())
             run_id = airflow.run_dag(demo.dag, {"deadline": demo.deadline, **params, **(demo.params or {})})
             origin = "now" if demo.training == "train" else "the start of training"
             screen.step("Run", f"{demo.dag} has started with the deadline {demo.deadline}, counted from {origin}")

@@ -5,7 +5,7 @@ Used by the demos for the run that they have triggered.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,12 +17,14 @@ from paceline.airflow.demo.screen import Screen
 class TaskText:
     """Texts that the demo shows for a task: ``activity`` during the task, then the title and text from ``describe``.
 
-    ``pace`` names the task whose progress the live line shows.
+    ``pace`` names the task whose progress the live line shows. With ``log``, the live line shows the newest line of the
+    task's log.
     """
 
     activity: str
     describe: Callable[[Any], tuple[str, str]]
     pace: str | None = None
+    log: bool = False
 
 
 class RunDisplay:
@@ -54,17 +56,41 @@ class RunDisplay:
                 pace = self._airflow.task_state(self._dag, self._run_id, text.pace, "pace") if text.pace else None
                 if pace:
                     self._screen.show_training(pace)
+                elif text.log and (line := newest_line(self._log(task))):
+                    self._screen.show_progress(text.activity, line)
                 else:
                     self._screen.show_activity(text.activity)
 
     def _show_errors(self) -> None:
         for task, state in self._airflow.task_states(self._dag, self._run_id).items():
             if state == "failed":
-                tries = self._airflow.task_instance(self._dag, self._run_id, task)["try_number"]
-                path = f"/dags/{self._dag}/dagRuns/{self._run_id}/taskInstances/{task}/logs/{tries}"
                 self._screen.print_failure(task, "failed. The end of its log:")
-                for line in last_errors(self._airflow.api("GET", path)["content"]):
+                for line in last_errors(self._log(task)):
                     self._screen.note(line)
+
+    def _log(self, task: str) -> Sequence[Any]:
+        """Return the events in the log of a task's newest try."""
+        tries = self._airflow.task_instance(self._dag, self._run_id, task)["try_number"]
+        path = f"/dags/{self._dag}/dagRuns/{self._run_id}/taskInstances/{task}/logs/{tries}"
+        events: Sequence[Any] = self._airflow.api("GET", path)["content"]
+        return events
+
+
+def newest_line(log: Iterable[Any]) -> str:
+    """Return the newest message of the operator itself in a task's log, or an empty text.
+
+    >>> newest_line([{"event": "Point 1 of 24", "level": "info", "logger": "airflow.task.operators.Profile"},
+    ...              {"event": "Pushing xcom", "level": "info", "logger": "task"}])
+    'Point 1 of 24'
+    """
+    own = [
+        str(event.get("event", ""))
+        for event in log
+        if isinstance(event, dict)
+        and event.get("level") == "info"
+        and str(event.get("logger")).startswith("airflow.task.operators")
+    ]
+    return own[-1] if own else ""
 
 
 def last_errors(log: Iterable[Any], limit: int = 12) -> list[str]:
@@ -151,8 +177,8 @@ TASKS = {
 EDGE_TASKS = {
     "drift": _DRIFT,
     "prepare": _DATA,
-    "profile": TaskText("profiling new machines while their cameras run", _describe_profile),
-    "schedule": TaskText("measuring the load of each machine", _describe_schedule),
+    "profile": TaskText("profiling new machines while their cameras run", _describe_profile, log=True),
+    "schedule": TaskText("measuring the load of each machine", _describe_schedule, log=True),
     "train.result": TaskText("starting training", _describe_distributed_training, pace="train.ewr"),
     "evaluate": _EVALUATION,
     "promote": _PROMOTION,

@@ -56,6 +56,15 @@ def test_log_lines_are_not_wrapped_and_training_lines_are_throttled() -> None:
     assert lines[1].endswith("x" * 200)
 
 
+def test_progress_of_a_task_is_a_line_of_a_log() -> None:
+    screen, out = _make_screen()
+    with screen.live_line():
+        screen.show_progress("profiling", "Point 1 of 24: lga [0.06 ms]")
+        screen.show_progress("profiling", "Point 2 of 24: lga 0.06 ms")  # less than five seconds later
+    (line,) = out.getvalue().splitlines()
+    assert line.endswith("s  Point 1 of 24: lga [0.06 ms]")
+
+
 def test_markup_in_external_text_is_escaped() -> None:
     screen, out = _make_screen()
     screen.step("Run", "manual__[bold]x[/bold]", more="[red]y")

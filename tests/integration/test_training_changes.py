@@ -151,9 +151,9 @@ def test_deleted_run_leaves_no_container(start, docker_client):
 
 
 def test_job_that_ends_at_once_runs_once(start):
-    task = start("from paceline.train import track\nfor _ in track([1, 2]):\n    print('batch')\n", "changes_short")
+    task = start("from paceline.train import track\nfor _ in track([1, 2]):\n    print('tick')\n", "changes_short")
     assert task.airflow.wait(task.dag_id, task.run_id, LONG_S) == "success", task.log()
-    assert len(re.findall(r"\bbatch\b", task.log())) == 2
+    assert len(re.findall(r"\btick\b", task.log())) == 2
     assert "Restarting the job" not in task.log()
 
 

@@ -91,6 +91,7 @@ def random_case(seed: int, *, foretold: bool = True) -> Case:
     shortest_s, max_devices = _log_uniform(rng, 30.0, 36_000.0), rng.choice([1.0, 2.0, 4.0, 8.0, 16.0])
     startup_s = _log_uniform(rng, 1.0, 12.0)
     tail_s, save_s = random_tail(rng)
+    assert save_s is not None
     if foretold:
         tail_s = save_s + 0.4 * save_s * rng.uniform(0.5, 1.5) + rng.uniform(0.2, 0.6)
     epochs, speedup = rng.choice([1, 5, 20]), amdahl(rng.choice([0.02, 0.1, 0.3, 0.5]))

@@ -58,7 +58,7 @@ def simulate_run(
     >>> from paceline.control import DeadlineController, Limits
     >>> plant = Plant(batches=1000, batch_s=0.05, startup_s=3.0, tail_s=0.8)
     >>> result = simulate_run(plant, DeadlineController(Limits(0.1, 4.0), deadline_s=60.0))
-    >>> abs(result.error_pct) < 0.5
+    >>> abs(result.error_pct) < 1.0
     True
     """
     new_deadlines_left = sorted((new_deadlines or {}).items())

@@ -262,9 +262,10 @@ class PaceLoop:
         if self._may_end_early and now_s <= self._controller.deadline_s:
             decision = replace(decision, feasible=True)
         self._decision = decision
-        if position is not None and decision.tail is not None and decision.tail.source != self._tail_source:
-            self._tail_source = decision.tail.source
-            self._log.info(describe_tail(decision.tail))
+        tail, has_deadline = decision.tail, math.isfinite(self._controller.deadline_s)
+        if position is not None and has_deadline and tail is not None and tail.source != self._tail_source:
+            self._tail_source = tail.source
+            self._log.info(describe_tail(tail))
         allocation.resize(now_s)
         self._publish(now_s, decision)
         self._output.flush()

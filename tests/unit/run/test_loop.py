@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 
 import pytest
@@ -44,6 +45,11 @@ def test_changed_deadline_is_met(make_job, run, core_s, deadline_s, at_s, writte
     outcome, _ = run(job, deadline_s, state=state)
     assert outcome.deadline_s == moved_s
     assert abs(outcome.error_pct) < 1.0
+
+
+def test_reserve_for_the_time_after_the_last_batch_is_not_logged_without_a_deadline(make_job, run, caplog):
+    run(make_job(core_s=20), math.inf)
+    assert "After the last batch" not in caplog.text
 
 
 def test_forecast_of_the_time_after_the_last_batch_is_logged_once_and_published(make_job, run, caplog):

@@ -156,6 +156,7 @@ def signed(store: Store, registry: Registry, tmp_path: Path, monkeypatch: pytest
         (["promote", "5", "--signing-conn-id", "no_key"], "--signing-conn-id: got 'no_key', expected an existing"),
     ],
 )
+@pytest.mark.parametrize("store", ["local"], indirect=True)  # the other kinds: the next test
 def test_version_without_the_signature_of_the_registry_is_refused(
     run, signed: Registry, arguments: list[str], message: str
 ) -> None:
@@ -167,6 +168,8 @@ def test_version_without_the_signature_of_the_registry_is_refused(
 
 def test_signed_version_is_promoted_with_the_key(run, signed: Registry) -> None:
     key = ["--signing-conn-id", "model_key"]
+    code, _, error = run("promote", "3", "--reason", "why not", *key)
+    assert (code, "signature of flights version 3: got None" in error) == (1, True)
     assert run("promote", "5", "--reason", "better", *key)[0] == 0
     assert run("rollback", "--reason", "worse", *key)[0] == 0
     assert [promotion.version for promotion in signed.history("flights")[3:]] == [5, 4]

@@ -53,14 +53,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--deadline-s",
         type=between(20.0, 3600.0),
         default=40.0,
-        help="deadline; each training has so many steps that it is about 1.5 times the shortest time (40)",
+        help="deadline; each training has so many steps that it is about FACTOR times the shortest time (40)",
     )
+    parser.add_argument("--factor", type=between(1.0, 10.0), default=1.5, help="(1.5)")
     parser.add_argument("--simulated", action="store_true", help="only simulate the trainings (seconds)")
     parser.add_argument("--folder", type=Path, default=Path("build/frameworks"), help="record of finished runs")
     parser.add_argument("--json", type=writable, default=None, metavar="FILE")
     chosen = parser.parse_args(arguments)
     end_on_sigterm()
-    simulated = {library: simulate(library, chosen.deadline_s) for library in chosen.only}
+    simulated = {library: simulate(library, chosen.deadline_s, chosen.factor) for library in chosen.only}
     if chosen.simulated:
         print(simulated_table(simulated))
         _write(chosen.json, {"simulated": simulated})
@@ -72,10 +73,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not CASES[library].is_installed:
             tqdm.write(f"{library} is not installed, expected the modules {', '.join(CASES[library].modules)}")
             continue
-        name = f"{library}/{chosen.deadline_s:g}"
+        name = f"{library}/{chosen.deadline_s:g}/{chosen.factor:g}"
         try:
             if name not in record:
-                record.add(name, trainer.train_by(chosen.deadline_s, library))
+                record.add(name, trainer.train_by(chosen.deadline_s, chosen.factor, library))
             if not CASES[library].adapts_threads:
                 pools[library] = compare_pools(trainer, record, library)
         except PacelineError as error:

@@ -9,7 +9,6 @@ from paceline.control import PastRun
 from paceline.testing.plant import Plant, amdahl
 
 EPOCHS = 5
-DEADLINE_FACTOR = 1.5  # deadline, relative to the shortest time
 _SERIAL = 0.2  # serial fraction of a simulated step
 _SAVE_S = 0.1  # duration of the final checkpoint, which is part of the tail
 
@@ -64,6 +63,8 @@ CASES = {
         Case("keras", "Keras", ("torch", "keras"), 0.045, 6.0, 0.6, 0.2),
         Case("accelerate", "Accelerate, with `track`", ("torch", "accelerate"), 0.045, 3.0, 0.8, 0.3),
         Case("torch", "torch, with `track`", ("torch",), 0.045, 4.0, 0.7, 0.2),
+        Case("epochs", "torch, with `track_epochs`", ("torch",), 0.045, 4.0, 0.7, 0.2),
+        Case("once", "torch, one epoch", ("torch",), 0.045, 4.0, 0.7, 0.2),
     )
 }
 
@@ -91,15 +92,15 @@ def predicted_s(steps: int, past: PastRun) -> float:
     return past.startup_s + steps / past.batches_per_s + EPOCHS * (past.pause_s or 0.0) + past.tail_s
 
 
-def plant(case: Case, cores: float, deadline_s: float) -> Plant:
-    """Return the simulated training of a library, whose shortest time is about ``deadline_s / DEADLINE_FACTOR``.
+def plant(case: Case, cores: float, shortest_s: float) -> Plant:
+    """Return the simulated training of a library, which takes about ``shortest_s`` on all cores.
 
-    >>> made = plant(CASES["torch"], cores=2.0, deadline_s=45.0)
+    >>> made = plant(CASES["torch"], cores=2.0, shortest_s=30.0)
     >>> made.epochs, round(made.shortest_s(2.0))
     (5, 30)
     """
     speedup, epochs = amdahl(_SERIAL), EPOCHS if case.pause_s else 1
-    left_s = deadline_s / DEADLINE_FACTOR - case.startup_s - case.tail_s - epochs * case.pause_s
+    left_s = shortest_s - case.startup_s - case.tail_s - epochs * case.pause_s
     steps = max(int(left_s * speedup(cores) / case.step_s) // EPOCHS, 2) * EPOCHS
     return Plant(
         steps,

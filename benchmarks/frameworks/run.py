@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.deadline.run import was_out_of_cores
-from benchmarks.frameworks.cases import DEADLINE_FACTOR, EPOCHS, predicted_s, step_count
+from benchmarks.frameworks.cases import EPOCHS, predicted_s, step_count
 from benchmarks.local_jobs import by_deadline, constant, train
 from paceline.control import Controller, PastRun
 from paceline.errors import PacelineError
@@ -38,15 +38,15 @@ class Trainer:
         self._files, self._gpus = files, gpus
         self.cores = self._runtime.capacity()
 
-    def train_by(self, deadline_s: float, library: str) -> dict[str, Any]:
-        """Calibrate, then train by a deadline of about ``deadline_s``; return the result.
+    def train_by(self, deadline_s: float, factor: float, library: str) -> dict[str, Any]:
+        """Calibrate, then train by a deadline of about ``deadline_s``, ``factor`` times the shortest time.
 
         If training was late on all cores, because the machine has become slower since the calibration, both are
         repeated once. ``errors_pct`` in the result has the deviations of all attempts.
         """
         errors_pct: list[float] = []
         while True:
-            run = self._train_calibrated(deadline_s, library, self._calibrate(library))
+            run = self._train_calibrated(deadline_s, factor, library, self._calibrate(library))
             errors_pct.append(run["error_pct"])
             if len(errors_pct) == ATTEMPTS or not was_out_of_cores(run, self.cores):
                 return {**run, "errors_pct": errors_pct}
@@ -61,14 +61,14 @@ class Trainer:
                 return replace(past, devices=self.cores, batches_per_s=steps / training_s)
         raise PacelineError(f"{library}: {max(PROBE_STEPS)} steps were too few to measure the speed")
 
-    def _train_calibrated(self, deadline_s: float, library: str, past: PastRun) -> dict[str, Any]:
-        """Train so many steps that ``deadline_s`` is about 1.5 times their predicted shortest time.
+    def _train_calibrated(self, deadline_s: float, factor: float, library: str, past: PastRun) -> dict[str, Any]:
+        """Train so many steps that ``deadline_s`` is about ``factor`` times their predicted shortest time.
 
-        The deadline is exactly 1.5 times that time. The controller is new and knows nothing of the calibration.
+        The deadline is exactly that. The controller is new and knows nothing of the calibration.
         """
-        steps = step_count(deadline_s / DEADLINE_FACTOR, past)
+        steps = step_count(deadline_s / factor, past)
         shortest_s = predicted_s(steps, past)
-        controller = by_deadline(DEADLINE_FACTOR * shortest_s, self.cores)
+        controller = by_deadline(factor * shortest_s, self.cores)
         return {
             "shortest_s": shortest_s,
             "calibrated": past.to_dict(),

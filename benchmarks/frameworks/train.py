@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from paceline.train import checkpoint, output_dir, report, track
+from paceline.train import Kept, checkpoint, output_dir, report, track, track_epochs
 
 FEATURES, BATCH, HELD_OUT = 64, 512, 8192
 Arrays = tuple[np.ndarray, np.ndarray]
@@ -107,6 +107,60 @@ def train_torch(steps: int, epochs: int, *, accelerated: bool = False) -> None:
 def train_accelerate(steps: int, epochs: int) -> None:
     """Train the perceptron with Accelerate and ``track``."""
     train_torch(steps, epochs, accelerated=True)
+
+
+def train_epochs(steps: int, epochs: int) -> None:
+    """Train the perceptron in nested loops, with a scheduler and the best model, as in the guide."""
+    import torch
+
+    model, (loader, valid) = perceptron(), loaders(steps // epochs)
+    optimizer = torch.optim.Adam(model.parameters())
+    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+    state = Kept(best=None)
+    checkpoint(model=model, optimizer=optimizer, scheduler=scheduler, state=state)
+    for _ in track_epochs(epochs):
+        fit_epoch(model, optimizer, track(loader))
+        error = mean_error(model, valid)
+        scheduler.step(error)
+        report(valid_loss=error)
+        if state.best is None or error < state.best:
+            state.best = error
+            torch.save(model.state_dict(), output_dir() / "model.pt")
+
+
+def train_once(steps: int, epochs: int) -> None:
+    """Train the perceptron for one epoch, with a validation that takes as long as those of all ``epochs``."""
+    import torch
+
+    model, (loader, valid) = perceptron(), loaders(steps)
+    valid = torch.utils.data.DataLoader(torch.utils.data.ConcatDataset([valid.dataset] * epochs), BATCH)
+    optimizer = torch.optim.Adam(model.parameters())
+    checkpoint(model=model, optimizer=optimizer)
+    for _ in track_epochs(1):
+        fit_epoch(model, optimizer, track(loader, validation=valid))
+        report(valid_loss=mean_error(model, valid))
+    torch.save(model.state_dict(), output_dir() / "model.pt")
+
+
+def fit_epoch(model: Any, optimizer: Any, batches: Any) -> None:
+    """Train one epoch in a plain loop."""
+    from torch.nn.functional import mse_loss
+
+    for x, y in batches:
+        optimizer.zero_grad()
+        loss = mse_loss(model(x).squeeze(1), y)
+        loss.backward()
+        optimizer.step()
+        report(loss=loss)
+
+
+def mean_error(model: Any, loader: Any) -> float:
+    """Return the mean squared error of the model."""
+    import torch
+
+    with torch.no_grad():
+        losses = [torch.nn.functional.mse_loss(model(x).squeeze(1), y) for x, y in loader]
+    return torch.stack(losses).mean().item()
 
 
 def train_lightning(steps: int, epochs: int) -> None:

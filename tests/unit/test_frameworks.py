@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from benchmarks.frameworks import __main__ as command
-from benchmarks.frameworks.cases import CASES, DEADLINE_FACTOR, EPOCHS, plant, predicted_s, step_count
+from benchmarks.frameworks.cases import CASES, EPOCHS, plant, predicted_s, step_count
 from benchmarks.frameworks.report import row, table, thread_summary
 from benchmarks.frameworks.simulated import simulate
 from benchmarks.frameworks.train import TRAININGS
@@ -27,8 +27,8 @@ def test_number_of_steps_fits_the_shortest_duration(shortest_s) -> None:
 
 @pytest.mark.parametrize("library", CASES)
 def test_simulated_training_ends_at_its_deadline(library) -> None:
-    assert plant(CASES[library], 2.0, 60.0).shortest_s(2.0) == pytest.approx(60.0 / DEADLINE_FACTOR, abs=1.5)
-    assert abs(simulate(library, 60.0)["largest_error_pct"]) < 2.0
+    assert plant(CASES[library], 2.0, 40.0).shortest_s(2.0) == pytest.approx(40.0, abs=1.5)
+    assert abs(simulate(library, 60.0, 1.5)["largest_error_pct"]) < 2.0
 
 
 def test_table_shows_whether_the_threads_follow_the_allocation() -> None:

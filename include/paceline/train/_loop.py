@@ -81,7 +81,7 @@ class Loop(Generic[T]):
         self.threads = Threads(None if threads is None else whole_number("threads", threads))
         if until is not None and not isinstance(until, Converged):
             raise bad_value("until", until, 'a paceline.train.Converged, such as Converged("accuracy")')
-        self._validation = data.validation_batches(validation, loader)
+        self.validation_batches = data.validation_batches(validation, loader)  # training batches of its duration
         self._tail = None if tail is None else Tail.read(tail)
         self.monitor = None if until is None else Monitor(until, self.epochs)
         self._display = display
@@ -465,7 +465,7 @@ class Loop(Generic[T]):
         if self.epoch and not self._reports_epoch_ends:
             return None
         batch_s = self._batch_s(now_s)
-        return round(self._validation * batch_s, 3) if self._validation and batch_s is not None else None
+        return round(self.validation_batches * batch_s, 3) if self.validation_batches and batch_s is not None else None
 
     def _batch_s(self, now_s: float) -> float | None:
         """Return the mean seconds per batch of this process; ``None`` before its first batch."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -139,7 +139,7 @@ class Steps:
         epochs: int = 1,
         total: int | None = None,
         device: object = None,
-        validation: Sized | None = None,
+        validation: float = 0.0,
         threads: int | None = None,
         pool: _threads.ThreadPool | None = None,
         argument: str = "steps",
@@ -147,7 +147,8 @@ class Steps:
         """Start the loop, with ``steps`` steps in each epoch.
 
         With ``total``, training ends after this number of steps, even in the middle of an epoch. An epoch is then the
-        period between two validations, which the library reports with ``pause``.
+        period between two validations, which the library reports with ``pause``. ``validation`` is the number of steps
+        that take about as long as one of them.
 
         ``pool`` contains the threads of a library that does not use torch's. The other arguments are those of
         ``track``. Without ``total``, a number of steps that differs from that in the checkpoint raises ``ValueError``,
@@ -159,7 +160,8 @@ class Steps:
         loader: Any = range(steps)
         if total is not None:
             loader, epochs = _Periods(steps, total), math.ceil(total / steps)
-        self._loop = track(loader, epochs=epochs, total=total, device=device, validation=validation, threads=threads)
+        self._loop = track(loader, epochs=epochs, total=total, device=device, threads=threads)
+        self._loop.validation_batches = validation
         session = _session.current
         self._steps = iter(self._loop)
         if self._saver is not None:

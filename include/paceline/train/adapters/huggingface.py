@@ -178,7 +178,12 @@ class PacelineCallback(TrainerCallback):
         if steps is None:
             raise RuntimeError("PacelineCallback was added after the constructor: pass it to Trainer(callbacks=[...])")
         period = _steps_between_evaluations(args, state)
-        steps.start(min(period, state.max_steps), total=state.max_steps, device=args.device.type)
+        steps.start(
+            min(period, state.max_steps),
+            total=state.max_steps,
+            device=args.device.type,
+            validation=_evaluation_batches(self._trainer) / args.gradient_accumulation_steps,
+        )
         if not steps.advance():
             raise _HasEnded(TrainOutput(state.global_step, float("nan"), {}))
         if steps.restored is not None:
@@ -254,6 +259,15 @@ def _steps_between_evaluations(args: Any, state: TrainerState) -> int:
     if args.eval_strategy == "steps":
         return int(state.eval_steps)
     return max(1, round(state.max_steps / max(state.num_train_epochs, 1)))
+
+
+def _evaluation_batches(trainer: Any) -> float:
+    """Return the number of training batches that take about as long as an evaluation; 0 if unknown."""
+    args, sets = trainer.args, trainer.eval_dataset
+    if args.eval_strategy == "no":
+        return 0.0
+    rows = [len(one) for one in (sets.values() if isinstance(sets, dict) else [sets]) if hasattr(one, "__len__")]
+    return data.forward_batches(sum(rows), 1, args.train_batch_size)
 
 
 def _is_metric(name: str, value: object) -> bool:

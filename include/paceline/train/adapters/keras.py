@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from paceline.train import _session
 from paceline.train._values import bad_value
-from paceline.train.saving import rng
+from paceline.train.saving import data, rng
 
 from ._frames import local_variables
 from ._keras_state import CallbackStates, identity
@@ -26,6 +26,7 @@ from keras.src.utils.rng_utils import get_random_seed
 
 _WEIGHTS, _POSITION = "model.weights.h5", "position.json"
 _BACKENDS = ("torch", "jax", "tensorflow")
+_BATCH_SIZE = 32  # Keras' default
 
 
 class PacelineCallback(keras.callbacks.Callback):  # type: ignore[misc]
@@ -103,7 +104,11 @@ class PacelineCallback(keras.callbacks.Callback):  # type: ignore[misc]
             first = position["first"]
         self._first = first
         self._total = max(epochs - first, 0) * self._batches
-        steps.start(self._batches, total=max(self._total, 1))
+        steps.start(
+            self._batches,
+            total=max(self._total, 1),
+            validation=_validation_batches(fit) / iterator.steps_per_execution,
+        )
         if steps.restored is not None:
             if not self.model.optimizer.built:
                 self.model.optimizer.build(self.model.trainable_variables)
@@ -182,6 +187,24 @@ class PacelineCallback(keras.callbacks.Callback):  # type: ignore[misc]
         self.model._initial_epoch = None
         if self._steps is not None:
             self._steps.end()
+
+
+def _validation_batches(fit: Mapping[str, Any]) -> float:
+    """Return the number of training batches that take about as long as a validation; 0 if unknown.
+
+    ``fit`` has the local variables of ``Model.fit``.
+    """
+    given, every, size = fit["validation_data"], fit["validation_freq"], fit["batch_size"] or _BATCH_SIZE
+    if given is None or not isinstance(every, int):
+        return 0.0
+    if isinstance(given, (tuple, list)):  # arrays
+        validation_size = fit["validation_batch_size"] or size
+        rows = next((one.shape[0] for one in keras.tree.flatten(given[0]) if hasattr(one, "shape")), 0)
+        batches = fit["validation_steps"] or math.ceil(rows / validation_size)
+    else:  # a data set, whose batches are as large as those of training
+        validation_size = size
+        batches = fit["validation_steps"] or data.epoch_length(given) or 0
+    return data.forward_batches(batches, validation_size, size) / every
 
 
 def _skipping(iterator: Any, steps: int, resumed: dict[str, Any]) -> Any:

@@ -152,10 +152,15 @@ class PacelineCallback(Callback):
         self._seen = trainer.global_step
         self._total = _total_steps(trainer, self._counts_batches)
         _replace_sigterm_handler()
-        period = _steps_between_validations(trainer, 1 if self._counts_batches else trainer.accumulate_grad_batches)
-        steps.start(min(period, self._total), total=self._total, device=trainer.strategy.root_device.type)
-        self._started = True
         self._loaders = list(trainer.fit_loop._combined_loader.flattened)
+        accumulated = 1 if self._counts_batches else trainer.accumulate_grad_batches
+        steps.start(
+            min(_steps_between_validations(trainer, accumulated), self._total),
+            total=self._total,
+            device=trainer.strategy.root_device.type,
+            validation=_validation_batches(trainer, self._loaders[0]) / accumulated,
+        )
+        self._started = True
         if not steps.advance():  # training was stopped before a restart
             trainer.should_stop = True
         loaded = self._loaded or {}
@@ -363,6 +368,20 @@ def _by_step(trainer: Any) -> bool:
 def _steps_between_validations(trainer: Any, accumulated: int) -> int:
     batches = trainer.val_check_batch if _by_step(trainer) else trainer.num_training_batches
     return max(1, math.ceil(batches / accumulated)) if batches != float("inf") else sys.maxsize
+
+
+def _validation_batches(trainer: Any, loader: Any) -> float:
+    """Return the number of batches of ``loader`` that take about as long as a validation; 0 if unknown."""
+    combined = trainer.fit_loop.epoch_loop.val_loop._combined_loader
+    if combined is None:  # no validation, or none after the first epoch
+        return 0.0
+    size = getattr(loader, "batch_size", None)
+    batches = (
+        data.forward_batches(number, getattr(one, "batch_size", None), size)
+        for one, number in zip(combined.flattened, trainer.num_val_batches, strict=True)
+    )
+    total = sum(batches)
+    return total / (trainer.check_val_every_n_epoch or 1) if math.isfinite(total) else 0.0
 
 
 def _report_metrics(trainer: Any) -> None:

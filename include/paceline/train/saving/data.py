@@ -43,7 +43,17 @@ def validation_batches(validation: Sized | None, loader: Iterable[Any]) -> float
         batches = len(validation)
     except (TypeError, NotImplementedError):
         raise bad_value("validation", type(validation).__name__, "a loader with a length") from None
-    size, training_size = getattr(validation, "batch_size", None), getattr(loader, "batch_size", None)
+    return forward_batches(batches, getattr(validation, "batch_size", None), getattr(loader, "batch_size", None))
+
+
+def forward_batches(batches: float, size: int | None, training_size: int | None) -> float:
+    """Return the number of training batches that take about as long as ``batches`` passes without gradients.
+
+    Without the sizes of the batches, they count as equal.
+
+    >>> forward_batches(30, 64, 32)
+    24.0
+    """
     return float(batches * _FORWARD_ONLY_COST * (size / training_size if size and training_size else 1.0))
 
 

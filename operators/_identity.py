@@ -28,9 +28,12 @@ def run_start(context: Context) -> str:
     return run.start_date.isoformat() if run is not None and run.start_date is not None else ""
 
 
+BEGAN = "paceline.began"  # label with the start time of the DAG run
+
+
 def job_labels(context: Context) -> dict[str, str]:
     """Return the labels of a container of this DAG run: the task's labels and the start time of the DAG run."""
-    return {**task_labels(context), "paceline.began": run_start(context)}
+    return {**task_labels(context), BEGAN: run_start(context)}
 
 
 def unique_name(context: Context, readable: str, *parts: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -20,7 +20,7 @@ from paceline.fleet.faults import checked_fleet, measuring_faults, raise_first, 
 from paceline.runtime.temporary import TemporaryFolder
 
 from ._engine import engine_client, gpus_of_engine
-from ._identity import job_labels
+from ._identity import BEGAN, job_labels
 from ._job import JobOperator
 from ._private import redacted
 from ._team import container_arguments, only_docker
@@ -34,10 +34,12 @@ if TYPE_CHECKING:
     from paceline.profiles.bench import Bench
     from paceline.profiles.measured_training import TrainingSpec
     from paceline.profiles.store import ProfileStore
+    from paceline.runtime import DockerRuntime
 
 NEIGHBOUR_IMAGE = "paceline-neighbour:latest"
 _MAX_MACHINES = 3  # maximum number of machines that train together in a measurement, unless the kinds need more
 _KILL_S = 4.0  # Airflow kills a task 5 s after its signal
+_JOBS_BEGAN = "profile_began"  # key in the task's state store: the start of the run whose jobs it has started
 
 
 class ProfileOperator(JobOperator):
@@ -237,8 +239,7 @@ class ProfileOperator(JobOperator):
             )
             for one in (*machines, server)
         }
-        for runtime in runtimes.values():  # an earlier try may have left jobs
-            runtime.remove_all(labels)
+        remove_leftovers(context, runtimes.values())
         done = 0
 
         def log_rows(rows: list[dict[str, Any]]) -> None:
@@ -255,7 +256,10 @@ class ProfileOperator(JobOperator):
             server,
             training,
             runtimes,
-            {machine.name: EngineUsage(clients[machine.name], machine) for machine in (*machines, server)},
+            {
+                one.name: EngineUsage(clients[one.name], one, self.fleet.other_control_groups(one))
+                for one in (*machines, server)
+            },
             image=self.neighbour_image,
             timing=Timing(before_s=self.measure_s / 2, training_s=self.measure_s),
             labels={**self.labels, **labels},
@@ -325,3 +329,12 @@ class ProfileOperator(JobOperator):
 
     def _machines_of(self, kind: str) -> list[Machine]:
         return [machine for machine in self.fleet.machines if machine.kind == kind]
+
+
+def remove_leftovers(context: Context, runtimes: Iterable[DockerRuntime]) -> None:
+    """Remove the jobs that a killed try has left, also before a user cleared the run, which has begun anew since."""
+    labels, store = job_labels(context), context["task_state_store"]
+    for began in {store.get(_JOBS_BEGAN), labels[BEGAN]} - {None}:
+        for runtime in runtimes:
+            runtime.remove_all({**labels, BEGAN: began})
+    store.set(_JOBS_BEGAN, labels[BEGAN])

@@ -217,7 +217,9 @@ class ScheduleOperator(BaseOperator):
         from paceline.schedule import State
 
         try:
-            gauge = EngineUsage(engine_client(machine.engine_conn_id), machine)
+            gauge = EngineUsage(
+                engine_client(machine.engine_conn_id), machine, self.fleet.other_control_groups(machine)
+            )
             before = gauge.read()
             time.sleep(self.measure_s)
             after = gauge.read()

@@ -12,6 +12,8 @@ from tests.integration.jobs import ContainerHarness, fail_on_leftovers, quota_of
 from tests.waiting import until
 
 from paceline.errors import PacelineError
+from paceline.fleet import Fleet, Machine
+from paceline.fleet.usage import EngineUsage
 from paceline.testing.emulated_device import EmulatedDevice
 
 pytestmark = [
@@ -55,6 +57,24 @@ def test_emulated_device_limits_its_containers_and_is_removed(harness: Container
         for job in jobs:
             job.remove()
     assert list(Path("/sys/fs/cgroup").glob("**/paceline-device-test-cores")) == []
+
+
+def test_containers_of_a_device_do_not_count_for_another_machine_of_the_same_engine(harness: ContainerHarness) -> None:
+    with EmulatedDevice("test-usage", 0.5, memory_bytes=2**29) as device:
+        size = {"kind": "nano", "cores": 1.0, "memory_gib": 1.0}
+        machines = [Machine(name="part", cgroup_parent=device.cgroup_parent, **size), Machine(name="rest", **size)]
+        fleet = Fleet(machines=tuple(machines), parameter_server=machines[1])
+        wait = "import signal; signal.pause()"
+        on_device, elsewhere = (
+            harness.runtime.start(harness.spec(wait, name=f"{harness.mark}-{name}", devices=0.1, cgroup_parent=parent))
+            for name, parent in (("part", device.cgroup_parent), ("rest", None))
+        )
+        gauges = [EngineUsage(harness.client, one, fleet.other_control_groups(one)) for one in machines]
+        assert [gauge.includes(on_device.id) for gauge in gauges] == [True, False]
+        assert [gauge.includes(elsewhere.id) for gauge in gauges] == [False, True]
+        assert gauges[1].read().memory_bytes > 0
+        for job in (on_device, elsewhere):
+            job.remove()
 
 
 def test_container_above_the_memory_limit_is_killed(harness: ContainerHarness) -> None:

@@ -65,6 +65,8 @@ class Observation(NamedTuple):
         batch.
     tail_s:
         Time from the last batch to the end that the training code has declared; ``None`` if it has not.
+    resize_s:
+        Seconds for which the last change of whole devices has interrupted training; ``None`` without one.
     restarting:
         Whether the job was restarted and has not reported since then: it is starting up again.
     """
@@ -82,6 +84,7 @@ class Observation(NamedTuple):
     pause_sd_s: float = 0.0
     save_s: float | None = None
     tail_s: float | None = None
+    resize_s: float | None = None
     restarting: bool = False
 
 

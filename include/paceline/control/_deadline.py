@@ -68,7 +68,7 @@ class DeadlineController:
     tail:
         Forecasts the time after the last batch; by default from ``past`` and the duration of the job's checkpoints.
     resize_s:
-        Seconds without training at each resize.
+        Seconds without training at each resize, until the job has reported another duration; 0 if it never does.
     start_devices:
         Allocation until the speed is known. By default, it is calculated from ``past``. Without ``past``, it is a
         single device until the first batch, because start-up is single-threaded, then half of ``max_devices``, rounded
@@ -186,6 +186,8 @@ class DeadlineController:
             return self._step_before_first_report(obs)
         now_s, allocation, ceiling = obs.now_s, obs.allocated_devices, obs.ceiling
         self._save_s, self._declared_s = obs.save_s, obs.tail_s
+        if obs.resize_s and self._resize_s:
+            self._resize_s = obs.resize_s
         if obs.done < obs.total:
             self._pauses_left_s, self._pause_sd_s = obs.pauses_left_s, obs.pause_sd_s
         # Unused devices do not add speed: count only the devices in use.

@@ -39,7 +39,8 @@ def make_controller(
     """
     if name == "default":
         # Each whole device has a process that joins or leaves between two batches, which interrupts training.
-        resize_s = WHOLE_DEVICE_RESIZE_S if limits.quantum >= GPU_QUANTUM else 0.0
+        known_s = past.resize_s if past is not None else None
+        resize_s = (known_s or WHOLE_DEVICE_RESIZE_S) if limits.quantum >= GPU_QUANTUM else 0.0
         return DeadlineController(
             limits, deadline_s, alpha=alpha, period_s=period_s, past=past, tail=tail, resize_s=resize_s
         )

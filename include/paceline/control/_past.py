@@ -33,6 +33,8 @@ class PastRun:
         Number of epochs, which is also the number of pauses. ``None`` if not stored.
     save_s:
         Duration of the last checkpoint, in seconds; ``None`` without a checkpoint.
+    resize_s:
+        Seconds for which the last change of whole devices has interrupted training; ``None`` without one.
     related:
         Whether this is a run of another task with the same code; its arguments, data and machine may differ.
 
@@ -55,6 +57,7 @@ class PastRun:
     usable_devices: float | None = None
     epochs: int | None = None
     save_s: float | None = None
+    resize_s: float | None = None
     related: bool = False
 
     @property
@@ -80,7 +83,7 @@ class PastRun:
             return None
         values = {name: value for name, value in past.to_dict().items() if value is not None}
         # Users can edit results. Within these limits, every value that a controller computes is finite.
-        valid = all(0 <= values.get(name, 0.0) <= _MOST for name in (*_SECONDS, "save_s"))
+        valid = all(0 <= values.get(name, 0.0) <= _MOST for name in (*_SECONDS, "save_s", "resize_s"))
         positive = all(_LEAST <= values.get(name, 1.0) <= _MOST for name in _POSITIVE)
         return past if valid and positive and past.exponent <= _MAX_EXPONENT else None
 
@@ -103,7 +106,7 @@ class PastRun:
 
 _SECONDS = ("startup_s", "tail_s", "pauses_s")
 _SPEED = ("devices", "batches_per_s", "exponent")
-_OPTIONAL: dict[str, type] = {"usable_devices": float, "epochs": int, "save_s": float}
+_OPTIONAL: dict[str, type] = {"usable_devices": float, "epochs": int, "save_s": float, "resize_s": float}
 _POSITIVE = (*_SPEED, "batches", "epochs", "usable_devices")
 _LEAST, _MOST, _MAX_EXPONENT = 1e-9, 1e12, 4.0
 _OWN_SD, _RELATED_SD = 0.1, 0.3

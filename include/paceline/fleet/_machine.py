@@ -168,6 +168,11 @@ class Fleet(_FleetModel):
         machines = {one.name: one for one in (*self.machines, self.parameter_server)}.values()
         return sum(one.gpus for one in machines if one.engine == machine.engine)
 
+    def other_control_groups(self, machine: Machine) -> set[str]:
+        """Return the control groups of the other machines with this machine's engine."""
+        others = (one for one in (*self.machines, self.parameter_server) if one.engine == machine.engine)
+        return {one.cgroup_parent for one in others if one.cgroup_parent is not None} - {machine.cgroup_parent}
+
     @property
     def kinds(self) -> list[str]:
         """The device kinds in the fleet, sorted."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ class EngineUsage:
     """Reads the usage of a machine's containers from its engine.
 
     The usage excludes processes outside containers. If an engine has several emulated devices, only containers with the
-    machine's ``cgroup_parent`` count.
+    machine's ``cgroup_parent`` count; without one, all containers outside the control groups of the others.
 
     Parameters
     ----------
@@ -28,11 +29,13 @@ class EngineUsage:
         Client of the machine's engine.
     machine:
         The machine to measure.
+    others:
+        Control groups of other machines with this engine, as from ``Fleet.other_control_groups``.
     """
 
-    def __init__(self, client: APIClient, machine: Machine) -> None:
+    def __init__(self, client: APIClient, machine: Machine, others: Collection[str] = ()) -> None:
         self._client = client
-        self._parent = machine.cgroup_parent
+        self._parent, self._others = machine.cgroup_parent, others
         self._is_member: dict[str, bool] = {}
         self._ended_cpu_s = 0.0  # CPU time of containers that ended since the first reading
         self._cpu_s: dict[str, float] = {}
@@ -40,7 +43,7 @@ class EngineUsage:
     def read(self) -> Usage:
         """Return the cumulative CPU time and the memory at the engine's next measurement, within a second."""
         with engine_call("list the machine's containers"):
-            running = [one["Id"] for one in self._client.containers() if self._is_on_machine(one["Id"])]
+            running = [one["Id"] for one in self._client.containers() if self.includes(one["Id"])]
         # Each call waits for the engine's next measurement; parallel calls wait for the same measurement.
         with ThreadPoolExecutor(max(len(running), 1)) as pool:
             usages = dict(zip(running, pool.map(self._usage, running), strict=True))
@@ -61,8 +64,9 @@ class EngineUsage:
         except JobLostError:
             return None
 
-    def _is_on_machine(self, container: str) -> bool:
-        if self._parent is None:
+    def includes(self, container: str) -> bool:
+        """Return whether the container runs on this machine, as far as its engine knows."""
+        if self._parent is None and not self._others:
             return True
         if container not in self._is_member:
             try:
@@ -70,5 +74,6 @@ class EngineUsage:
                     host = self._client.inspect_container(container)["HostConfig"]
             except JobLostError:  # the container has ended
                 return False
-            self._is_member[container] = host.get("CgroupParent") == self._parent
+            parent = host.get("CgroupParent")
+            self._is_member[container] = parent not in self._others if self._parent is None else parent == self._parent
         return self._is_member[container]

@@ -172,14 +172,7 @@ class FileRegistry:
         number, latest = self._latest_promotion(check_name(name))
         if latest is None:
             return None
-        champion = self._load(name, latest.version)
-        if champion is None:
-            record, home = self.root / _promotion_path(name, number), self.root / _home(name, latest.version)
-            accepted = (
-                f"an existing version: version {latest.version} of {name!r}, the champion, is missing; "
-                f"restore {home} or promote another version"
-            )
-            raise InvalidInputError(f"{record}: version", latest.version, accepted)
+        champion = self._promoted(number, latest)
         self._signer.check(champion)
         return champion
 
@@ -201,6 +194,8 @@ class FileRegistry:
             previous = latest.version if latest else None
             check_not_held(latest, version, expected_champion)
             check_champion(name, previous, expected_champion)
+            if latest and expected_champion is not ...:
+                self._promoted(number, latest)
             record = Promotion(
                 name=name,
                 version=version,
@@ -274,6 +269,17 @@ class FileRegistry:
         path = _promotion_path(name, number)
         with storage.open_file(self.root, path) as file:
             return decode(Promotion, file.read(), str(self.root / path))
+
+    def _promoted(self, number: int, promotion: Promotion) -> ModelVersion:
+        """Return the version of a promotion; raise InvalidInputError if a user has deleted it."""
+        name, version = promotion.name, promotion.version
+        if (loaded := self._load(name, version)) is not None:
+            return loaded
+        accepted = (
+            f"an existing version: version {version} of {name!r}, the champion, is missing; "
+            f"restore {self.root / _home(name, version)} or promote another version"
+        )
+        raise InvalidInputError(f"{self.root / _promotion_path(name, number)}: version", version, accepted)
 
     def _latest_promotion(self, name: str) -> tuple[int, Promotion | None]:
         """Return the number and record of the newest promotion, or 0 and ``None`` before the first promotion."""

@@ -254,7 +254,7 @@ class MlflowServer:
             response = self._http.put(
                 _artifact_url(path), content=content, headers=dict(headers or {}), timeout=_UPLOAD_TIMEOUT
             )
-        self._check(response)
+        self._check(response, path)
 
     def _load(self, path: str) -> bytes:
         content = bytearray()
@@ -281,7 +281,7 @@ class MlflowServer:
                 response.read()
             if response.status_code == httpx.codes.NOT_FOUND:
                 raise FileNotFoundError(path)
-            self._check(response)
+            self._check(response, path)
             yield from response.iter_bytes(_BLOCK)
 
     @contextmanager
@@ -296,8 +296,8 @@ class MlflowServer:
             text = f"MLflow at {self._shown_url} does not respond: {type(error).__name__} {error}"
             raise MlflowUnavailableError(text) from error
 
-    def _check(self, response: httpx.Response) -> None:
-        """Raise an error for an unsuccessful response."""
+    def _check(self, response: httpx.Response, artifact: str | None = None) -> None:
+        """Raise an error for an unsuccessful response. It names the ``artifact`` that was to be read or written."""
         if response.is_success:
             return
         try:
@@ -305,6 +305,8 @@ class MlflowServer:
             code, message = str(content["error_code"]), str(content["message"])
         except (ValueError, KeyError, TypeError):
             code, message = str(response.status_code), response.text[:200] or response.reason_phrase
+        if artifact is not None:
+            message = f"{artifact}: {message}"
         if response.is_server_error or response.status_code == httpx.codes.TOO_MANY_REQUESTS or code == _CONFLICT:
             raise MlflowUnavailableError(f"MLflow at {self._shown_url}: {message} ({code})")
         raise MlflowError(code, message, self._shown_url)

@@ -130,7 +130,8 @@ class Registry(Protocol):
         ChampionHeldError
             If ``expected_champion`` is given and a person holds another champion. Nothing changes.
         InvalidInputError
-            If the version does not exist or, with a signing key, is not signed.
+            If the version does not exist or, with a signing key, is not signed; with ``expected_champion``, also if
+            the champion has been deleted.
         """
 
     def uri(self, version: ModelVersion) -> str:

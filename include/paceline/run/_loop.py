@@ -249,6 +249,7 @@ class PaceLoop:
             busy=self._utilization.share if self._team is None else None,
             save_s=self._reader.newest.save_s if self._reader.newest else None,
             tail_s=self._reader.newest.tail_s if self._reader.newest else None,
+            resize_s=self._reader.newest.resize_s if self._reader.newest else None,
             restarting=self._restarting,
         )
         decision = self._controller.step(observation)

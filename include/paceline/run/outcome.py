@@ -84,5 +84,6 @@ def measurements(
         pauses_s=round(reader.pauses.total_s, 3),
         epochs=reader.newest.epochs if reader.newest else None,
         save_s=reader.newest.save_s if reader.newest else None,
+        resize_s=reader.newest.resize_s if reader.newest else None,
         **speed,
     ).to_dict()

@@ -177,6 +177,11 @@ class Run:
         """Whether a new allocation is pending, or has interrupted the job."""
         return self._pending_devices != self.devices or self.now_s < self._resized_s
 
+    @property
+    def resize_s(self) -> float | None:
+        """How long the last resize has interrupted the job, in seconds; ``None`` before a resize that has."""
+        return self.plant.resize_pause_s if 0 < self._resized_s <= self.now_s else None
+
     def pauses_left_s(self, *, known: bool) -> float:
         """Return the seconds of pauses to come. Unless ``known``, estimate them from past pauses or the forecast."""
         epochs_done = self.done // self._epoch

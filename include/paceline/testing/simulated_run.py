@@ -94,6 +94,7 @@ def simulate_run(
             pause_sd_s=run.pause_sd_s(known=pauses_known),
             busy=run.busy,
             save_s=plant.save_s if run.done else None,
+            resize_s=run.resize_s,
         )
         decision = controller.step(observation)
         if not decision.feasible and infeasible_s is None and run.trained_s is None:

@@ -99,6 +99,7 @@ class Loop(Generic[T]):
         self._next_show_s = self._next_share_s = _NOW
         self._start_point = (0, 0.0)  # batches done and clock time when this process started the loop
         self._reports = 0  # number of reports of the monitored metric
+        self._resize_s: float | None = None  # how long the last change of the devices took
         self.total = self._planned_total()
 
     def __len__(self) -> int:
@@ -199,12 +200,14 @@ class Loop(Generic[T]):
         closed_early = False
         try:
             source = self.open(session)
-            devices = source.devices
+            devices, ended_s = source.devices, 0.0
             for batches in source.passes(resume):
                 if source.devices != devices:
                     devices, self._next_check_s = source.devices, _NOW
+                    self._resize_s = round(session.clock() - ended_s, 3)
                     self._show_progress(session, "resized")
                 yield from self.run_pass(session, batches)
+                ended_s = session.clock()
                 if self.stopped:
                     break
             self.finish(session, save=not was_over)
@@ -449,6 +452,7 @@ class Loop(Generic[T]):
             save_s=session.checkpoint.save_s if session.checkpoint is not None else None,
             validation_s=self._validation_s(now_s),
             tail_s=None if self._tail is None else self._tail.seconds(self._batch_s(now_s), self._epoch_batches),
+            resize_s=self._resize_s,
             may_end_early=self.monitor is not None,
             monotonic_s=now_s,
             wall_s=time.time(),

@@ -46,7 +46,8 @@ class Progress:
     to train them, and the seconds ``update_s`` to send changes and receive the newest state. It is empty for other
     jobs. ``devices`` is the number of whole devices that a ``data_parallel`` job uses now, else ``None``. ``save_s`` is
     the duration of the last checkpoint, ``validation_s`` the forecast duration of the validation after an epoch, and
-    ``tail_s`` the time that the training code needs after its last batch; each is ``None`` while unknown.
+    ``tail_s`` the time that the training code needs after its last batch, and ``resize_s`` the time for which the last
+    change of ``devices`` has interrupted training; each is ``None`` while unknown.
     ``monotonic_s`` and ``wall_s`` are times on the job's clocks. ``source`` identifies the process that wrote the line,
     and ``number`` counts the lines of this process, so that a reader recognises repeated lines; ``number`` is 0 in a
     process that does not count its lines.
@@ -83,6 +84,7 @@ class Progress:
     save_s: float | None = None
     validation_s: float | None = None
     tail_s: float | None = None
+    resize_s: float | None = None
     may_end_early: bool = False
     unit: str = "batches"
     monotonic_s: float = 0.0
@@ -170,6 +172,7 @@ def parse_line(line: str) -> Progress | None:
         save_s=_seconds(data, "save_s"),
         validation_s=_seconds(data, "validation_s"),
         tail_s=_seconds(data, "tail_s"),
+        resize_s=_seconds(data, "resize_s"),
         may_end_early=data.get("may_end_early") is True,
         unit="samples" if data.get("unit") == "samples" else "batches",
         monotonic_s=_finite(data.get("monotonic_s")) or 0.0,

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.control import DeadlineController, Limits, Observation, PastRun
+from paceline.control import make_controller as make_default
 from paceline.errors import InvalidInputError
 from paceline.testing.plant import Neighbour, Plant, amdahl
 from paceline.testing.simulated_run import simulate_run
@@ -280,6 +281,28 @@ def test_job_that_needs_a_fraction_of_a_gpu_is_rarely_resized():
         assert all(devices == int(devices) for _, _, devices in run.samples)
         assert run.resizes <= 12
         assert abs(run.error_pct) <= 1.0
+
+
+@pytest.mark.parametrize("d_c", [1.3, 1.5, 1.8])
+@pytest.mark.parametrize("takes_s", [0.1, 30.0])
+def test_later_plans_reserve_the_time_that_the_first_resize_took(takes_s, d_c):
+    """If they reserved the 3 s of the last run, the job with resizes of 30 s would end 2 to 5 % late."""
+    plant = Plant(2000, 1.0, startup_s=10.0, tail_s=2.0, noise=0.05, resize_pause_s=takes_s)
+    past = PastRun(2000, 10.0, 2.0, 4.0, plant.speed(4.0, 0.0), 0.85, 0.0)
+    controller = DeadlineController(
+        Limits(1, 4, quantum=1), d_c * plant.shortest_s(4.0), period_s=5.0, past=past, resize_s=3.0
+    )
+    run = simulate_run(plant, controller, seed=5)
+    assert run.resizes <= 6
+    assert -5.0 < run.error_pct < 0.1
+
+
+@pytest.mark.parametrize(("known", "reserved_s"), [(None, 0.5), (2.5, 2.5)])
+def test_time_of_a_resize_is_that_of_the_last_run_or_typical(known, reserved_s):
+    """A job of one core has no resizes that interrupt training."""
+    past = PastRun(2000, 10.0, 2.0, 4.0, 4.0, 0.85, 0.0, resize_s=known)
+    whole, shared = (make_default("default", Limits(1, 4, quantum), 600.0, past=past) for quantum in (1, 0.05))
+    assert (whole._resize_s, shared._resize_s) == (reserved_s, 0.0)
 
 
 kinds = st.fixed_dictionaries(

@@ -13,6 +13,7 @@ from unittest.mock import Mock
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from tests.s3_server import serve
+from tests.unit.registry.stores import Store
 
 from paceline.airflow.places import storage_path
 from paceline.contract import EVALUATION_XCOM
@@ -175,13 +176,12 @@ def test_first_challenger_is_scored_and_registered_as_better_if_there_is_no_cham
     assert list(process_runtime_root.iterdir()) == [], "the job was removed"
 
 
-def test_champion_and_challenger_are_scored_on_the_same_data(
-    evaluate: Task, registry: FileRegistry, tmp_path: Path
-) -> None:
-    evaluate(0.7)
-    registry.promote("flights", 1, "first")
+def test_champion_and_challenger_are_scored_on_the_same_data(evaluate: Task, store: Store, tmp_path: Path) -> None:
+    store.forget("flights")
+    evaluate(0.7, registry=store.location)
+    store.open().promote("flights", 1, "first")
     (tmp_path / "holdout.csv").write_text("1\n2\n3\n4\n5\n")
-    result = evaluate(0.75, run_id="tuesday")
+    result = evaluate(0.75, run_id="tuesday", registry=store.location)
     assert (result["version"], result["champion_version"]) == (2, 1)
     assert (result["challenger"], result["champion"], result["better"]) == (0.75, 0.7, True)
     assert result["improvement"] == pytest.approx(0.05)
@@ -268,31 +268,39 @@ def test_retry_returns_the_same_version_for_the_same_model(evaluate_directly: Ta
 
 
 def test_retry_after_a_file_has_become_executable_registers_another_version(
-    evaluate_directly: Task, registry: FileRegistry, tmp_path: Path
+    evaluate_directly: Task, store: Store, tmp_path: Path
 ) -> None:
-    assert evaluate_directly(0.7)["version"] == 1
+    store.forget("flights")
+    assert evaluate_directly(0.7, registry=store.location)["version"] == 1
     (tmp_path / "trained-0.7" / "model.json").chmod(0o755)
-    assert evaluate_directly(0.7)["version"] == 2
-    assert registry.version("flights", 2).files["model.json"].executable
+    assert evaluate_directly(0.7, registry=store.location)["version"] == 2
+    assert store.open().version("flights", 2).files["model.json"].executable
 
 
-def test_repeated_evaluation_compares_with_the_previous_champion(
-    evaluate_directly: Task, registry: FileRegistry
-) -> None:
-    evaluate_directly(0.7)
+def test_repeated_evaluation_compares_with_the_previous_champion(evaluate_directly: Task, store: Store) -> None:
+    store.forget("flights")
+    registry = store.open()
+    evaluate_directly(0.7, registry=store.location)
     registry.promote("flights", 1, "first")
-    before = evaluate_directly(0.75, run_id="tuesday")
+    before = evaluate_directly(0.75, run_id="tuesday", registry=store.location)
     registry.promote("flights", 2, "better")
-    assert evaluate_directly(0.75, run_id="tuesday") == before
+    assert evaluate_directly(0.75, run_id="tuesday", registry=store.location) == before
 
 
-def test_modified_champion_is_not_scored(evaluate_directly: Task, registry: FileRegistry) -> None:
-    evaluate_directly(0.7)
+def test_modified_or_deleted_champion_is_not_scored(evaluate_directly: Task, store: Store) -> None:
+    store.forget("flights")
+    registry = store.open()
+    evaluate_directly(0.7, registry=store.location)
     registry.promote("flights", 1, "first")
-    (registry.location(registry.version("flights", 1)) / "model.json").write_text('{"auc": 0.1}')
+    champion = registry.version("flights", 1)
+    (store.folder(champion) / "model.json").write_text('{"auc": 0.1}')
     with pytest.raises(AirflowFailException, match="as in the manifest; the file has changed"):
-        evaluate_directly(0.75, run_id="tuesday")
+        evaluate_directly(0.75, run_id="tuesday", registry=store.location)
     assert len(registry.versions("flights")) == 1
+    store.delete(champion)
+    with pytest.raises(AirflowFailException, match=r"champion.*version 1|version: got 1, .*the champion, is missing"):
+        evaluate_directly(0.75, run_id="tuesday", registry=store.location)
+    assert registry.versions("flights") == []
 
 
 @pytest.mark.parametrize(

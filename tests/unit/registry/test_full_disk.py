@@ -9,7 +9,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from tests.unit.registry.stores import FullDisk, Store
+from tests.unit.registry.stores import FullDisk, MlflowStore, Store
 
 from paceline.errors import PacelineError
 from paceline.registry import FileRegistry, MlflowRegistry, Registry
@@ -73,6 +73,19 @@ def test_refused_write_to_an_object_store_names_the_object(store: Store, registr
         pytest.raises(OSError, match=rf"quota is exceeded: '{store.root}/flights/versions/000002/files-.*/empty'"),
     ):
         registry.register(model_dir, name="flights")
+
+
+@pytest.mark.parametrize("store", [pytest.param("mlflow", marks=pytest.mark.mlflow)], indirect=True)
+def test_refused_upload_to_mlflow_names_the_file(
+    store: MlflowStore, registry: Registry, name: str, model_dir: Path
+) -> None:
+    registry.register(model_dir, name=name)
+    store.server.clear()
+    registry.register(model_dir, name=name)
+    uploads = [index for index, change in enumerate(store.server.changes) if change.startswith("PUT")]
+    for index, file in zip(uploads, ("model/empty", "model/vocabulary/größe 1.json", "model/weights.pt"), strict=False):
+        with store.failing(index), pytest.raises(PacelineError, match=rf"artifacts/{file}: "):
+            registry.register(model_dir, name=name)
 
 
 def fail_at_each_write(store: Store, repeat: Callable[[int], object], check: Callable[[int], None]) -> None:

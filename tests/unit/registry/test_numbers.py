@@ -59,6 +59,7 @@ def test_deleted_champion_is_named_and_another_version_can_be_promoted(
     for call in (
         lambda: registry.champion(name),
         lambda: registry.promote(name, 2, reason="the first", expected_champion=None),
+        lambda: registry.promote(name, 2, reason="better", expected_champion=1),
     ):
         with pytest.raises(InvalidInputError, match=r"champion.*version 1|version: got 1, .*the champion, is missing"):
             call()

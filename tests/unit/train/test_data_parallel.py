@@ -107,6 +107,8 @@ def weights_are_close(weights, others):
 def test_joining_and_leaving_processes_do_not_change_the_result(run_plan, single_process):
     resized = run_plan(wanted={"2": 3, "9": 1, "16": 2})
     assert resized.resizes == [(3, 3), (10, 1), (17, 2)]
+    assert resized.progress[0].resize_s is None
+    assert all(line.resize_s is not None for line in resized.progress if line.event == "resized")
     assert resized.processes == 4  # the lead, two followers that join and leave, and a follower that joins later
     assert weights_are_close(resized.weights, single_process.weights)
     assert resized.trained_counts == single_process.trained_counts == [Counter(range(50))] * 4

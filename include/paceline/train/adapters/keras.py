@@ -213,13 +213,13 @@ def _skipping(iterator: Any, steps: int, resumed: dict[str, Any]) -> Any:
 
     def start_in_the_epoch() -> Iterator[Any]:
         iterator._enumerate_iterator = start_epoch
-        for step, (first, last, data) in enumerate(start_epoch()):
+        for step, (first, last, batches) in enumerate(start_epoch()):
             if step < steps:
                 for _ in range(last - first + 1):
-                    next(data)
+                    next(batches)
                 continue
             if step == steps:
                 rng.restore(resumed)
-            yield first, last, data
+            yield first, last, batches
 
     return start_in_the_epoch

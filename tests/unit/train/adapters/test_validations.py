@@ -1,4 +1,4 @@
-"""The adapters forecast how long a library's validation takes, in training steps. A pass without gradients costs 0.4."""
+"""The adapters forecast the duration of a validation in training steps. A pass without gradients costs 0.4 of one."""
 
 import lightning
 import numpy as np

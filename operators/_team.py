@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 from paceline.airflow.engine_connection import fleet_key
@@ -33,11 +34,18 @@ sample_s, epoch_s
         shares = read_plan(plan)
     except PlanError as error:
         raise InvalidInputError(error.field, error.value, error.accepted) from None
-    names = [machine.name for machine in fleet.machines] if fleet is not None else list(shares)
-    for name in shares:
-        if name not in names:
-            raise InvalidInputError("plan.workers", name, f"machines of the fleet: {', '.join(names)}")
+    names = [machine.name for machine in fleet.machines] if fleet is not None else []
+    for field, given in (("plan.workers", shares), ("plan.excluded", exclusions(plan))):
+        for name in given if fleet is not None else ():
+            if name not in names:
+                raise InvalidInputError(field, name, f"machines of the fleet: {', '.join(names)}")
     return shares
+
+
+def exclusions(plan: Any) -> dict[str, str]:
+    """Return why a valid plan excludes machines, by their names."""
+    content = json.loads(plan) if isinstance(plan, str) else plan
+    return {str(name): str(reason) for name, reason in (content.get("excluded") or {}).items()}
 
 
 def valid_plan(field: str, value: object) -> object:

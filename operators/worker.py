@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,6 +23,7 @@ from ._others import FAILED, Question, task_states
 from ._team import (
     check_plan,
     container_arguments,
+    exclusions,
     only_docker,
     placement_arguments,
     rendezvous,
@@ -188,8 +188,7 @@ class WorkerTrainingOperator(DeadlineTrainingOperator):
                 self.log.info("Waiting for %s to start, for %.0f s", self.server_task_id, waited_s)
 
     def _exclusion_reason(self) -> str:
-        plan = json.loads(self.plan) if isinstance(self.plan, str) else self.plan
-        return str((plan.get("excluded") or {}).get(self.worker.name, "the schedule does not include this machine"))
+        return exclusions(self.plan).get(self.worker.name, "the schedule does not include this machine")
 
     def _can_continue(self, training: Training, context: Context) -> bool:
         try:

@@ -123,13 +123,21 @@ class Survey:
             if batch != training:  # with a single batch size, one job serves all rounds
                 self._bench.train(batch)
                 training = batch
-            # In random order, a gradual change of a machine's speed affects learning points and held-out points alike.
             order = [(point, False, self._next_leader()) for point in chosen]
             order += [(point, True, self._next_leader()) for point in held_out_points] * repeats
-            for index in self._rng.permutation(len(order)):
+            for index in self._order_of([point[leader] for point, _, leader in order]):
                 self._measure(*order[index])
         measured: pd.DataFrame = pd.DataFrame(self.rows)
         return measured
+
+    def _order_of(self, points: Sequence[Point]) -> list[int]:
+        """Return the order of the measurements: by memory load, whose change takes longest, and otherwise random.
+
+        In random order, a gradual change of a machine's speed affects learning points and held-out points alike.
+        """
+        levels = self._rng.permutation(self._axes.values[MEMORY]).tolist()
+        shuffled: list[int] = self._rng.permutation(len(points)).tolist()
+        return sorted(shuffled, key=lambda index: levels.index(points[index][MEMORY]))
 
     def _next_leader(self) -> str:
         """Return the machine whose point determines the common parameters. The machines take turns."""
@@ -149,10 +157,10 @@ class Survey:
         self._on_rows(rows)
 
     def _select_points(self, batch: dict[str, int], count: int, *, first: bool) -> list[dict[str, Point]]:
-        """Return ``count`` measurements, each as a mapping of machine names to points."""
+        """Return ``count`` measurements, each as a mapping of machine names to points of about the same memory load."""
         choose = self._space_filling_points if first else self._uncertain_points
         lists = {
-            machine.name: choose(position, machine, batch[machine.name], count)
+            machine.name: sorted(choose(position, machine, batch[machine.name], count), key=lambda one: one[MEMORY])
             for position, machine in enumerate(self._machines)
         }
         return [{name: points[index] for name, points in lists.items()} for index in range(count)]

@@ -135,6 +135,10 @@ def test_machine_outside_the_plan_is_skipped_and_invalid_plan_is_rejected():
             {"workers": {"gate": {"samples": 1}, "gate-9": {"samples": 1}}},
             "plan.workers: got 'gate-9', expected machines of the fleet: gate, hall",
         ),
+        (
+            {"workers": {"gate": {"samples": 1}}, "excluded": {"gate-9": "too slow"}},
+            "plan.excluded: got 'gate-9', expected machines of the fleet: gate, hall",
+        ),
     ],
 )
 def test_invalid_plan_is_rejected_when_the_dag_is_parsed_or_the_plan_is_rendered(plan, message):

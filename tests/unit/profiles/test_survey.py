@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -91,6 +92,15 @@ def test_rounds_with_a_single_batch_size_share_one_job():
     Survey(bench, MACHINES, default_axes(3, batch_sizes=[16]), seed=0).run(24)
     assert bench.jobs == [dict.fromkeys(bench.kinds, 16)]
     assert len(bench.measurements) == 24
+
+
+def test_memory_loads_which_take_seconds_to_change_rarely_change():
+    bench = FormulaBench()
+    Survey(bench, MACHINES, default_axes(3, batch_sizes=[16]), seed=0).run(24)
+    for machine in MACHINES:
+        memory = [loads[machine.name].memory for loads, _, _ in bench.measurements]
+        assert len(set(memory)) == 3
+        assert sum(before != after for before, after in pairwise(memory)) <= 9, memory
 
 
 def test_survey_measures_grid_points_and_each_machine_leads_in_turn(survey_result):

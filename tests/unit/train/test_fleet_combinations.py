@@ -1,9 +1,10 @@
-"""However workers join, end and return, and the server with them, each sample counts once in every epoch.
+"""However workers join, hang, end and return, and the server with them, each sample counts once in every epoch.
 
 A worker with other data is rejected. All processes are real; they run ``counted.py``.
 """
 
 import os
+import signal
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -14,12 +15,14 @@ from .machines import EmulatedTraining
 
 NAMES = "abc"
 ROWS = 40  # more than all workers together lease and train in the steps of a case
+# A batch of a worker that hangs goes to another worker after this time. Held workers hang, too.
+STUCK = ("--stuck-s", "0.5")
 EXAMPLES = 50 if os.environ.get("PACELINE_EXAMPLES") == "new" else 8
 
 steps = st.tuples(
     st.sampled_from(NAMES),
     st.integers(1, 3),
-    st.sampled_from(["go on", "kill worker", "stop worker", "kill server", "stop server"]),
+    st.sampled_from(["go on", "hang worker", "kill worker", "stop worker", "kill server", "stop server"]),
 )
 cases = st.fixed_dictionaries(
     {
@@ -35,7 +38,7 @@ class Fleet:
 
     def __init__(self, fork, folder, case):
         self.rows, self.case = case["rows"], case
-        self.training = EmulatedTraining(fork, folder, NAMES, epochs=case["epochs"])
+        self.training = EmulatedTraining(fork, folder, NAMES, epochs=case["epochs"], options=STUCK)
         self.workers, self.killed = {}, dict.fromkeys(NAMES, 0)
         self.right_rows = None  # of the first worker
 
@@ -62,10 +65,15 @@ class Fleet:
         worker.hold(after)
         worker.wait_until_held(after)
         verb, _, target = event.partition(" ")
+        if verb == "hang":
+            worker.process.send_signal(signal.SIGSTOP)
+            server.wait_until(lambda machine: machine.log.count(f"{name} has not returned a batch") > 0)
+            worker.process.send_signal(signal.SIGCONT)
+            return
         if target == "server":
             server.kill() if verb == "kill" else server.process.terminate()
             server.wait_for_end()
-            self.training.start_server()
+            self.training.start_server(*STUCK)
         elif target == "worker":
             del self.workers[name]
             # After a third failure, no worker with the right data may be left.

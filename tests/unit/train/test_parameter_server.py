@@ -18,9 +18,11 @@ from paceline.train import _session, checkpoint, track
 from paceline.train.job import EXIT_REJECTED
 from paceline.train.parameter_server import _handshake as handshake
 from paceline.train.parameter_server import worker as worker_module
+from paceline.train.parameter_server._training import SharedTraining
 from paceline.train.parameter_server._vector import StateVector, apply_update
 from paceline.train.parameter_server.peer import connect
 from paceline.train.parameter_server.plan import read_plan
+from paceline.train.parameter_server.shards import SampleShare
 
 from .machines import LIMIT_S, SAMPLES, make_joined_training
 
@@ -319,6 +321,20 @@ def test_failures_of_a_hanging_worker_are_told_apart_from_others(server_clock, c
     assert lost[2].endswith(f"rest of the job: {hung}; the connection was lost; the connection was lost")
     reason = training.rejection_reason("a", 1, 3, 3, torch.float32)
     assert reason == f"a has failed 3 times and is excluded from the rest of the job: {lost[2].partition('job: ')[2]}"
+
+
+def test_reasons_of_a_worker_s_failures_outlive_the_server():
+    training = make_joined_training("ab", batch_size=1)
+    assert training.next_message("b", 1)["kind"] == "order"
+    training.start_epoch("b", 1, [0, 1, 2, 3])
+    training.disconnect("a", 0, "out of memory")
+    restarted = SharedTraining({name: SampleShare(1, 1) for name in "ab"}, stuck_s=60.0)
+    restarted.restore(training.content())
+    for connection_id in (5, 6):
+        restarted.join("a", connection_id)
+        restarted.disconnect("a", connection_id, "the connection was lost")
+    reason = restarted.rejection_reason("a", 1, 3, 3, torch.float32)
+    assert reason.endswith("rest of the job: out of memory; the connection was lost; the connection was lost")
 
 
 BUFFERS = {

@@ -483,6 +483,7 @@ class SharedTraining:
                 "monitor": json.dumps(monitored),
                 "agreement": json.dumps(self._agreement.state()),
                 "uninformed": sorted(self._uninformed),
+                "reasons": json.dumps(self._reasons),
                 # Only the newest: the states of all workers would make checkpoints several times as large.
                 "kept": dict(list(self._kept.items())[-1:]),
             }
@@ -494,6 +495,7 @@ class SharedTraining:
         self._shards = Shards(self._shares, self._max_epochs, fixed=self._fixed)
         self._shards.load_state(json.loads(content["shards"]))
         self._uninformed = set(content.get("uninformed", ()))
+        self._reasons.update(json.loads(content.get("reasons", "{}")))
         self._kept = dict(content["kept"])
         monitored = json.loads(content.get("monitor", "null"))
         if monitored is not None:

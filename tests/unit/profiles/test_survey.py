@@ -99,7 +99,7 @@ def test_memory_loads_which_take_seconds_to_change_rarely_change():
     Survey(bench, MACHINES, default_axes(3, batch_sizes=[16]), seed=0).run(24)
     for machine in MACHINES:
         memory = [loads[machine.name].memory for loads, _, _ in bench.measurements]
-        assert len(set(memory)) == 3
+        assert len(set(memory)) > 1
         assert sum(before != after for before, after in pairwise(memory)) <= 9, memory
 
 

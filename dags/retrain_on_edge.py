@@ -41,7 +41,7 @@ WINDOW = f'SELECT day, {WATCHED}, predicted, late FROM flights WHERE "window" = 
 
 PARAMS = {
     "deadline": Param(
-        "120s",
+        "60s",
         type=["string", "number"],
         title="Deadline",
         description_md="Time by which training ends, counted from its start on each machine: `90s`, `20m`, `PT20M`, a "
@@ -54,7 +54,7 @@ PARAMS = {
         description_md="`default`: earliest end; `deep_edge`: Algorithm 1 of the paper; `fair`: equal shards, "
         "regardless of neighbours.",
     ),
-    "points": Param(24, type="integer", minimum=24, title="Measurements of new machines"),
+    "points": Param(16, type="integer", minimum=16, title="Measurements of new machines"),
     "reference_window": Param("2013-02", type="string", pattern=r"^\d{4}-\d{2}$", title="Reference month"),
     "current_window": Param("2013-07", type="string", pattern=r"^\d{4}-\d{2}$", title="Month to check for drift"),
     "train_days": Param(
@@ -63,7 +63,7 @@ PARAMS = {
     "hold_out_days": Param(
         7, type="integer", minimum=1, maximum=20, title="Held-out days", description="The last days of the month."
     ),
-    "epochs": Param(7, type="integer", minimum=1, title="Epochs", description="Passes over the training data."),
+    "epochs": Param(5, type="integer", minimum=1, title="Epochs", description="Passes over the training data."),
     "min_improvement": Param(0.0, type="number", minimum=0, title="Minimum improvement of AUC for a promotion"),
 }
 

@@ -56,7 +56,7 @@ class ProfileOperator(JobOperator):
     profiles:
         Path or object storage URL of the profiles. (templated)
     points:
-        Number of measurements, at least eight for each measured machine. (templated)
+        Number of measurements, at least 8 for one machine and 16 for several. (templated)
     measure_s:
         Seconds to measure each point during training, after half that time without training. The total time per point
         is about two seconds longer.

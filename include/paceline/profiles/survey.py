@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -87,7 +88,7 @@ class Survey:
         self._seed = seed
         self._on_rows = on_rows
         self._rng = np.random.default_rng(seed)
-        self._turn = 0
+        self._trained, self._led = Counter[str](), Counter[str]()
         self.rows: list[dict[str, Any]] = []
         """All measured rows; the column ``held_out`` marks rows for testing."""
 
@@ -105,13 +106,14 @@ class Survey:
         """
         import pandas as pd
 
-        minimum = MIN_POINTS * len(self._machines)
+        # On average, half of several machines train, so that each has enough rows.
+        minimum = MIN_POINTS * min(len(self._machines), 2)
         if points < minimum:
-            accepted = f"at least {minimum}: {MIN_POINTS} for each of {len(self._machines)} machines"
+            accepted = f"at least {minimum}, because {len(self._machines)} machines are measured"
             raise InvalidInputError("points", points, accepted)
         sizes = [int(size) for size in self._axes.values[BATCH]]
         rounds = min(max(points // (len(sizes) * _MIN_POINTS_PER_TRAINING), 1), _MAX_ROUNDS)
-        jobs = rounds * len(sizes)
+        jobs, left = rounds * len(sizes), points
         training: dict[str, int] | None = None
         for number in range(jobs):
             batch = {one.name: sizes[(number + index) % len(sizes)] for index, one in enumerate(self._machines)}
@@ -123,9 +125,12 @@ class Survey:
             if batch != training:  # with a single batch size, one job serves all rounds
                 self._bench.train(batch)
                 training = batch
-            order = [(point, False, self._next_leader()) for point in chosen]
-            order += [(point, True, self._next_leader()) for point in held_out_points] * repeats
-            for index in self._order_of([point[leader] for point, _, leader in order]):
+            order = []
+            for point in chosen:
+                left -= 1
+                order.append((point, False, self._next_active(point, left)))
+            order += [(point, True, self._next_active(point, None)) for point in held_out_points] * repeats
+            for index in self._order_of([point[active[0]] for point, _, active in order]):
                 self._measure(*order[index])
         measured: pd.DataFrame = pd.DataFrame(self.rows)
         return measured
@@ -139,18 +144,25 @@ class Survey:
         shuffled: list[int] = self._rng.permutation(len(points)).tolist()
         return sorted(shuffled, key=lambda index: levels.index(points[index][MEMORY]))
 
-    def _next_leader(self) -> str:
-        """Return the machine whose point determines the common parameters. The machines take turns."""
-        self._turn += 1
-        return self._machines[self._turn % len(self._machines)].name
+    def _next_active(self, by_machine: dict[str, Point], left: int | None) -> list[str]:
+        """Return the machines that train in a measurement; the first one's point determines the common parameters.
 
-    def _measure(self, by_machine: dict[str, Point], held_out: bool, leader: str) -> None:
-        point = by_machine[leader]
-        names = [machine.name for machine in self._machines]
-        start = names.index(leader)
-        active = [names[(start + step) % len(names)] for step in range(int(point[WORKERS]))]
-        loads = {name: Load(by_machine[name][CPU], by_machine[name][MEMORY]) for name in names}
-        rows = self._bench.measure(loads, active=active, server=Load(point[SERVER]))
+        They are those that have trained least so far, so that there are about equally many rows of each machine. With
+        the number of measurements ``left`` after this one, they are as many as each machine needs for its rows.
+        """
+        names = sorted(by_machine, key=lambda name: (self._trained[name], self._led[name]))
+        workers = int(by_machine[names[0]][WORKERS])
+        self._led[names[0]] += 1
+        if left is None:
+            return names[:workers]
+        missing = sum(max(MIN_POINTS - self._trained[name], 0) for name in names)
+        active = names[: max(workers, missing - left * len(names))]
+        self._trained.update(active)
+        return active
+
+    def _measure(self, by_machine: dict[str, Point], held_out: bool, active: list[str]) -> None:
+        loads = {name: Load(point[CPU], point[MEMORY]) for name, point in by_machine.items()}
+        rows = self._bench.measure(loads, active=active, server=Load(by_machine[active[0]][SERVER]))
         for row in rows:
             row["held_out"] = held_out
         self.rows += rows

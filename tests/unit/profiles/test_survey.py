@@ -11,7 +11,7 @@ import pytest
 from paceline.errors import InvalidInputError
 from paceline.fleet import BackgroundApp, Machine
 from paceline.profiles import FUNCTIONS, DeviceProfile, Origin, execution, learn
-from paceline.profiles.learn import errors_pct
+from paceline.profiles.learn import MIN_POINTS, errors_pct
 from paceline.profiles.neighbours import Load
 from paceline.profiles.survey import BATCH, CPU, MEMORY, SERVER, WORKERS, Survey, default_axes
 
@@ -94,6 +94,16 @@ def test_rounds_with_a_single_batch_size_share_one_job():
     assert len(bench.measurements) == 24
 
 
+@pytest.mark.parametrize("machines", [1, 2, 3])
+def test_smallest_survey_has_enough_rows_of_each_machine(machines):
+    for seed in range(3):
+        survey = Survey(FormulaBench(), MACHINES[:machines], default_axes(machines, batch_sizes=[16]), seed=seed)
+        measured = survey.run(8 if machines == 1 else 16, held_out=4)
+        rows = Counter(measured[~measured.held_out].machine)
+        assert min(rows.values()) >= MIN_POINTS
+        assert max(rows.values()) - min(rows.values()) <= 1
+
+
 def test_memory_loads_which_take_seconds_to_change_rarely_change():
     bench = FormulaBench()
     Survey(bench, MACHINES, default_axes(3, batch_sizes=[16]), seed=0).run(24)
@@ -168,8 +178,8 @@ def test_too_many_workers_or_too_few_points_are_rejected_before_measuring():
     bench = FormulaBench()
     with pytest.raises(InvalidInputError, match=r"axes.workers: got 4, expected at most 3"):
         Survey(bench, MACHINES, default_axes(workers=4))
-    with pytest.raises(InvalidInputError, match=r"points: got 23, expected at least 24: 8 for each of 3 machines"):
-        Survey(bench, MACHINES, default_axes(workers=3)).run(points=23)
+    with pytest.raises(InvalidInputError, match=r"points: got 15, expected at least 16, because 3 machines are"):
+        Survey(bench, MACHINES, default_axes(workers=3)).run(points=15)
     assert bench.jobs == []
 
 

@@ -71,7 +71,7 @@ def test_tasks_use_the_queue_executor_and_engine_of_their_machine():
     machine = GATE.model_copy(update={"queue": "site", "executor": "EdgeExecutor", "engine_conn_id": "site_docker"})
     fleet = Fleet(machines=(machine,), parameter_server=machine)
     with DAG("edge", schedule=None):
-        group = train_on_fleet(fleet=fleet, plan=PLAN, script="train.py", deadline="1m")
+        group = train_on_fleet(fleet=fleet, plan={"workers": PLAN["workers"]}, script="train.py", deadline="1m")
     for task in (one for one in group if not isinstance(one, FleetResultOperator)):
         assert (task.queue, task.executor, task.engine_conn_id) == ("site", "EdgeExecutor", "site_docker")
 

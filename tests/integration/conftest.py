@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from .jobs import MECHANISMS, ContainerHarness, Harness, ProcessHarness, fail_on_leftovers
+from paceline.testing.runtime_contract.harness import fail_on_leftovers
+
+from .jobs import MECHANISMS, ContainerHarness, Harness, ProcessHarness
 
 
 @pytest.fixture(params=[pytest.param("docker", marks=pytest.mark.docker), *MECHANISMS])

@@ -1,50 +1,21 @@
-"""Helpers for tests of jobs in both runtimes: start, signal and inspect jobs, and find their leftovers."""
+"""The harnesses of Paceline's own runtimes for the contract of all runtimes."""
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import os
-import signal
-import uuid
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
-from tests.waiting import until
 
 from paceline.runtime import DockerRuntime, Job, JobSpec, ProcessRuntime, cgroups
 from paceline.runtime.cgroups import Group
 from paceline.runtime.process_job import ProcessJob
 from paceline.runtime.scratch import Scratch, read_json
+from paceline.testing.runtime_contract import MAX_OUTPUT_BYTES, RuntimeHarness
 
 if TYPE_CHECKING:
     import docker
-
-MIB = 1024**2
-MAX_OUTPUT_BYTES = 1_000_000
-
-# Code that precedes a job's code: gate() prints a line and waits until the test sends SIGUSR1.
-GATE = """
-import signal
-signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
-def gate():
-    print("at the gate", flush=True)
-    signal.sigwait([signal.SIGUSR1])
-"""
-
-
-# Code of a job that the test kills. When the job is restarted, it prints the step at which it resumes.
-RESUMES = """
-import os, pathlib, signal
-saved = pathlib.Path(os.environ["PACELINE_CHECKPOINT"], "step")
-print("resumed at", saved.read_text() if saved.exists() else "0", flush=True)
-if saved.exists(): raise SystemExit(0)
-saved.write_text("41")
-print("saved", flush=True)
-signal.pause()
-"""
 
 
 def _can_create_cgroup() -> bool:
@@ -60,26 +31,26 @@ MECHANISMS = [
 ]
 
 
-class ContainerHarness:
+class ContainerHarness(RuntimeHarness):
     """Test harness for jobs that run as containers of an engine."""
 
+    runtime: DockerRuntime
+    rejected: ClassVar = {
+        "image: got 'no/such:image', expected an image that the engine has": {"image": "no/such:image"},
+        "image: got None": {"image": None},
+        "network: got 'no-such-network'": {"network": "no-such-network"},
+    }
+
     def __init__(self, client: docker.APIClient, address: str, image: str, folder: Path) -> None:
-        self.client = client
-        self.runtime = DockerRuntime(client, max_output_bytes=MAX_OUTPUT_BYTES)
-        # ``constructor`` is code that creates the same runtime. ``rejected`` maps error messages to invalid specs.
-        self.constructor = f"DockerRuntime(docker.APIClient({address!r}, version='auto'))"
-        self.rejected = {
-            "image: got 'no/such:image', expected an image that the engine has": {"image": "no/such:image"},
-            "image: got None": {"image": None},
-            "network: got 'no-such-network'": {"network": "no-such-network"},
-        }
-        self.mark = f"test-{uuid.uuid4().hex[:12]}"
-        self._image, self._folder = image, folder
+        super().__init__(DockerRuntime(client, max_output_bytes=MAX_OUTPUT_BYTES), folder)
+        self.client, self._image = client, image
+        self.constructor = (
+            "import docker\nfrom paceline.runtime import DockerRuntime\n"
+            f"runtime = DockerRuntime(docker.APIClient({address!r}, version='auto'))"
+        )
 
     def spec(self, code: str = "", **changes: Any) -> JobSpec:
-        return _spec(
-            self.mark, self._folder, code, {"image": self._image, "labels": {"paceline.test": self.mark}, **changes}
-        )
+        return super().spec(code, **{"image": self._image, "labels": {"paceline.test": self.mark}, **changes})
 
     def signal(self, job: Job, number: int) -> None:
         """Send a signal to the job's first process."""
@@ -100,22 +71,22 @@ class ContainerHarness:
         self.runtime.remove_all({"paceline.test": self.mark})
 
 
-class ProcessHarness:
+class ProcessHarness(RuntimeHarness):
     """Test harness for jobs that run as local processes, with folders in ``root``."""
 
-    def __init__(self, root: Path, mechanism: Any, folder: Path) -> None:
-        self.runtime = ProcessRuntime(root, mechanism=mechanism, max_output_bytes=MAX_OUTPUT_BYTES)
-        self.constructor = f"ProcessRuntime({root!r}, mechanism={mechanism!r})"
-        self.rejected = {
-            "command: got 'no-such-program'": {"command": ["no-such-program"]},
-            "command: got './no-such-file'": {"command": ["./no-such-file"]},
-            "command: got 'job.py'": {"command": ["job.py"]},  # not on PATH; ./job.py would be accepted
-        }
-        self.mark = f"test-{uuid.uuid4().hex[:12]}"
-        self._folder = folder
+    runtime: ProcessRuntime
+    owns_its_folder = True
+    rejected: ClassVar = {
+        "command: got 'no-such-program'": {"command": ["no-such-program"]},
+        "command: got './no-such-file'": {"command": ["./no-such-file"]},
+        "command: got 'job.py'": {"command": ["job.py"]},  # not on PATH; ./job.py would be accepted
+    }
 
-    def spec(self, code: str = "", **changes: Any) -> JobSpec:
-        return _spec(self.mark, self._folder, code, changes)
+    def __init__(self, root: Path, mechanism: Any, folder: Path) -> None:
+        super().__init__(ProcessRuntime(root, mechanism=mechanism, max_output_bytes=MAX_OUTPUT_BYTES), folder)
+        self.constructor = (
+            f"from paceline.runtime import ProcessRuntime\nruntime = ProcessRuntime({root!r}, mechanism={mechanism!r})"
+        )
 
     def signal(self, job: Job, number: int) -> None:
         os.kill(self.read_state(job)["child"], number)
@@ -145,23 +116,6 @@ class ProcessHarness:
 
 
 Harness = ContainerHarness | ProcessHarness
-H = TypeVar("H", ContainerHarness, ProcessHarness)
-
-
-@contextlib.contextmanager
-def fail_on_leftovers(harness: H) -> Iterator[H]:
-    """Remove what the test's jobs have left after the block, and fail the test if they have left anything."""
-    yield harness
-    leftovers_at_end = harness.leftovers()
-    harness.remove_leftovers()
-    assert not leftovers_at_end
-
-
-def _spec(name: str, folder: Path, code: str, changes: dict[str, Any]) -> JobSpec:
-    script = folder / "job.py"
-    script.write_text(code)
-    base = JobSpec(name, ["python", "job.py"], 1.0, files={"job.py": script}, memory_bytes=256 * MIB)
-    return dataclasses.replace(base, **changes)
 
 
 def quota_of_group(group: Group) -> float:
@@ -186,32 +140,3 @@ def pids_of_jobs_in(root: Path) -> list[int]:
             if str(root).encode() in content and state not in "ZX":
                 pids.append(int(entry.name))
     return pids
-
-
-def wait_for_line(job: Job, wanted: str) -> list[str]:
-    """Wait for an output line that contains ``wanted``, and return the lines up to and including that line."""
-    lines: list[str] = []
-
-    def line_was_printed() -> bool:
-        ended = job.wait(0.02)
-        lines.extend(job.read_lines())
-        printed = any(wanted in line for line in lines)
-        assert printed or not ended, (lines[-5:], job.status())
-        return printed
-
-    until(line_was_printed, (wanted, lines), period_s=0)
-    return lines
-
-
-def read_to_end(job: Job) -> list[str]:
-    """Read the job's output until the job ends, and return it."""
-    lines: list[str] = []
-    until(lambda: job.wait(0.1) or lines.extend(job.read_lines()), lines, period_s=0)
-    return lines + job.read_lines()
-
-
-def pass_gate(harness: Harness, job: Job) -> list[str]:
-    """Wait until the job is at its gate, open the gate, and return the output before the gate."""
-    lines = wait_for_line(job, "at the gate")
-    harness.signal(job, signal.SIGUSR1)
-    return lines[:-1]

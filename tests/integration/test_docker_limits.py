@@ -13,7 +13,9 @@ from pathlib import Path
 
 import docker
 import pytest
-from tests.integration.jobs import GATE, MIB, ContainerHarness, fail_on_leftovers, read_to_end, wait_for_line
+from tests.integration.jobs import ContainerHarness
+
+from paceline.testing.runtime_contract.harness import GATE, MIB, fail_on_leftovers, read_to_end, wait_for_line
 
 pytestmark = pytest.mark.docker
 

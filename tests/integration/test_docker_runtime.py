@@ -19,12 +19,13 @@ from typing import Any
 
 import docker
 import pytest
-from tests.integration.jobs import MIB, ContainerHarness, fail_on_leftovers, read_to_end
+from tests.integration.jobs import ContainerHarness
 from tests.waiting import until
 
 from paceline.errors import InvalidInputError, JobLostError, RuntimeUnavailableError
 from paceline.runtime import DockerRuntime
 from paceline.runtime.docker_stats import stats_now, usage_of
+from paceline.testing.runtime_contract.harness import MIB, fail_on_leftovers, read_to_end
 
 pytestmark = pytest.mark.docker
 

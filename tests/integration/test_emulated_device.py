@@ -8,13 +8,14 @@ from pathlib import Path
 
 import docker
 import pytest
-from tests.integration.jobs import ContainerHarness, fail_on_leftovers, quota_of_group
+from tests.integration.jobs import ContainerHarness, quota_of_group
 from tests.waiting import until
 
 from paceline.errors import PacelineError
 from paceline.fleet import Fleet, Machine
 from paceline.fleet.usage import EngineUsage
 from paceline.testing.emulated_device import EmulatedDevice
+from paceline.testing.runtime_contract.harness import fail_on_leftovers
 
 pytestmark = [
     pytest.mark.docker,

@@ -12,7 +12,7 @@ from typing import Any
 
 import docker
 import pytest
-from tests.integration.jobs import GATE, ContainerHarness, fail_on_leftovers, pass_gate, wait_for_line
+from tests.integration.jobs import ContainerHarness
 from tests.waiting import until
 
 from paceline.errors import PacelineError
@@ -20,6 +20,7 @@ from paceline.fleet import Fleet, Link, Machine
 from paceline.runtime.docker_job import DockerJob
 from paceline.testing.emulated_device import EmulatedDevice
 from paceline.testing.emulated_link import emulate_links, limit_bandwidth
+from paceline.testing.runtime_contract.harness import GATE, fail_on_leftovers, pass_gate, wait_for_line
 
 pytestmark = [
     pytest.mark.docker,

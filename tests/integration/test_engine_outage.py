@@ -17,7 +17,6 @@ from typing import Any
 
 import docker
 import pytest
-from tests.integration.jobs import read_to_end, wait_for_line
 from tests.waiting import until
 from tests.wrong_clock import WrongClock
 
@@ -26,6 +25,7 @@ from paceline.errors import RuntimeUnavailableError
 from paceline.operators import DeadlineTrainingOperator
 from paceline.run import MemoryState
 from paceline.runtime import DockerRuntime, JobSpec
+from paceline.testing.runtime_contract.harness import read_to_end, wait_for_line
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]
 

@@ -14,16 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 import pytest
-from tests.integration.jobs import (
-    GATE,
-    MECHANISMS,
-    RESUMES,
-    ProcessHarness,
-    fail_on_leftovers,
-    pids_of_jobs_in,
-    read_to_end,
-    wait_for_line,
-)
+from tests.integration.jobs import MECHANISMS, ProcessHarness, pids_of_jobs_in
 from tests.waiting import until
 
 from paceline.control import DeadlineController, Limits
@@ -36,6 +27,7 @@ from paceline.runtime.cgroups import Group
 from paceline.runtime.process_job import claim
 from paceline.runtime.processes import find_by_environment, identify
 from paceline.runtime.scratch import Scratch, read_json
+from paceline.testing.runtime_contract.harness import GATE, RESUMES, fail_on_leftovers, read_to_end, wait_for_line
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the process runtime is for Linux")
 

@@ -12,154 +12,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.integration.jobs import (
-    RESUMES,
-    ContainerHarness,
-    Harness,
-    ProcessHarness,
-    fail_on_leftovers,
-    read_to_end,
-    wait_for_line,
-)
+from tests.integration.jobs import ContainerHarness, Harness, ProcessHarness
 
 from paceline.errors import InvalidInputError, JobLostError, RuntimeUnavailableError
-from paceline.runtime import DockerRuntime, Job, JobSpec
+from paceline.runtime import DockerRuntime, Job
 from paceline.runtime.scratch import Scratch, read_json, write_json
+from paceline.testing.runtime_contract.harness import (
+    LABELS,
+    RESUMES,
+    WAITS,
+    fail_on_leftovers,
+    killed_after_checkpoint,
+    read_to_end,
+    spec_of,
+)
 
 if TYPE_CHECKING:
     import docker
-
-WAITS = "import signal\nprint('up', flush=True)\nsignal.pause()\n"
-LABELS = {"paceline.task": "train"}
-
-
-def spec_of(harness: Harness, code: str, **changes: Any) -> JobSpec:
-    spec = harness.spec(code, **changes)
-    return dataclasses.replace(spec, labels={**spec.labels, **LABELS})
-
-
-def test_job_is_found_by_its_name_and_labels(harness: Harness) -> None:
-    spec = spec_of(harness, WAITS)
-    assert harness.runtime.find_job(spec.name, LABELS) is None
-    job = harness.runtime.start(spec)
-    found = harness.runtime.find_job(spec.name, LABELS)
-    assert found is not None
-    assert found.id == job.id
-    found.close()
-    assert harness.runtime.find_job(spec.name, {"paceline.task": "evaluate"}) is None
-    assert harness.runtime.find_job(f"{spec.name}-2", LABELS) is None
-    job.remove()
-
-
-def test_record_is_kept_with_the_job_until_its_removal(harness: Harness) -> None:
-    job = harness.runtime.start(spec_of(harness, RESUMES))
-    assert job.load_record() is None
-    wait_for_line(job, "saved")
-    job.save_record({"owner": "a", "devices": 1.5})
-    job.save_record({"owner": "b"})
-    assert harness.runtime.reattach(job.id).load_record() == {"owner": "b"}
-    job.stop(0)
-    job.restart()
-    read_to_end(job)
-    assert job.load_record() == {"owner": "b"}
-    job.save_record({"owner": "c"})
-    assert job.load_record() == {"owner": "c"}
-    job.remove()
-    assert job.load_record() is None
-
-
-STOPS = """
-import os, pathlib, signal, sys
-saved = pathlib.Path(os.environ["PACELINE_CHECKPOINT"], "stopped")
-if saved.exists(): sys.exit()
-def save(*_):
-    saved.touch()
-    sys.exit()
-signal.signal(signal.SIGTERM, save)
-print("up", flush=True)
-while True: signal.pause()
-"""
-
-
-def test_stopped_job_is_told_apart_from_a_finished_one(harness: Harness) -> None:
-    job = harness.runtime.start(spec_of(harness, STOPS))
-    wait_for_line(job, "up")
-    job.stop(60)
-    status = harness.runtime.reattach(job.id).status()
-    assert (status.state, status.exit_code, status.stopped) == ("exited", 0, True)
-    job.restart()
-    assert job.wait(60)
-    job.stop()  # of an ended job
-    assert (job.status().exit_code, job.status().stopped) == (0, False)
-    job.remove()
-
-
-def test_job_whose_lease_is_not_renewed_ends_after_a_checkpoint(harness: Harness) -> None:
-    job = harness.runtime.start(spec_of(harness, STOPS, lease_s=1.0))
-    assert job.wait(120)
-    assert (job.status().state, job.status().exit_code, job.status().stopped) == ("exited", 0, True)
-    job.restart()
-    assert job.wait(60)
-    assert (job.status().exit_code, job.status().stopped) == (0, False)
-    job.remove()
-
-
-WAITS_FOR_LEASE = """
-import os, signal
-try:
-    print("child", os.waitpid(-1, os.WNOHANG), flush=True)
-except ChildProcessError:
-    print("no children", flush=True)
-while True: signal.pause()
-"""
-
-
-def test_renewed_lease_replaces_the_earlier_one(harness: Harness) -> None:
-    job = harness.runtime.start(spec_of(harness, WAITS_FOR_LEASE, lease_s=100_000.0))
-    wait_for_line(job, "no children")  # the code may wait for all its children
-    job.renew(1.0)
-    assert job.wait(180)
-    assert (job.status().exit_code, job.status().stopped) == (143, True)
-    job.remove()
-
-
-def test_changed_spec_is_detected_apart_from_the_allocation(harness: Harness) -> None:
-    spec = spec_of(harness, WAITS)
-    job = harness.runtime.start(spec)
-    assert harness.runtime.has_same_spec(job, dataclasses.replace(spec, devices=0.3))
-    assert not harness.runtime.has_same_spec(job, dataclasses.replace(spec, environment={"TRY": "2"}))
-    assert not harness.runtime.has_same_spec(job, spec_of(harness, WAITS + "#"))
-    job.remove()
-
-
-def killed_after_checkpoint(harness: Harness, **changes: Any) -> Job:
-    """Return a job that was killed after it had saved a checkpoint."""
-    job = harness.runtime.start(spec_of(harness, RESUMES, **changes))
-    wait_for_line(job, "saved")
-    job.stop(0)
-    assert job.wait(60)
-    return job
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [{"environment": {"TRY": "2"}}, {"user": "1234:5678"}, {"read_only": True, "lease_s": 9e4}, {"name": "renamed"}],
-)
-def test_replaced_job_continues_from_the_checkpoint(harness: Harness, changes: dict[str, Any]) -> None:
-    if "name" in changes:
-        changes = {"name": f"{harness.mark}-2"}
-    job = killed_after_checkpoint(harness)
-    spec = spec_of(harness, RESUMES, **changes)
-    new = harness.runtime.replace(job, spec)
-    assert read_to_end(new) == ["resumed at 41"]
-    assert new.status().exit_code == 0
-    assert [name for name, _ in harness.runtime.jobs() if name == job.id and job.id != new.id] == []
-    found = harness.runtime.find_job(spec.name, LABELS)
-    assert found is not None
-    assert found.id == new.id
-    found.close()
-    new.remove()
-    assert harness.leftovers() == []
 
 
 def test_replacement_that_cannot_start_keeps_the_checkpoint(harness: Harness, monkeypatch: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import signal
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from paceline.errors import InvalidInputError
 from paceline.runtime import JobSpec
 
-from .harness import GATE, MIB, WAITS, RuntimeHarness, pass_gate, read_to_end, until, wait_for_line
+from .harness import GATE, MIB, WAITS, RuntimeHarness, pass_gate, read_to_end, until, wait_for_line, wait_for_quota
 
 SHARE = """
 from paceline.train.pacing.share import CpuShare
@@ -46,7 +47,7 @@ class RunningJobs:
 
     def test_sets_have_the_same_order_in_every_process_of_a_job(self, harness: RuntimeHarness) -> None:
         code = "print(list({f'class {number}' for number in range(30)}))"
-        orders = []
+        orders: list[str] = []
         for environment in ({}, {}, {"PYTHONHASHSEED": "7"}):
             job = harness.runtime.start(harness.spec(code, environment=environment))
             (order,) = read_to_end(job)
@@ -73,12 +74,12 @@ class RunningJobs:
     def test_each_device_comes_with_its_cores(self, harness: RuntimeHarness) -> None:
         spec = harness.spec(GATE + SHARE, devices=2, cores_per_device=0.25)
         job = harness.runtime.start(spec)
-        until(lambda: harness.quota_of(job) == pytest.approx(0.5))
+        wait_for_quota(harness, job, 0.5)
         job.resize(1)
-        until(lambda: harness.quota_of(job) == pytest.approx(0.25))
+        wait_for_quota(harness, job, 0.25)
         reattached = harness.runtime.reattach(job.id)
         reattached.resize(3)
-        until(lambda: harness.quota_of(job) == pytest.approx(0.75))
+        wait_for_quota(harness, job, 0.75)
         pass_gate(harness, job)
         assert read_to_end(job) == ["0.75 3.0"]
         reattached.close()
@@ -96,7 +97,7 @@ class RunningJobs:
         first = job.usage()
         for devices in (0.2, 0.9, 0.2):
             job.resize(devices)
-            until(lambda devices=devices: harness.quota_of(job) == pytest.approx(devices))
+            wait_for_quota(harness, job, devices)
         with pytest.raises(InvalidInputError, match="devices: got 0"):
             job.resize(0)
         assert harness.quota_of(job) == pytest.approx(0.2)
@@ -124,7 +125,7 @@ class RunningJobs:
         job = harness.runtime.start(harness.spec(STOPPABLE.replace("DEAF", "0")))
         lines = wait_for_line(job, "up")
         job.resize(0.05)
-        until(lambda: harness.quota_of(job) == pytest.approx(0.05))
+        wait_for_quota(harness, job, 0.05)
         job.stop(60.0)
         assert lines + read_to_end(job) == ["up", "saving"]
         assert job.status().exit_code == 0
@@ -156,7 +157,7 @@ class RunningJobs:
 
     def test_invalid_spec_is_rejected_before_the_start(self, harness: RuntimeHarness, tmp_path: Path) -> None:
         good: JobSpec = harness.spec("print()")
-        cases: dict[str, dict[str, Any]] = {
+        cases: dict[str, Mapping[str, Any]] = {
             "files: got .*nowhere.py', expected an existing file": {"files": {"a.py": tmp_path / "nowhere.py"}},
             "inputs: got .*nowhere', expected an existing file or folder": {"inputs": {"a": tmp_path / "nowhere"}},
             "devices: got 0,": {"devices": 0},

@@ -136,8 +136,19 @@ def wait_for_line(job: Job, wanted: str) -> list[str]:
 def read_to_end(job: Job) -> list[str]:
     """Read the job's output until the job ends, and return it."""
     lines: list[str] = []
-    until(lambda: job.wait(0.1) or lines.extend(job.read_lines()), lines)
+
+    def has_ended() -> bool:
+        ended = job.wait(0.1)
+        lines.extend(job.read_lines())
+        return ended
+
+    until(has_ended, lines)
     return lines + job.read_lines()
+
+
+def wait_for_quota(harness: RuntimeHarness, job: Job, cores: float) -> None:
+    """Wait until the job's CPU quota is ``cores``."""
+    until(lambda: abs(harness.quota_of(job) - cores) < 1e-6, cores)
 
 
 def pass_gate(harness: RuntimeHarness, job: Job) -> list[str]:

@@ -15,7 +15,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow.serialization.helpers import serialize_template_field
 from airflow.serialization.serialized_objects import DagSerialization
 
-from paceline.airflow.runtimes import RuntimeSettings, installed, installed_runtimes, named_settings
+from paceline.airflow.runtimes import RuntimeSettings, _installed, installed_runtimes, named_settings
 from paceline.airflow.values import is_template
 from paceline.errors import InvalidInputError
 from paceline.operators import DeadlineTrainingOperator, Docker, EvaluateOperator, Process
@@ -203,11 +203,11 @@ def hall(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: hall\nVersion: 1.0\n")
     points = "hall = hall_of_a_stranger:Hall\nother = hall_of_a_stranger:Hall\n"
-    (info / "entry_points.txt").write_text(f"[{installed.GROUP}]\n{points}")
+    (info / "entry_points.txt").write_text(f"[{_installed.GROUP}]\n{points}")
     monkeypatch.syspath_prepend(tmp_path)
-    installed._entry_points.cache_clear()
+    _installed._entry_points.cache_clear()
     yield
-    installed._entry_points.cache_clear()
+    _installed._entry_points.cache_clear()
 
 
 def test_names_of_the_built_in_runtimes_mean_their_defaults() -> None:

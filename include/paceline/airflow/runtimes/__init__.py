@@ -4,9 +4,9 @@ Another package adds a runtime with a subclass of ``RuntimeSettings`` and an ent
 ``paceline.runtimes``.
 """
 
-from .base import RuntimeSettings
-from .docker import Docker
-from .installed import installed_runtimes, named_settings, runtime_value
-from .process import Process
+from ._base import RuntimeSettings
+from ._docker import Docker
+from ._installed import installed_runtimes, named_settings, runtime_value
+from ._process import Process
 
 __all__ = ["Docker", "Process", "RuntimeSettings", "installed_runtimes", "named_settings", "runtime_value"]

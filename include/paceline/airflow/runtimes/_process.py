@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from paceline.airflow.values import Reader, memory_bytes
 
-from .base import RuntimeSettings, gpu_count, max_processes, size
+from ._base import RuntimeSettings, gpu_count, max_processes, size
 
 if TYPE_CHECKING:
     from paceline.runtime import JobSpec, Runtime

@@ -12,7 +12,7 @@ from paceline.airflow.engine_connection import engine_hook
 from paceline.airflow.values import Reader, boolean, memory_bytes, optional_text, text
 from paceline.runtime.checks import check_user
 
-from .base import RuntimeSettings, gpu_count, max_processes, size
+from ._base import RuntimeSettings, gpu_count, max_processes, size
 
 if TYPE_CHECKING:
     from paceline.runtime import JobSpec, Runtime

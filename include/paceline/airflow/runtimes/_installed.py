@@ -7,7 +7,7 @@ from importlib.metadata import EntryPoint, entry_points
 
 from paceline.errors import InvalidInputError
 
-from .base import RuntimeSettings
+from ._base import RuntimeSettings
 
 GROUP = "paceline.runtimes"
 

@@ -134,8 +134,9 @@ def test_auto_runtime_without_an_engine_uses_a_local_process(run, monkeypatch):
     assert run(TRACKED, runtime="auto")["runtime"] == "process"
 
 
-@pytest.mark.parametrize("settings", [{}, {"engine_conn_id": "nowhere"}, {"image": "mine:1"}, {"gpus": 1}])
+@pytest.mark.parametrize("settings", [{"engine_conn_id": "nowhere"}, {"image": "mine:1"}, {"gpus": 1}])
 def test_docker_settings_never_use_a_local_process(run, monkeypatch, settings):
+    monkeypatch.setattr("paceline.run._handle._RETRY_FOR_S", 0.0)
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere.sock")
     monkeypatch.setenv("AIRFLOW_CONN_NOWHERE", '{"conn_type": "generic", "host": "/nowhere.sock"}')
     with pytest.raises(AirflowException, match=r"no Docker engine responds at (unix:///nowhere\.sock|nowhere)"):

@@ -1,5 +1,7 @@
 """Airflow operators of Paceline."""
 
+from paceline.airflow.runtimes import Docker, Process
+
 from .approve import ApproveOperator
 from .arbitrate import ArbiterOperator
 from .evaluate import EvaluateOperator
@@ -17,10 +19,12 @@ __all__ = [
     "ApproveOperator",
     "ArbiterOperator",
     "DeadlineTrainingOperator",
+    "Docker",
     "EvaluateOperator",
     "FleetResultOperator",
     "LogNotifier",
     "ParameterServerOperator",
+    "Process",
     "ProfileOperator",
     "PromoteOperator",
     "ScheduleOperator",

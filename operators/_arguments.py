@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow.sdk.configuration import conf
 
+from paceline.airflow.values import NOTHING, is_template
 from paceline.contract import Deadline
 from paceline.control import CONTROLLERS, LATE_WEIGHT, Gains, Limits
 from paceline.errors import InvalidInputError
@@ -14,11 +15,13 @@ from paceline.run.feasibility import ON_INFEASIBLE
 from paceline.run.settings import Settings
 from paceline.runtime.checks import check_devices
 
-from .values import NOTHING, is_template, number, one_of, optional_number, optional_path_or_url
+from ._objective import cannot_form_teams
+from .values import number, one_of, optional_number, optional_path_or_url
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from paceline.airflow.runtimes import RuntimeSettings
     from paceline.elastic import Options
 
 OBJECTIVES = ("deadline", "throughput")
@@ -45,15 +48,13 @@ class Arguments(Protocol):
     objective: str
     budget: float | str | None
     scaling: Options | Mapping[str, Any] | None
-    runtime: str
-    network_mode: str | None
+    runtime: RuntimeSettings | str
     deadline: Any
     deadline_from: str
     alpha: float | str
     min_devices: float | str
     max_devices: float | str | None
     quantum: float
-    gpus: int
     cores_per_device: float
     control_period: float
     on_infeasible: str
@@ -66,6 +67,10 @@ class Arguments(Protocol):
     gains: Gains | None
     shared: bool
     output_path: Any
+
+    @property
+    def runtime_settings(self) -> RuntimeSettings:
+        """The settings of the runtime."""
 
     def read_templates(self, context: Context) -> None:
         """Check and convert the rendered template fields; see ``JobOperator``."""
@@ -87,7 +92,7 @@ def check(task: Arguments, *, rendered: bool = False) -> None:
     if task.scaling is not None and task.objective == "deadline":
         raise InvalidInputError("scaling", task.scaling, "None, unless the objective is 'throughput'")
     if task.objective == "throughput":
-        _check_team(task, budget, is_unrendered)
+        _check_team(task, budget, is_unrendered, rendered=rendered)
     if not is_unrendered("deadline") and not (task.deadline is None and task.objective == "throughput"):
         Deadline.parse(task.deadline)
     if not is_unrendered("alpha") and not 0 < number("alpha", task.alpha, _ALPHA) <= 1:
@@ -98,8 +103,11 @@ def check(task: Arguments, *, rendered: bool = False) -> None:
     most = None if is_unrendered("max_devices") else optional_number("max_devices", task.max_devices)
     Limits(least, max(least, task.quantum) if most is None else most, task.quantum)
     check_devices(task.cores_per_device, "cores_per_device")
-    if task.cores_per_device != 1 and not (task.gpus and task.quantum >= 1 and task.objective == "deadline"):
-        accepted = "1, unless gpus, quantum=1 and objective='deadline' make GPUs the devices of the allocation"
+    gpus = task.runtime_settings.gpus
+    if task.cores_per_device != 1 and not (gpus and task.quantum >= 1 and task.objective == "deadline"):
+        accepted = (
+            "1, unless the runtime's gpus, quantum=1 and objective='deadline' make GPUs the devices of the allocation"
+        )
         raise InvalidInputError("cores_per_device", task.cores_per_device, accepted)
     if not is_unrendered("output_path"):
         task.output_path = optional_path_or_url("output", task.output_path)
@@ -109,7 +117,7 @@ def check(task: Arguments, *, rendered: bool = False) -> None:
         raise InvalidInputError("gains", task.gains, "None, unless the controller is 'paper'")
 
 
-def _check_team(task: Arguments, budget: float | None, is_unrendered: Callable[[str], bool]) -> None:
+def _check_team(task: Arguments, budget: float | None, is_unrendered: Callable[[str], bool], *, rendered: bool) -> None:
     """Raise InvalidInputError for the first argument that does not suit a team of containers."""
     from paceline.elastic import Options
 
@@ -124,13 +132,16 @@ def _check_team(task: Arguments, budget: float | None, is_unrendered: Callable[[
         raise InvalidInputError("min_devices", task.min_devices, accepted)
     if budget is not None:
         (task.scaling or Options()).check_budget(budget)
-    if not is_unrendered("runtime") and task.runtime == "process":
-        raise InvalidInputError("runtime", task.runtime, "'docker', because a job that scales needs several containers")
-    if task.gpus:
-        raise InvalidInputError("gpus", task.gpus, "0, unless the objective is 'deadline': a team trains on cores")
-    if task.network_mode is not None:
+    settings = task.runtime_settings
+    if not settings.forms_teams:
+        raise cannot_form_teams(settings.name)
+    if settings.gpus:
+        accepted = "0, unless the objective is 'deadline': a team trains on cores"
+        raise InvalidInputError("runtime.gpus", settings.gpus, accepted)
+    network = getattr(settings, "network", None)
+    if network is not None and (rendered or not is_template(network)):
         accepted = "None, because the nodes of a team use a private network"
-        raise InvalidInputError("network_mode", task.network_mode, accepted)
+        raise InvalidInputError("runtime.network", network, accepted)
 
 
 def read(task: Arguments, context: Context) -> Settings:
@@ -140,8 +151,8 @@ def read(task: Arguments, context: Context) -> Settings:
     scales = task.objective == "throughput"
     name = "budget" if scales else "max_devices"
     most = optional_number(name, getattr(task, name))
-    if most is None and task.quantum == 1 and task.gpus:
-        most = float(task.gpus)
+    if most is None and task.quantum == 1 and task.runtime_settings.gpus:
+        most = float(task.runtime_settings.gpus)
     least = number("min_devices", task.min_devices)
     if scales:
         from paceline.elastic import Options

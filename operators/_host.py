@@ -22,7 +22,7 @@ from paceline.runtime.checks import code_digest
 from . import _related_runs
 from ._clock import origin
 from ._identity import task_labels
-from ._objective import ObjectiveTask, runtime_for, team_of
+from ._objective import ObjectiveTask, can_form_teams, runtime_for, team_of
 from ._others import Question
 from ._output import collect_output, default_output_path, describe_empty_output
 from ._reporting import SampleReporter
@@ -31,6 +31,7 @@ from ._restrictions import check_runtime
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from paceline.airflow.runtimes import RuntimeSettings
     from paceline.contract import PaceSample
     from paceline.elastic.team import TeamJob
     from paceline.runtime import Job, JobSpec, Runtime
@@ -49,8 +50,6 @@ class TrainingTask(ObjectiveTask, Protocol):
     deadline_from: str
     output_path: str | None
     container_id: str | None
-    image: str
-    gpus: int
     cores_per_device: float
     script: str | None
     files: Mapping[str, str]
@@ -66,6 +65,10 @@ class TrainingTask(ObjectiveTask, Protocol):
 
     def job_name(self, context: Context) -> str:
         """Return the name of the task's job."""
+
+    @property
+    def runtime_settings(self) -> RuntimeSettings:
+        """The settings of the runtime."""
 
     def make_runtime(self) -> Runtime:
         """Return the runtime for a new job."""
@@ -122,7 +125,7 @@ class TaskHost:
         """Return the operator's runtime or, if the operator chooses it for each job, all that it may have chosen."""
         possible = self._task.possible_runtimes()
         if self._task.objective != "deadline":
-            possible = [one for one in possible if one.name == "docker"]  # a team needs several containers
+            possible = [one for one in possible if can_form_teams(one)]
         return [runtime_for(self._task, one, self._context) for one in possible]
 
     def check_runtime(self, runtime: Runtime) -> None:
@@ -165,7 +168,7 @@ class TaskHost:
     def past_tails(self, runtime: str) -> list[PastTail]:
         """Return what other jobs took after their last batch, if possible of those with this runtime and image."""
         try:
-            return _related_runs.load_tails(runtime, self._task.image)
+            return _related_runs.load_tails(runtime, self._image())
         except Exception as error:  # they only improve the forecast
             self.log.warning("Could not read the measurements of other tasks: %s", error)
             return []
@@ -174,7 +177,7 @@ class TaskHost:
         """Store the measurements for other tasks. This task reads them from its own result."""
 
         def save() -> bool:
-            _related_runs.save(self._related_digest(), past, runtime, self._task.image)
+            _related_runs.save(self._related_digest(), past, runtime, self._image())
             return True
 
         if not within(_SAVE_TIMEOUT_S, save, default=False):
@@ -187,9 +190,12 @@ class TaskHost:
     def _related_digest(self) -> str:
         task = self._task
         command, files = task.command_and_files()
-        return _related_runs.code_digest(
-            f"{type(task).__name__}, {task.objective}, {task.gpus} GPUs", task.image, command, files
-        )
+        kind = f"{type(task).__name__}, {task.objective}, {task.runtime_settings.gpus} GPUs"
+        return _related_runs.code_digest(kind, self._image(), command, files)
+
+    def _image(self) -> str:
+        """Return the job's container image, "" for a runtime without images."""
+        return self._task.runtime_settings.image or ""
 
     def output_place(self) -> str:
         """Return ``output``, by default a folder of this task's run."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
 from paceline.errors import InvalidInputError
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from paceline.elastic import Options
     from paceline.elastic.team import TeamJob
-    from paceline.runtime import Job, JobSpec, Runtime
+    from paceline.runtime import DockerRuntime, Job, JobSpec, Runtime
 
 
 class ObjectiveTask(Protocol):
@@ -34,14 +34,25 @@ def runtime_for(task: ObjectiveTask, single: Runtime, context: Context) -> Runti
         return single
     from paceline.elastic import Options
     from paceline.elastic.runtime import TeamRuntime
-    from paceline.runtime import DockerRuntime
 
-    if not isinstance(single, DockerRuntime):
-        raise InvalidInputError("runtime", single.name, "'docker', because a job that scales needs several containers")
+    if not can_form_teams(single):
+        raise cannot_form_teams(single.name)
     options = Options.read("scaling", task.scaling or {})
     if task.deadline is not None:  # the deadline controller determines the budget from the start
         options = replace(options, start_share=1.0)
     return TeamRuntime(single, lambda scratch: task.job_spec(context, scratch, 1.0), options=options)
+
+
+def can_form_teams(runtime: Runtime) -> TypeGuard[DockerRuntime]:
+    """Return whether a runtime can run a team: several containers with a network of their own."""
+    from paceline.runtime import DockerRuntime
+
+    return isinstance(runtime, DockerRuntime)
+
+
+def cannot_form_teams(runtime: str) -> InvalidInputError:
+    """Return the error for a runtime that cannot run a team of containers."""
+    return InvalidInputError("runtime", runtime, "'docker', because a job that scales needs several containers")
 
 
 def team_of(job: Job) -> TeamJob | None:

@@ -13,9 +13,8 @@ import structlog
 from airflow.sdk.log import mask_secret, redact  # type: ignore[attr-defined]
 from jinja2 import TemplateSyntaxError
 
+from paceline.airflow.values import is_template
 from paceline.errors import InvalidInputError
-
-from .values import is_template
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator, Context

@@ -9,6 +9,7 @@ import os
 
 from airflow.sdk.configuration import conf
 
+from paceline.airflow.runtimes import installed_runtimes
 from paceline.errors import InvalidInputError
 
 _ALLOWED = "[paceline] allowed_runtimes"
@@ -17,20 +18,21 @@ _ALLOWED = "[paceline] allowed_runtimes"
 def _named_runtimes() -> list[str]:
     """Return the runtimes that the option names. By default, it names none and allows all."""
     names = conf.getlist("paceline", "allowed_runtimes", fallback=[])
-    if not {"docker", "process"}.issuperset(names):
-        raise InvalidInputError(_ALLOWED, ",".join(names), "'docker', 'process' or 'docker,process'")
+    if not set(installed := installed_runtimes()).issuperset(names):
+        accepted = f"names of installed runtimes, separated by commas: {','.join(installed)}"
+        raise InvalidInputError(_ALLOWED, ",".join(names), accepted)
     return list(names)
 
 
 def is_allowed(runtime: str) -> bool:
-    """Return whether jobs may use a runtime, ``"docker"`` or ``"process"``."""
+    """Return whether jobs may use the runtime with this name."""
     return runtime in (_named_runtimes() or (runtime,))
 
 
 def check_runtime(runtime: str) -> None:
     """Raise InvalidInputError if jobs may not use a runtime."""
     if not is_allowed(runtime):
-        accepted = f"'{_named_runtimes()[0]}', as set by the administrator in {_ALLOWED}"
+        accepted = f"{' or '.join(map(repr, _named_runtimes()))}, as set by the administrator in {_ALLOWED}"
         raise InvalidInputError("runtime", runtime, accepted)
 
 
@@ -44,7 +46,12 @@ def fallback_obstacle() -> str | None:
     return f"the worker process runs as root, and {_ALLOWED} does not name 'process'" if os.geteuid() == 0 else None
 
 
-def check_root(allow_root: bool) -> None:
-    """Raise InvalidInputError if a task allows root in its container but the administrator does not."""
+def check_root(runtime: object) -> None:
+    """Raise InvalidInputError if a task's runtime allows root in its container but the administrator does not.
+
+    Only settings with a field ``allow_root`` are concerned.
+    """
+    allow_root = getattr(runtime, "allow_root", False)
     if allow_root and not conf.getboolean("paceline", "allow_root", fallback=True):
-        raise InvalidInputError("allow_root", allow_root, "False, as set by the administrator in [paceline] allow_root")
+        accepted = "False, as set by the administrator in [paceline] allow_root"
+        raise InvalidInputError("runtime.allow_root", allow_root, accepted)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from paceline.airflow.engine_connection import fleet_key
+from paceline.airflow.runtimes import Docker, RuntimeSettings, runtime_value
+from paceline.airflow.values import is_template
 from paceline.errors import InvalidInputError
 from paceline.fleet.rendezvous import Rendezvous
 from paceline.train.parameter_server.plan import PlanError, read_plan
 
 from ._identity import unique_name
-from .values import is_template
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -73,24 +75,56 @@ def rendezvous(context: Context, fleet: Fleet, plan: object, training: str) -> R
     return Rendezvous(network_name(context, training), fleet.parameter_server, open=is_open, secret=secret)
 
 
-def placement_arguments(machine: Machine) -> dict[str, Any]:
-    """Return the operator arguments that place a task on a machine."""
-    fields = {"engine_conn_id": machine.engine_conn_id, "queue": machine.queue, "executor": machine.executor}
-    return {name: value for name, value in fields.items() if value is not None}
+def container_arguments(kwargs: dict[str, Any], machine: Machine | None = None, *, gpus: int = 0) -> dict[str, Any]:
+    """Return the arguments of a fleet's task, with the runtime, the queue and the executor of its machine.
 
-
-def container_arguments(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Add ``runtime="docker"`` to the arguments, because a local process would listen on all interfaces."""
-    if not is_template(kwargs.get("runtime")):
-        only_docker("runtime", kwargs.get("runtime", "docker"))
+    The runtime is always Docker, because a local process would listen on all interfaces. Without a ``machine``, the
+    task uses several of them. ``gpus`` is the number of the machine's GPUs that the task uses.
+    """
     objective = kwargs.get("objective", "deadline")
     if objective != "deadline":
         raise InvalidInputError("objective", objective, "'deadline', because a schedule chooses a fleet's machines")
-    return {"runtime": "docker", **kwargs}
+    runtime = kwargs.get("runtime", Docker())
+    if not is_template(runtime):
+        runtime = only_docker("runtime", runtime)
+    elif isinstance(runtime, RuntimeSettings):  # some of its fields are templates
+        runtime = _check_docker("runtime", runtime)
+    if isinstance(runtime, Docker):
+        placed = machine_runtime(runtime, machine, gpus=gpus)
+        runtime = runtime if machine is None else placed
+    fields = {} if machine is None else {"queue": machine.queue, "executor": machine.executor}
+    return {**{name: value for name, value in fields.items() if value is not None}, **kwargs, "runtime": runtime}
 
 
-def only_docker(field: str, value: object) -> object:
-    """Reject any ``runtime`` other than Docker."""
-    if value != "docker":
-        raise InvalidInputError(field, value, "'docker', because distributed training runs in containers")
-    return value
+def machine_runtime(runtime: Docker, machine: Machine | None, *, gpus: int) -> Docker:
+    """Return the settings for the containers of a machine: the fleet's file determines its engine, memory and GPUs.
+
+    >>> machine_runtime(Docker(memory="2g"), None, gpus=0)
+    Traceback (most recent call last):
+    paceline.errors.InvalidInputError: runtime.memory: got '2g', expected the default: the fleet's file determines it \
+for each machine
+    """
+    own: dict[str, Any] = {"engine_conn_id": None, "memory": Docker.memory, "gpus": 0}
+    if machine is not None:
+        memory = int(machine.memory_gib * 2**30)
+        own = {"engine_conn_id": machine.engine_conn_id, "memory": memory, "gpus": gpus}
+    for field, value in own.items():
+        if (given := getattr(runtime, field)) not in (getattr(Docker, field), value):
+            accepted = "the default: the fleet's file determines it for each machine"
+            raise InvalidInputError(f"runtime.{field}", given, accepted)
+    if runtime.network is not None:
+        accepted = "None, because the containers of a fleet use a private network"
+        raise InvalidInputError("runtime.network", runtime.network, accepted)
+    return replace(runtime, **own)
+
+
+def only_docker(field: str, value: object) -> Docker:
+    """Read the ``runtime`` of a fleet's task; reject any other than Docker."""
+    return _check_docker(field, runtime_value(field, value))
+
+
+def _check_docker(field: str, settings: RuntimeSettings | str) -> Docker:
+    if not isinstance(settings, Docker):
+        name = settings if isinstance(settings, str) else settings.name
+        raise InvalidInputError(field, name, "'docker', because distributed training runs in containers")
+    return settings

@@ -14,13 +14,14 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.bases.hook import BaseHook
 from airflow.sdk.exceptions import AirflowFailException
 
+from paceline.airflow.values import Reader, is_template, text
 from paceline.contract import Ceiling
 from paceline.control import CPU_QUANTUM
 from paceline.errors import InvalidInputError, PacelineError
 from paceline.extras import require
 
 from ._pool import PoolApi, PoolLog
-from .values import Reader, is_template, number, one_of, read_fields, text
+from .values import number, one_of, read_fields
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -12,6 +12,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from upath import UPath
 
 from paceline.airflow.places import open_registry, storage_path
+from paceline.airflow.values import Reader
 from paceline.contract import EVALUATION_XCOM
 from paceline.errors import InvalidInputError, PacelineError, TrainingFailedError
 from paceline.registry import ModelChangedError, ModelVersion, Registry
@@ -30,16 +31,7 @@ from ._scoring import read_scores
 from ._window import changed_file
 from .improvement import ResampleCollector, describe_doubts, describe_interval, summarise
 from .links import ModelLink
-from .values import (
-    Reader,
-    local_copies,
-    mapping,
-    number,
-    optional_conn_id,
-    path_or_url,
-    read_fields,
-    registry_location,
-)
+from .values import local_copies, mapping, number, optional_conn_id, path_or_url, read_fields, registry_location
 
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage

@@ -42,7 +42,8 @@ def train_on_fleet(
         Additional arguments for the :class:`ParameterServerOperator`, for example ``{"cores": 2}``.
     **kwargs:
         Arguments of :class:`DeadlineTrainingOperator` for all training tasks: ``deadline``, ``script``, ... The
-        parameter server gets those for the deadline, image, user and labels, too.
+        parameter server gets those for the deadline, the runtime and the labels, too. ``runtime`` is
+        :class:`~paceline.operators.Docker`; the fleet determines the engine, the memory and the GPUs of each machine.
 
     Returns
     -------
@@ -100,10 +101,6 @@ def train_on_fleet(
 _SHARED_ARGUMENTS = (
     "deadline",
     "deadline_from",
-    "image",
-    "force_pull",
-    "docker_conn_id",
+    "runtime",
     "labels",
-    "user",
-    "allow_root",
 )

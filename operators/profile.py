@@ -12,19 +12,20 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
+from paceline.airflow.engine_client import gpus_of_engine
 from paceline.airflow.places import storage_path
+from paceline.airflow.values import Reader
 from paceline.errors import InvalidInputError, PacelineError, RuntimeUnavailableError
 from paceline.extras import require
 from paceline.fleet import BackgroundApp, Fleet, Machine
 from paceline.fleet.faults import checked_fleet, measuring_faults, raise_first, training_faults
 from paceline.runtime.temporary import TemporaryFolder
 
-from ._engine import engine_client, gpus_of_engine
 from ._identity import BEGAN, job_labels
 from ._job import JobOperator
 from ._private import redacted
-from ._team import container_arguments, only_docker
-from .values import Reader, local_copies, path_or_url, positive_integer, read_fields
+from ._team import container_arguments, machine_runtime, only_docker
+from .values import local_copies, path_or_url, positive_integer, read_fields
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,8 +69,8 @@ class ProfileOperator(JobOperator):
         Image with stress-ng, which generates the artificial load.
     **kwargs:
         Arguments of the training job, as for :class:`~paceline.operators.DeadlineTrainingOperator`: ``script``,
-        ``arguments``, ``files``, ``inputs``, ``image``, ``environment``, ``user``, and the connection to the engine.
-        The fleet determines memory, GPUs and network.
+        ``arguments``, ``files``, ``inputs``, ``environment`` and ``runtime``, of whose settings ``image``, ``pull``,
+        ``docker_conn_id``, ``user`` and ``allow_root`` apply. The fleet determines engine, memory, GPUs and network.
 
     Returns
     -------
@@ -171,13 +172,13 @@ class ProfileOperator(JobOperator):
 
         return TrainingSpec(
             script=self._local_file("script", self.script),
-            image=self.image,
+            image=self.runtime.image,
             arguments=[str(argument) for argument in self.arguments],
             files={name: self._local_file(f"files[{name!r}]", path) for name, path in self.files.items()},
             environment={name: str(value) for name, value in self.environment.items()} | self._private_environment,
             inputs=local_copies("inputs", self.inputs, scratch),
-            user=self.user,
-            allow_root=self.allow_root,
+            user=self.runtime.user,
+            allow_root=self.runtime.allow_root,
         )
 
     def _fingerprint(self, training: TrainingSpec, kind: str) -> str:
@@ -234,7 +235,7 @@ class ProfileOperator(JobOperator):
         runtimes = {
             one.name: DockerRuntime(
                 clients[one.name],
-                pull=self.force_pull,
+                pull=self.runtime.pull,
                 gpus=gpus_of_engine(one.engine_conn_id) or self.fleet.engine_gpus(one) if one.gpus else 0,
             )
             for one in (*machines, server)
@@ -268,14 +269,12 @@ class ProfileOperator(JobOperator):
             return Survey(bench, machines, axes, on_rows=log_rows).run(self.points)
 
     def _engine_clients(self, machines: Sequence[Machine]) -> dict[str, Any]:
-        """Return each machine's engine client. A machine without a connection uses the operator's engine."""
+        """Return each machine's engine client. A machine without a connection uses the worker's engine."""
         by_conn_id: dict[str | None, Any] = {}
         for machine in machines:
             conn_id = machine.engine_conn_id
-            if conn_id is None:
-                by_conn_id[None] = by_conn_id.get(None) or self._connect()
-            elif conn_id not in by_conn_id:
-                by_conn_id[conn_id] = engine_client(conn_id)
+            if conn_id not in by_conn_id:
+                by_conn_id[conn_id] = machine_runtime(self.runtime, machine, gpus=machine.gpus).connect()
         return {machine.name: by_conn_id[machine.engine_conn_id] for machine in machines}
 
     def _fit_profile(self, kind: str, measured: pd.DataFrame, training: TrainingSpec) -> DeviceProfile:

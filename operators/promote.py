@@ -10,6 +10,7 @@ from airflow.sdk import Asset, BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
 from paceline.airflow.places import open_registry
+from paceline.airflow.values import Reader, boolean
 from paceline.contract import PROMOTION_XCOM
 from paceline.errors import InvalidInputError
 from paceline.registry import ChampionChangedError, ChampionHeldError, ModelVersion
@@ -17,15 +18,7 @@ from paceline.registry import ChampionChangedError, ChampionHeldError, ModelVers
 from ._evaluation import read_evaluation
 from .improvement import MIN_UNITS, Verdict, judge
 from .links import ModelLink
-from .values import (
-    Reader,
-    boolean,
-    number,
-    optional_conn_id,
-    optional_number,
-    read_fields,
-    registry_location,
-)
+from .values import number, optional_conn_id, optional_number, read_fields, registry_location
 
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage

@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
+from paceline.airflow.engine_client import engine_client
 from paceline.airflow.places import storage_path
+from paceline.airflow.values import Reader, optional_text
 from paceline.contract import SCHEDULE_XCOM
 from paceline.errors import InvalidInputError, PacelineError, RuntimeUnavailableError
 from paceline.extras import require
 from paceline.fleet import Fleet, Machine
 from paceline.fleet.faults import checked_fleet, measuring_faults, raise_first
 
-from ._engine import engine_client
-from .values import Reader, number, one_of, optional_text, path_or_url, positive_integer, read_fields
+from .values import number, one_of, path_or_url, positive_integer, read_fields
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

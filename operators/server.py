@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from paceline.airflow.values import Reader
 from paceline.errors import TrainingAbandonedError
 from paceline.fleet.faults import checked_fleet
 from paceline.train.parameter_server.plan import PLAN, SERVER_COMMAND
@@ -16,14 +17,13 @@ from ._others import FAILED, task_states
 from ._team import (
     check_plan,
     container_arguments,
+    machine_runtime,
     only_docker,
-    placement_arguments,
     rendezvous,
     sample_shares,
     valid_plan,
 )
 from .train import DeadlineTrainingOperator
-from .values import Reader
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -52,6 +52,7 @@ class ParameterServerOperator(DeadlineTrainingOperator):
         The server's allocation in cores; by default 1, or all cores of a machine with less than one core.
     **kwargs:
         Arguments of :class:`~paceline.operators.DeadlineTrainingOperator`. ``deadline`` is the workers' deadline.
+        ``runtime`` is :class:`~paceline.operators.Docker`, without the engine, the memory and the GPUs of the machine.
 
     Returns
     -------
@@ -90,15 +91,19 @@ class ParameterServerOperator(DeadlineTrainingOperator):
     ) -> None:
         machine = checked_fleet(fleet).parameter_server
         cores = min(1.0, machine.cores) if cores is None else cores
-        kwargs.setdefault("mem_limit", int(machine.memory_gib * 2**30))
         # The server must get a pool slot before the workers, which wait for the server.
         kwargs.setdefault("priority_weight", 1000)
-        kwargs = {**placement_arguments(machine), **container_arguments(kwargs)}
+        kwargs = container_arguments(kwargs, machine)
         super().__init__(command=list(SERVER_COMMAND), min_devices=cores, max_devices=cores, **kwargs)
         self.fleet = fleet
         self.plan = plan
         check_plan(plan, fleet)
         self.training = training
+
+    def read_templates(self, context: Context) -> None:
+        """Check and convert the rendered template fields, and place the job on its machine."""
+        super().read_templates(context)
+        self.runtime = machine_runtime(self.runtime, self.fleet.parameter_server, gpus=0)
 
     def extend_spec(self, context: Context, spec: JobSpec, scratch: Path) -> JobSpec:
         """Add the plan to the job's files, and connect the job to the network of the distributed training."""

@@ -65,8 +65,8 @@ class DeadlineTrainingOperator(JobOperator):
     quantum:
         Smallest change of the allocation, in cores. Use 1 for a job with ``data_parallel``, which needs whole cores.
     cores_per_device:
-        Cores of CPU time that come with each GPU, for example for the workers of its data loader. Applies if ``gpus``
-        and ``quantum=1`` make GPUs the devices of the allocation.
+        Cores of CPU time that come with each GPU, for example for the workers of its data loader. Applies if the
+        runtime's ``gpus`` and ``quantum=1`` make GPUs the devices of the allocation.
     control_period:
         Seconds between two steps of the controller.
     on_infeasible:
@@ -107,7 +107,7 @@ class DeadlineTrainingOperator(JobOperator):
         Gains of the ``"paper"`` controller, :class:`paceline.control.Gains`.
     **kwargs:
         Arguments of :class:`~paceline.operators._job.JobOperator`: ``script`` or ``command``, ``inputs``, ``runtime``,
-        ``image``, ``docker_conn_id``, ... A retry reconnects to the running job, or resumes it from its checkpoint. By
+        ... A retry reconnects to the running job, or resumes it from its checkpoint. By
         default, there are four retries. Their delay starts at 5 s and doubles, so that the task survives a two-minute
         outage of the API server.
 

@@ -9,42 +9,18 @@ import ast
 import math
 import os
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-# The base class of XComArg, DagParam and the arguments of mapped task groups has no public name.
-from airflow.sdk.definitions._internal.mixins import ResolveMixin
-
 from paceline.airflow.places import check_registry_location, storage_path
+from paceline.airflow.values import NOTHING, Reader, is_template, text
 from paceline.contract import Deadline
 from paceline.errors import InvalidInputError
-from paceline.runtime.checks import MEMORY_MIN
 
 if TYPE_CHECKING:
     from airflow.sdk import ObjectStoragePath
-
-Reader = Callable[[str, Any], Any]
-# Values that mean "no argument". A template renders None as text.
-NOTHING = (None, "", "None")
-
-
-def is_template(value: object) -> bool:
-    """Return whether ``value`` is known only at run time: a template, an XComArg, a DAG parameter or a function.
-
-    A collection is a template if one of its items is a template. Airflow does not render the keys of a dict.
-
-    >>> is_template("{{ params.deadline }}"), is_template(["--day", "{{ ds }}"]), is_template("20m")
-    (True, True, False)
-    """
-    if isinstance(value, str):
-        return "{{" in value or "{%" in value
-    if isinstance(value, dict):
-        return any(map(is_template, value.values()))
-    if isinstance(value, (list, tuple, set)):
-        return any(map(is_template, value))
-    return isinstance(value, ResolveMixin) or callable(value)
 
 
 def read_fields(task: object, readers: Mapping[str, Reader], *, rendered: bool) -> None:
@@ -62,25 +38,6 @@ def read_fields(task: object, readers: Mapping[str, Reader], *, rendered: bool) 
         value = getattr(task, field)
         if rendered or not is_template(value):
             setattr(task, field, read(field, value))
-
-
-def text(field: str, value: object, accepted: str = "text") -> str:
-    """Return the text; reject empty text and other types."""
-    if not isinstance(value, str) or not value:
-        raise InvalidInputError(field, value, accepted)
-    return value
-
-
-def boolean(field: str, value: object) -> bool:
-    """Return the bool; reject other values, such as the text ``"False"``, which Python takes for true."""
-    if not isinstance(value, bool):
-        raise InvalidInputError(field, value, "True or False")
-    return value
-
-
-def optional_text(field: str, value: object, accepted: str = "text, or None") -> str | None:
-    """Read text; return ``None`` for an absent value."""
-    return None if value in NOTHING else text(field, value, accepted)
 
 
 def optional_conn_id(field: str, value: object) -> str | None:
@@ -181,31 +138,6 @@ def positive_integer(field: str, value: object) -> int:
     accepted = "a whole number of at least 1"
     amount = number(field, value, accepted)
     if amount != int(amount) or amount < 1:
-        raise InvalidInputError(field, value, accepted)
-    return int(amount)
-
-
-def memory_bytes(field: str, value: object) -> int | None:
-    """Read a limit on memory or disk space, as in the Docker provider: bytes, or text such as ``"512m"`` or ``"2g"``.
-
-    >>> memory_bytes("mem_limit", "512m"), memory_bytes("mem_limit", 2**30), memory_bytes("mem_limit", None)
-    (536870912, 1073741824, None)
-    >>> memory_bytes("disk_limit", "20gb")
-    Traceback (most recent call last):
-    paceline.errors.InvalidInputError: disk_limit: got '20gb', expected a number of bytes, or text such as "512m" or \
-"2g", at least 16 MiB
-    """
-    if value in NOTHING:
-        return None
-    accepted = 'a number of bytes, or text such as "512m" or "2g", at least 16 MiB'
-    units = {"b": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
-    text = str(value).strip().lower()
-    unit = units.get(text[-1:])
-    try:
-        amount = number(field, text[:-1] if unit else value, accepted) * (unit or 1)
-    except InvalidInputError:  # name the value as the user wrote it
-        raise InvalidInputError(field, value, accepted) from None
-    if amount < MEMORY_MIN:
         raise InvalidInputError(field, value, accepted)
     return int(amount)
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
+from paceline.airflow.runtimes import Docker
+from paceline.airflow.values import Reader
 from paceline.errors import (
     InvalidInputError,
     RuntimeUnavailableError,
@@ -24,21 +26,21 @@ from ._team import (
     check_plan,
     container_arguments,
     exclusions,
+    machine_runtime,
     only_docker,
-    placement_arguments,
     rendezvous,
     sample_shares,
     valid_plan,
 )
 from .train import DeadlineTrainingOperator
-from .values import Reader
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from paceline.airflow.runtimes import RuntimeSettings
     from paceline.fleet import Fleet
     from paceline.run import Training
-    from paceline.runtime import JobSpec
+    from paceline.runtime import JobSpec, Runtime
 
 _SERVER_TIMEOUT_S = 300.0
 _SAY_EVERY_S = 10.0
@@ -66,7 +68,8 @@ class WorkerTrainingOperator(DeadlineTrainingOperator):
     training:
         Name of the distributed training, as for the :class:`~paceline.operators.ParameterServerOperator`.
     **kwargs:
-        Arguments of :class:`~paceline.operators.DeadlineTrainingOperator`.
+        Arguments of :class:`~paceline.operators.DeadlineTrainingOperator`. ``runtime`` is
+        :class:`~paceline.operators.Docker`, without the engine, the memory and the GPUs of the machine.
 
     Returns
     -------
@@ -119,9 +122,7 @@ class WorkerTrainingOperator(DeadlineTrainingOperator):
             names = ", ".join(one.name for one in fleet.machines)
             raise InvalidInputError("worker", worker, f"a machine of the fleet: {names}") from None
         kwargs.setdefault("max_devices", machine.cores)
-        kwargs.setdefault("gpus", machine.gpus)
-        kwargs.setdefault("mem_limit", int(machine.memory_gib * 2**30))
-        super().__init__(**{**placement_arguments(machine), **container_arguments(kwargs)})
+        super().__init__(**container_arguments(kwargs, machine, gpus=machine.gpus))
         self.fleet = fleet
         self.worker = machine
         self.plan = plan
@@ -165,15 +166,22 @@ class WorkerTrainingOperator(DeadlineTrainingOperator):
             self._wait_for_network(point.network, context)
         return point.worker_spec(spec, self.worker)
 
-    def _engine_gpus(self) -> int:
-        return super()._engine_gpus() or self.fleet.engine_gpus(self.worker)
+    def read_templates(self, context: Context) -> None:
+        """Check and convert the rendered template fields, and place the job on its machine."""
+        super().read_templates(context)
+        self.runtime = machine_runtime(self.runtime, self.worker, gpus=self.worker.gpus)
+
+    def open_runtime(self, settings: RuntimeSettings) -> Runtime:
+        """Return the runtime of the machine, whose engine may have GPUs that only the fleet's file declares."""
+        assert isinstance(settings, Docker)  # `only_docker` has checked this
+        return settings.open(engine_gpus=self.fleet.engine_gpus(self.worker))
 
     def _wait_for_network(self, network: str, context: Context) -> None:
         """Wait until the parameter server's task has created the network on the engine."""
         from paceline.runtime import DockerRuntime
 
         assert self._training is not None  # set, because `Training` calls `extend_spec`
-        training, runtime = self._training, DockerRuntime(self._connect)
+        training, runtime = self._training, DockerRuntime(self.runtime.connect)
         others = Question(lambda stage: self.check_need(context, stage))
         began_s, said_s = time.monotonic(), 0.0
         while not training.call_engine(lambda: runtime.has_network(network)):

@@ -25,7 +25,7 @@ from paceline.train.progress import parse_line
 DAG = """
 from airflow.sdk import DAG
 from paceline.fleet import Fleet, Machine
-from paceline.operators import train_on_fleet
+from paceline.operators import Docker, train_on_fleet
 
 machines = [Machine(name=name, kind="part", cores=$cores, memory_gib=1) for name in $shards]
 with DAG($dag, schedule=None):
@@ -34,7 +34,7 @@ with DAG($dag, schedule=None):
         plan={"workers": {name: {"samples": samples, "batch_size": 64} for name, samples in $shards.items()}},
         server={"cores": 0.5},
         script=$script,
-        image=$image,
+        runtime=Docker(image=$image),
         arguments=["--batches=350", "--batch-size=64"],
         deadline="60s",
         deadline_from="run",

@@ -26,14 +26,14 @@ NIGHT, URGENT, INFEASIBLE = MIN_DEVICES
 NO_DEADLINE, ARBITER = f"{OURS}_no_deadline", f"{OURS}_arbiter"
 DAGS = """
 from airflow.sdk import DAG
-from paceline.operators import ArbiterOperator, DeadlineTrainingOperator
+from paceline.operators import ArbiterOperator, DeadlineTrainingOperator, Docker
 
 for name, min_devices in $min_devices.items():
     with DAG(name, schedule=None, params={"deadline": "300s", "batches": 200}):
         DeadlineTrainingOperator(
             task_id="train",
             script=$script,
-            image=$image,
+            runtime=Docker(image=$image),
             arguments=["--batches={{ params.batches }}", "--batch-size=64", "--checkpoint-every-s=2"],
             deadline="{{ params.deadline }}",
             deadline_from="task",
@@ -48,7 +48,7 @@ with DAG($no_deadline, schedule=None):
     DeadlineTrainingOperator(
         task_id="train",
         script=$counted,
-        image=$image,
+        runtime=Docker(image=$image),
         arguments=["200", "30", "25"],
         objective="throughput",
         budget=$cores,

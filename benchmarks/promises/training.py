@@ -20,17 +20,17 @@ from paceline.train.progress import parse_line
 SCRIPT = DIGITS
 DAG = """
 from airflow.sdk import DAG
-from paceline.operators import DeadlineTrainingOperator
+from paceline.operators import DeadlineTrainingOperator, Docker, Process
 
+RUNTIMES = {"docker": Docker(image=$image), "process": Process()}
 with DAG($dag, schedule=None, params={"deadline": "60s", "batches": 1000, "runtime": "docker"}):
     DeadlineTrainingOperator(
         task_id="train",
         script=$script,
-        image=$image,
         arguments=["--batches={{ params.batches }}", "--batch-size=64", "--checkpoint-every-s=60"],
         deadline="{{ params.deadline }}",
         deadline_from="task",
-        runtime="{{ params.runtime }}",
+        runtime=lambda context, jinja_env: RUNTIMES[context["params"]["runtime"]],
     )
 """
 OVERHEAD_S = 4.0  # time before the first and after the last batch

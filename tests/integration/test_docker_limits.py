@@ -55,7 +55,9 @@ def test_disk_limit_applies_or_the_log_says_once_that_the_engine_has_none(
             job = harness.runtime.start(spec)
             seen += read_to_end(job)
             job.remove()
-    warnings = [record.getMessage() for record in caplog.records if "disk_limit" in record.getMessage()]
+    warnings = [
+        record.getMessage() for record in caplog.records if record.getMessage().startswith("disk: ").getMessage()
+    ]
     if warnings:
         assert len(warnings) == 1
         assert "does not limit the total disk space of jobs (" in warnings[0]

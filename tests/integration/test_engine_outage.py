@@ -22,7 +22,7 @@ from tests.wrong_clock import WrongClock
 
 from paceline.contract import HISTORY
 from paceline.errors import RuntimeUnavailableError
-from paceline.operators import DeadlineTrainingOperator
+from paceline.operators import DeadlineTrainingOperator, Docker
 from paceline.run import MemoryState
 from paceline.runtime import DockerRuntime, JobSpec
 from paceline.testing.runtime_contract.harness import read_to_end, wait_for_line
@@ -143,8 +143,7 @@ def test_job_stopped_by_an_engine_outage_resumes_from_its_checkpoint(
     operator = DeadlineTrainingOperator(
         task_id="train",
         command=["/bin/sh", "-c", TRAINING],
-        image="shell:latest",
-        runtime="docker",
+        runtime=Docker(image="shell:latest"),
         deadline="10m",
         max_devices=1,
         control_period=0.5,

@@ -29,7 +29,7 @@ from datetime import timedelta
 
 from airflow.sdk import DAG
 from paceline.fleet import Fleet, Machine
-from paceline.operators import train_on_fleet
+from paceline.operators import Docker, train_on_fleet
 
 machines = [Machine(name=name, kind="part", cores=1, memory_gib=1) for name in "ab"]
 with DAG("machines", schedule=None):
@@ -112,7 +112,7 @@ def test_each_sample_is_trained_once_per_epoch_if_worker_and_server_restart(
     [
         (
             "server_without_image",
-            ('server={"cores": 1,', 'server={"image": "paceline-missing:latest", "cores": 1,'),
+            ('server={"cores": 1,', 'server={"runtime": Docker(image="paceline-missing:latest"), "cores": 1,'),
             A,
             "will not serve",
         ),

@@ -215,7 +215,7 @@ def test_script_that_cannot_train_in_a_team_fails_it(
 
 def test_invalid_team_is_rejected_before_the_start(docker_client: docker.APIClient, team_name: str) -> None:
     runtime = TeamRuntime(DockerRuntime(docker_client), lambda _: team_spec(team_name))
-    with pytest.raises(InvalidInputError, match="network_mode"):
+    with pytest.raises(InvalidInputError, match="network"):
         runtime.check(
             JobSpec(name=team_name, command=["python"], devices=1.0, image="paceline-trainer:latest", network="x")
         )

@@ -15,7 +15,7 @@ import docker
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from paceline.operators import DeadlineTrainingOperator
+from paceline.operators import DeadlineTrainingOperator, Docker, Process
 from paceline.run import MemoryState
 from paceline.runtime import ProcessRuntime
 
@@ -113,13 +113,13 @@ def test_missing_input_is_reported(run, runtime):
 @pytest.mark.docker
 def test_missing_image_is_reported_with_the_pull_command(run, fail_on_leftover_containers):
     with pytest.raises(AirflowFailException, match=r"image: got 'nobody/nothing:1', expected .*docker pull"):
-        run(TRACKED, runtime="docker", image="nobody/nothing:1")
+        run(TRACKED, runtime=Docker(image="nobody/nothing:1"))
 
 
 @pytest.mark.docker
 def test_missing_connection_is_reported(run, fail_on_leftover_containers):
     with pytest.raises(AirflowFailException, match=r"docker_conn_id: got 'nobody', expected a usable connection"):
-        run(TRACKED, runtime="docker", docker_conn_id="nobody")
+        run(TRACKED, runtime=Docker(docker_conn_id="nobody"))
 
 
 def test_unreachable_engine_is_reported(run, monkeypatch):
@@ -134,15 +134,13 @@ def test_auto_runtime_without_an_engine_uses_a_local_process(run, monkeypatch):
     assert run(TRACKED, runtime="auto")["runtime"] == "process"
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"engine_conn_id": "nowhere"}, {"image": "mine:1"}, {"gpus": 1}, {"mem_limit": "1g"}, {"disk_limit": "1g"}],
-)
-def test_auto_runtime_with_container_options_never_uses_a_local_process(run, monkeypatch, options):
+@pytest.mark.parametrize("settings", [{"engine_conn_id": "nowhere"}, {"image": "mine:1"}, {"gpus": 1}])
+def test_docker_settings_never_use_a_local_process(run, monkeypatch, settings):
+    monkeypatch.setattr("paceline.run._handle._RETRY_FOR_S", 0.0)
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere.sock")
     monkeypatch.setenv("AIRFLOW_CONN_NOWHERE", '{"conn_type": "generic", "host": "/nowhere.sock"}')
     with pytest.raises(AirflowException, match=r"no Docker engine responds at (unix:///nowhere\.sock|nowhere)"):
-        run(TRACKED, runtime="auto", **options)
+        run(TRACKED, runtime=Docker(**settings))
 
 
 def test_failing_script_is_reported_with_its_traceback(run):
@@ -175,15 +173,15 @@ def test_out_of_memory_kill_is_reported(run, fail_on_leftover_containers):
         "from paceline.train import track\nfor batch in track([1] * 9):\n    kept = bytearray(b'1') * (900 << 20)\n"
     )
     with pytest.raises(AirflowException, match=r"killed for memory, limit 300 MiB"):
-        run(greedy, runtime="docker", mem_limit="300m")
+        run(greedy, runtime=Docker(memory="300m"))
 
 
 def test_output_above_the_disk_limit_is_reported(run):
     sparse = (
         "from paceline.train import output_dir\nfor name in 'ab': open(output_dir() / name, 'w').truncate(10 * 2**20)\n"
     )
-    with pytest.raises(AirflowException, match=r"output: exceeds the limit of 16777216 bytes \(disk_limit\)"):
-        run(sparse + TRACKED, runtime="process", disk_limit="16m")
+    with pytest.raises(AirflowException, match=r"output: exceeds the limit of 16777216 bytes \(disk\)"):
+        run(sparse + TRACKED, runtime=Process(disk="16m"))
 
 
 @pytest.mark.docker
@@ -191,7 +189,7 @@ def test_read_only_argument_makes_the_root_file_system_read_only(run, fail_on_le
     check = "import os\nassert os.statvfs('/').f_flag & os.ST_RDONLY\n"
     with pytest.raises(AirflowException, match=r"AssertionError"):
         run(check + TRACKED, runtime="docker")
-    assert run(check + TRACKED, runtime="docker", read_only=True)["runtime"] == "docker"
+    assert run(check + TRACKED, runtime=Docker(read_only=True))["runtime"] == "docker"
 
 
 @pytest.mark.docker

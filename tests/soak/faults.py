@@ -38,7 +38,7 @@ DAGS = f"""
 from pathlib import Path
 from airflow.sdk import DAG
 from paceline.fleet import Fleet, Machine
-from paceline.operators import ArbiterOperator, DeadlineTrainingOperator, train_on_fleet
+from paceline.operators import ArbiterOperator, DeadlineTrainingOperator, Docker, train_on_fleet
 
 
 class Store:
@@ -70,12 +70,12 @@ training = {{
 }}
 for name, options in {{
     "faults": {{}},
-    "faults_elsewhere": {{"engine_conn_id": "engine_of_faults"}},
+    "faults_elsewhere": {{"runtime": Docker(engine_conn_id="engine_of_faults")}},
     "faults_shared": {{"pool": "faults", "shared": True}},
     "faults_last_try": {{"retries": 0}},
-    "faults_small": {{"mem_limit": "1g"}},
+    "faults_small": {{"runtime": Docker(memory="1g")}},
     "faults_disk": {{"output": "{{{{ params.output }}}}/run"}},
-    "faults_clock": {{"engine_conn_id": "engine_with_a_wrong_clock"}},
+    "faults_clock": {{"runtime": Docker(engine_conn_id="engine_with_a_wrong_clock")}},
     "faults_store": {{}},
 }}.items():
     with DAG(name, schedule=None, params={{"gate": "", "output": "", "fails_at": ""}}):

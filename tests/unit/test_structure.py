@@ -36,6 +36,7 @@ ENTRY_POINTS |= {
     for name in ("catboost", "huggingface", "keras", "lightgbm", "lightning", "sklearn", "xgboost")
 }
 EXPORTS = {
+    "paceline.airflow.runtimes": ("Docker Process RuntimeSettings installed_runtimes named_settings runtime_value"),
     "paceline.allocate": (
         "DEVICE Allocation ClusterJob ElasticFlow Greedy Growing ImpossibleAllocationError LeastCost Node OnTime "
         "Placement Policy RandomizedGreedy RollingHorizon Speeds check edf fifo free_devices most_on_time priority"
@@ -60,8 +61,9 @@ EXPORTS = {
     "paceline.elastic": "Decider Options Scaling Step TeamConfiguration TeamSample",
     "paceline.fleet": "BackgroundApp EngineCheck Fleet Link Machine check load",
     "paceline.operators": (
-        "ApproveOperator ArbiterOperator DeadlineTrainingOperator EvaluateOperator FleetResultOperator LogNotifier "
-        "ParameterServerOperator ProfileOperator PromoteOperator ScheduleOperator WorkerTrainingOperator train_on_fleet"
+        "ApproveOperator ArbiterOperator DeadlineTrainingOperator Docker EvaluateOperator FleetResultOperator "
+        "LogNotifier ParameterServerOperator Process ProfileOperator PromoteOperator ScheduleOperator "
+        "WorkerTrainingOperator train_on_fleet"
     ),
     "paceline.profiles": (
         "Axes DeviceProfile FUNCTIONS Function Learned NoProfileError Origin ProfileEstimates choose_more execution "

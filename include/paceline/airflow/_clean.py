@@ -165,20 +165,25 @@ def _run_clean(options: argparse.Namespace, api: AirflowApi) -> int:
 
 
 def _available_runtimes(engine: str | None) -> list[Runtime]:
+    """Return the runtimes that respond: the containers of an engine, and the other installed runtimes."""
     from docker import APIClient
 
-    from paceline.runtime import DockerRuntime, ProcessRuntime
+    from paceline.airflow.runtimes import installed_runtimes, named_settings
+    from paceline.runtime import DockerRuntime
 
     url = engine or default_engine()
     containers = DockerRuntime(lambda: APIClient(base_url=url, version="auto", timeout=30))
-    try:
-        containers.capacity()
-    except PacelineError as error:
-        if engine:
-            raise
-        print(f"Cannot list containers: {error}")
-        return [ProcessRuntime()]
-    return [containers, ProcessRuntime()]
+    others = [named_settings(name).open() for name in installed_runtimes() if name != containers.name]
+    found: list[Runtime] = []
+    for runtime in (containers, *others):
+        try:
+            runtime.capacity()
+            found.append(runtime)
+        except PacelineError as error:
+            if engine and runtime is containers:
+                raise
+            print(f"Cannot list the jobs of the runtime {runtime.name}: {error}")
+    return found
 
 
 def _seconds(text: str) -> float:

@@ -62,10 +62,10 @@ def get_provider_info() -> dict[str, Any]:
                         "default": "",
                     },
                     "allowed_runtimes": {
-                        "description": "Where jobs may run: ``docker`` (in containers), ``process`` (as local "
-                        "processes on the worker), or ``docker,process``. By default both, except that a job with "
-                        '``runtime="auto"`` does not fall back to a local process if the worker runs as root. '
-                        "Set it on the workers.",
+                        "description": "Where jobs may run: names of installed runtimes, separated by commas, such as "
+                        "``docker`` (in containers) or ``process`` (as local processes on the worker). By default all, "
+                        'except that a job with ``runtime="auto"`` does not fall back to a local process if the worker '
+                        "runs as root. Set it on the workers.",
                         "version_added": "0.1.0",
                         "type": "string",
                         "example": "docker",
@@ -81,8 +81,8 @@ def get_provider_info() -> dict[str, Any]:
                         "default": "5",
                     },
                     "allow_root": {
-                        "description": "Whether tasks may run containers as root, with ``allow_root=True``. Set "
-                        "it on the workers.",
+                        "description": "Whether tasks may run containers as root, with "
+                        "``Docker(allow_root=True)``. Set it on the workers.",
                         "version_added": "0.1.0",
                         "type": "boolean",
                         "example": None,

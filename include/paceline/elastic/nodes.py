@@ -47,7 +47,7 @@ def node_spec(training: JobSpec, name: str, cores: float, plan: Path) -> JobSpec
     """
     if training.network is not None:
         accepted = "None, because the nodes of a team use a private network"
-        raise InvalidInputError("network_mode", training.network, accepted)
+        raise InvalidInputError("network", training.network, accepted)
     spec = replace(
         training,
         name=f"{training.name}-{name}",

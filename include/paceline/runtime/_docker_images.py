@@ -45,7 +45,7 @@ class Images:
         """Pull an image that the engine lacks, to check that the registry has it; raise if pulls are disabled."""
         if not self._pull:
             commands = f"run `docker pull {image}` or `docker build -t {image} .`"
-            accepted = f"an image that the engine has ({commands}), or force_pull=True"
+            accepted = f"an image that the engine has ({commands}), or pull=True"
             raise InvalidInputError("image", image, accepted)
         with self._lock:
             if not has_image(client, image):

@@ -88,7 +88,7 @@ class WriteLimits:
             if not self._is_unlimited:
                 self._is_unlimited = True
                 log.warning(
-                    "disk_limit: the engine does not limit the total disk space of jobs (%s), so a job can fill the "
+                    "disk: the engine does not limit the total disk space of jobs (%s), so a job can fill the "
                     "engine's disk. The size of each file, the log and the collected output remain limited",
                     reason,
                 )

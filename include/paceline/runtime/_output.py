@@ -127,7 +127,7 @@ class OutputCollector:
         self._bytes += size
         if self._bytes > self._max_bytes or self._count > MAX_ENTRIES:
             raise TrainingFailedError(
-                f"output: exceeds the limit of {self._max_bytes} bytes (disk_limit) or {MAX_ENTRIES} entries (a link "
+                f"output: exceeds the limit of {self._max_bytes} bytes (disk) or {MAX_ENTRIES} entries (a link "
                 "counts as its target)"
             )
         if len(path) > MAX_DEPTH:

@@ -144,20 +144,20 @@ def _digest(values: Mapping[str, object], files: Iterable[tuple[str, Path]]) -> 
     return digest.hexdigest()
 
 
-def check_max_processes(number: object) -> None:
+def check_max_processes(number: object, field: str = "max_processes") -> None:
     """Raise unless ``number`` is a whole number of at least 1."""
     if not _is_integer(number, 1):
-        raise InvalidInputError("max_processes", number, "a whole number of at least 1")
+        raise InvalidInputError(field, number, "a whole number of at least 1")
 
 
-def check_user(user: object, allow_root: object) -> None:
+def check_user(user: object, allow_root: object, field: str = "user") -> None:
     """Raise unless ``user`` is a numeric user, optionally with a group, and not root unless ``allow_root``."""
     match = _USER.fullmatch(user) if isinstance(user, str) else None
     numbers = [int(number) for number in match.groups() if number is not None] if match else []
     if not numbers or max(numbers) > _ID_MAX:
-        raise InvalidInputError("user", user, f"'uid' or 'uid:gid', each a number of at most {_ID_MAX}")
+        raise InvalidInputError(field, user, f"'uid' or 'uid:gid', each a number of at most {_ID_MAX}")
     if numbers[0] == 0 and allow_root is not True:
-        raise InvalidInputError("user", user, "an unprivileged user, for example '65532:65532', or allow_root=True")
+        raise InvalidInputError(field, user, "an unprivileged user, for example '65532:65532', or allow_root=True")
 
 
 def _check_target(field: str, target: str) -> None:

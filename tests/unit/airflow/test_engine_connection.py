@@ -11,7 +11,7 @@ from airflow.sdk import Connection
 
 from paceline.airflow.engine_connection import declared_gpus, engine_address, engine_hook
 from paceline.errors import InvalidInputError
-from paceline.operators import DeadlineTrainingOperator
+from paceline.operators import Docker
 
 TLS = {"tls_ca_cert": "/ca.pem", "tls_client_cert": "/cert.pem", "tls_client_key": "/key.pem"}
 FILES = {"ca_cert": "/ca.pem", "client_cert": "/cert.pem", "client_key": "/key.pem"}
@@ -107,19 +107,22 @@ def engines(monkeypatch, tmp_path):
         worker.shutdown()
 
 
-def training_hook(engine_conn_id, docker_conn_id):
-    arguments = {"engine_conn_id": engine_conn_id, "docker_conn_id": docker_conn_id}
-    return DeadlineTrainingOperator(task_id="train", script="train.py", deadline="1m", **arguments).hook
+def client_of_hook(engine_conn_id, docker_conn_id):
+    return engine_hook(engine_conn_id, docker_conn_id).api_client
 
 
-@pytest.mark.parametrize("make_hook", [engine_hook, training_hook])
+def client_of_settings(engine_conn_id, docker_conn_id):
+    return Docker(engine_conn_id=engine_conn_id, docker_conn_id=docker_conn_id).connect()
+
+
+@pytest.mark.parametrize("make_client", [client_of_hook, client_of_settings])
 @pytest.mark.parametrize("engine_conn_id", ["gate", None])
 @pytest.mark.parametrize(("docker_conn_id", "logins"), [("hub", [("hub.example:5000", "ml", "secret")]), (None, [])])
 def test_engine_and_registry_login_have_separate_connections(
-    make_hook, engine_conn_id, docker_conn_id, logins, engines
+    make_client, engine_conn_id, docker_conn_id, logins, engines
 ):
     used, unused = engines if engine_conn_id else reversed(engines)
-    client = make_hook(engine_conn_id, docker_conn_id).api_client
+    client = make_client(engine_conn_id, docker_conn_id)
     assert client.base_url == used.url.replace("tcp", "http")
     assert used.logins == logins
     assert unused.requests == []

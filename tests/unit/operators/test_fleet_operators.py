@@ -20,6 +20,7 @@ from paceline.contract import SCHEDULE_XCOM
 from paceline.errors import InvalidInputError, RuntimeUnavailableError
 from paceline.fleet import BackgroundApp, Fleet, Machine
 from paceline.operators import (
+    Docker,
     ParameterServerOperator,
     ProfileOperator,
     ScheduleOperator,
@@ -184,7 +185,7 @@ def test_invalid_arguments_are_rejected_by_name(profiles):
 
 
 def test_training_may_run_as_root_while_it_is_measured(profiles, script, tmp_path):
-    training = profile_task(profiles, script, user="0:0", allow_root=True)._training_spec(tmp_path)
+    training = profile_task(profiles, script, runtime=Docker(user="0:0", allow_root=True))._training_spec(tmp_path)
     check_spec(MeasuredTraining("m", {"gate": GATE}, SERVER, training, {})._job_spec(GATE, ["python"]))
 
 

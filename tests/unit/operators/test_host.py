@@ -11,7 +11,7 @@ from tests.waiting import LONG_S
 
 from paceline.errors import RuntimeUnavailableError
 from paceline.fleet import Fleet, Machine
-from paceline.operators import DeadlineTrainingOperator, ParameterServerOperator, _host
+from paceline.operators import DeadlineTrainingOperator, Docker, ParameterServerOperator, _host
 from paceline.operators._host import TaskHost
 from paceline.operators._output import describe_empty_output
 from paceline.run import MemoryState
@@ -52,7 +52,13 @@ def test_specification_has_the_cores_of_each_gpu(tmp_path):
     script = tmp_path / "train.py"
     script.touch()
     task = DeadlineTrainingOperator(
-        task_id="train", script=str(script), deadline="1m", gpus=2, quantum=1, min_devices=1, cores_per_device=4
+        task_id="train",
+        script=str(script),
+        deadline="1m",
+        runtime=Docker(gpus=2),
+        quantum=1,
+        min_devices=1,
+        cores_per_device=4,
     )
     ti = SimpleNamespace(dag_id="dag", run_id="run", task_id="train", map_index=-1, try_number=1, max_tries=2)
     spec = TaskHost(task, {"ti": ti, "task_state_store": None}, ()).spec(tmp_path, 2.0)

@@ -17,6 +17,7 @@ from paceline.errors import InvalidInputError, RuntimeUnavailableError
 from paceline.fleet import Fleet, Machine
 from paceline.operators import (
     DeadlineTrainingOperator,
+    Docker,
     EvaluateOperator,
     ParameterServerOperator,
     ProfileOperator,
@@ -113,7 +114,16 @@ def test_auto_runtime_without_an_engine_fails_if_it_may_not_use_a_local_process(
 def test_auto_runtime_fails_if_a_needed_container_is_forbidden(monkeypatch: pytest.MonkeyPatch) -> None:
     allow(monkeypatch, "process")
     with pytest.raises(InvalidInputError, match=NO_CONTAINER):
-        train(mem_limit="2g").make_runtime()
+        train(script=None, command="python -m app").make_runtime()
+
+
+def test_auto_runtime_with_a_command_never_uses_a_local_process(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    allow(monkeypatch, "docker,process")
+    with pytest.raises(RuntimeUnavailableError, match="no Docker engine responds"):
+        train(script=None, command="python -m app").make_runtime()
+    assert "a container is needed by: command" in capsys.readouterr().out
 
 
 def test_explicit_local_process_runs_as_root_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,7 +146,7 @@ def test_fallback_to_a_local_process_is_a_warning_about_the_lost_isolation(
 @pytest.mark.parametrize("value", ["podman", "docker;process", "docker,,process"])
 def test_invalid_list_of_runtimes_is_rejected_by_name(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     allow(monkeypatch, value)
-    message = rf"\[paceline\] allowed_runtimes: got '{value}', expected 'docker', 'process' or 'docker,process'"
+    message = rf"\[paceline\] allowed_runtimes: got '{value}', expected names of .*: docker,process"
     with pytest.raises(AirflowFailException, match=message):
         train(runtime="process").execute(CONTEXT)
 
@@ -144,9 +154,9 @@ def test_invalid_list_of_runtimes_is_rejected_by_name(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("operator", JOBS)
 def test_forbidden_root_fails_the_task(monkeypatch: pytest.MonkeyPatch, operator: Any) -> None:
     monkeypatch.setenv("AIRFLOW__PACELINE__ALLOW_ROOT", "False")
-    task = operator(task_id="task", allow_root=True, **JOBS[operator])
+    task = operator(task_id="task", runtime=Docker(allow_root=True), **JOBS[operator])
     with pytest.raises(
-        AirflowFailException, match=r"allow_root: got True, expected False, as .* in \[paceline\] allow_root"
+        AirflowFailException, match=r"^runtime\.allow_root: got True, expected False, as .* in \[paceline\] allow_root"
     ):
         task.execute(CONTEXT)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -23,8 +25,10 @@ from paceline.errors import (
 from paceline.fleet import Fleet, Machine
 from paceline.operators import (
     DeadlineTrainingOperator,
+    Docker,
     FleetResultOperator,
     ParameterServerOperator,
+    ProfileOperator,
     WorkerTrainingOperator,
     _others,
     train_on_fleet,
@@ -73,16 +77,43 @@ def test_tasks_use_the_queue_executor_and_engine_of_their_machine():
     with DAG("edge", schedule=None):
         group = train_on_fleet(fleet=fleet, plan={"workers": PLAN["workers"]}, script="train.py", deadline="1m")
     for task in (one for one in group if not isinstance(one, FleetResultOperator)):
-        assert (task.queue, task.executor, task.engine_conn_id) == ("site", "EdgeExecutor", "site_docker")
+        assert (task.queue, task.executor) == ("site", "EdgeExecutor")
+        assert (task.runtime.engine_conn_id, task.runtime.memory) == ("site_docker", 2**30)
 
 
 def test_parameter_server_gets_the_image_and_the_user_of_the_workers():
-    arguments = {"image": "hub.example/trainer:3", "force_pull": True, "docker_conn_id": "hub"}
-    arguments |= {"user": "0:0", "allow_root": True}
+    image = "hub.example/trainer:3"
+    runtime = Docker(image=image, pull=True, docker_conn_id="hub", user="0:0", allow_root=True)
     with DAG("edge", schedule=None):
-        group = train_on_fleet(fleet=FLEET, plan=PLAN, script="train.py", deadline="1m", **arguments)
+        group = train_on_fleet(fleet=FLEET, plan=PLAN, script="train.py", deadline="1m", runtime=runtime)
     for task in (one for one in group if not isinstance(one, FleetResultOperator)):
-        assert {name: getattr(task, name) for name in arguments} == arguments
+        assert task.runtime == replace(runtime, memory=2**30)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("engine_conn_id", "mine"), ("memory", "{{ params.memory }}"), ("gpus", 1), ("network", "n")]
+)
+@pytest.mark.parametrize("operator", [ParameterServerOperator, WorkerTrainingOperator, ProfileOperator])
+def test_runtime_of_a_fleet_must_not_set_what_the_file_determines(operator, field, value):
+    arguments = {
+        ParameterServerOperator: {"plan": PLAN, "deadline": "1m"},
+        WorkerTrainingOperator: {"worker": "gate", "plan": PLAN, "server_task_id": "server", "deadline": "1m"},
+        ProfileOperator: {"profiles": "/p"},
+    }[operator] | ({} if operator is ParameterServerOperator else {"script": "train.py"})
+    gate = GATE.model_copy(update={"cgroup_parent": "/gate"})
+    fleet = Fleet(machines=(gate,), parameter_server=gate)
+    with pytest.raises(InvalidInputError, match=rf"runtime\.{field}: got {re.escape(repr(value))}, expected "):
+        operator(task_id="task", fleet=fleet, runtime=Docker(**{field: value}), **arguments)
+
+
+def test_runtime_of_a_fleet_may_be_a_template():
+    with DAG("edge", schedule=None):
+        text = worker_task(task_id="text", runtime="{{ params.runtime }}")
+        settings = worker_task(task_id="settings", runtime=Docker(image="{{ params.image }}"))
+    for task, image in ((text, Docker.image), (settings, "trainer:9")):
+        task.render_template_fields({"task": task, "params": {"image": "trainer:9", "runtime": "docker"}})
+        task.read_templates({"task": task})
+        assert task.runtime == Docker(image=image, memory=2**30)
 
 
 @pytest.mark.parametrize(("extra", "gpus"), [("{}", 3), ('{"gpus": 8}', 8)])

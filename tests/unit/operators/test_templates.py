@@ -14,6 +14,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow.serialization.serialized_objects import DagSerialization
 
 from paceline import operators
+from paceline.airflow.values import is_template
 from paceline.errors import InvalidInputError
 from paceline.fleet import Fleet, Machine
 from paceline.operators import (
@@ -28,7 +29,6 @@ from paceline.operators import (
     WorkerTrainingOperator,
     _arguments,
 )
-from paceline.operators.values import is_template
 
 GATE = Machine(name="gate", kind="nano", cores=1, memory_gib=1, cgroup_parent="/gate")
 FLEET = Fleet(machines=(GATE,), parameter_server=GATE)
@@ -211,9 +211,9 @@ def test_rendered_text_is_converted_to_a_number_or_none():
     assert (settings.alpha, settings.min_devices, settings.max_devices) == (0.9, 0.5, None)
     limited = render_training_task(max_devices="{{ 3 }}", budget="{{ params.none }}")
     assert _arguments.read(limited, {}).max_devices == 3.0
-    task = render_training_task(engine_conn_id="{{ params.none }}", docker_conn_id="{{ '' }}", output="{{ '' }}")
+    task = render_training_task(output="{{ '' }}")
     _arguments.read(task, {})
-    assert (task.engine_conn_id, task.docker_conn_id, task.output_path) == (None, None, None), "empty text is absent"
+    assert task.output_path is None, "empty text is absent"
 
 
 def test_path_objects_are_accepted():

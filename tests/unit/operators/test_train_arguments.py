@@ -10,7 +10,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from paceline.control import Gains
 from paceline.elastic import Options
 from paceline.errors import InvalidInputError, UnsuitableCodeError
-from paceline.operators import DeadlineTrainingOperator, _arguments
+from paceline.operators import DeadlineTrainingOperator, Docker, Process, _arguments
 
 VALID = {"task_id": "train", "command": "python -m app.train", "deadline": "20m"}
 
@@ -33,26 +33,16 @@ VALID = {"task_id": "train", "command": "python -m app.train", "deadline": "20m"
         ({"control_period": 0}, "control_period: got 0, expected a number of seconds greater than 0"),
         ({"on_infeasible": "panic"}, "on_infeasible: got 'panic', expected one of best_effort, fail, extend"),
         ({"on_drain": "kill"}, "on_drain: got 'kill', expected one of leave, stop"),
-        ({"runtime": "podman"}, "runtime: got 'podman', expected one of auto, docker, process"),
-        ({"mem_limit": "lots"}, "mem_limit: got 'lots', expected a number of bytes"),
-        ({"mem_limit": "8m"}, "mem_limit: got '8m', expected a number of bytes, .* at least 16 MiB"),
-        ({"disk_limit": "lots"}, "disk_limit: got 'lots', expected a number of bytes"),
-        ({"read_only": "yes"}, "read_only: got 'yes', expected True or False"),
-        ({"user": "root"}, "user: got 'root', expected 'uid' or 'uid:gid'"),
-        ({"user": "0:0"}, "user: got '0:0', expected an unprivileged user"),
-        ({"max_processes": 0}, "max_processes: got 0, expected a whole number of at least 1"),
-        ({"gpus": -1}, "gpus: got -1, expected a whole number of GPUs, 0 for none"),
-        ({"gpus": "all"}, "gpus: got 'all', expected a whole number of GPUs"),
-        ({"gpus": True}, "gpus: got True, expected a whole number of GPUs"),
+        ({"runtime": "podman"}, "runtime: got 'podman', expected one of auto, docker, process, or settings"),
+        ({"runtime": {1: 2}}, "runtime: got {1: 2}, expected one of auto, docker, process"),
         ({"cores_per_device": 0}, "cores_per_device: got 0, expected a number of cores greater than 0"),
-        ({"cores_per_device": 4}, "cores_per_device: got 4, expected 1, unless gpus, quantum=1"),
-        ({"cores_per_device": 4, "gpus": 1}, "cores_per_device: got 4, expected 1, unless gpus, quantum=1"),
+        ({"cores_per_device": 4}, "cores_per_device: got 4, expected 1, unless the runtime's gpus, quantum=1"),
+        ({"cores_per_device": 4, "runtime": Docker(gpus=1)}, "cores_per_device: got 4, expected 1, unless the runtime"),
         ({"script": "train.py"}, "script: got 'train.py', expected a Python file, or command"),
         ({"command": 5}, "command: got 5, expected a list or a tuple"),
         ({"arguments": "--epochs 3"}, "arguments: got '--epochs 3', expected a list or a tuple"),
         ({"environment": "A=1"}, "environment: got 'A=1', expected a mapping of names to values"),
         ({"inputs": {1: "/data"}}, "inputs: got {1: '/data'}, expected a mapping of names to values"),
-        ({"image": 5}, "image: got 5, expected text"),
         ({"output": 5}, "output: got 5, expected a local path or an object storage URL"),
         ({"command": None}, "script: got None, expected a Python file, or command"),
         ({"controller": "paper", "gains": 1.0}, r"gains: got 1.0, expected paceline.control.Gains\(...\)"),
@@ -69,9 +59,15 @@ VALID = {"task_id": "train", "command": "python -m app.train", "deadline": "20m"
             "budget: got 1.0, expected a number of cores of at least 1.5",
         ),
         ({"objective": "throughput", "min_devices": 2}, "min_devices: got 2, expected 0.1, the default, unless"),
-        ({"objective": "throughput", "gpus": 2}, "gpus: got 2, expected 0, unless the objective is 'deadline'"),
+        (
+            {"objective": "throughput", "runtime": Docker(gpus=2)},
+            "runtime.gpus: got 2, expected 0, unless the objective is 'deadline'",
+        ),
         ({"objective": "throughput", "runtime": "process"}, "runtime: got 'process', expected 'docker', because"),
-        ({"objective": "throughput", "network_mode": "bridge"}, "network_mode: got 'bridge', expected None, because"),
+        (
+            {"objective": "throughput", "runtime": Docker(network="bridge")},
+            "runtime.network: got 'bridge', expected None, because",
+        ),
         (
             {"objective": "throughput", "scaling": 3},
             r"scaling: got 3, expected paceline.elastic.Options\(...\), or a dict",
@@ -107,13 +103,14 @@ def test_number_of_gpus_limits_the_allocation_of_a_gpu_job():
         task = DeadlineTrainingOperator(**VALID, **arguments)
         return _arguments.read(task, {}).limits(16.0, task.log).max_devices
 
-    assert max_devices(gpus=2, quantum=1, min_devices=1) == 2
-    assert max_devices(gpus=2) == 16  # the devices are cores, in addition to the GPUs
-    assert max_devices(gpus=2, quantum=1, max_devices=1) == 1
+    for runtime in (Docker(gpus=2), Process(gpus=2)):
+        assert max_devices(runtime=runtime, quantum=1, min_devices=1) == 2
+        assert max_devices(runtime=runtime) == 16  # the devices are cores, in addition to the GPUs
+        assert max_devices(runtime=runtime, quantum=1, max_devices=1) == 1
 
 
 def test_cores_of_the_machine_limit_the_gpus_that_come_with_cores():
-    task = DeadlineTrainingOperator(**VALID, gpus=8, quantum=1, min_devices=1, cores_per_device=4)
+    task = DeadlineTrainingOperator(**VALID, runtime=Docker(gpus=8), quantum=1, min_devices=1, cores_per_device=4)
     settings = _arguments.read(task, {})
     assert [settings.limits(cores, task.log).max_devices for cores in (64.0, 16.0)] == [8, 4]
     assert settings.cores_per_device == 4

@@ -8,8 +8,8 @@ from unittest.mock import Mock
 import pytest
 from airflow.sdk.exceptions import AirflowNotFoundException
 
+from paceline.airflow.engine_client import connect
 from paceline.errors import InvalidInputError, RuntimeUnavailableError
-from paceline.operators._engine import connect
 
 
 @pytest.mark.parametrize(

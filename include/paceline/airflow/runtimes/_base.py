@@ -1,0 +1,152 @@
+"""``RuntimeSettings``: base of the values that ``runtime=`` of an operator takes, such as ``Docker(image=...)``.
+
+An operator knows its runtime only through this class, so a package may add a runtime of its own.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from airflow.sdk.definitions._internal.mixins import ResolveMixin
+from airflow.sdk.definitions.xcom_arg import XComArg
+
+from paceline.airflow.values import NOTHING, Reader, is_template, memory_bytes
+from paceline.errors import InvalidInputError
+from paceline.runtime.checks import check_max_processes
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from paceline.runtime import JobSpec, Runtime
+
+Self = TypeVar("Self", bound="RuntimeSettings")
+
+
+class RuntimeSettings(ResolveMixin, ABC):
+    """The settings of one runtime. A subclass is a frozen dataclass whose fields all have defaults.
+
+    The values of ``template_fields`` may be templates, XComArgs, DAG parameters or functions, which Airflow renders
+    when the task runs. All other values are checked when the settings are created, so when Airflow parses the DAG.
+
+    Attributes
+    ----------
+    name:
+        Name of the runtime, the same as that of its entry point and of the :class:`paceline.runtime.Runtime`.
+    template_fields:
+        Names of the templated fields.
+    readers:
+        Mapping of fields to readers: ``read(name, value)`` returns the value, or raises InvalidInputError.
+    forms_teams:
+        Whether jobs of this runtime can form a team, for ``objective="throughput"``. This needs
+        :class:`~paceline.runtime.DockerRuntime`.
+
+    Examples
+    --------
+    A package with these settings declares the entry point ``batch = "their_package:Batch"`` in the group
+    ``paceline.runtimes``. Its users write ``runtime="batch"`` or ``runtime=Batch(queue="night")``.
+
+    >>> import dataclasses
+    >>> from paceline.airflow.values import text
+    >>> @dataclasses.dataclass(frozen=True, kw_only=True)
+    ... class Batch(RuntimeSettings):
+    ...     name = "batch"
+    ...     template_fields = ("queue",)
+    ...     readers = {"queue": text}
+    ...     queue: str = "default"
+    ...
+    ...     def open(self):
+    ...         return BatchRuntime(self.queue)
+    >>> Batch(queue="")
+    Traceback (most recent call last):
+    paceline.errors.InvalidInputError: runtime.queue: got '', expected text
+    """
+
+    name: ClassVar[str]
+    template_fields: ClassVar[Sequence[str]] = ()
+    readers: ClassVar[Mapping[str, Reader]] = {}
+    forms_teams: ClassVar[bool] = False
+
+    @property
+    def gpus(self) -> int:
+        """Number of GPUs for the job alone: 0, unless a subclass has a field with this name."""
+        return 0
+
+    @property
+    def image(self) -> str | None:
+        """The job's container image: ``None``, unless a subclass has a field with this name."""
+        return None
+
+    @abstractmethod
+    def open(self) -> Runtime:
+        """Return the runtime for the jobs of one task. Connect when the runtime is used, not here."""
+
+    def extend(self, spec: JobSpec) -> JobSpec:
+        """Return the specification of a job with what these settings add to it, such as limits."""
+        return spec
+
+    def read(self, field: str, value: Any) -> Any:
+        """Return the value of a field, or raise InvalidInputError. A templated field is read after rendering, too."""
+        reader = self.readers.get(field)
+        return value if reader is None else reader(f"runtime.{field}", value)
+
+    def checked(self: Self) -> Self:
+        """Return these settings after a check of the rendered fields. Raises InvalidInputError."""
+        return self._copy({field: self.read(field, getattr(self, field)) for field in self.template_fields})
+
+    def __post_init__(self) -> None:
+        for field, value in self._values():
+            if not (field in self.template_fields and is_template(value)):
+                object.__setattr__(self, field, self.read(field, value))
+
+    # --- Airflow --------------------------------------------------------------------------------------------------
+
+    def iter_references(self) -> Iterable[tuple[Any, str]]:
+        """Yield the XComs in the fields, from which Airflow derives dependencies."""
+        return XComArg.iter_xcom_references([getattr(self, field) for field in self.template_fields])
+
+    def resolve(self: Self, context: Context) -> Self:
+        """Return these settings with rendered fields, which ``checked`` has not checked yet."""
+        if not is_template(self):
+            return self
+        values = {field: getattr(self, field) for field in self.template_fields}
+        rendered = SimpleNamespace(template_fields=self.template_fields, **values)
+        context["task"].render_template(rendered, context)
+        return self._copy({field: getattr(rendered, field) for field in self.template_fields})
+
+    def serialize(self) -> dict[str, Any]:
+        """Return the settings as Airflow stores and shows them."""
+        return {"name": self.name, **dict(self._values())}
+
+    def _values(self) -> list[tuple[str, Any]]:
+        return [(field.name, getattr(self, field.name)) for field in dataclasses.fields(self)]  # type: ignore[arg-type]
+
+    def _copy(self: Self, values: Mapping[str, Any]) -> Self:
+        """Return a copy with rendered values. Their braces are literal; ``dataclasses.replace`` would see templates."""
+        copied = copy.copy(self)
+        for field, value in values.items():
+            object.__setattr__(copied, field, value)
+        return copied
+
+
+def gpu_count(field: str, value: object) -> int:
+    """Read a number of GPUs."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise InvalidInputError(field, value, "a whole number of GPUs, 0 for none")
+    return value
+
+
+def max_processes(field: str, value: object) -> object:
+    """Read a maximum number of processes."""
+    check_max_processes(value, field)
+    return value
+
+
+def size(field: str, value: object) -> object:
+    """Read a limit on memory or disk space. The text remains text, as Airflow's pages show it."""
+    memory_bytes(field, value)
+    return None if value in NOTHING else value

@@ -1,0 +1,69 @@
+"""Looks up the settings of runtimes by name, in the entry points that installed packages declare."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+
+from paceline.errors import InvalidInputError
+
+from ._base import RuntimeSettings
+
+GROUP = "paceline.runtimes"
+
+
+@cache
+def _entry_points() -> dict[str, EntryPoint]:
+    """Return the entry points by name. They are read once in a process, because that takes a tenth of a second."""
+    return {one.name: one for one in entry_points(group=GROUP)}
+
+
+def installed_runtimes() -> list[str]:
+    """Return the names of the installed runtimes.
+
+    >>> installed_runtimes()
+    ['docker', 'process']
+    """
+    return sorted(_entry_points())
+
+
+def named_settings(name: object, field: str = "runtime", *, also: tuple[str, ...] = ()) -> RuntimeSettings:
+    """Return the default settings of an installed runtime.
+
+    Parameters
+    ----------
+    name:
+        Name of the runtime.
+    field, also:
+        The field and its other accepted values, for the error message.
+
+    Raises
+    ------
+    InvalidInputError
+        If no installed package has a runtime with this name, or if its entry point is not a subclass of
+        ``RuntimeSettings`` with this name.
+    """
+    if not isinstance(name, str) or name not in _entry_points():
+        accepted = f"one of {', '.join((*also, *installed_runtimes()))}, or settings such as Docker(...)"
+        raise InvalidInputError(field, name, accepted)
+    found = _entry_points()[name].load()
+    if not (isinstance(found, type) and issubclass(found, RuntimeSettings) and found.name == name):
+        raise InvalidInputError(field, name, f"an entry point for a RuntimeSettings named {name!r}, not for {found!r}")
+    return found()
+
+
+def runtime_value(field: str, value: object) -> RuntimeSettings | str:
+    """Read ``runtime=`` of an operator: ``"auto"``, the name of an installed runtime, or settings.
+
+    >>> runtime_value("runtime", "process")
+    Process(gpus=0, memory='4g', max_processes=512, disk='20g')
+    >>> runtime_value("runtime", "podman")
+    Traceback (most recent call last):
+    paceline.errors.InvalidInputError: runtime: got 'podman', expected one of auto, docker, process, or settings such \
+as Docker(...)
+    """
+    if value == "auto":
+        return "auto"
+    if isinstance(value, RuntimeSettings):
+        return value.checked()
+    return named_settings(value, field, also=("auto",))

@@ -333,30 +333,31 @@ class DriftSensor(BaseSensorOperator):
 
     def _read_fields(self, *, rendered: bool) -> None:
         # Import `values` here, because the import is slow, and the values in most DAGs need no validation.
+        from paceline.airflow.values import NOTHING, optional_text
         from paceline.operators import values
 
         def read_source(field: str, value: object) -> Any:
             return values.path_or_url(field, value, "a SQL query, or the path of a Parquet or CSV file")
 
         def read_columns(field: str, value: object) -> Any:
-            return None if value in values.NOTHING else values.sequence(field, value, "a list of column names")
+            return None if value in NOTHING else values.sequence(field, value, "a list of column names")
 
         def read_parameters(field: str, value: object) -> Any:
-            if value in values.NOTHING:
+            if value in NOTHING:
                 return None
             return dict(value) if isinstance(value, Mapping) else values.sequence(field, value, "a list or a mapping")
 
         readers = {
             "reference": read_source,
             "current": read_source,
-            "conn_id": values.optional_text,
+            "conn_id": optional_text,
             "reference_parameters": read_parameters,
             "current_parameters": read_parameters,
             "features": read_columns,
             "categorical": lambda field, value: read_columns(field, value) or [],
             "report_dir": values.optional_path_or_url,
-            "report_url": values.optional_text,
-            "model": values.optional_text,
+            "report_url": optional_text,
+            "model": optional_text,
             "registry": values.optional_path_or_url,
             "cooldown": lambda field, value: parse_cooldown(value),
         }

@@ -94,7 +94,7 @@ def test_valid_profile_is_reused_without_an_engine(profiles, script):
     [
         (lambda script: {}, "more than 90"),
         (lambda script: {"arguments": ["--more"]}, "with another training"),
-        (lambda script: {"image": "another"}, "with another training"),
+        (lambda script: {"runtime": Docker(image="another")}, "with another training"),
         (lambda script: script.write_text("print('otherwise')") and {}, "with another training"),
         (lambda script: {"batch_sizes": [64]}, "with another training"),
     ],

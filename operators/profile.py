@@ -335,5 +335,5 @@ def remove_leftovers(context: Context, runtimes: Iterable[DockerRuntime]) -> Non
     labels, store = job_labels(context), context["task_state_store"]
     for began in {store.get(_JOBS_BEGAN), labels[BEGAN]} - {None}:
         for runtime in runtimes:
-            runtime.remove_all({**labels, BEGAN: began})
+            runtime.remove_all({**labels, BEGAN: str(began)})
     store.set(_JOBS_BEGAN, labels[BEGAN])

@@ -16,7 +16,6 @@ import pytest
 from paceline.errors import PacelineError, TrainingFailedError
 from paceline.fleet import BackgroundApp, Machine
 from paceline.fleet.usage import EngineUsage
-from paceline.operators._identity import job_labels
 from paceline.operators.profile import remove_leftovers
 from paceline.profiles.bench import Bench, Timing
 from paceline.profiles.measured_training import TrainingSpec
@@ -109,12 +108,16 @@ def test_jobs_of_a_killed_try_are_removed_even_if_a_user_has_cleared_the_run(
     ti = SimpleNamespace(dag_id="retrain", run_id=name, task_id="profile", map_index=-1)
     state = MemoryState()
 
+    def began(second: int) -> datetime:
+        return datetime(2026, 1, 5, 12, 0, second, tzinfo=timezone.utc)
+
     def context(second: int) -> Any:
-        began = datetime(2026, 1, 5, 12, 0, second, tzinfo=timezone.utc)
-        return {"ti": ti, "dag_run": SimpleNamespace(start_date=began), "task_state_store": state}
+        return {"ti": ti, "dag_run": SimpleNamespace(start_date=began(second)), "task_state_store": state}
 
     def start(second: int) -> DockerJob:
-        labels, command = job_labels(context(second)), ["python", "-c", "import signal; signal.pause()"]
+        command = ["python", "-c", "import signal; signal.pause()"]
+        labels = {"paceline.dag": "retrain", "paceline.run": name, "paceline.task": "profile"}
+        labels |= {"paceline.map_index": "-1", "paceline.began": began(second).isoformat()}
         unique = f"{name}-{second}"
         spec = JobSpec(unique, command, 0.1, trainer_image, own_network=unique, alias="server", labels=labels)
         return runtime.start(spec)

@@ -30,6 +30,7 @@ from paceline.operators import (
 from paceline.profiles import FUNCTIONS, DeviceProfile, Learned, Origin
 from paceline.profiles.measured_training import MeasuredTraining
 from paceline.profiles.store import ProfileStore
+from paceline.run import MemoryState
 from paceline.runtime import Usage
 from paceline.runtime.checks import check_spec
 from paceline.schedule import Assignment, Plan, State
@@ -131,7 +132,7 @@ def test_machines_are_measured_at_the_same_time_and_the_log_shows_each_step(prof
     class Gauge:
         """A fake of ``EngineUsage`` that waits until both machines are measured."""
 
-        def __init__(self, client, machine):
+        def __init__(self, client, machine, others):
             self._machine = machine
 
         def read(self):
@@ -295,5 +296,5 @@ def test_scripts_of_the_parameter_servers_applications_are_relative_to_the_dag(p
     bench = Mock(side_effect=InterruptedError)
     monkeypatch.setattr("paceline.profiles.bench.Bench", bench)
     with pytest.raises(InterruptedError):
-        task._measure(CONTEXT, Mock(), ["nano"])
+        task._measure({**CONTEXT, "task_state_store": MemoryState()}, Mock(), ["nano"])
     assert bench.call_args.args[1].background[0].script == str(script)

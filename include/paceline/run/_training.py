@@ -117,7 +117,9 @@ class Training:
         except (InvalidInputError, DeadlineInfeasibleError, TrainingOverError, UnsuitableCodeError):
             self._keep_or_discard()
             raise
-        except TrainingAbandonedError:
+        except TrainingAbandonedError as error:
+            if self._host.task_status() == "over":  # a user has ended this task together with the others
+                raise self._stop() from error
             if handle.job is not None:
                 handle.stop()
                 self._log.error(

@@ -11,7 +11,6 @@ import logging
 import re
 import socket
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from datetime import datetime
@@ -287,4 +286,6 @@ def _shut_down_socket(response: object) -> None:
 
 
 def _epoch_seconds(stamp: str) -> int:
-    return calendar.timegm(time.strptime(stamp[:19], "%Y-%m-%dT%H:%M:%S"))
+    # Not strptime, which imports a module at each call: if Airflow's import timeout interrupts an import in the main
+    # thread, Python's import lock can stay acquired, and this thread would wait forever.
+    return calendar.timegm(datetime.fromisoformat(stamp[:19]).timetuple())

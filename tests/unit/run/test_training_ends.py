@@ -15,6 +15,7 @@ from paceline.errors import (
     PacelineError,
     RuntimeUnavailableError,
     TaskStoppedError,
+    TrainingAbandonedError,
     TrainingFailedError,
     TrainingOverError,
     UnsuitableCodeError,
@@ -94,6 +95,20 @@ def test_task_ends_without_its_engine_when_the_training_is_over(task):
     assert task.clock.now() >= task.began.timestamp() + 35
     assert "engine_unreachable" in [event["kind"] for event in task.store["history"]["events"]]
     assert task.store["pace"]["state"] == "failed"
+
+
+@pytest.mark.parametrize(
+    ("status", "expected", "jobs"), [("active", TrainingAbandonedError, ["job-1"]), ("over", TaskStoppedError, [])]
+)
+def test_job_that_others_abandon_is_kept_unless_a_user_has_ended_its_task_too(task, status, expected, jobs):
+    def check_need(stage):
+        if task.clock.now() > task.began.timestamp() + 5:
+            raise TrainingAbandonedError("no worker is left")
+
+    task.check_need, task.status = check_need, status
+    with pytest.raises(expected):
+        task.run()
+    assert list(task.engine.jobs) == jobs
 
 
 def test_job_whose_code_cannot_train_is_removed_although_tries_are_left(task):

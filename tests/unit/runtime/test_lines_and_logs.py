@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import _imp
 import random
+import threading
 from datetime import datetime, timezone
 
 import pytest
@@ -97,3 +99,16 @@ def test_another_time_zone_is_not_mistaken_for_a_changed_clock(zone: str) -> Non
     minutes = {"Z": 0, "-05:00": -300, "+05:30": 330}[zone]
     local = [timestamp(36_000 + seconds + 60 * minutes).replace("Z", zone) for seconds in (1, -60)]
     assert [position.is_after(engine_time) for engine_time in local] == [False, True]
+
+
+def test_position_is_known_while_another_thread_imports_a_module() -> None:
+    position, answers = ReadPosition(), []
+    position.is_new(1, "2030-01-01T12:00:05.000000000Z")
+    reader = threading.Thread(target=lambda: answers.append(position.since()), daemon=True)
+    _imp.acquire_lock()  # an import in the main thread
+    try:
+        reader.start()
+        reader.join(10)
+        assert len(answers) == 1
+    finally:
+        _imp.release_lock()

@@ -79,7 +79,7 @@ demo: $(STAMP) ## Run the demo on a real Airflow: drift, retraining by a deadlin
 	@$(BIN)/python -m paceline.airflow.demo
 
 demo-edge: $(STAMP) ## Run the fleet demo: profile and select machines, train one model on them (images: below)
-	@$(BIN)/python -m paceline.airflow.demo edge
+	@$(BIN)/python -m paceline.airflow.demo edge --deadline 120s
 
 up: $(STAMP) ui ## Run an Airflow with the example DAGs until Ctrl-C
 	@$(BIN)/python -m paceline.airflow.demo up

@@ -41,7 +41,7 @@ WINDOW = f'SELECT day, {WATCHED}, predicted, late FROM flights WHERE "window" = 
 
 PARAMS = {
     "deadline": Param(
-        "60s",
+        "120s",
         type=["string", "number"],
         title="Deadline",
         description_md="Time by which training ends, counted from its start on each machine: `90s`, `20m`, `PT20M`, a "
@@ -63,7 +63,7 @@ PARAMS = {
     "hold_out_days": Param(
         7, type="integer", minimum=1, maximum=20, title="Held-out days", description="The last days of the month."
     ),
-    "epochs": Param(5, type="integer", minimum=1, title="Epochs", description="Passes over the training data."),
+    "epochs": Param(7, type="integer", minimum=1, title="Epochs", description="Passes over the training data."),
     "min_improvement": Param(0.0, type="number", minimum=0, title="Minimum improvement of AUC for a promotion"),
 }
 

@@ -156,7 +156,7 @@ def edge(stage: Stage) -> Iterator[Reading]:
     """Run ``make demo-edge`` and measure its deviation from the deadline, and the sizes of the shards."""
     stage.log("make demo-edge, with its own Airflow")
     prepared, screen, output = _make_demo(
-        stage, "edge", deadline="60s", dag=edge_demo.DAG, tasks=EDGE_TASKS, training=edge_demo.TRAINING
+        stage, "edge", deadline="120s", dag=edge_demo.DAG, tasks=EDGE_TASKS, training=edge_demo.TRAINING
     )
     with output:
         summary = edge_demo.run_edge(prepared, screen)

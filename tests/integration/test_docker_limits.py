@@ -55,9 +55,7 @@ def test_disk_limit_applies_or_the_log_says_once_that_the_engine_has_none(
             job = harness.runtime.start(spec)
             seen += read_to_end(job)
             job.remove()
-    warnings = [
-        record.getMessage() for record in caplog.records if record.getMessage().startswith("disk: ").getMessage()
-    ]
+    warnings = [text for record in caplog.records if (text := record.getMessage()).startswith("disk: ")]
     if warnings:
         assert len(warnings) == 1
         assert "does not limit the total disk space of jobs (" in warnings[0]

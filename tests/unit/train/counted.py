@@ -72,7 +72,9 @@ def is_held():
             return False
     except FileNotFoundError:
         return False
-    (output_dir() / "held").write_text(str(own_done()))
+    # The process may be stopped here: a reader must never see an empty file.
+    (output_dir() / "held.new").write_text(str(own_done()))
+    (output_dir() / "held.new").rename(output_dir() / "held")
     return True
 
 

@@ -18,7 +18,7 @@ from .links import ModelLink
 from .values import read_fields
 
 _READERS: Mapping[str, Reader] = {"subject": optional_text, "body": optional_text}
-_ASKED = "paceline_asked"  # XCom with the evaluation that the question shows
+_ASKED = "paceline_asked"  # XCom, and key of the task's state store, with the evaluation that the question shows
 
 
 class ApproveOperator(ApprovalOperator):
@@ -84,6 +84,7 @@ class ApproveOperator(ApprovalOperator):
             evaluation = read_evaluation(self.evaluation)
         except InvalidInputError as error:
             raise AirflowFailException(str(error)) from error  # a retry cannot succeed
+        evaluation = _shown_evaluation(context, evaluation)
         self.subject = self.subject or f"Promote {evaluation['model']} version {evaluation['version']}?"
         self.body = self.body or _describe(evaluation)
         self.promoted_model = evaluation["model"]
@@ -99,6 +100,19 @@ class ApproveOperator(ApprovalOperator):
         asked = ti.xcom_pull(task_ids=ti.task_id, key=_ASKED, map_indexes=ti.map_index)
         person = answer.get("responded_by_user")
         return {**asked, "approved_by": person["name"] if person else None}
+
+
+def _shown_evaluation(context: Context, evaluation: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the evaluation that the pages show: that of the first try with this task instance's id.
+
+    Airflow stores one question for each id, does not replace it, and may run a second try with the same id.
+    """
+    store, ti_id = context["task_state_store"], str(context["ti"].id)
+    stored: Any = store.get(_ASKED)
+    if isinstance(stored, dict) and stored.get("ti_id") == ti_id:
+        return dict(stored["evaluation"])
+    store.set(_ASKED, {"ti_id": ti_id, "evaluation": dict(evaluation)})
+    return evaluation
 
 
 def _describe(evaluation: Mapping[str, Any]) -> str:

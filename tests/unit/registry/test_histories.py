@@ -26,6 +26,7 @@ from paceline.errors import InvalidInputError
 from paceline.operators import ApproveOperator, PromoteOperator
 from paceline.operators import promote as promote_module
 from paceline.registry import ModelVersion, storage
+from paceline.run import MemoryState
 
 _BEGAN = datetime(2026, 1, 1, tzinfo=timezone.utc)
 _STEPS = {"local": 200, "object store": 40, "mlflow": 25}
@@ -242,7 +243,7 @@ class History:
 
 
 def _context(ti: TaskInstance) -> Any:
-    return {"ti": ti, "task_instance": ti}
+    return {"ti": ti, "task_instance": ti, "task_state_store": MemoryState()}
 
 
 @pytest.mark.parametrize("seed", [1, 2])

@@ -131,6 +131,8 @@ class JobOperator(BaseOperator):
         self.labels = dict(labels or {})
         self.lease = lease
         self.lease_s = duration_s("lease", lease, at_least_s=_MIN_LEASE_S)
+        if isinstance(runtime, type):  # else, it would count as a function that the task calls
+            raise InvalidInputError("runtime", runtime.__name__, "settings such as Docker(...), with parentheses")
         read_fields(self, JobOperator.readers, rendered=False)
         self._check_script()
 

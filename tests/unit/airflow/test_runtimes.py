@@ -253,3 +253,8 @@ def test_unknown_name_is_rejected_with_the_installed_names() -> None:
             DeadlineTrainingOperator(task_id="task", **TRAIN, runtime=name)  # type: ignore[arg-type]
     with pytest.raises(InvalidInputError, match="runtime: got 'other', expected an entry point for a RuntimeSettings"):
         named_settings("other")
+
+
+def test_settings_without_parentheses_are_rejected_when_the_dag_is_parsed() -> None:
+    with pytest.raises(InvalidInputError, match=r"runtime: got 'Docker', expected settings such as Docker\(\.\.\.\)"):
+        DeadlineTrainingOperator(task_id="train", script="train.py", runtime=Docker)

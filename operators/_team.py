@@ -41,6 +41,8 @@ sample_s, epoch_s
         for name in given if fleet is not None else ():
             if name not in names:
                 raise InvalidInputError(field, name, f"machines of the fleet: {', '.join(names)}")
+    if both := [name for name in exclusions(plan) if name in shares]:
+        raise InvalidInputError("plan.excluded", both[0], "machines that are not among the plan's workers")
     return shares
 
 

@@ -106,7 +106,7 @@ class Survey:
         """
         import pandas as pd
 
-        # On average, half of several machines train, so that each has enough rows.
+        # Several machines train together, so that 16 measurements give each of them enough rows; see `_next_active`.
         minimum = MIN_POINTS * min(len(self._machines), 2)
         if points < minimum:
             accepted = f"at least {minimum}, because {len(self._machines)} machines are measured"

@@ -170,6 +170,10 @@ def test_machine_outside_the_plan_is_skipped_and_invalid_plan_is_rejected():
             {"workers": {"gate": {"samples": 1}}, "excluded": {"gate-9": "too slow"}},
             "plan.excluded: got 'gate-9', expected machines of the fleet: gate, hall",
         ),
+        (
+            {"workers": {"gate": {"samples": 1}}, "excluded": {"gate": "too slow"}},
+            "plan.excluded: got 'gate', expected machines that are not among the plan's workers",
+        ),
     ],
 )
 def test_invalid_plan_is_rejected_when_the_dag_is_parsed_or_the_plan_is_rendered(plan, message):

@@ -1,6 +1,8 @@
 # Commands for work with a clone of Paceline. They write to .venv/ and build/ only; `make` alone lists them.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
+# Without byte code, which this variable forbids in many images, each process compiles Airflow and torch for seconds.
+unexport PYTHONDONTWRITEBYTECODE
 
 # Python >= 3.10 for the environment.
 PYTHON ?= python3
@@ -79,7 +81,7 @@ demo: $(STAMP) ## Run the demo on a real Airflow: drift, retraining by a deadlin
 	@$(BIN)/python -m paceline.airflow.demo
 
 demo-edge: $(STAMP) ## Run the fleet demo: profile and select machines, train one model on them (images: below)
-	@$(BIN)/python -m paceline.airflow.demo edge --deadline 120s
+	@$(BIN)/python -m paceline.airflow.demo edge --deadline 80s
 
 up: $(STAMP) ui ## Run an Airflow with the example DAGs until Ctrl-C
 	@$(BIN)/python -m paceline.airflow.demo up

@@ -21,7 +21,7 @@ from paceline.runtime.checks import code_digest
 
 from . import _related_runs
 from ._clock import origin
-from ._identity import task_labels
+from ._identity import job_labels
 from ._objective import ObjectiveTask, can_form_teams, runtime_for, team_of
 from ._others import Question
 from ._output import collect_output, default_output_path, describe_empty_output
@@ -137,8 +137,8 @@ class TaskHost:
         return self._task.job_name(self._context)
 
     def labels(self) -> dict[str, str]:
-        """Return the labels of the task's containers."""
-        return task_labels(self._context)
+        """Return the labels of the task's job."""
+        return job_labels(self._context)
 
     def spec(self, scratch: Path, devices: float) -> JobSpec:
         """Return the specification of the operator's job."""

@@ -6,6 +6,8 @@ import hashlib
 import re
 from typing import TYPE_CHECKING
 
+from paceline.contract import LABEL_RUN_START, RUN_START
+
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
@@ -28,16 +30,23 @@ def run_start(context: Context) -> str:
     return run.start_date.isoformat() if run is not None and run.start_date is not None else ""
 
 
-BEGAN = "paceline.began"  # label with the start time of the DAG run
+def first_run_start(context: Context) -> str:
+    """Return the DAG run's start time when this task named its first job: a user who clears an ended run changes it."""
+    store = context["task_state_store"]
+    start = store.get(RUN_START)
+    if start is None:
+        start = run_start(context)
+        store.set(RUN_START, start)
+    return str(start)
 
 
 def job_labels(context: Context) -> dict[str, str]:
-    """Return the labels of a container of this DAG run: the task's labels and the start time of the DAG run."""
-    return {**task_labels(context), BEGAN: run_start(context)}
+    """Return the task's labels and the start time of the DAG run, the same for all jobs that the task ever starts."""
+    return {**task_labels(context), LABEL_RUN_START: first_run_start(context)}
 
 
-def unique_name(context: Context, readable: str, *parts: str) -> str:
-    """Return a unique name from ``readable`` and a digest of ``parts`` and the DAG run's start time."""
-    full = "\0".join([*parts, run_start(context)])
+def unique_name(readable: str, *parts: str) -> str:
+    """Return a name from ``readable`` and a digest of ``parts``, which must be unique on the engine."""
+    full = "\0".join(parts)
     short = re.sub(r"[^a-z0-9]+", "-", readable.lower()).strip("-")[:40].strip("-")
     return f"{short}-{hashlib.sha256(full.encode()).hexdigest()[:12]}"

@@ -20,7 +20,7 @@ from paceline.errors import InvalidInputError
 from paceline.runtime import JobSpec, Runtime
 
 from . import _auto
-from ._identity import job_labels, task_labels, unique_name
+from ._identity import first_run_start, job_labels, task_labels, unique_name
 from ._private import masked_log, read_private, render_private
 from ._restrictions import check_root, check_runtime
 from .values import command_words, duration_s, local_copies, mapping, path_or_url, read_fields, sequence
@@ -188,7 +188,8 @@ class JobOperator(BaseOperator):
     def job_name(self, context: Context, suffix: str = "") -> str:
         """Return the name of this task's job, which is the same for every try and unique among tasks."""
         ti = context["ti"]
-        return unique_name(context, f"{ti.dag_id}-{ti.task_id}{suffix}", *task_labels(context).values(), suffix)
+        parts = (*task_labels(context).values(), suffix, first_run_start(context))
+        return unique_name(f"{ti.dag_id}-{ti.task_id}{suffix}", *parts)
 
     def job_spec(
         self,

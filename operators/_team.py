@@ -13,7 +13,7 @@ from paceline.errors import InvalidInputError
 from paceline.fleet.rendezvous import Rendezvous
 from paceline.train.parameter_server.plan import PlanError, read_plan
 
-from ._identity import unique_name
+from ._identity import run_start, unique_name
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -49,7 +49,7 @@ sample_s, epoch_s
 def exclusions(plan: Any) -> dict[str, str]:
     """Return why a valid plan excludes machines, by their names."""
     content = json.loads(plan) if isinstance(plan, str) else plan
-    return {str(name): str(reason) for name, reason in (content.get("excluded") or {}).items()}
+    return {str(name): reason for name, reason in (content.get("excluded") or {}).items()}
 
 
 def valid_plan(field: str, value: object) -> object:
@@ -67,7 +67,8 @@ def check_plan(plan: object, fleet: Fleet) -> None:
 def network_name(context: Context, training: str) -> str:
     """Return the name of the network of a distributed training's jobs, which is unique for each DAG run."""
     ti = context["ti"]
-    return f"paceline-{unique_name(context, f'{ti.dag_id}-{training}', ti.dag_id, ti.run_id, training)}"
+    parts = (ti.dag_id, ti.run_id, training, run_start(context))
+    return f"paceline-{unique_name(f'{ti.dag_id}-{training}', *parts)}"
 
 
 def rendezvous(context: Context, fleet: Fleet, plan: object, training: str) -> Rendezvous:

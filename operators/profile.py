@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -21,7 +21,7 @@ from paceline.fleet import BackgroundApp, Fleet, Machine
 from paceline.fleet.faults import checked_fleet, measuring_faults, raise_first, training_faults
 from paceline.runtime.temporary import TemporaryFolder
 
-from ._identity import BEGAN, job_labels
+from ._identity import job_labels
 from ._job import JobOperator
 from ._private import redacted
 from ._team import container_arguments, machine_runtime, only_docker
@@ -35,12 +35,10 @@ if TYPE_CHECKING:
     from paceline.profiles.bench import Bench
     from paceline.profiles.measured_training import TrainingSpec
     from paceline.profiles.store import ProfileStore
-    from paceline.runtime import DockerRuntime
 
 NEIGHBOUR_IMAGE = "paceline-neighbour:latest"
 _MAX_MACHINES = 3  # maximum number of machines that train together in a measurement, unless the kinds need more
 _KILL_S = 4.0  # Airflow kills a task 5 s after its signal
-_JOBS_BEGAN = "profile_began"  # key in the task's state store: the start of the run whose jobs it has started
 
 
 class ProfileOperator(JobOperator):
@@ -134,7 +132,7 @@ class ProfileOperator(JobOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Measure each kind of device that has no valid profile, and store the new profiles."""
         try:
-            require("worker", "numpy", "pandas", "scipy", "sklearn", "skops")
+            require("worker", "numpy", "pandas", "scipy", "sklearn")
             from paceline.profiles.store import ProfileStore
 
             self.read_templates(context)
@@ -240,7 +238,8 @@ class ProfileOperator(JobOperator):
             )
             for one in (*machines, server)
         }
-        remove_leftovers(context, runtimes.values())
+        for runtime in runtimes.values():
+            runtime.remove_all(labels)  # left behind by a killed try
         done = 0
 
         def log_rows(rows: list[dict[str, Any]]) -> None:
@@ -328,12 +327,3 @@ class ProfileOperator(JobOperator):
 
     def _machines_of(self, kind: str) -> list[Machine]:
         return [machine for machine in self.fleet.machines if machine.kind == kind]
-
-
-def remove_leftovers(context: Context, runtimes: Iterable[DockerRuntime]) -> None:
-    """Remove the jobs that a killed try has left, also before a user cleared the run, which has begun anew since."""
-    labels, store = job_labels(context), context["task_state_store"]
-    for began in {store.get(_JOBS_BEGAN), labels[BEGAN]} - {None}:
-        for runtime in runtimes:
-            runtime.remove_all({**labels, BEGAN: str(began)})
-    store.set(_JOBS_BEGAN, labels[BEGAN])

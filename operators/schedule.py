@@ -150,7 +150,7 @@ class ScheduleOperator(BaseOperator):
 
     def _schedule(self) -> tuple[Plan, dict[str, State]]:
         self.log.info("Reading the profiles of %s", ", ".join(self.fleet.kinds))
-        require("worker", "numpy", "scipy", "sklearn", "skops")
+        require("worker", "numpy", "scipy", "sklearn")
         from paceline import schedule
         from paceline.profiles import NoProfileError, ProfileEstimates
         from paceline.profiles.store import ProfileStore

@@ -5,23 +5,19 @@ from __future__ import annotations
 import os
 import threading
 import uuid
-from datetime import datetime, timezone
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import docker
 import pytest
+from tests.waiting import LONG_S
 
 from paceline.errors import PacelineError, TrainingFailedError
 from paceline.fleet import BackgroundApp, Machine
 from paceline.fleet.usage import EngineUsage
-from paceline.operators.profile import remove_leftovers
 from paceline.profiles.bench import Bench, Timing
 from paceline.profiles.measured_training import TrainingSpec
 from paceline.profiles.neighbours import IMAGE as NEIGHBOUR
 from paceline.profiles.neighbours import Load, Neighbours
-from paceline.run import MemoryState
 from paceline.runtime import DockerRuntime, JobSpec
 from paceline.runtime.docker_job import DockerJob
 from paceline.testing.emulated_device import EmulatedDevice
@@ -100,41 +96,6 @@ def test_bench_closed_by_another_thread_leaves_no_container(
     assert [one["Name"] for one in docker_client.networks() if one["Name"].startswith(bench._prefix)] == []
 
 
-def test_jobs_of_a_killed_try_are_removed_even_if_a_user_has_cleared_the_run(
-    docker_client: docker.APIClient, trainer_image: str
-) -> None:
-    """The run then begins anew. A run of the same name that began at another time belongs to another Airflow."""
-    runtime, name = DockerRuntime(docker_client), f"run-{uuid.uuid4().hex[:8]}"
-    ti = SimpleNamespace(dag_id="retrain", run_id=name, task_id="profile", map_index=-1)
-    state = MemoryState()
-
-    def began(second: int) -> datetime:
-        return datetime(2026, 1, 5, 12, 0, second, tzinfo=timezone.utc)
-
-    def context(second: int) -> Any:
-        return {"ti": ti, "dag_run": SimpleNamespace(start_date=began(second)), "task_state_store": state}
-
-    def start(second: int) -> DockerJob:
-        command = ["python", "-c", "import signal; signal.pause()"]
-        labels = {"paceline.dag": "retrain", "paceline.run": name, "paceline.task": "profile"}
-        labels |= {"paceline.map_index": "-1", "paceline.began": began(second).isoformat()}
-        unique = f"{name}-{second}"
-        spec = JobSpec(unique, command, 0.1, trainer_image, own_network=unique, alias="server", labels=labels)
-        return runtime.start(spec)
-
-    jobs = [start(second) for second in (0, 1)]
-    try:
-        for second in (0, 0, 2):
-            remove_leftovers(context(second), [runtime])
-        assert [one["Id"] for one in docker_client.containers(filters={"label": f"paceline.run={name}"})] == [
-            jobs[1].id
-        ]
-        assert [one["Name"] for one in docker_client.networks() if one["Name"].startswith(name)] == [f"{name}-1"]
-    finally:
-        for job in jobs:
-            job.remove()
-
-
 def test_running_application_is_measured_and_not_stopped(docker_client: docker.APIClient, trainer_image: str) -> None:
     machine = Machine(
         name="a", kind="part", cores=0.5, memory_gib=1, background=(BackgroundApp(name="tick", latency_ms=1000),)
@@ -204,6 +165,25 @@ def test_bench_notices_an_application_that_reports_nothing_before_its_first_poin
     with pytest.raises(TrainingFailedError, match=f"background.mute of a {problem}"), bench:
         pass
     assert docker_client.containers(all=True, filters={"label": label}) == []
+
+
+@pytest.mark.parametrize(("load", "resource"), [(Load(cpu=0.5), "CPU"), (Load(memory=0.1), "memory")])
+def test_bench_notices_that_an_artificial_load_has_ended(
+    docker_client: docker.APIClient, neighbour_image: str, load: Load, resource: str
+) -> None:
+    machine = Machine(name="a", kind="part", cores=0.5, memory_gib=1)
+    neighbours = Neighbours(DockerRuntime(docker_client), machine, f"load-{uuid.uuid4().hex[:8]}", neighbour_image)
+    try:
+        neighbours.set_load(load)
+        assert neighbours.take_execution_times() == {}
+        process = neighbours._cpu or neighbours._memory
+        assert process is not None
+        docker_client.kill(process.id)
+        assert process.wait(LONG_S)
+        with pytest.raises(TrainingFailedError, match=f"the {resource} load on a has ended: .*137"):
+            neighbours.take_execution_times()
+    finally:
+        neighbours.close()
 
 
 class RecordingRuntime(DockerRuntime):

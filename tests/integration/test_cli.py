@@ -91,13 +91,12 @@ def test_unreachable_airflow_is_reported(monkeypatch, capsys):
 def test_orphaned_jobs_are_listed_and_removed(airflow, run_paceline, training_task, monkeypatch):
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere.sock")
     training_task.wait_until(lambda pace: pace["state"] == "training")
-    began = airflow.dag_run(training_task.dag_id, training_task.run_id)["start_date"]
     labels_of_task = {
         "dag": training_task.dag_id,
         "run": training_task.run_id,
         "task": "train",
         "map_index": "-1",
-        "began": began,
+        "run_start": training_task.stored_value("run_start"),
     }
     runtime = ProcessRuntime()
 
@@ -112,7 +111,7 @@ def test_orphaned_jobs_are_listed_and_removed(airflow, run_paceline, training_ta
 
     mine, others = (
         Path(training_task.stored_value("container")["id"]).name,
-        Path(start_orphan(began="2030-01-01T12:00:00+00:00")).name,
+        Path(start_orphan(run_start="2030-01-01T12:00:00+00:00")).name,
     )  # the second job is from another Airflow
     assert list_jobs()[mine].endswith("its task has not ended")
     airflow.api("PATCH", f"/dags/{training_task.dag_id}/dagRuns/{training_task.run_id}", {"state": "failed"})

@@ -62,8 +62,8 @@ def test_unknown_machines_are_profiled_selected_and_train_one_model(
     )
     assert set(summary["samples"]) == {"ewr", "lga"}
     assert sorted(path.name for path in (tmp_path / "storage" / "profiles").iterdir()) == [
-        "camera.skops",
-        "gateway.skops",
+        "camera.json",
+        "gateway.json",
     ]
     assert docker_client.containers(all=True, filters={"label": f"paceline.dag={edge.DAG}"}) == []
     assert docker_client.containers(all=True, filters={"label": "paceline.background"}) == []

@@ -20,7 +20,7 @@ GATE = Machine(name="gate", kind="nano", cores=1, memory_gib=1, cgroup_parent="/
 FLEET = Fleet(machines=(GATE,), parameter_server=GATE.model_copy(update={"name": "server", "cgroup_parent": "/server"}))
 CONTEXT: Any = {"ti": SimpleNamespace(dag_id="dag", run_id="run", task_id="task", map_index=-1)}
 TASKS = {
-    "skops": lambda: ScheduleOperator(task_id="schedule", fleet=FLEET, profiles="profiles", samples=10),
+    "sklearn": lambda: ScheduleOperator(task_id="schedule", fleet=FLEET, profiles="profiles", samples=10),
     "pandas": lambda: ProfileOperator(task_id="profile", fleet=FLEET, profiles="profiles", script=__file__),
     "numpy": lambda: ArbiterOperator(task_id="arbiter", pool="training", devices=2, conn_id="airflow_api"),
 }

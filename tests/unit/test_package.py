@@ -21,7 +21,7 @@ from paceline.airflow.provider import get_provider_info
 
 PROJECT = Path(__file__).parents[2]
 # Import names of the libraries of the extra `worker`.
-WORKER_LIBRARIES = ("matplotlib", "numpy", "pandas", "pyarrow", "river", "scipy", "skops", "sklearn", "tqdm")
+WORKER_LIBRARIES = ("matplotlib", "numpy", "pandas", "pyarrow", "river", "scipy", "sklearn", "tqdm")
 # The import names of the folders outside include/.
 MAPPED = {"operators": "paceline.operators", "plugins": "paceline.plugins", "sensors": "paceline.sensors"}
 

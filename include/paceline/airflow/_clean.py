@@ -11,13 +11,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
-from datetime import datetime
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from paceline.airflow._folders import report_folders
 from paceline.airflow.engine_connection import default_engine
-from paceline.contract import PACE, Deadline, PaceSample
+from paceline.contract import LABEL_RUN_START, PACE, RUN_START, Deadline, PaceSample
 from paceline.errors import InvalidInputError, JobLostError, PacelineError
 from paceline.fleet.rendezvous import LABEL_ROLE, SERVER, WORKER
 
@@ -90,9 +89,11 @@ def find_jobs(api: AirflowApi, runtimes: list[Runtime]) -> Iterator[FoundJob]:
             status = _status(runtime, job_id)
             dag, run, task = (labels.get(f"paceline.{part}", "") for part in ("dag", "run", "task"))
             index = int(labels.get("paceline.map_index", "-1"))
-            dag_run = _find_run(api, dag, run, labels)
+            dag_run = _dag_run(api, dag, run)
             state = None if dag_run is None else _task_state(api, dag, run, task, index)
-            if dag_run is None or state is None:
+            # Another Airflow on this engine may have a task with the same ids, whose run began at another time.
+            began = None if state is None else api.task_state(dag, run, task, RUN_START, map_index=index)
+            if dag_run is None or began is None or began != labels.get(LABEL_RUN_START):
                 yield FoundJob(runtime, job_id, labels, status, "unknown", None)
                 continue
             sample = PaceSample.read(api.task_state(dag, run, task, PACE, map_index=index))
@@ -114,12 +115,8 @@ def _kept_for(status: JobStatus, role: str | None) -> Owner:
     return "none"
 
 
-def _find_run(api: AirflowApi, dag: str, run: str, labels: Mapping[str, str]) -> dict[str, Any] | None:
-    """Return the job's DAG run if this Airflow has it. Compare start times: other Airflows may use the same ids."""
-    dag_run = _none_if_missing(lambda: api.dag_run(dag, run)) if dag and run else None
-    start_date, label = dag_run and dag_run["start_date"], labels.get("paceline.began")
-    is_same = bool(start_date and label) and _parse_time(str(start_date)) == _parse_time(str(label))
-    return dag_run if is_same else None
+def _dag_run(api: AirflowApi, dag: str, run: str) -> dict[str, Any] | None:
+    return _none_if_missing(lambda: api.dag_run(dag, run)) if dag and run else None
 
 
 def _task_state(api: AirflowApi, dag: str, run: str, task: str, index: int) -> str | None:
@@ -137,13 +134,6 @@ def _none_if_missing(call: Callable[[], dict[str, Any]]) -> dict[str, Any] | Non
         if error.status == 404:
             return None
         raise
-
-
-def _parse_time(text: str) -> datetime | None:
-    try:
-        return datetime.fromisoformat(text.replace("Z", "+00:00"))  # Python 3.10 does not parse "Z"
-    except ValueError:
-        return None
 
 
 def _run_clean(options: argparse.Namespace, api: AirflowApi) -> int:

@@ -17,9 +17,11 @@ from paceline.contract._keys import (
     CONTROLLER,
     DEADLINE,
     HISTORY,
+    LABEL_RUN_START,
     OUTPUT,
     PACE,
     RESULT,
+    RUN_START,
 )
 from paceline.contract._record import finite
 from paceline.contract._result import CollectedOutput, Outcome, StoredResult, TrainingResult
@@ -38,10 +40,12 @@ __all__ = [
     "DRIFT_XCOM",
     "EVALUATION_XCOM",
     "HISTORY",
+    "LABEL_RUN_START",
     "OUTPUT",
     "PACE",
     "PROMOTION_XCOM",
     "RESULT",
+    "RUN_START",
     "SCHEDULE_XCOM",
     "AlertKind",
     "Ceiling",

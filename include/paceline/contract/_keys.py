@@ -10,3 +10,7 @@ CONTROLLER = "controller"  # see ControllerState: the next try resumes control f
 OUTPUT = "output"  # see CollectedOutput
 RESULT = "result"  # see StoredResult; written before the job is removed
 ALERTS = "alerts"  # see SentAlerts
+# Start of the DAG run when the task named its first job. It is in names and labels, and is not deleted with the job.
+RUN_START = "run_start"
+
+LABEL_RUN_START = "paceline.run_start"  # a job's label with the value of RUN_START

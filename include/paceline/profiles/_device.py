@@ -2,58 +2,28 @@
 
 from __future__ import annotations
 
-import json
-import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from pydantic import ValidationError
+
 from paceline.errors import InvalidInputError, PacelineError
+from paceline.profiles._file import StoredFunction, StoredProfile
 from paceline.profiles._functions import FUNCTIONS, Function, execution
+from paceline.profiles._origin import Origin
 from paceline.profiles.learn import Learned, learn
 
 if TYPE_CHECKING:
     import pandas as pd
 
-FORMAT = 2
 _MAX_AGE = timedelta(days=90)
 _UNITS = {"cores": "cores", "memory_gib": "GiB of memory", "gpus": "GPUs"}
-# Classes of scikit-learn models that skops does not trust by default.
-_TRUSTED = [
-    "sklearn.gaussian_process.kernels.ConstantKernel",
-    "sklearn.gaussian_process.kernels.Matern",
-    "sklearn.gaussian_process.kernels.Product",
-    "sklearn.gaussian_process.kernels.Sum",
-    "sklearn.gaussian_process.kernels.WhiteKernel",
-    "sklearn.tree._tree.Tree",
-    "sklearn.utils._bunch.Bunch",
-]
 
 
 class NoProfileError(PacelineError):
     """Raised when there is no profile of a kind of device, or of an application on that kind."""
-
-
-@dataclass(frozen=True)
-class Origin:
-    """The training job, machine and time of a measurement.
-
-    Parameters
-    ----------
-    training:
-        Fingerprint of the training code, the model and the image.
-    cores, memory_gib, gpus:
-        Size of the measured machine.
-    measured_at:
-        Time in ISO 8601 with a zone.
-    """
-
-    training: str
-    cores: float
-    memory_gib: float
-    gpus: int
-    measured_at: str
 
 
 @dataclass(frozen=True)
@@ -160,52 +130,21 @@ class DeviceProfile:
         ]
 
     def dumps(self) -> bytes:
-        """Serialise the profile in the format of skops. Reading the bytes does not run code from them."""
-        about = {
-            "format": FORMAT,
-            "kind": self.kind,
-            "batch_sizes": list(self.batch_sizes),
-            "origin": asdict(self.origin),
-            "functions": [
-                {
-                    **asdict(one.function),
-                    "regression": one.regression,
-                    "points": one.points,
-                    "mape_pct": one.mape_pct,
-                    "mape_sd_pct": one.mape_sd_pct,
-                    "low": one.low,
-                    "high": one.high,
-                }
-                for one in self.learned.values()
-            ],
-        }
-        models = {name: one.model for name, one in self.learned.items()}
-        return bytes(_import_skops().dumps({"about": json.dumps(about), "models": models}))
+        """Serialise the profile as JSON, with the measured points."""
+        functions = tuple(map(StoredFunction.of, self.learned.values()))
+        sizes = tuple(self.batch_sizes)
+        stored = StoredProfile(kind=self.kind, batch_sizes=sizes, origin=self.origin, functions=functions)
+        return stored.model_dump_json().encode()
 
     @classmethod
     def loads(cls, data: bytes) -> DeviceProfile:
         """Read the result of ``dumps``. Raises ``InvalidInputError`` for other or damaged bytes."""
         try:
-            content = _import_skops().loads(data, trusted=_TRUSTED)
-            about, models = json.loads(content["about"]), content["models"]
-            if about["format"] != FORMAT:
-                raise ValueError(f"format {about['format']}")
-            learned = {}
-            for one in about["functions"]:
-                function = Function(one["name"], one["target"], tuple(one["features"]), one["share"])
-                quality = one["regression"], one["points"], one["mape_pct"], one["mape_sd_pct"]
-                limits = tuple(map(float, one["low"])), tuple(map(float, one["high"]))
-                learned[function.name] = Learned(function, models[function.name], *quality, *limits)
-            return cls(about["kind"], learned, about["batch_sizes"], Origin(**about["origin"]))
-        except Exception as error:  # an invalid file may cause any exception
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            stored = StoredProfile.model_validate_json(data)
+        except ValidationError as error:
+            first = error.errors()[0]
+            reason = ".".join(map(str, first["loc"])) + f": {first['msg']}" if first["loc"] else first["msg"]
             accepted = f"a device profile of this version ({reason})"
             raise InvalidInputError("profile", f"{len(data)} bytes", accepted) from None
-
-
-def _import_skops() -> Any:
-    """Import ``skops.io``. Suppress the deprecation warnings of the modules that skops inspects."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        import skops.io
-    return skops.io
+        learned = {one.name: one.learned() for one in stored.functions}
+        return cls(stored.kind, learned, stored.batch_sizes, stored.origin)

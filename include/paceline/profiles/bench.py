@@ -6,6 +6,7 @@ The bench runs the real training script and suspends it between measurements, so
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +20,8 @@ from paceline.profiles.measured_training import MIN_BATCHES, MeasuredTraining, T
 from paceline.profiles.neighbours import IMAGE, Load, Neighbours
 from paceline.profiles.readings import Gauge, Utilization, measure_utilization, percentile
 from paceline.runtime import DockerRuntime
+
+log = logging.getLogger(__name__)
 
 _REPORT_TIMEOUT_S = 180.0
 _EXECUTION_TIMEOUT_S = 30.0  # maximum wait until an application finishes an execution
@@ -114,6 +117,7 @@ class Bench:
             try:
                 for neighbours in self._neighbours.values():
                     neighbours.check_image()
+                log.info("The neighbours start on %s", ", ".join(self._machines))
                 for started in [pool.submit(neighbours.start) for neighbours in self._neighbours.values()]:
                     started.result()
             except BaseException:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import secrets
 import time
 import uuid
@@ -23,6 +24,8 @@ from paceline.runtime.temporary import TemporaryFolder
 from paceline.train.job import ENV_EPOCHS
 from paceline.train.parameter_server.plan import PLAN, SERVER_COMMAND
 from paceline.train.progress import Progress, parse_line
+
+log = logging.getLogger(__name__)
 
 # A suspended worker does not finish its batches. The server reassigns them after 3 s, so that the epoch can end.
 _STUCK_OPTION = ("--stuck-s", "3")
@@ -117,9 +120,11 @@ class MeasuredTraining:
                 gpus=machine.gpus,
             )
             self.jobs[name] = WorkerJob(name, self._start_job(machine, rendezvous.worker_spec(spec, machine)))
+        log.info("The training job starts on %s: it loads its libraries and its data", ", ".join(self.jobs))
         give_up_s = time.monotonic() + _START_TIMEOUT_S
         for name, job in self.jobs.items():
             job.wait_for_samples(MIN_BATCHES * plan[name]["batch_size"], give_up_s)
+            log.info("%s trains", name)
 
     def wait_for_samples(self, samples: float, timeout_s: float) -> Progress:
         """Wait until the parameter server reports ``samples`` done in all epochs, and return the report."""

@@ -120,6 +120,9 @@ class Neighbours:
         """Return each application's execution times in seconds since the last call."""
         for app, job in [*self._apps.items(), *self._attached.items()]:
             self._read(app, job)
+        for resource, load in (("CPU", self._cpu), ("memory", self._memory)):
+            if load is not None and load.wait(0):
+                raise TrainingFailedError(f"the {resource} load on {self._device.name} has ended: {_end_of(load)}")
         times, self._times = dict(self._times), defaultdict(list)
         return times
 
@@ -155,15 +158,14 @@ class Neighbours:
         give_up_s = time.monotonic() + _FILL_TIMEOUT_S
         while job.usage().memory_bytes < _FILLED_SHARE * fill and time.monotonic() < give_up_s and not self._closed:
             if job.wait(_POLL_S):
-                raise TrainingFailedError(f"the memory load on {self._device.name} ended while filling the memory")
+                reason = f"has ended while it filled the memory: {_end_of(job)}"
+                raise TrainingFailedError(f"the memory load on {self._device.name} {reason}")
 
     def _read(self, app: str, job: DockerJob) -> None:
         """Read an application's new execution times. Raises ``TrainingFailedError`` if the application has ended."""
         self._times[app] += _read_execution_times(job)
         if job.wait(0):
-            status = job.status()
-            reason = status.reason or f"exit code {status.exit_code}"
-            raise TrainingFailedError(f"background.{app} of {self._device.name} has ended: {reason}")
+            raise TrainingFailedError(f"background.{app} of {self._device.name} has ended: {_end_of(job)}")
 
     def _wait_for_report(self, app: str, job: DockerJob) -> None:
         give_up_s = time.monotonic() + self._timeout_s
@@ -232,6 +234,11 @@ class Neighbours:
             job.remove()
             raise TrainingFailedError("the bench was closed")
         return job
+
+
+def _end_of(job: DockerJob) -> str:
+    status = job.status()
+    return status.reason or f"exit code {status.exit_code}"
 
 
 def _read_execution_times(job: DockerJob) -> list[float]:

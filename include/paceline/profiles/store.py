@@ -45,4 +45,4 @@ class ProfileStore:
 
 
 def _name(kind: str) -> str:
-    return f"{kind}.skops"
+    return f"{kind}.json"

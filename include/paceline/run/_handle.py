@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 import uuid
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from typing import Any, Literal, TypeVar
 
 from paceline.contract import ALERTS, CEILING, CLOCK, CONTAINER, CONTROLLER, DEADLINE, JobRecord
-from paceline.errors import JobLostError, RuntimeUnavailableError
+from paceline.errors import RuntimeUnavailableError
 from paceline.run._live import Exchange, LiveState
 from paceline.run._loop import PaceLoop
 from paceline.run._states import Cause
@@ -69,16 +69,17 @@ class JobHandle:
     def find(self) -> JobRecord | None:
         """Set ``job`` if the job of an earlier try exists, and return the record that is stored with the job.
 
-        The task's labels identify the job. Users can edit the record in the live state, so it only helps to find a job
-        with these labels, and it tells the start of the deadline of a job that is lost.
+        The job has the task's name and labels. Users can edit the record in the live state, so it only tells in which
+        runtime to expect the job, and the start of the deadline of a job that is lost.
         """
         stored = JobRecord.read(self.store.get(CONTAINER))
         self.earlier_origin = stored.origin if stored is not None else None
-        runtimes = self._host.runtimes()
+        runtimes, name, labels = self._host.runtimes(), self._host.job_name(), self._host.labels()
         for runtime in runtimes:
             is_required = len(runtimes) == 1 or (stored is not None and stored.runtime == runtime.name)
+            call = self.call_engine if is_required else _call
             try:
-                job = self._find_in(runtime, stored, self.call_engine if is_required else _call)
+                job = call(partial(runtime.find_job, name, labels))
             except RuntimeUnavailableError:
                 if is_required:
                     raise
@@ -93,17 +94,6 @@ class JobHandle:
         elif stored is not None:
             self._log.warning("The job of an earlier try is lost: %s has no job of this task", stored.runtime)
         return None
-
-    def _find_in(
-        self, runtime: Runtime, stored: JobRecord | None, call: Callable[[Callable[[], Job | None]], Job | None]
-    ) -> Job | None:
-        name, labels = self._host.job_name(), self._host.labels()
-        job = call(lambda: runtime.find_job(name, labels))
-        if job is None and stored is not None and stored.runtime == runtime.name:
-            # A job from before its DAG run was cleared has another name.
-            with contextlib.suppress(JobLostError):
-                job = call(lambda: runtime.reattach(stored.id, labels))
-        return job
 
     def _use(self, runtime: Runtime, job: Job) -> JobRecord | None:
         self.runtime = runtime

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from paceline.airflow import _clean
+from paceline.contract import RUN_START
 from paceline.runtime import JobStatus, ProcessRuntime
 
 
@@ -37,17 +38,19 @@ COMPLETED = JobStatus("exited", exit_code=0)
 class FakeAirflow:
     """A fake of the REST API in which every task of the run has one state."""
 
+    first_start = "2030-01-01T00:00:00+00:00"
+
     def __init__(self, run_state: str, task_state: str | None) -> None:
         self._run_state, self._task_state = run_state, task_state
 
     def dag_run(self, dag, run):
-        return {"start_date": "2030-01-01T00:00:00Z", "state": self._run_state}
+        return {"start_date": "2030-01-01T14:00:00Z", "state": self._run_state}  # a user has cleared the run
 
     def task_instance(self, dag, run, task, index):
         return {"state": self._task_state}
 
-    def task_state(self, *key, map_index):
-        return None
+    def task_state(self, dag, run, task, key, map_index):
+        return self.first_start if key == RUN_START else None
 
 
 class FakeRuntime:
@@ -56,7 +59,7 @@ class FakeRuntime:
     def __init__(self, status: JobStatus, role: str | None) -> None:
         self._status = status
         self._labels = {"paceline.dag": "dag", "paceline.run": "run", "paceline.task": "task"}
-        self._labels |= {"paceline.began": "2030-01-01T00:00:00+00:00"} | ({"paceline.role": role} if role else {})
+        self._labels |= {"paceline.run_start": "2030-01-01T00:00:00+00:00"} | ({"paceline.role": role} if role else {})
 
     def jobs(self):
         return [("job", self._labels)]
@@ -82,6 +85,14 @@ class FakeRuntime:
 def test_job_of_an_ended_task_is_kept_only_for_what_a_cleared_task_would_use(status, role, owner):
     (job,) = _clean.find_jobs(FakeAirflow("failed", "failed"), [FakeRuntime(status, role)])  # type: ignore[arg-type, list-item]
     assert job.owner == owner
+
+
+@pytest.mark.parametrize("start", [None, "2030-01-01T00:00:01+00:00"])
+def test_job_of_another_airflow_with_the_same_names_is_unknown(start):
+    airflow = FakeAirflow("failed", "failed")
+    airflow.first_start = start
+    (job,) = _clean.find_jobs(airflow, [FakeRuntime(RUNNING, None)])  # type: ignore[arg-type, list-item]
+    assert job.owner == "unknown"
 
 
 def test_job_of_an_unscheduled_task_is_an_orphan_once_its_run_is_over():

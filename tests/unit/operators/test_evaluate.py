@@ -23,6 +23,7 @@ from paceline.operators import EvaluateOperator, PromoteOperator, values
 from paceline.operators import evaluate as evaluate_module
 from paceline.operators.improvement import ResampleCollector
 from paceline.registry import FileRegistry
+from paceline.run import MemoryState
 from paceline.runtime import ProcessRuntime
 from paceline.runtime.process_job import ProcessJob
 from paceline.sensors.check import DriftCheck
@@ -127,7 +128,7 @@ def evaluate(tmp_path: Path, process_runtime_root: Path, monkeypatch: pytest.Mon
         )
         push = Mock()
         ti = SimpleNamespace(dag_id="retrain", run_id=run_id, task_id="evaluate", map_index=-1, xcom_push=push)
-        result = operator.execute({"ti": ti, "dag_run": dag_run})  # type: ignore[typeddict-item]
+        result = operator.execute({"ti": ti, "dag_run": dag_run, "task_state_store": MemoryState()})  # type: ignore[typeddict-item]
         push.assert_called_once_with(key=EVALUATION_XCOM, value=True)
         return result
 

@@ -13,7 +13,6 @@ import pandas as pd
 import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
-from sklearn.linear_model import LinearRegression
 from upath import UPath
 
 from paceline.contract import SCHEDULE_XCOM
@@ -68,10 +67,9 @@ def schedule_task(profiles, **arguments):
 
 
 def fit_line(function):
-    """Return a learned function that is a straight line, because a line is fast to fit and to store."""
-    low, high = (bound * np.ones(len(function.features)) for bound in (0.0, 64.0))
-    line = LinearRegression().fit(np.stack([low, high]), [0.1, 0.2])
-    return Learned(function, line, "line", 8, 1.0, 1.0, tuple(low), tuple(high))
+    """Return a learned function that is a straight line, because a line is fast to fit."""
+    features = np.linspace(0.0, 64.0, 8)[:, None] * np.ones(len(function.features))
+    return Learned(function, ("polynomial of degree 1",), features, np.linspace(0.1, 0.2, 8), 1.0, 1.0)
 
 
 def save_profile(profiles, task, *, days_old=1, **size):
@@ -194,8 +192,8 @@ def test_error_names_missing_and_damaged_profiles(profiles):
     with pytest.raises(AirflowFailException, match="has no profile of nano; create it with a ProfileOperator"):
         schedule_task(profiles).execute(CONTEXT)
     UPath(profiles).mkdir()
-    (UPath(profiles) / "nano.skops").write_bytes(b"not a profile")
-    with pytest.raises(AirflowFailException, match=r"profiles: got '.*nano.skops', expected a device profile"):
+    (UPath(profiles) / "nano.json").write_bytes(b"not a profile")
+    with pytest.raises(AirflowFailException, match=r"profiles: got '.*nano.json', expected a device profile"):
         schedule_task(profiles).execute(CONTEXT)
 
 
@@ -285,16 +283,22 @@ def test_machines_with_the_same_engine_and_cgroup_are_rejected(profiles, script)
             operator(task_id="task", fleet=fleet, profiles=profiles, **more)
 
 
-def test_scripts_of_the_parameter_servers_applications_are_relative_to_the_dag(profiles, script, monkeypatch):
+def test_profile_has_absolute_scripts_and_removes_the_jobs_of_earlier_tries(profiles, script, monkeypatch):
     app = BackgroundApp(name="app", latency_ms=10, image="app", script=script.name)
     server = SERVER.model_copy(update={"background": (app,)})
     fleet = Fleet(machines=(GATE,), parameter_server=server)
     task = ProfileOperator(task_id="profile", fleet=fleet, profiles=profiles, script=str(script))
     monkeypatch.setattr(task, "get_dag", lambda: SimpleNamespace(folder=str(script.parent)))
     monkeypatch.setattr(task, "_engine_clients", lambda machines: {machine.name: Mock() for machine in machines})
-    monkeypatch.setattr("paceline.runtime.DockerRuntime", Mock())
+    runtime, state = Mock(), MemoryState()
+    monkeypatch.setattr("paceline.runtime.DockerRuntime", runtime)
     bench = Mock(side_effect=InterruptedError)
     monkeypatch.setattr("paceline.profiles.bench.Bench", bench)
-    with pytest.raises(InterruptedError):
-        task._measure({**CONTEXT, "task_state_store": MemoryState()}, Mock(), ["nano"])
+    for hour in (12, 14):  # a user clears the run, which then begins anew
+        run = SimpleNamespace(start_date=datetime(2030, 1, 1, hour, tzinfo=timezone.utc))
+        with pytest.raises(InterruptedError):
+            task._measure({**CONTEXT, "dag_run": run, "task_state_store": state}, Mock(), ["nano"])
     assert bench.call_args.args[1].background[0].script == str(script)
+    removed = [one.args[0] for one in runtime.return_value.remove_all.call_args_list]
+    assert removed == removed[:1] * 4, "the jobs of an earlier try have the same labels, on each of two engines"
+    assert bench.call_args.kwargs["labels"] == removed[0]

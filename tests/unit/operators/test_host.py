@@ -61,7 +61,7 @@ def test_specification_has_the_cores_of_each_gpu(tmp_path):
         cores_per_device=4,
     )
     ti = SimpleNamespace(dag_id="dag", run_id="run", task_id="train", map_index=-1, try_number=1, max_tries=2)
-    spec = TaskHost(task, {"ti": ti, "task_state_store": None}, ()).spec(tmp_path, 2.0)
+    spec = TaskHost(task, {"ti": ti, "task_state_store": MemoryState()}, ()).spec(tmp_path, 2.0)
     assert (spec.devices, spec.gpus, spec.cores_per_device) == (2.0, 2, 4)
 
 

@@ -6,14 +6,20 @@ from datetime import datetime, timezone
 from types import SimpleNamespace
 
 from paceline.operators import DeadlineTrainingOperator
+from paceline.operators._identity import job_labels
 from paceline.operators._team import network_name
+from paceline.run import MemoryState
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=timezone.utc)
 
 
-def context(start=NOON, map_index=-1):
+def context(start=NOON, map_index=-1, state=None):
     ti = SimpleNamespace(dag_id="retrain", run_id="scheduled__2030-01-01", task_id="train", map_index=map_index)
-    return {"ti": ti, "dag_run": SimpleNamespace(start_date=start)}
+    return {
+        "ti": ti,
+        "dag_run": SimpleNamespace(start_date=start),
+        "task_state_store": MemoryState() if state is None else state,
+    }
 
 
 def test_job_name_is_unique_and_equal_for_all_tries():
@@ -22,6 +28,13 @@ def test_job_name_is_unique_and_equal_for_all_tries():
     assert name == task.job_name(context())
     others = [task.job_name(context(NOON.replace(microsecond=1))), task.job_name(context(map_index=0))]
     assert len({name, task.job_name(context(), "-challenger"), *others}) == 4
+
+
+def test_cleared_run_uses_the_names_and_labels_of_its_first_job():
+    task, state = DeadlineTrainingOperator(task_id="train", script="train.py", deadline="1m"), MemoryState()
+    first, cleared = context(state=state), context(NOON.replace(hour=14), state=state)
+    assert task.job_name(first) == task.job_name(cleared) != task.job_name(context(NOON.replace(hour=14)))
+    assert job_labels(first) == job_labels(cleared)
 
 
 def test_network_name_is_stable_and_unique():

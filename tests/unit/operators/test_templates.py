@@ -29,6 +29,7 @@ from paceline.operators import (
     WorkerTrainingOperator,
     _arguments,
 )
+from paceline.run import MemoryState
 
 GATE = Machine(name="gate", kind="nano", cores=1, memory_gib=1, cgroup_parent="/gate")
 FLEET = Fleet(machines=(GATE,), parameter_server=GATE)
@@ -81,6 +82,7 @@ TEMPLATES = {
 }
 INVALID = {1: 2}  # invalid in every field: neither text, a number, a list nor a mapping of names
 CONTEXT = {
+    "task_state_store": MemoryState(),
     "ti": SimpleNamespace(
         dag_id="dag",
         run_id="run",
@@ -88,7 +90,7 @@ CONTEXT = {
         map_index=-1,
         get_task_states=lambda **_: {},
         xcom_pull=lambda **_: [1, "two"],
-    )
+    ),
 }
 
 

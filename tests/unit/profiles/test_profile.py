@@ -9,7 +9,6 @@ from importlib import import_module
 import numpy as np
 import pandas as pd
 import pytest
-import skops.io
 from threadpoolctl import threadpool_info
 
 from paceline.errors import InvalidInputError
@@ -147,7 +146,7 @@ def test_profile_round_trips_through_bytes(profile):
     assert again.report() == profile.report()
     assert (again.kind, again.origin, list(again.batch_sizes)) == ("nano", ORIGIN, [1, 4, 16, 64])
     features = np.array([[0.3, 0.0, 16.0]])
-    assert np.array_equal(again[FUNCTIONS[0]](features), profile[FUNCTIONS[0]](features))
+    assert again[FUNCTIONS[0]](features) == pytest.approx(profile[FUNCTIONS[0]](features), rel=1e-9)
     json.dumps(again.report())
 
 
@@ -160,7 +159,7 @@ FOREIGN = {
     "empty": b"",
     "text": b"nonsense",
     "pickle": pickle.dumps(MaliciousPickle()),
-    "other skops file": skops.io.dumps({"about": "{}", "models": {}}),
+    "other JSON": b'{"format": 3, "kind": "nano"}',
 }
 
 

@@ -12,9 +12,10 @@ COMPUTE, NEW_CPU = FUNCTIONS[0], FUNCTIONS[2]
 
 
 def learned_from_formula(function, formula, low, high):
-    """Return a learned function that evaluates a formula."""
-    model = SimpleNamespace(predict=lambda rows: formula(*rows.T))
-    return Learned(function, model, "formula", 30, 0.0, 0.0, low, high)
+    """Return a learned function that evaluates a formula instead of fitted regressions."""
+    learned = Learned(function, (), np.array([low, high]), np.ones(2), 0.0, 0.0)
+    vars(learned)["model"] = SimpleNamespace(predict=lambda rows: formula(*rows.T))
+    return learned
 
 
 def test_table_is_exact_at_its_points_and_interpolates_between_them():

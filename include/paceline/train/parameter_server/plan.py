@@ -55,6 +55,9 @@ def read_plan(plan: object) -> dict[str, SampleShare]:
     excluded = content.get("excluded")
     if not isinstance(excluded, (Mapping, type(None))):
         raise PlanError("plan.excluded", excluded, "a mapping of names to reasons")
+    for name, reason in (excluded or {}).items():
+        if not isinstance(reason, str):
+            raise PlanError(f"plan.excluded.{name}", reason, "a text, the reason")
     return {str(name): _read_share(f"plan.workers.{name}", share) for name, share in workers.items()}
 
 

@@ -1,7 +1,8 @@
 """Fixtures for all tests, and the rule for skipping tests.
 
 A test marked ``docker`` needs a reachable engine (``DOCKER_HOST``, else the default socket) and the trainer image.
-A test marked ``browser`` needs Chromium and the built pages; a test marked ``mlflow`` needs an installed MLflow. A test
+A test marked ``kubernetes`` needs a cluster (``KUBECONFIG``) whose nodes have that image, for example of kind or k3s. A
+test marked ``browser`` needs Chromium and the built pages; a test marked ``mlflow`` needs an installed MLflow. A test
 that lacks them is skipped with the reason. With ``CI=true``, the test fails instead, so that a pipeline cannot pass
 without these tests.
 """
@@ -12,6 +13,7 @@ import json
 import os
 import shutil
 import time
+import uuid
 from collections import Counter
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -24,6 +26,7 @@ pytest.register_assert_rewrite("paceline.testing.runtime_contract")
 
 if TYPE_CHECKING:
     import docker
+    from kubernetes.client import ApiClient
     from xdist.remote import Producer
 
     from paceline.airflow.demo.airflow_process import AirflowProcess
@@ -82,6 +85,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         reason = reason or _why_no_browser()
     if item.get_closest_marker("mlflow") and not MLFLOW.exists():
         reason = reason or "MLflow is not installed; run: make mlflow"
+    if item.get_closest_marker("kubernetes"):
+        reason = reason or _why_no_cluster()
     if reason:
         pytest.skip(reason)
     item.stash[_BEGAN_S] = time.time()
@@ -100,7 +105,8 @@ def pytest_runtest_makereport(
     report = yield
     if report.failed:
         report.sections.extend(_collect_logs(item))
-    needs = next(filter(None, map(item.get_closest_marker, ("docker", "browser", "mlflow"))), None)
+    required = ("docker", "browser", "mlflow", *(["kubernetes"] if os.environ.get("KUBECONFIG") else []))
+    needs = next(filter(None, map(item.get_closest_marker, required)), None)
     if report.skipped and in_ci() and needs and not hasattr(report, "wasxfail"):
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
         report.outcome = "failed"
@@ -207,6 +213,25 @@ def docker_client(docker_host: str) -> Iterator[docker.APIClient]:
 
 
 @pytest.fixture
+def namespace() -> Iterator[str]:
+    """Yield a new namespace of the cluster, which enforces the restricted Pod Security Standard."""
+    from kubernetes.client import CoreV1Api
+
+    core, name = CoreV1Api(connect_cluster()), f"test-{uuid.uuid4().hex[:12]}"
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    core.create_namespace({"metadata": {"name": name, "labels": labels}})
+    yield name
+    core.delete_namespace(name)
+
+
+def connect_cluster() -> ApiClient:
+    """Return a client of the cluster at ``KUBECONFIG``."""
+    from kubernetes.config import new_client_from_config
+
+    return new_client_from_config()
+
+
+@pytest.fixture
 def process_runtime_root(tmp_path: Path) -> Path:
     """Return an empty folder for the jobs of a process runtime."""
     root = tmp_path / "jobs"
@@ -228,6 +253,13 @@ def _why_no_docker(config: pytest.Config) -> str:
     if _DOCKER_REASON not in config.stash:
         config.stash[_DOCKER_REASON] = _probe_docker(DOCKER_HOST)
     return config.stash[_DOCKER_REASON]
+
+
+def _why_no_cluster() -> str:
+    """Return why tests with a cluster cannot run, or "" if they can. With ``KUBECONFIG``, a test has to run."""
+    if not os.environ.get("KUBECONFIG"):
+        return "KUBECONFIG names no cluster; `kind create cluster` starts one"
+    return ""
 
 
 def _probe_docker(host: str) -> str:

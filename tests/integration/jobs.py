@@ -7,9 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
+from kubernetes.client import CoreV1Api
+from kubernetes.stream import stream
+from tests.conftest import connect_cluster
 
 from paceline.runtime import DockerRuntime, Job, JobSpec, ProcessRuntime, cgroups
 from paceline.runtime.cgroups import Group
+from paceline.runtime.kubernetes import KubernetesRuntime
 from paceline.runtime.process_job import ProcessJob
 from paceline.runtime.scratch import Scratch, read_json
 from paceline.testing.runtime_contract import MAX_OUTPUT_BYTES, RuntimeHarness
@@ -71,6 +75,52 @@ class ContainerHarness(RuntimeHarness):
         self.runtime.remove_all({"paceline.test": self.mark})
 
 
+class PodHarness(RuntimeHarness):
+    """Test harness for jobs that run as pods in a namespace of their own."""
+
+    runtime: KubernetesRuntime
+    rejected: ClassVar = {"image: got None": {"image": None}}
+
+    def __init__(self, namespace: str, image: str, folder: Path) -> None:
+        runtime = KubernetesRuntime(connect_cluster, namespace=namespace, max_output_bytes=MAX_OUTPUT_BYTES)
+        super().__init__(runtime, folder)
+        self.namespace, self._image = namespace, image
+        self.core = CoreV1Api(connect_cluster())
+        self.constructor = (
+            "from kubernetes.config import new_client_from_config\n"
+            "from paceline.runtime.kubernetes import KubernetesRuntime\n"
+            f"runtime = KubernetesRuntime(new_client_from_config, namespace={namespace!r})"
+        )
+
+    def spec(self, code: str = "", **changes: Any) -> JobSpec:
+        return super().spec(code, **{"image": self._image, "labels": {"paceline.test": self.mark}, **changes})
+
+    def run(self, job: Job, command: str) -> str:
+        """Run a shell command in the job's pod and return its output."""
+        pod = job.id.split("/")[1]
+        words = ["/bin/sh", "-c", command]
+        api = CoreV1Api(connect_cluster())  # `stream` changes its client
+        return str(stream(api.connect_get_namespaced_pod_exec, pod, self.namespace, command=words, stdout=True))
+
+    def signal(self, job: Job, number: int) -> None:
+        """Send a signal to the only child of the pod's first process."""
+        self.run(job, f"kill -{int(number)} $(cat /proc/1/task/1/children | cut -d ' ' -f 1)")
+
+    def quota_of(self, job: Job) -> float:
+        one, two = "cat cpu.max", "cat cpu/cpu.cfs_quota_us cpu/cpu.cfs_period_us"  # control groups version 2 and 1
+        quota, period = self.run(job, f"cd /sys/fs/cgroup; {one} 2>/dev/null || {two}").split()
+        return int(quota) / int(period)
+
+    def leftovers(self) -> list[str]:
+        """Return everything that the test's jobs have left in the namespace."""
+        pods = self.core.list_namespaced_pod(self.namespace).items
+        secrets = self.core.list_namespaced_secret(self.namespace).items
+        return [one.metadata.name for one in (*pods, *secrets)]
+
+    def remove_leftovers(self) -> None:
+        self.runtime.remove_all({})
+
+
 class ProcessHarness(RuntimeHarness):
     """Test harness for jobs that run as local processes, with folders in ``root``."""
 
@@ -115,7 +165,7 @@ class ProcessHarness(RuntimeHarness):
         return read_json(Scratch(Path(job.id)).state) or {}
 
 
-Harness = ContainerHarness | ProcessHarness
+Harness = ContainerHarness | PodHarness | ProcessHarness
 
 
 def quota_of_group(group: Group) -> float:

@@ -1,0 +1,168 @@
+"""One namespace of a cluster: requests with Paceline's errors, and commands in pods."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from paceline.errors import InvalidInputError, JobLostError, PacelineError, RuntimeUnavailableError
+
+if TYPE_CHECKING:
+    from kubernetes.client import ApiClient, CoreV1Api
+
+CONTAINER = "job"
+_EXEC_TIMEOUT_S = 60.0  # without an answer from a command
+_REQUEST_TIMEOUT_S = (10.0, 30.0)  # to connect, and for an answer
+_PIECE_BYTES = 64 * 1024
+_STDIN, _STDOUT, _STDERR, _ERROR = range(4)  # channels of a command
+
+
+class ConflictError(PacelineError):
+    """Raised when an object of this name exists."""
+
+
+class Cluster:
+    """A namespace of a cluster.
+
+    Parameters
+    ----------
+    connect:
+        Function that returns a client. It is called again when the cluster rejects the client's token, which may have
+        expired.
+    namespace:
+        Name of the namespace.
+    """
+
+    def __init__(self, connect: Callable[[], ApiClient], namespace: str) -> None:
+        self.namespace = namespace
+        self._connect = connect
+        self._client: ApiClient | None = None
+
+    def call(self, request: str, method: str, *arguments: Any, **options: Any) -> Any:
+        """Call a method of ``CoreV1Api``. ``request``: a phrase for error messages, such as "create the pod".
+
+        Raises
+        ------
+        RuntimeUnavailableError
+            The cluster does not answer or has failed. A retry may succeed.
+        JobLostError
+            The object does not exist.
+        ConflictError
+            An object of this name exists.
+        PacelineError
+            The cluster rejected the request.
+        """
+        options.setdefault("_request_timeout", _REQUEST_TIMEOUT_S)
+        for is_last in (False, True):
+            try:
+                with _translated(request):
+                    return getattr(self._api(), method)(*arguments, **options)
+            except _TokenRejectedError:
+                self._client = None
+                if is_last:
+                    raise
+        raise AssertionError
+
+    def run(self, request: str, pod: str, command: Sequence[str], stdin: Iterable[bytes] = ()) -> Iterator[bytes]:
+        """Run a command in a pod, and yield its output. ``stdin``: what the command reads before it writes.
+
+        Raises the errors of ``call``; PacelineError with the last line of its error output if the command fails.
+        """
+        with _translated(request), contextlib.closing(self._open(pod, command)) as channels:
+            channels.sock.settimeout(_EXEC_TIMEOUT_S)
+            for piece in _pieces(stdin):
+                channels.write_channel(_STDIN, piece)
+                if channels.peek_channel(_STDOUT):  # the command has ended early
+                    break
+            errors, heard_s = b"", time.monotonic()
+            while channels.is_open():
+                channels.update(timeout=1.0)
+                if output := channels.read_channel(_STDOUT):
+                    heard_s = time.monotonic()
+                    yield output
+                errors = (errors + channels.read_channel(_STDERR))[-2000:]
+                if time.monotonic() - heard_s > _EXEC_TIMEOUT_S:
+                    raise RuntimeUnavailableError(f"could not {request}: the pod does not answer")
+            yield channels.read_channel(_STDOUT)
+            end = channels.read_channel(_ERROR)
+        _check_end(request, end, errors.decode(errors="replace").strip().rpartition("\n")[2])
+
+    def _open(self, pod: str, command: Sequence[str]) -> Any:
+        from kubernetes.client import ApiClient, CoreV1Api
+        from kubernetes.stream import stream
+
+        # `stream` replaces a method of its client for the time of the call, so it gets one of its own.
+        api = CoreV1Api(ApiClient(self._api().api_client.configuration))
+        options = {"stdin": True, "stdout": True, "stderr": True, "tty": False, "binary": True}
+        method = api.connect_get_namespaced_pod_exec
+        names = {"container": CONTAINER, "command": list(command)}
+        try:
+            return stream(method, pod, self.namespace, **names, **options, _preload_content=False)
+        except AttributeError as error:  # raised by the client while it handles the actual error, which has no body
+            raise error.__context__ or error from None
+
+    def _api(self) -> CoreV1Api:
+        from kubernetes.client import CoreV1Api
+
+        if self._client is None:
+            with _translated("connect to the cluster"):
+                self._client = self._connect()
+        return CoreV1Api(self._client)
+
+
+def _pieces(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    for chunk in chunks:
+        for start in range(0, len(chunk), _PIECE_BYTES):
+            yield chunk[start : start + _PIECE_BYTES]
+
+
+class _TokenRejectedError(RuntimeUnavailableError):
+    pass
+
+
+def _check_end(request: str, end: bytes, last_error: str) -> None:
+    try:
+        status = json.loads(end)
+    except ValueError:  # the connection was cut before the command ended
+        raise RuntimeUnavailableError(f"could not {request}: the connection to the pod was interrupted") from None
+    if status.get("status") != "Success":
+        raise PacelineError(f"could not {request}: {last_error or status.get('message', 'the command failed')}")
+
+
+@contextlib.contextmanager
+def _translated(request: str) -> Iterator[None]:
+    import urllib3.exceptions
+    import websocket
+    from kubernetes.client import ApiException
+    from kubernetes.config import ConfigException
+
+    try:
+        yield
+    except ApiException as error:
+        reason = explain(error)
+        if error.status == 401:
+            raise _TokenRejectedError(f"could not {request}: the cluster rejected the token: {reason}") from error
+        if error.status == 404 or "Handshake status 404" in str(error.reason):
+            raise JobLostError(f"could not {request}: {reason}") from error
+        if error.status == 409:
+            raise ConflictError(f"could not {request}: {reason}") from error
+        if error.status == 403:
+            raise InvalidInputError("runtime", request, f"what the cluster allows: {reason}") from error
+        if error.status in (0, 429) or error.status is None or error.status >= 500:
+            raise RuntimeUnavailableError(f"could not {request}: the cluster failed: {reason}") from error
+        raise PacelineError(f"could not {request}: the cluster rejected the request: {reason}") from error
+    except (urllib3.exceptions.HTTPError, websocket.WebSocketException, ConnectionError, TimeoutError) as error:
+        raise RuntimeUnavailableError(f"could not {request}: the cluster is not responding: {error}") from error
+    except ConfigException as error:
+        raise InvalidInputError("runtime.kubernetes_conn_id", str(error), "a connection to a cluster") from error
+
+
+def explain(error: Any) -> str:
+    """Return the cluster's message of an ``ApiException``."""
+    try:
+        return str(json.loads(error.body)["message"])
+    except (TypeError, ValueError, KeyError):
+        return f"{error.status} {error.reason}"

@@ -1,0 +1,97 @@
+"""Files of a job: into its pod before it starts, and out of it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from paceline.errors import PacelineError
+from paceline.runtime._archive import Entry, tar_stream
+from paceline.runtime._sdk import sdk_files
+from paceline.runtime.base import JOB_ENVIRONMENT, JobSpec
+from paceline.runtime.checks import placed_files
+from paceline.runtime.kubernetes._cluster import Cluster
+from paceline.runtime.kubernetes._pod import HOME
+from paceline.train.job import ENV_CHECKPOINT, ENV_CORES_PER_DEVICE, ENV_INPUT, ENV_OUTPUT
+
+_PYTHON = ("/bin/sh", "-c", 'exec "$(command -v python || command -v python3)" -c "$@"', "sh")
+_BLOCK = 10_240  # the receiver reads whole blocks, and would wait for the rest of one
+_RECEIVE = f"""
+import os, sys, tarfile
+tarfile.TarFile.extraction_filter = staticmethod(lambda member, path: member)
+try:
+    os.chdir({HOME!r})
+    with tarfile.open(fileobj=sys.stdin.buffer, mode="r|") as archive:
+        for member in archive:
+            archive.extract(member)
+    print("received", flush=True)
+except Exception as error:
+    print(type(error).__name__, error, flush=True)
+"""
+_SEND = f"""
+import os, sys, tarfile
+os.chdir({HOME!r})
+with tarfile.open(fileobj=sys.stdout.buffer, mode="w|", format=tarfile.PAX_FORMAT) as archive:
+    if os.path.lexists(sys.argv[1]):
+        archive.add(sys.argv[1])
+"""
+
+
+def send_job(cluster: Cluster, pod: str, spec: JobSpec) -> None:
+    """Copy the files of a job into its pod."""
+    _receive(cluster, pod, tar_stream(_entries(spec)), "copy the job's files into the pod")
+
+
+def send_checkpoint(cluster: Cluster, earlier: str, pod: str) -> None:
+    """Copy the checkpoint of another pod into a pod."""
+    _receive(cluster, pod, read_folder(cluster, earlier, "checkpoint"), "copy the checkpoint of the earlier job")
+
+
+def read_folder(cluster: Cluster, pod: str, folder: str) -> Iterator[bytes]:
+    """Yield a tar archive of a folder below the job's home; an empty archive if there is none."""
+    yield from cluster.run(f"read the job's {folder}", pod, [*_PYTHON, _SEND, folder])
+
+
+def _receive(cluster: Cluster, pod: str, chunks: Iterable[bytes], request: str) -> None:
+    with contextlib.closing(cluster.run(request, pod, [*_PYTHON, _RECEIVE], stdin=_padded(chunks))) as answers:
+        answer = b""
+        while not answer.endswith(b"\n"):
+            answer += next(answers)
+    if answer != b"received\n":
+        raise PacelineError(f"could not {request}: {answer.decode(errors='replace').strip()}")
+
+
+def _padded(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    size = 0
+    for chunk in chunks:
+        size += len(chunk)
+        yield chunk
+    yield bytes(-size % _BLOCK)
+
+
+def _entries(spec: JobSpec) -> Iterator[Entry]:
+    yield Entry("state/job.json", json.dumps(_description(spec)).encode(), 0o600)
+    for path, content in sdk_files().items():
+        yield Entry(f"sdk/{path}", content, 0o644)
+    for target, local in placed_files(spec):
+        yield Entry(target, local, 0o755 if local.stat().st_mode & 0o111 else 0o644)
+
+
+def _description(spec: JobSpec) -> dict[str, Any]:
+    """Return what the supervisor has to know about the job. Its environment may have secrets: not in the manifest."""
+    path = f"{HOME}/sdk" + (f":{spec.environment['PYTHONPATH']}" if spec.environment.get("PYTHONPATH") else "")
+    environment = {
+        **JOB_ENVIRONMENT,
+        **{"HOME": f"{HOME}/work", "USER": "paceline", "LANG": "C.UTF-8"},
+        **spec.environment,
+        **{"PYTHONUNBUFFERED": "1", "PYTHONPATH": path, ENV_CORES_PER_DEVICE: str(spec.cores_per_device)},
+        **{ENV_INPUT: f"{HOME}/input", ENV_OUTPUT: f"{HOME}/output", ENV_CHECKPOINT: f"{HOME}/checkpoint"},
+    }
+    return {
+        "command": list(spec.command),
+        "environment": environment,
+        "file_bytes": spec.disk_bytes,
+        "lease_s": spec.lease_s,
+    }

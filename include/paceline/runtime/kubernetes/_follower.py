@@ -1,0 +1,143 @@
+"""Follows the log of a job's pod in a thread, and reads the records in it. No line is lost or read twice."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections import deque
+
+from paceline.errors import JobLostError, PacelineError, RuntimeUnavailableError
+from paceline.runtime.kubernetes._cluster import CONTAINER, Cluster
+from paceline.runtime.kubernetes._records import Records
+
+log = logging.getLogger(__name__)
+
+_READ_S = 30.0  # reconnect after this time without a record: a running job sends one every second
+_OVERLAP_S = 5.0
+_BACKOFF_S = (0.1, 0.2, 0.5, 1.0, 2.0)
+_QUEUE_BYTES = 64 * 1024**2
+
+
+class PodFollower:
+    """Reads one pod's log until the run of the job ends.
+
+    Parameters
+    ----------
+    cluster:
+        The pod's namespace.
+    pod:
+        Name of the pod.
+    tail:
+        Number of the newest records to read first; ``None`` for all.
+    """
+
+    def __init__(self, cluster: Cluster, pod: str, tail: int | None) -> None:
+        self._cluster, self._pod, self._tail = cluster, pod, tail
+        self.records = Records()
+        self.ended = threading.Event()
+        self._after = 0  # runs up to this number are over
+        self._lines: deque[str] = deque()
+        self._size = 0
+        self._changed = threading.Condition()
+        self._closed = threading.Event()
+        self._connected_s = time.monotonic()
+        self._restarts: int | None = None
+
+    def start(self, after: int = 0) -> None:
+        """Start the thread. It ends with the end of the next run ``after`` the one with this number."""
+        self._after = after
+        self.ended.clear()
+        threading.Thread(target=self._run, name=f"paceline-log-{self._pod}", daemon=True).start()
+
+    def take_lines(self) -> list[str]:
+        """Return the lines that have arrived since the last call."""
+        with self._changed:
+            lines = list(self._lines)
+            self._lines.clear()
+            self._size = 0
+            self._changed.notify_all()
+        return lines
+
+    def close(self) -> None:
+        """End the thread within seconds; the pod continues."""
+        self._closed.set()
+        with self._changed:
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        failures = 0
+        while not self._closed.is_set() and not self._has_ended():
+            try:
+                self._read_connection()
+                failures = 0
+            except RuntimeUnavailableError as error:
+                if failures == 0:
+                    log.warning("The cluster is not responding; the job's output remains in the pod's log. %s", error)
+                failures += 1
+            except JobLostError:
+                break
+            except PacelineError as error:
+                log.warning("Reading the job's output failed: %s", error)
+                failures += 1
+            self._closed.wait(_BACKOFF_S[min(failures, len(_BACKOFF_S) - 1)])
+        self.ended.set()
+
+    def _has_ended(self) -> bool:
+        run = self.records.run
+        return run.get("state") == "exited" and run["number"] > self._after
+
+    def _read_connection(self) -> None:
+        """Read from one connection until it ends. A connection without records times out, which is no error."""
+        pod = self._cluster.call("read the pod's status", "read_namespaced_pod", self._pod, self._cluster.namespace)
+        if pod.status.phase in ("Failed", "Succeeded"):
+            raise JobLostError(f"the pod has ended: {pod.status.message or pod.status.reason}")
+        restarts = (pod.status.container_statuses or [None])[0]
+        restarts = restarts.restart_count if restarts is not None else 0
+        if self._restarts is not None and restarts > self._restarts:
+            self._read_log(follow=False, previous=True)  # what the killed container wrote last
+        self._restarts = restarts
+        self._read_log(follow=True, previous=False)
+
+    def _read_log(self, *, follow: bool, previous: bool) -> None:
+        import urllib3.exceptions
+
+        options: dict[str, object] = {"container": CONTAINER, "follow": follow, "previous": previous}
+        if self.records.number:
+            options["since_seconds"] = math.ceil(time.monotonic() - self._connected_s + _OVERLAP_S)
+        elif self._tail is not None:
+            options["tail_lines"] = self._tail
+        request = "read the job's output"
+        response = self._cluster.call(
+            request,
+            "read_namespaced_pod_log",
+            self._pod,
+            self._cluster.namespace,
+            **options,
+            _preload_content=False,
+            _request_timeout=(10.0, _READ_S),
+        )
+        rest = b""
+        try:
+            for data in response.stream(65536, decode_content=False):
+                *lines, rest = (rest + data).split(b"\n")
+                self._queue([text for line in lines for text in self.records.feed(line)])
+                self._connected_s = time.monotonic()
+                if self._closed.is_set() or self._has_ended():
+                    return
+        except urllib3.exceptions.ReadTimeoutError:
+            return
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise RuntimeUnavailableError(f"could not {request}: it was interrupted: {error}") from error
+        finally:
+            response.close()
+
+    def _queue(self, lines: list[str]) -> None:
+        if not lines:
+            return
+        with self._changed:
+            self._lines.extend(lines)
+            self._size += sum(map(len, lines))
+            while self._size > _QUEUE_BYTES and not self._closed.is_set():
+                self._changed.wait(1.0)

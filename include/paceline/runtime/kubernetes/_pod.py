@@ -1,0 +1,127 @@
+"""The manifest of a job's pod, and what the pod's labels and annotations say about the job."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from paceline.runtime.base import JobSpec
+from paceline.runtime.kubernetes import _supervisor
+from paceline.runtime.kubernetes._cluster import CONTAINER
+
+HOME = _supervisor.HOME
+MANAGED = "app.kubernetes.io/managed-by=paceline"
+# Two pods can have one job's name, while one replaces the other.
+SLOTS = ("a", "b")
+JOB, LABELS, SPEC, CORES = "paceline/job", "paceline/labels", "paceline/spec", "paceline/cores-per-device"
+READY = "paceline/ready"  # the pod has all files of the job
+RECORD = "paceline/record"
+# The request of CPU is small and fixed: only the limit changes, so no resize waits for room on the node. A limit equal to
+# the request would change the pod's class of service, which the cluster rejects.
+_CPU_REQUEST, _CPU_MIN = "1m", 0.01
+_DISK_REQUEST = "64Mi"
+_SHM_BYTES = 1024**3
+_LOG_BYTES = 128 * 1024**2  # of the container's log, which counts as its disk space
+_LABEL_CHARACTERS = re.compile(r"[^A-Za-z0-9_.-]+")
+_START = 'exec "$(command -v python || command -v python3)" -u -c "$1"'
+
+
+def pod_name(job: str, slot: str) -> str:
+    """Return the name of a job's pod.
+
+    >>> pod_name("retrain_daily-train-0b97", "a")
+    'paceline-retrain-daily-train-0b97-fe04f9d1-a'
+    """
+    readable = re.sub(r"[^a-z0-9]+", "-", job).strip("-")[:40].strip("-")
+    return f"paceline-{readable}-{hashlib.sha256(job.encode()).hexdigest()[:8]}-{slot}"
+
+
+def cpu_limit(cores: float) -> str:
+    """Return a CPU limit in thousandths of a core, at least the smallest quota of a kernel.
+
+    >>> cpu_limit(1.05), cpu_limit(0.0001)
+    ('1050m', '10m')
+    """
+    return f"{round(1000 * max(cores, _CPU_MIN))}m"
+
+
+def annotation(pod: Mapping[str, Any], name: str) -> str | None:
+    """Return an annotation of a pod; ``None`` if it has none of this name."""
+    return (pod["metadata"].get("annotations") or {}).get(name)
+
+
+def labels_of(pod: Mapping[str, Any]) -> dict[str, str]:
+    """Return the labels with which the job was started. Kubernetes' own labels are too short for them."""
+    return dict(json.loads(annotation(pod, LABELS) or "{}"))
+
+
+def manifest(spec: JobSpec, digest: str, slot: str, *, pull: bool) -> dict[str, Any]:
+    """Return the manifest of a pod that keeps to the *restricted* Pod Security Standard, unless the user is root."""
+    uid, _, gid = spec.user.partition(":")
+    memory = spec.memory_bytes
+    limits: dict[str, str] = {"cpu": cpu_limit(spec.devices * spec.cores_per_device)}
+    requests: dict[str, str] = {"cpu": _CPU_REQUEST, "ephemeral-storage": _DISK_REQUEST}
+    if memory is not None:
+        limits["memory"] = requests["memory"] = str(memory)
+    if spec.disk_bytes is not None:
+        limits["ephemeral-storage"] = str(spec.disk_bytes + _LOG_BYTES)
+    if spec.gpus:
+        limits["nvidia.com/gpu"] = str(spec.gpus)
+    shm = min(memory, _SHM_BYTES) if memory is not None else _SHM_BYTES
+    in_memory = {"medium": "Memory", "sizeLimit": str(shm)}
+    volumes = {HOME: {}, "/dev/shm": in_memory, **({"/tmp": in_memory} if spec.read_only else {})}  # noqa: S108
+    return {
+        "metadata": {
+            "name": pod_name(spec.name, slot),
+            "labels": {
+                **dict([MANAGED.split("=")]),
+                **{name: _label(value) for name, value in spec.labels.items() if "/" not in name},
+            },
+            "annotations": {
+                JOB: spec.name,
+                LABELS: json.dumps(dict(spec.labels), sort_keys=True),
+                SPEC: digest,
+                CORES: str(spec.cores_per_device),
+            },
+        },
+        "spec": {
+            "restartPolicy": "Always",  # the supervisor restarts, not the job, if the kernel kills both for memory
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "terminationGracePeriodSeconds": 30,
+            "securityContext": {
+                "runAsUser": int(uid),
+                "runAsGroup": int(gid or 0),
+                "runAsNonRoot": int(uid) != 0,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "containers": [
+                {
+                    "name": CONTAINER,
+                    "image": spec.image,
+                    "imagePullPolicy": "Always" if pull else "IfNotPresent",
+                    "command": ["/bin/sh", "-c", _START, "sh", Path(_supervisor.__file__).read_text()],
+                    "resources": {"limits": limits, "requests": requests},
+                    "resizePolicy": [{"resourceName": "cpu", "restartPolicy": "NotRequired"}],
+                    "securityContext": {
+                        "allowPrivilegeEscalation": False,
+                        "capabilities": {"drop": ["ALL"]},
+                        "readOnlyRootFilesystem": spec.read_only,
+                    },
+                    "volumeMounts": [
+                        {"name": f"volume-{number}", "mountPath": path} for number, path in enumerate(volumes)
+                    ],
+                }
+            ],
+            "volumes": [{"name": f"volume-{number}", "emptyDir": one} for number, one in enumerate(volumes.values())],
+        },
+    }
+
+
+def _label(value: str) -> str:
+    """Return a text that Kubernetes accepts as a label, for people and tools that list pods."""
+    return _LABEL_CHARACTERS.sub("-", value)[:63].strip("-_.")

@@ -1,0 +1,232 @@
+"""``PodJob``: a job in a pod, through the cluster's API."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from paceline.errors import JobLostError, RuntimeUnavailableError
+from paceline.runtime._archive import extract_output
+from paceline.runtime._work_files import entries_in_archive, newest_files
+from paceline.runtime.base import JobStatus, Usage
+from paceline.runtime.checks import check_devices
+from paceline.runtime.kubernetes import _pod
+from paceline.runtime.kubernetes._cluster import CONTAINER, Cluster
+from paceline.runtime.kubernetes._files import read_folder
+from paceline.runtime.kubernetes._follower import PodFollower
+
+_TAIL_RUNNING, _TAIL_ENDED = 2_000, 10_000  # a running job adds a record of its usage every second
+_POLL_S = 0.1
+_CPU_TO_COPY = 1.0  # cores of an ended job while its files are copied
+_REMOVE_TIMEOUT_S = 60.0
+
+
+class PodJob:
+    """A job in a pod. The pod runs until ``remove``, so that the files of an ended job can be read.
+
+    Parameters
+    ----------
+    cluster:
+        The pod's namespace.
+    pod:
+        The pod, as the cluster describes it.
+    max_output_bytes:
+        Limit on the size of the collected output.
+    is_new:
+        Whether this process has just started the job: its output is then read from the start.
+    """
+
+    def __init__(self, cluster: Cluster, pod: Mapping[str, Any], *, max_output_bytes: int, is_new: bool) -> None:
+        self._cluster = cluster
+        self._pod, self._uid = pod["metadata"]["name"], pod["metadata"]["uid"]
+        self._max_output_bytes = max_output_bytes
+        self._cores_per_device = float(_pod.annotation(pod, _pod.CORES) or 1)
+        self._limit = pod["spec"]["containers"][0]["resources"]["limits"].get("memory")
+        run = {} if is_new else self._read_run()
+        tail = _TAIL_RUNNING if run.get("state") == "running" else _TAIL_ENDED
+        self._follower = PodFollower(cluster, self._pod, None if is_new else tail)
+        self._follower.start(after=max(run.get("number", 1) - 1, 0))
+
+    @property
+    def id(self) -> str:
+        """The namespace, the name and the unique id of the pod."""
+        return f"{self._cluster.namespace}/{self._pod}/{self._uid}"
+
+    @property
+    def has_engine(self) -> bool:
+        """True: the cluster ends the pod with its node."""
+        return True
+
+    def read_lines(self) -> list[str]:
+        """Return the lines written since the last call. Once ``wait`` has returned True, return all remaining lines."""
+        return self._follower.take_lines()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until the log reports the end of the job."""
+        return self._follower.ended.wait(timeout_s)
+
+    def resize(self, devices: float) -> None:
+        """Change the CPU limit of the running container in place."""
+        check_devices(devices)
+        self._set_cpu(devices * self._cores_per_device)
+
+    def status(self) -> JobStatus:
+        """Return the state of the job, read from the pod."""
+        pod = self._read_pod()
+        if pod is None:
+            return JobStatus("gone", reason="the pod was deleted")
+        if pod["status"].get("phase") in ("Failed", "Succeeded"):
+            details = pod["status"].get("message") or pod["status"].get("reason") or "without a reason"
+            return JobStatus("gone", reason=f"the pod has ended: {details}")
+        run = self._read_run()
+        if not run.get("number"):
+            return JobStatus("running")  # the pod has just been created
+        if run["state"] == "running":
+            return JobStatus("running", started_s=run["started_s"])
+        code, out_of_memory = run["code"], run["out_of_memory"]
+        if code is None:  # the kernel has killed the whole container
+            last = ((pod["status"].get("containerStatuses") or [{}])[0].get("lastState") or {}).get("terminated") or {}
+            code, out_of_memory = last.get("exitCode", 137), last.get("reason") == "OOMKilled"
+        return JobStatus(
+            "exited",
+            exit_code=code,
+            started_s=run["started_s"],
+            finished_s=run["finished_s"],
+            out_of_memory=out_of_memory,
+            reason=self._reason(code, out_of_memory),
+            stopped=run.get("stopped", False),
+        )
+
+    def usage(self) -> Usage:
+        """Return the usage that the pod has reported last, about once a second."""
+        usage = self._follower.records.usage
+        if usage is None:
+            return Usage(0.0, 0, 0.0)
+        return Usage(usage["cpu_s"], int(usage["memory_bytes"]), self._follower.records.number)
+
+    def restart(self) -> None:
+        """Start the job again in its pod."""
+        number = self._read_run()["number"]
+        self._command(f"start {number + 1}")
+        self._follower.start(after=number)
+
+    def begin(self) -> None:
+        """Start the job for the first time. Does nothing if it has been started."""
+        self._command("start 1")
+
+    def collect(self, destination: Path) -> list[str]:
+        """Copy the output folder out of the pod."""
+        self._speed_up()
+        chunks = read_folder(self._cluster, self._pod, "output")
+        return extract_output(chunks, destination, root="output", max_bytes=self._max_output_bytes)
+
+    def work_files(self, placed: Collection[str]) -> list[str]:
+        """Return a few of the newest files in the working folder."""
+        try:
+            chunks = read_folder(self._cluster, self._pod, "work")
+            return newest_files(entries_in_archive(chunks, root="work"), placed)
+        except JobLostError:
+            return []
+
+    def stop(self, grace_s: float = 5.0) -> None:
+        """Send SIGTERM, then SIGKILL after ``grace_s``, and wait for the end."""
+        try:
+            run = self._read_run()
+            if run.get("state") != "running":
+                return
+            self._command(f"stop {grace_s:f}")
+            give_up_s = time.monotonic() + grace_s + _REMOVE_TIMEOUT_S
+            while self._read_run().get("number") == run["number"] and self._read_run().get("state") == "running":
+                if time.monotonic() > give_up_s:
+                    raise RuntimeUnavailableError("could not stop the job: it has not ended")
+                time.sleep(_POLL_S)
+        except JobLostError:
+            pass
+
+    def remove(self) -> None:
+        """Delete the pod and wait until it is gone."""
+        self.close()
+        delete_pod(self._cluster, self._pod, self._uid)
+
+    def close(self) -> None:
+        """End the thread that reads the log; the pod continues."""
+        self._follower.close()
+
+    def renew(self, lease_s: float) -> None:
+        """Tell the pod's supervisor when the lease now ends."""
+        self._command(f"lease {lease_s:f}")
+
+    def save_record(self, record: Mapping[str, Any]) -> None:
+        """Store the record as an annotation of the pod, out of reach of the job."""
+        body = {"metadata": {"uid": self._uid, "annotations": {_pod.RECORD: json.dumps(record)}}}
+        self._cluster.call("write the job's record", "patch_namespaced_pod", self._pod, self._cluster.namespace, body)
+
+    def load_record(self) -> dict[str, Any] | None:
+        """Return the record in the pod's annotation."""
+        pod = self._read_pod()
+        value = json.loads((pod and _pod.annotation(pod, _pod.RECORD)) or "null")
+        return value if isinstance(value, dict) else None
+
+    def _read_pod(self) -> dict[str, Any] | None:
+        return read_pod(self._cluster, self._pod, self._uid)
+
+    def _read_run(self) -> dict[str, Any]:
+        """Return what the supervisor has stored about the newest run; an empty mapping before the first."""
+        command = ["/bin/sh", "-c", f"cat {_pod.HOME}/state/run.json 2>/dev/null || echo '{{}}'"]
+        answer = b"".join(self._cluster.run("read the job's state", self._pod, command))
+        run: dict[str, Any] = json.loads(answer)
+        return run
+
+    def _command(self, text: str) -> None:
+        """Send a command to the supervisor."""
+        command = ["/bin/sh", "-c", f'echo "$1" >{_pod.HOME}/state/control', "sh", text]
+        for _ in self._cluster.run(f"send {text.partition(' ')[0]!r} to the pod", self._pod, command):
+            pass
+
+    def _set_cpu(self, cores: float) -> None:
+        container = {"name": CONTAINER, "resources": {"limits": {"cpu": _pod.cpu_limit(cores)}}}
+        request, body = "change the pod's CPU limit", {"spec": {"containers": [container]}}
+        self._cluster.call(request, "patch_namespaced_pod_resize", self._pod, self._cluster.namespace, body)
+
+    def _speed_up(self) -> None:
+        """Give an ended job a core, because its pod copies the files: at its last allocation, this may take minutes."""
+        if self._follower.ended.is_set():
+            self._set_cpu(_CPU_TO_COPY)
+
+    def _reason(self, code: int, out_of_memory: bool) -> str:
+        if out_of_memory:
+            return (
+                f"killed for memory, limit {int(self._limit) / 1024**2:.0f} MiB" if self._limit else "killed for memory"
+            )
+        reasons = {137: "killed (SIGKILL)", 143: "stopped (SIGTERM)"}
+        reasons |= dict.fromkeys((126, 127), "the command could not be run in this image")
+        return reasons.get(code, "")
+
+
+def read_pod(cluster: Cluster, name: str, uid: str | None = None) -> dict[str, Any] | None:
+    """Return a pod as the cluster describes it; ``None`` if it does not exist or has another ``uid``."""
+    try:
+        found = cluster.call("read the pod", "read_namespaced_pod", name, cluster.namespace, _preload_content=False)
+    except JobLostError:
+        return None
+    pod: dict[str, Any] = json.loads(found.data)
+    return pod if uid in (None, pod["metadata"]["uid"]) else None
+
+
+def delete_pod(cluster: Cluster, name: str, uid: str) -> None:
+    """Delete a pod without grace, and wait until it is gone."""
+    give_up_s = time.monotonic() + _REMOVE_TIMEOUT_S
+    body = {"gracePeriodSeconds": 0, "preconditions": {"uid": uid}}
+    pause_s = 0.05
+    while read_pod(cluster, name, uid) is not None:
+        try:
+            cluster.call("delete the pod", "delete_namespaced_pod", name, cluster.namespace, body=body)
+        except JobLostError:
+            return
+        if time.monotonic() > give_up_s:
+            raise RuntimeUnavailableError(f"could not delete pod {name}: it still exists")
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, 1.0)

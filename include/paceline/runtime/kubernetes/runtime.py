@@ -1,0 +1,250 @@
+"""Runs training jobs as pods of a Kubernetes cluster, whose CPU limits change in place."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from paceline.errors import InvalidInputError, JobLostError, RuntimeUnavailableError
+from paceline.runtime.base import Job, JobSpec
+from paceline.runtime.checks import check_capacity, check_labels, check_spec, spec_digest
+from paceline.runtime.kubernetes import _pod
+from paceline.runtime.kubernetes._cluster import Cluster, ConflictError
+from paceline.runtime.kubernetes._files import send_checkpoint, send_job
+from paceline.runtime.kubernetes.job import PodJob, delete_pod, read_pod
+
+if TYPE_CHECKING:
+    from kubernetes.client import ApiClient
+
+log = logging.getLogger(__name__)
+
+_START_TIMEOUT_S = 300.0
+_SAY_EVERY_S = 15.0
+_POLL_S = 0.1
+# Reasons of a waiting container that do not pass by themselves.
+_HOPELESS = {
+    "ErrImageNeverPull",
+    "InvalidImageName",
+    "ImagePullBackOff",
+    "CreateContainerConfigError",
+    "RunContainerError",
+}
+
+
+class KubernetesRuntime:
+    """Runs each job in a pod of one namespace.
+
+    Parameters
+    ----------
+    connect:
+        Function that returns a client of the cluster, with its credentials.
+    namespace:
+        Namespace of the pods.
+    pull:
+        Whether the cluster pulls the image before each start, even if the node has it.
+    max_output_bytes:
+        Maximum size of the output that ``collect`` accepts.
+
+    Notes
+    -----
+    A pod keeps to the *restricted* Pod Security Standard. All files pass through the cluster's API, so no volume and no
+    other object is needed; they are lost with the pod. The pod requests little CPU: its limit is the job's allocation.
+    A cluster limits the processes of a pod for all pods of a node, so ``max_processes`` is ignored.
+    """
+
+    name = "kubernetes"
+
+    def __init__(
+        self,
+        connect: Callable[[], ApiClient],
+        *,
+        namespace: str = "default",
+        pull: bool = False,
+        max_output_bytes: int = 16 * 1024**3,
+    ) -> None:
+        self._cluster = Cluster(connect, namespace)
+        self._pull = pull
+        self._max_output_bytes = max_output_bytes
+
+    def capacity(self) -> float:
+        """Return the number of cores of the largest node."""
+        nodes = self._cluster.call("list the nodes", "list_node").items
+        return max((_cores(node.status.allocatable["cpu"]) for node in nodes), default=0.0)
+
+    def check(self, spec: JobSpec) -> None:
+        """Raise if ``spec`` cannot run. Whether the cluster can pull the image shows at the start."""
+        check_spec(spec)
+        check_capacity(spec, self.capacity())
+        if not spec.image:
+            raise InvalidInputError("image", spec.image, "the name of a container image")
+
+    def start(self, spec: JobSpec) -> PodJob:
+        """Start ``spec``; reattach if another process has just started its pod."""
+        self.check(spec)
+        digest, existing = spec_digest(spec), self._current(spec.name)
+        if existing is not None:
+            job = self._job(existing)
+            if _pod.annotation(existing, _pod.SPEC) == digest and job.status().state != "gone":
+                log.info("Pod %s already contains the same job: reattaching to it", existing["metadata"]["name"])
+                return job
+            if job.status().state == "running":
+                job.close()
+                raise RuntimeUnavailableError(
+                    f"pod {existing['metadata']['name']} is running another job named {spec.name}"
+                )
+            job.remove()
+        return self._start_new(spec, digest, None)
+
+    def find_job(self, name: str, labels: Mapping[str, str]) -> PodJob | None:
+        """Return the job of the pod with this job name. Complete an interrupted ``replace``."""
+        pod = self._current(name)
+        try:
+            return None if pod is None else self._reattach(pod, labels)
+        except JobLostError:
+            return None
+
+    def has_same_spec(self, job: Job, spec: JobSpec) -> bool:
+        """Return whether the digest of ``spec`` is that in the pod's annotations."""
+        pod = self._find(job.id)
+        return _pod.annotation(pod, _pod.SPEC) == spec_digest(spec)
+
+    def replace(self, job: Job, spec: JobSpec) -> PodJob:
+        """Start a pod with the checkpoint of an ended one, which keeps its files until the start."""
+        self.check(spec)
+        digest, existing = spec_digest(spec), self._current(spec.name)
+        if (
+            existing is not None
+            and _pod.annotation(existing, _pod.SPEC) == digest
+            and _id(self._cluster, existing) != job.id
+        ):
+            started = self._reattach(existing, None)  # by an earlier call, which could not remove ``job``
+        else:
+            started = self._start_new(spec, digest, self._find(job.id))
+        job.remove()
+        return started
+
+    def jobs(self) -> Iterator[tuple[str, dict[str, str]]]:
+        """Yield the id and labels of every pod that any Paceline process started."""
+        for pod in self._list():
+            if _pod.annotation(pod, _pod.READY) is not None:
+                yield _id(self._cluster, pod), _pod.labels_of(pod)
+
+    def reattach(self, job_id: str, labels: Mapping[str, str] | None = None) -> PodJob:
+        """Return the job of a pod that any process started with ``start``."""
+        return self._reattach(self._find(job_id), labels)
+
+    def remove_all(self, labels: Mapping[str, str]) -> None:
+        """Remove all pods whose jobs have these labels, in any state."""
+        for pod in self._list():
+            if labels.items() <= _pod.labels_of(pod).items():
+                delete_pod(self._cluster, pod["metadata"]["name"], pod["metadata"]["uid"])
+
+    def _start_new(self, spec: JobSpec, digest: str, earlier: Mapping[str, Any] | None) -> PodJob:
+        """Create a pod, give it the files, and start the job. ``earlier``: the pod whose checkpoint to copy."""
+        taken = earlier["metadata"]["name"] if earlier is not None else None
+        slot = next(slot for slot in _pod.SLOTS if _pod.pod_name(spec.name, slot) != taken)
+        body = _pod.manifest(spec, digest, slot, pull=self._pull)
+        name, namespace = body["metadata"]["name"], self._cluster.namespace
+        try:
+            self._cluster.call("create the pod", "create_namespaced_pod", namespace, body)
+        except ConflictError:
+            raise RuntimeUnavailableError(f"another process is starting pod {name}, or it is being deleted") from None
+        pod = None
+        try:
+            pod = self._wait_until_running(name, spec)
+            send_job(self._cluster, name, spec)
+            if earlier is not None:
+                send_checkpoint(self._cluster, earlier["metadata"]["name"], name)
+            ready = {"metadata": {"annotations": {_pod.READY: "true"}}}
+            self._cluster.call("mark the pod as ready", "patch_namespaced_pod", name, namespace, ready)
+            job = self._job(pod, is_new=True)
+            job.begin()
+        except BaseException:
+            found = pod or read_pod(self._cluster, name)
+            if found is not None:
+                delete_pod(self._cluster, name, found["metadata"]["uid"])
+            raise
+        return job
+
+    def _wait_until_running(self, name: str, spec: JobSpec) -> dict[str, Any]:
+        began_s = said_s = time.monotonic()
+        while True:
+            pod = read_pod(self._cluster, name)
+            if pod is None:
+                raise RuntimeUnavailableError(f"pod {name} was deleted before it ran")
+            containers = pod["status"].get("containerStatuses") or [{}]
+            state = containers[0].get("state") or {}
+            if "running" in state:
+                return pod
+            waiting = state.get("waiting") or {}
+            if waiting.get("reason") in _HOPELESS:
+                accepted = f"an image that the cluster can run ({waiting['reason']}: {waiting.get('message', '')})"
+                raise InvalidInputError("image", spec.image, accepted)
+            reason = _why_it_waits(pod) or waiting.get("reason") or "it starts"
+            now_s = time.monotonic()
+            if now_s - began_s > _START_TIMEOUT_S:
+                raise RuntimeUnavailableError(f"pod {name} did not start within {_START_TIMEOUT_S:g} s: {reason}")
+            if now_s - said_s > _SAY_EVERY_S:
+                said_s = now_s
+                log.info("Waiting for pod %s: %s", name, reason)
+            time.sleep(_POLL_S)
+
+    def _reattach(self, pod: Mapping[str, Any], labels: Mapping[str, str] | None) -> PodJob:
+        name = pod["metadata"]["name"]
+        if _pod.annotation(pod, _pod.READY) is None:
+            raise JobLostError(f"pod {name} has not received its job, or was not started by Paceline")
+        check_labels(f"pod {name}", _pod.labels_of(pod), labels)
+        job = self._job(pod)
+        if job.status().state == "running":
+            job.begin()  # in case the process that made the pod ready was killed before this
+        return job
+
+    def _current(self, name: str) -> dict[str, Any] | None:
+        """Return the pod of a job name. Of two, keep the one that is replacing the other if it is ready."""
+        found = [pod for slot in _pod.SLOTS if (pod := read_pod(self._cluster, _pod.pod_name(name, slot))) is not None]
+        ready = [pod for pod in found if _pod.annotation(pod, _pod.READY) is not None]
+        ready.sort(key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
+        for pod in found:
+            if pod is not (ready or [None])[-1]:
+                delete_pod(self._cluster, pod["metadata"]["name"], pod["metadata"]["uid"])
+        return ready[-1] if ready else None
+
+    def _find(self, job_id: str) -> dict[str, Any]:
+        namespace, _, rest = job_id.partition("/")
+        name, _, uid = rest.partition("/")
+        pod = read_pod(self._cluster, name, uid) if namespace == self._cluster.namespace and uid else None
+        if pod is None:
+            raise JobLostError(f"there is no pod {job_id!r}")
+        return pod
+
+    def _list(self) -> list[dict[str, Any]]:
+        options = {"label_selector": _pod.MANAGED, "_preload_content": False}
+        found = self._cluster.call("list the pods", "list_namespaced_pod", self._cluster.namespace, **options)
+        pods: list[dict[str, Any]] = json.loads(found.data)["items"]
+        return pods
+
+    def _job(self, pod: Mapping[str, Any], *, is_new: bool = False) -> PodJob:
+        return PodJob(self._cluster, pod, max_output_bytes=self._max_output_bytes, is_new=is_new)
+
+
+def _id(cluster: Cluster, pod: Mapping[str, Any]) -> str:
+    return f"{cluster.namespace}/{pod['metadata']['name']}/{pod['metadata']['uid']}"
+
+
+def _cores(quantity: str) -> float:
+    """Return a CPU quantity of the cluster in cores.
+
+    >>> _cores("3920m"), _cores("4")
+    (3.92, 4.0)
+    """
+    return float(quantity[:-1]) / 1000 if quantity.endswith("m") else float(quantity)
+
+
+def _why_it_waits(pod: Mapping[str, Any]) -> str:
+    for condition in pod["status"].get("conditions") or []:
+        if condition["type"] == "PodScheduled" and condition["status"] == "False":
+            return f"{condition.get('reason', '')}: {condition.get('message', '')}"
+    return ""

@@ -1,6 +1,6 @@
 """Airflow operators of Paceline."""
 
-from paceline.airflow.runtimes import Docker, Process
+from paceline.airflow.runtimes import Docker, Kubernetes, Process
 
 from .approve import ApproveOperator
 from .arbitrate import ArbiterOperator
@@ -22,6 +22,7 @@ __all__ = [
     "Docker",
     "EvaluateOperator",
     "FleetResultOperator",
+    "Kubernetes",
     "LogNotifier",
     "ParameterServerOperator",
     "Process",

@@ -97,7 +97,7 @@ class PodHarness(RuntimeHarness):
 
     def run(self, job: Job, command: str) -> str:
         """Run a shell command in the job's pod and return its output."""
-        pod = job.id.split("/")[1]
+        pod = job.id.split("/")[2]
         words = ["/bin/sh", "-c", command]
         api = CoreV1Api(connect_cluster())  # `stream` changes its client
         return str(stream(api.connect_get_namespaced_pod_exec, pod, self.namespace, command=words, stdout=True))

@@ -7,6 +7,15 @@ Another package adds a runtime with a subclass of ``RuntimeSettings`` and an ent
 from ._base import RuntimeSettings
 from ._docker import Docker
 from ._installed import installed_runtimes, named_settings, runtime_value
+from ._kubernetes import Kubernetes
 from ._process import Process
 
-__all__ = ["Docker", "Process", "RuntimeSettings", "installed_runtimes", "named_settings", "runtime_value"]
+__all__ = [
+    "Docker",
+    "Kubernetes",
+    "Process",
+    "RuntimeSettings",
+    "installed_runtimes",
+    "named_settings",
+    "runtime_value",
+]

@@ -22,7 +22,7 @@ def installed_runtimes() -> list[str]:
     """Return the names of the installed runtimes.
 
     >>> installed_runtimes()
-    ['docker', 'process']
+    ['docker', 'kubernetes', 'process']
     """
     return sorted(_entry_points())
 
@@ -59,8 +59,8 @@ def runtime_value(field: str, value: object) -> RuntimeSettings | str:
     Process(gpus=0, memory='4g', max_processes=512, disk='20g')
     >>> runtime_value("runtime", "podman")
     Traceback (most recent call last):
-    paceline.errors.InvalidInputError: runtime: got 'podman', expected one of auto, docker, process, or settings such \
-as Docker(...)
+    paceline.errors.InvalidInputError: runtime: got 'podman', expected one of auto, docker, kubernetes, process, \
+or settings such as Docker(...)
     """
     if value == "auto":
         return "auto"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from paceline.errors import InvalidInputError, JobLostError, PacelineError, RuntimeUnavailableError
@@ -66,7 +66,7 @@ class Cluster:
                     raise
         raise AssertionError
 
-    def run(self, request: str, pod: str, command: Sequence[str], stdin: Iterable[bytes] = ()) -> Iterator[bytes]:
+    def run(self, request: str, pod: str, command: Sequence[str], stdin: Iterable[bytes] = ()) -> Generator[bytes]:
         """Run a command in a pod, and yield its output. ``stdin``: what the command reads before it writes.
 
         Raises the errors of ``call``; PacelineError with the last line of its error output if the command fails.
@@ -149,6 +149,8 @@ def _translated(request: str) -> Iterator[None]:
             raise JobLostError(f"could not {request}: {reason}") from error
         if error.status == 409:
             raise ConflictError(f"could not {request}: {reason}") from error
+        if error.status == 403 and "exceeded quota" in reason:
+            raise RuntimeUnavailableError(f"could not {request}: {reason}") from error
         if error.status == 403:
             raise InvalidInputError("runtime", request, f"what the cluster allows: {reason}") from error
         if error.status in (0, 429) or error.status is None or error.status >= 500:

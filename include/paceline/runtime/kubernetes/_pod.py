@@ -20,8 +20,8 @@ SLOTS = ("a", "b")
 JOB, LABELS, SPEC, CORES = "paceline/job", "paceline/labels", "paceline/spec", "paceline/cores-per-device"
 READY = "paceline/ready"  # the pod has all files of the job
 RECORD = "paceline/record"
-# The request of CPU is small and fixed: only the limit changes, so no resize waits for room on the node. A limit equal to
-# the request would change the pod's class of service, which the cluster rejects.
+# The request of CPU is small and fixed: only the limit changes, so no resize waits for room on the node. A limit equal
+# to the request would change the pod's class of service, which the cluster rejects.
 _CPU_REQUEST, _CPU_MIN = "1m", 0.01
 _DISK_REQUEST = "64Mi"
 _SHM_BYTES = 1024**3

@@ -229,7 +229,8 @@ def _usage() -> bytes:
     cpu_s = _number_in("cpu.stat", "usage_usec") / 1e6 or _number_in("cpuacct/cpuacct.usage") / 1e9
     memory = _number_in("memory.current") or _number_in("memory/memory.usage_in_bytes")
     cache = _number_in("memory.stat", "inactive_file") or _number_in("memory/memory.stat", "total_inactive_file")
-    return json.dumps({"cpu_s": round(cpu_s, 3), "memory_bytes": int(max(memory - cache, 0.0))}).encode()
+    measured = {"measured_s": round(time.time(), 3), "cpu_s": round(cpu_s, 3)}
+    return json.dumps({**measured, "memory_bytes": int(max(memory - cache, 0.0))}).encode()
 
 
 def _oom_kills() -> int:

@@ -52,8 +52,8 @@ class PodJob:
 
     @property
     def id(self) -> str:
-        """The namespace, the name and the unique id of the pod."""
-        return f"{self._cluster.namespace}/{self._pod}/{self._uid}"
+        """The namespace, the unique id and the name of the pod."""
+        return f"{self._cluster.namespace}/{self._uid}/{self._pod}"
 
     @property
     def has_engine(self) -> bool:
@@ -105,7 +105,7 @@ class PodJob:
         usage = self._follower.records.usage
         if usage is None:
             return Usage(0.0, 0, 0.0)
-        return Usage(usage["cpu_s"], int(usage["memory_bytes"]), self._follower.records.number)
+        return Usage(usage["cpu_s"], int(usage["memory_bytes"]), usage["measured_s"])
 
     def restart(self) -> None:
         """Start the job again in its pod."""

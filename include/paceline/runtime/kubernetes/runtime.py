@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -14,6 +16,7 @@ from paceline.runtime.checks import check_capacity, check_labels, check_spec, sp
 from paceline.runtime.kubernetes import _pod
 from paceline.runtime.kubernetes._cluster import Cluster, ConflictError
 from paceline.runtime.kubernetes._files import send_checkpoint, send_job
+from paceline.runtime.kubernetes._template import merge
 from paceline.runtime.kubernetes.job import PodJob, delete_pod, read_pod
 
 if TYPE_CHECKING:
@@ -43,6 +46,8 @@ class KubernetesRuntime:
         Function that returns a client of the cluster, with its credentials.
     namespace:
         Namespace of the pods.
+    template:
+        A pod to whose metadata and spec the job's are added.
     pull:
         Whether the cluster pulls the image before each start, even if the node has it.
     max_output_bytes:
@@ -62,16 +67,21 @@ class KubernetesRuntime:
         connect: Callable[[], ApiClient],
         *,
         namespace: str = "default",
+        template: Mapping[str, Any] | None = None,
         pull: bool = False,
         max_output_bytes: int = 16 * 1024**3,
     ) -> None:
         self._cluster = Cluster(connect, namespace)
+        self._template = dict(template or {})
         self._pull = pull
         self._max_output_bytes = max_output_bytes
 
     def capacity(self) -> float:
-        """Return the number of cores of the largest node."""
-        nodes = self._cluster.call("list the nodes", "list_node").items
+        """Return the number of cores of the largest node; infinity if the cluster does not let us list its nodes."""
+        try:
+            nodes = self._cluster.call("list the nodes", "list_node").items
+        except InvalidInputError:
+            return math.inf
         return max((_cores(node.status.allocatable["cpu"]) for node in nodes), default=0.0)
 
     def check(self, spec: JobSpec) -> None:
@@ -84,7 +94,7 @@ class KubernetesRuntime:
     def start(self, spec: JobSpec) -> PodJob:
         """Start ``spec``; reattach if another process has just started its pod."""
         self.check(spec)
-        digest, existing = spec_digest(spec), self._current(spec.name)
+        digest, existing = self._digest(spec), self._current(spec.name)
         if existing is not None:
             job = self._job(existing)
             if _pod.annotation(existing, _pod.SPEC) == digest and job.status().state != "gone":
@@ -109,12 +119,12 @@ class KubernetesRuntime:
     def has_same_spec(self, job: Job, spec: JobSpec) -> bool:
         """Return whether the digest of ``spec`` is that in the pod's annotations."""
         pod = self._find(job.id)
-        return _pod.annotation(pod, _pod.SPEC) == spec_digest(spec)
+        return _pod.annotation(pod, _pod.SPEC) == self._digest(spec)
 
     def replace(self, job: Job, spec: JobSpec) -> PodJob:
         """Start a pod with the checkpoint of an ended one, which keeps its files until the start."""
         self.check(spec)
-        digest, existing = spec_digest(spec), self._current(spec.name)
+        digest, existing = self._digest(spec), self._current(spec.name)
         if (
             existing is not None
             and _pod.annotation(existing, _pod.SPEC) == digest
@@ -146,7 +156,7 @@ class KubernetesRuntime:
         """Create a pod, give it the files, and start the job. ``earlier``: the pod whose checkpoint to copy."""
         taken = earlier["metadata"]["name"] if earlier is not None else None
         slot = next(slot for slot in _pod.SLOTS if _pod.pod_name(spec.name, slot) != taken)
-        body = _pod.manifest(spec, digest, slot, pull=self._pull)
+        body = merge(self._template, _pod.manifest(spec, digest, slot, pull=self._pull))
         name, namespace = body["metadata"]["name"], self._cluster.namespace
         try:
             self._cluster.call("create the pod", "create_namespaced_pod", namespace, body)
@@ -206,16 +216,16 @@ class KubernetesRuntime:
         """Return the pod of a job name. Of two, keep the one that is replacing the other if it is ready."""
         found = [pod for slot in _pod.SLOTS if (pod := read_pod(self._cluster, _pod.pod_name(name, slot))) is not None]
         ready = [pod for pod in found if _pod.annotation(pod, _pod.READY) is not None]
-        ready.sort(key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
+        newest = max(ready, key=lambda pod: str(pod["metadata"]["creationTimestamp"]), default=None)
         for pod in found:
-            if pod is not (ready or [None])[-1]:
+            if pod is not newest:
                 delete_pod(self._cluster, pod["metadata"]["name"], pod["metadata"]["uid"])
-        return ready[-1] if ready else None
+        return newest
 
     def _find(self, job_id: str) -> dict[str, Any]:
         namespace, _, rest = job_id.partition("/")
-        name, _, uid = rest.partition("/")
-        pod = read_pod(self._cluster, name, uid) if namespace == self._cluster.namespace and uid else None
+        uid, _, name = rest.partition("/")
+        pod = read_pod(self._cluster, name, uid) if namespace == self._cluster.namespace and name else None
         if pod is None:
             raise JobLostError(f"there is no pod {job_id!r}")
         return pod
@@ -226,12 +236,16 @@ class KubernetesRuntime:
         pods: list[dict[str, Any]] = json.loads(found.data)["items"]
         return pods
 
+    def _digest(self, spec: JobSpec) -> str:
+        template = json.dumps(self._template, sort_keys=True, default=str)
+        return spec_digest(spec) + (hashlib.sha256(template.encode()).hexdigest()[:8] if self._template else "")
+
     def _job(self, pod: Mapping[str, Any], *, is_new: bool = False) -> PodJob:
         return PodJob(self._cluster, pod, max_output_bytes=self._max_output_bytes, is_new=is_new)
 
 
 def _id(cluster: Cluster, pod: Mapping[str, Any]) -> str:
-    return f"{cluster.namespace}/{pod['metadata']['name']}/{pod['metadata']['uid']}"
+    return f"{cluster.namespace}/{pod['metadata']['uid']}/{pod['metadata']['name']}"
 
 
 def _cores(quantity: str) -> float:

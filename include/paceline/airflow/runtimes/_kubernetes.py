@@ -1,0 +1,170 @@
+"""``Kubernetes``: settings of jobs as pods of a cluster."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from paceline.airflow.values import Reader, boolean, memory_bytes, optional_text, text
+from paceline.errors import InvalidInputError
+from paceline.extras import require
+from paceline.runtime.checks import check_user
+
+from ._base import RuntimeSettings, gpu_count, size
+
+if TYPE_CHECKING:
+    from kubernetes.client import ApiClient
+
+    from paceline.runtime import JobSpec, Runtime
+
+
+def _image(field: str, value: object) -> str:
+    return text(field, value, "the name of a container image")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kubernetes(RuntimeSettings):
+    """Run the job in a pod of a Kubernetes cluster, whose CPU limit changes in place. Needs Kubernetes 1.33 or newer.
+
+    The pod keeps to the *restricted* Pod Security Standard. It requests little CPU, and its memory limit in full.
+
+    Parameters
+    ----------
+    image:
+        Container image with Python and the script's dependencies. Example: ``"registry.example/trainer:3"``.
+        (templated)
+    kubernetes_conn_id:
+        Airflow connection to the cluster, of the Kubernetes provider. If it does not exist, the worker's own cluster or
+        ``$KUBECONFIG``. Example: ``"gpu_cluster"``. (templated)
+    namespace:
+        Namespace of the pod; by default, that of the connection, or ``default``. Example: ``"training"``. (templated)
+    pod_template_file:
+        YAML file with a pod to which the job is added, for node selectors, tolerations, volumes, labels, or secrets for
+        image registries. A container with the name ``job`` is the job's. Example: ``"/opt/airflow/pod.yaml"``.
+        (templated)
+    pull:
+        Pull the image before each start, even if the node has it. Example: ``True``.
+    gpus:
+        Number of GPUs for the job alone (``nvidia.com/gpu``). Example: ``2``.
+    memory:
+        Memory limit, which the node also reserves, in bytes or as text; ``None`` for no limit. Example: ``"16g"``.
+        (templated)
+    disk:
+        Limit on the job's files, in bytes or as text; ``None`` for no limit. The node evicts a pod that exceeds it.
+        Example: ``"50g"``. (templated)
+    read_only:
+        Make the container's root file system read-only: the job can write only to its own folders, and to ``/tmp`` and
+        ``/dev/shm``, which are in memory. Example: ``True``.
+    user:
+        ``uid:gid`` in the container; an unprivileged user by default. Example: ``"1000:1000"``. (templated)
+    allow_root:
+        Allow root (uid 0) as ``user``, unless ``[paceline] allow_root`` is false. Example: ``True``.
+
+    Examples
+    --------
+    >>> from paceline.operators import DeadlineTrainingOperator, Kubernetes
+    >>> train = DeadlineTrainingOperator(
+    ...     task_id="train", script="train.py", deadline="20m", runtime=Kubernetes(image="trainer:3", memory="16g")
+    ... )
+    >>> Kubernetes(namespace="")
+    Traceback (most recent call last):
+    paceline.errors.InvalidInputError: runtime.namespace: got '', expected text, or None
+    """
+
+    name = "kubernetes"
+    template_fields: ClassVar[Sequence[str]] = (
+        "image",
+        "kubernetes_conn_id",
+        "namespace",
+        "pod_template_file",
+        "memory",
+        "disk",
+        "user",
+    )
+    readers: ClassVar[Mapping[str, Reader]] = {
+        "image": _image,
+        "kubernetes_conn_id": text,
+        "namespace": optional_text,
+        "pod_template_file": optional_text,
+        "pull": boolean,
+        "gpus": gpu_count,
+        "memory": size,
+        "disk": size,
+        "read_only": boolean,
+        "allow_root": boolean,
+    }
+
+    image: str = "paceline-trainer:latest"
+    kubernetes_conn_id: str = "kubernetes_default"
+    namespace: str | None = None
+    pod_template_file: str | None = None
+    pull: bool = False
+    gpus: int = 0
+    memory: int | str | None = "4g"
+    disk: int | str | None = "20g"
+    read_only: bool = False
+    user: str = "65532:65532"
+    allow_root: bool = False
+
+    def read(self, field: str, value: Any) -> Any:
+        """Return the value of a field, or raise InvalidInputError."""
+        if field == "user":
+            check_user(value, self.allow_root, "runtime.user")
+        return super().read(field, value)
+
+    def open(self) -> Runtime:
+        """Return the runtime."""
+        require("kubernetes", "kubernetes")
+        from paceline.runtime.kubernetes import KubernetesRuntime
+
+        return KubernetesRuntime(
+            self.connect,
+            namespace=self.namespace or self._hook().get_namespace() or "default",
+            template=self._template(),
+            pull=self.pull,
+            max_output_bytes=memory_bytes("runtime.disk", self.disk) or sys.maxsize,
+        )
+
+    def connect(self) -> ApiClient:
+        """Return a client with the credentials of the connection, which are read anew."""
+        return self._hook().get_conn()
+
+    def extend(self, spec: JobSpec) -> JobSpec:
+        """Return the specification of a job with the image, the limits and the user."""
+        return replace(
+            spec,
+            image=self.image,
+            gpus=self.gpus,
+            memory_bytes=memory_bytes("runtime.memory", self.memory),
+            disk_bytes=memory_bytes("runtime.disk", self.disk),
+            read_only=self.read_only,
+            user=self.user,
+            allow_root=self.allow_root,
+        )
+
+    def _hook(self) -> Any:
+        from airflow.providers.cncf.kubernetes.hooks.kubernetes import KubernetesHook
+        from airflow.sdk.exceptions import AirflowException
+
+        try:
+            return KubernetesHook(conn_id=self.kubernetes_conn_id)
+        except AirflowException as error:
+            accepted = f"a connection to a cluster ({error})"
+            raise InvalidInputError("runtime.kubernetes_conn_id", self.kubernetes_conn_id, accepted) from error
+
+    def _template(self) -> dict[str, Any]:
+        if self.pod_template_file is None:
+            return {}
+        import yaml
+
+        path = Path(self.pod_template_file)
+        try:
+            content = yaml.safe_load(path.read_text())
+        except (OSError, ValueError, yaml.YAMLError) as error:
+            raise InvalidInputError("runtime.pod_template_file", str(path), f"a readable YAML file ({error})") from None
+        if not isinstance(content, dict) or not isinstance(content.get("spec", {}), dict):
+            raise InvalidInputError("runtime.pod_template_file", str(path), "a pod with metadata and a spec")
+        return content

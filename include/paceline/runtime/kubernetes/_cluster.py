@@ -162,6 +162,16 @@ def _translated(request: str) -> Iterator[None]:
         raise InvalidInputError("runtime.kubernetes_conn_id", str(error), "a connection to a cluster") from error
 
 
+def read_pod(cluster: Cluster, name: str, uid: str | None = None) -> dict[str, Any] | None:
+    """Return a pod as the cluster describes it; ``None`` if it does not exist or has another ``uid``."""
+    try:
+        found = cluster.call("read the pod", "read_namespaced_pod", name, cluster.namespace, _preload_content=False)
+    except JobLostError:
+        return None
+    pod: dict[str, Any] = json.loads(found.data)
+    return pod if uid in (None, pod["metadata"]["uid"]) else None
+
+
 def explain(error: Any) -> str:
     """Return the cluster's message of an ``ApiException``."""
     try:

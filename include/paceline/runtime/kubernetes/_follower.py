@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import threading
@@ -9,7 +10,8 @@ import time
 from collections import deque
 
 from paceline.errors import JobLostError, PacelineError, RuntimeUnavailableError
-from paceline.runtime.kubernetes._cluster import CONTAINER, Cluster
+from paceline.runtime.kubernetes._cluster import CONTAINER, Cluster, read_pod
+from paceline.runtime.kubernetes._pod import disruption, end_reason
 from paceline.runtime.kubernetes._records import Records
 
 log = logging.getLogger(__name__)
@@ -37,6 +39,7 @@ class PodFollower:
         self._cluster, self._pod, self._tail = cluster, pod, tail
         self.records = Records()
         self.ended = threading.Event()
+        self.disruption = ""  # why the cluster removes the pod, as far as this was seen
         self._after = 0  # runs up to this number are over
         self._lines: deque[str] = deque()
         self._size = 0
@@ -82,6 +85,8 @@ class PodFollower:
                 log.warning("Reading the job's output failed: %s", error)
                 failures += 1
             self._closed.wait(_BACKOFF_S[min(failures, len(_BACKOFF_S) - 1)])
+        with contextlib.suppress(PacelineError):  # the pod may be about to be deleted
+            self.disruption = disruption(read_pod(self._cluster, self._pod) or {"status": {}}) or self.disruption
         self.ended.set()
 
     def _has_ended(self) -> bool:
@@ -90,11 +95,13 @@ class PodFollower:
 
     def _read_connection(self) -> None:
         """Read from one connection until it ends. A connection without records times out, which is no error."""
-        pod = self._cluster.call("read the pod's status", "read_namespaced_pod", self._pod, self._cluster.namespace)
-        if pod.status.phase in ("Failed", "Succeeded"):
-            raise JobLostError(f"the pod has ended: {pod.status.message or pod.status.reason}")
-        restarts = (pod.status.container_statuses or [None])[0]
-        restarts = restarts.restart_count if restarts is not None else 0
+        pod = read_pod(self._cluster, self._pod)
+        if pod is None:
+            raise JobLostError("the pod was deleted")
+        self.disruption = disruption(pod)
+        if reason := end_reason(pod):
+            raise JobLostError(reason)
+        restarts = sum(int(one["restartCount"]) for one in pod["status"].get("containerStatuses") or [])
         if self._restarts is not None and restarts > self._restarts:
             self._read_log(follow=False, previous=True)  # what the killed container wrote last
         self._restarts = restarts

@@ -59,6 +59,30 @@ def labels_of(pod: Mapping[str, Any]) -> dict[str, str]:
     return dict(json.loads(annotation(pod, LABELS) or "{}"))
 
 
+def end_reason(pod: Mapping[str, Any]) -> str:
+    """Return why a pod has ended for good, or is about to be deleted after its container; empty if it has not."""
+    status, is_deleted = pod["status"], bool(pod["metadata"].get("deletionTimestamp"))
+    has_ended = status.get("phase") in ("Failed", "Succeeded")
+    runs = any("running" in (one.get("state") or {}) for one in status.get("containerStatuses") or [])
+    if not has_ended and (runs or not is_deleted):
+        return ""
+    details = status.get("message") or status.get("reason") or "without a reason"
+    return disruption(pod) or ("the pod was deleted" if is_deleted else f"the pod has ended: {details}")
+
+
+def disruption(pod: Mapping[str, Any]) -> str:
+    """Return why the cluster removes a pod: eviction, preemption, loss of its node; empty if it does not.
+
+    >>> disruption({"status": {"conditions": [{"type": "DisruptionTarget", "reason": "EvictionByEvictionAPI"}]}})
+    'the cluster removed the pod: EvictionByEvictionAPI'
+    """
+    for condition in pod["status"].get("conditions") or []:
+        if condition["type"] == "DisruptionTarget":
+            words = [condition["reason"], *filter(None, [condition.get("message")])]
+            return f"the cluster removed the pod: {': '.join(words)}"
+    return ""
+
+
 def manifest(spec: JobSpec, digest: str, slot: str, *, pull: bool) -> dict[str, Any]:
     """Return the manifest of a pod that keeps to the *restricted* Pod Security Standard, unless the user is root."""
     uid, _, gid = spec.user.partition(":")

@@ -14,7 +14,7 @@ from paceline.runtime._work_files import entries_in_archive, newest_files
 from paceline.runtime.base import JobStatus, Usage
 from paceline.runtime.checks import check_devices
 from paceline.runtime.kubernetes import _pod
-from paceline.runtime.kubernetes._cluster import CONTAINER, Cluster
+from paceline.runtime.kubernetes._cluster import CONTAINER, Cluster, read_pod
 from paceline.runtime.kubernetes._files import read_folder
 from paceline.runtime.kubernetes._follower import PodFollower
 
@@ -77,10 +77,9 @@ class PodJob:
         """Return the state of the job, read from the pod."""
         pod = self._read_pod()
         if pod is None:
-            return JobStatus("gone", reason="the pod was deleted")
-        if pod["status"].get("phase") in ("Failed", "Succeeded"):
-            details = pod["status"].get("message") or pod["status"].get("reason") or "without a reason"
-            return JobStatus("gone", reason=f"the pod has ended: {details}")
+            return JobStatus("gone", reason=self._follower.disruption or "the pod was deleted")
+        if reason := _pod.end_reason(pod):
+            return JobStatus("gone", reason=reason)
         run = self._read_run()
         if not run.get("number"):
             return JobStatus("running")  # the pod has just been created
@@ -204,16 +203,6 @@ class PodJob:
         reasons = {137: "killed (SIGKILL)", 143: "stopped (SIGTERM)"}
         reasons |= dict.fromkeys((126, 127), "the command could not be run in this image")
         return reasons.get(code, "")
-
-
-def read_pod(cluster: Cluster, name: str, uid: str | None = None) -> dict[str, Any] | None:
-    """Return a pod as the cluster describes it; ``None`` if it does not exist or has another ``uid``."""
-    try:
-        found = cluster.call("read the pod", "read_namespaced_pod", name, cluster.namespace, _preload_content=False)
-    except JobLostError:
-        return None
-    pod: dict[str, Any] = json.loads(found.data)
-    return pod if uid in (None, pod["metadata"]["uid"]) else None
 
 
 def delete_pod(cluster: Cluster, name: str, uid: str) -> None:

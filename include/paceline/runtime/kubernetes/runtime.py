@@ -14,10 +14,10 @@ from paceline.errors import InvalidInputError, JobLostError, RuntimeUnavailableE
 from paceline.runtime.base import Job, JobSpec
 from paceline.runtime.checks import check_capacity, check_labels, check_spec, spec_digest
 from paceline.runtime.kubernetes import _pod
-from paceline.runtime.kubernetes._cluster import Cluster, ConflictError
+from paceline.runtime.kubernetes._cluster import Cluster, ConflictError, read_pod
 from paceline.runtime.kubernetes._files import send_checkpoint, send_job
 from paceline.runtime.kubernetes._template import merge
-from paceline.runtime.kubernetes.job import PodJob, delete_pod, read_pod
+from paceline.runtime.kubernetes.job import PodJob, delete_pod
 
 if TYPE_CHECKING:
     from kubernetes.client import ApiClient

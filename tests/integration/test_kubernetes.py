@@ -1,0 +1,186 @@
+"""Jobs as pods of a real cluster: what only a cluster does to them, and the rights that Paceline needs."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from kubernetes.client import ApiClient, AuthenticationV1Api, CoreV1Api, RbacAuthorizationV1Api
+from tests.conftest import connect_cluster
+
+from paceline.errors import InvalidInputError, RuntimeUnavailableError
+from paceline.runtime.kubernetes import KubernetesRuntime
+from paceline.runtime.kubernetes import runtime as module
+from paceline.testing.runtime_contract import fail_on_leftovers
+from paceline.testing.runtime_contract.harness import RESUMES, WAITS, read_to_end, until, wait_for_line
+
+from .jobs import PodHarness
+
+pytestmark = pytest.mark.kubernetes
+GUIDE = Path(__file__).parents[2] / "docs" / "kubernetes.md"
+
+
+@pytest.fixture
+def pods(namespace: str, trainer_image: str, tmp_path: Path) -> Iterator[PodHarness]:
+    with fail_on_leftovers(PodHarness(namespace, trainer_image, tmp_path)) as harness:
+        yield harness
+
+
+def guide_block(name: str) -> list[dict[str, Any]]:
+    """Return the YAML documents of the block in the guide that begins with ``# NAME``."""
+    (text,) = re.findall(rf"```yaml\n# {name}(.*?)```", GUIDE.read_text(), re.DOTALL)
+    return list(yaml.safe_load_all("#" + text))
+
+
+def pod_of(job: Any) -> str:
+    return str(job.id.split("/")[2])
+
+
+def test_account_with_the_rights_of_the_guide_runs_a_job(pods: PodHarness, tmp_path: Path) -> None:
+    """The whole life of a job needs each of these rights, and no other."""
+    admin, namespace = connect_cluster(), pods.namespace
+    role = guide_block("paceline.yaml")[2]
+    CoreV1Api(admin).create_namespaced_service_account(namespace, {"metadata": {"name": "paceline"}})
+    RbacAuthorizationV1Api(admin).create_namespaced_role(namespace, {**role, "metadata": {"name": "paceline"}})
+    subject = {"kind": "ServiceAccount", "name": "paceline", "namespace": namespace}
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "paceline"}
+    binding = {"metadata": {"name": "paceline"}, "roleRef": reference, "subjects": [subject]}
+    RbacAuthorizationV1Api(admin).create_namespaced_role_binding(namespace, binding)
+    request = {"spec": {"audiences": [], "expirationSeconds": 3600}}
+    token = CoreV1Api(admin).create_namespaced_service_account_token("paceline", namespace, request).status.token
+
+    def connect() -> ApiClient:
+        client = connect_cluster()
+        client.configuration.cert_file = client.configuration.key_file = None
+        client.configuration.api_key = {"authorization": f"Bearer {token}"}
+        client = ApiClient(client.configuration)
+        who = AuthenticationV1Api(client).create_self_subject_review({}).status.user_info.username
+        assert who == f"system:serviceaccount:{namespace}:paceline"
+        return client
+
+    runtime = KubernetesRuntime(connect, namespace=namespace)
+    spec = pods.spec(RESUMES)
+    job = runtime.start(spec)
+    wait_for_line(job, "saved")
+    job.resize(0.7)
+    job.save_record({"owner": "a"})
+    assert job.load_record() == {"owner": "a"}
+    job.stop(0)
+    assert job.wait(60)
+    found = runtime.find_job(spec.name, {})
+    assert found is not None
+    new = runtime.replace(found, pods.spec(RESUMES, environment={"TRY": "2"}))
+    assert read_to_end(new) == ["resumed at 41"]
+    new.collect(tmp_path / "out")
+    assert [one for one, _ in runtime.jobs()] == [new.id]
+    new.remove()
+    with pytest.raises(InvalidInputError, match=r"runtime: got 'list the nodes', expected what the cluster allows: .*"):
+        runtime._cluster.call("list the nodes", "list_node")
+
+
+def test_deleted_pod_is_gone_with_its_reason(pods: PodHarness) -> None:
+    job = pods.runtime.start(pods.spec(WAITS))
+    wait_for_line(job, "up")
+    pods.core.delete_namespaced_pod(pod_of(job), pods.namespace, grace_period_seconds=0)
+    assert job.wait(120)
+    assert (job.status().state, job.status().reason) == ("gone", "the pod was deleted")
+    job.remove()
+
+
+def test_evicted_pod_ends_its_job_gracefully(pods: PodHarness) -> None:
+    code = "import signal\nsignal.signal(signal.SIGTERM, lambda *_: exit(print('saving', flush=True)))\n"
+    job = pods.runtime.start(pods.spec(code + "print('up', flush=True)\nwhile True: signal.pause()"))
+    lines = wait_for_line(job, "up")
+    name = pod_of(job)
+    eviction = {"metadata": {"name": name, "namespace": pods.namespace}}
+    pods.core.create_namespaced_pod_eviction(name, pods.namespace, eviction)
+    assert job.wait(120)
+    assert lines + job.read_lines() == ["up", "saving"]
+
+    def final_reason() -> str:
+        with contextlib.suppress(RuntimeUnavailableError):  # the container has ended, and the pod not yet
+            return job.status().reason if job.status().state == "gone" else ""
+        return ""
+
+    assert until(final_reason).startswith("the cluster removed the pod: EvictionByEvictionAPI")
+    job.remove()
+
+
+def test_restarted_container_keeps_the_checkpoint(pods: PodHarness) -> None:
+    """As when the kernel kills the whole container, or the node has been restarted."""
+    job = pods.runtime.start(pods.spec(RESUMES))
+    lines = wait_for_line(job, "saved")
+    pods.run(job, "kill -TERM 1")
+    assert job.wait(120)
+
+    def runs_again() -> bool:
+        (container,) = pods.core.read_namespaced_pod(pod_of(job), pods.namespace).status.container_statuses
+        return bool(container.restart_count == 1 and container.state.running)
+
+    until(runs_again)
+    assert job.status().state == "exited"
+    job.restart()
+    assert lines + read_to_end(job) == ["resumed at 0", "saved", "resumed at 41"]
+    job.remove()
+
+
+def test_image_that_cannot_be_pulled_is_named_with_the_reason(pods: PodHarness) -> None:
+    spec = pods.spec(WAITS, image="localhost:1/no-such-image:1")
+    with pytest.raises(InvalidInputError, match=r"image: got 'localhost:1/no-such-image:1', expected an image that .*"):
+        pods.runtime.start(spec)
+
+
+@pytest.mark.parametrize(
+    ("quota", "changes", "reason"),
+    [
+        (None, {"memory_bytes": 2**50}, r"did not start within 1 s: Unschedulable: .*Insufficient memory"),
+        ({"limits.cpu": "500m"}, {}, "exceeded quota: full"),
+    ],
+    ids=["no room", "quota"],
+)
+def test_cluster_without_room_is_an_error_that_a_retry_may_solve(
+    pods: PodHarness, monkeypatch: pytest.MonkeyPatch, quota: Any, changes: dict[str, Any], reason: str
+) -> None:
+    monkeypatch.setattr(module, "_START_TIMEOUT_S", 1.0)
+    if quota:
+        pods.core.create_namespaced_resource_quota(
+            pods.namespace, {"metadata": {"name": "full"}, "spec": {"hard": quota}}
+        )
+    with pytest.raises(RuntimeUnavailableError, match=reason):
+        pods.runtime.start(pods.spec(WAITS, **changes))
+    assert pods.leftovers() == []
+
+
+def test_rejected_token_is_replaced(pods: PodHarness) -> None:
+    clients = []
+
+    def connect() -> ApiClient:
+        client = connect_cluster()
+        if not clients:  # an account whose token has expired
+            client.configuration.cert_file = client.configuration.key_file = None
+            client.configuration.api_key = {"authorization": "Bearer expired"}
+            client = ApiClient(client.configuration)
+        clients.append(client)
+        return client
+
+    assert KubernetesRuntime(connect, namespace=pods.namespace).capacity() > 0
+    assert len(clients) == 2
+
+
+def test_template_adds_to_the_pod(pods: PodHarness) -> None:
+    (template,) = guide_block("gpu-pod.yaml")
+    for name in ("nodeSelector", "tolerations", "imagePullSecrets"):
+        assert template["spec"].pop(name)  # the test cluster has none of these
+    runtime = KubernetesRuntime(connect_cluster, namespace=pods.namespace, template=template)
+    job = runtime.start(pods.spec("import os\nprint(os.environ['HTTPS_PROXY'])"))
+    assert read_to_end(job) == ["http://proxy:3128"]
+    pod = pods.core.read_namespaced_pod(pod_of(job), pods.namespace)
+    assert pod.metadata.labels["team"] == "forecasting"
+    assert pod.metadata.labels["app.kubernetes.io/managed-by"] == "paceline"
+    assert not pods.runtime.has_same_spec(job, pods.spec("import os\nprint(os.environ['HTTPS_PROXY'])"))
+    job.remove()

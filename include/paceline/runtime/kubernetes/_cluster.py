@@ -128,8 +128,11 @@ def _check_end(request: str, end: bytes, last_error: str) -> None:
         status = json.loads(end)
     except ValueError:  # the connection was cut before the command ended
         raise RuntimeUnavailableError(f"could not {request}: the connection to the pod was interrupted") from None
-    if status.get("status") != "Success":
-        raise PacelineError(f"could not {request}: {last_error or status.get('message', 'the command failed')}")
+    if status.get("status") == "Success":
+        return
+    if status.get("reason") != "NonZeroExitCode":  # the command did not run: its container is starting or ending
+        raise RuntimeUnavailableError(f"could not {request}: {status.get('message')}")
+    raise PacelineError(f"could not {request}: {last_error or status.get('message')}")
 
 
 @contextlib.contextmanager

@@ -39,7 +39,7 @@ for name in [name for name in os.environ if name.startswith("AIRFLOW_")]:
 _WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")  # parallel test processes do not share a database
 os.environ["AIRFLOW_HOME"] = str(Path(__file__).parents[1] / "build" / "tests" / f"airflow{_WORKER}")
 os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
-os.environ["AIRFLOW__PACELINE__ALLOWED_RUNTIMES"] = "docker,process"  # local processes even as root, as CI runs
+os.environ["AIRFLOW__PACELINE__ALLOWED_RUNTIMES"] = "docker,kubernetes,process"  # also as root, as CI runs
 # Parallel test processes compete for cores, so limit the threads, and do not let waiting threads of torch spin.
 os.environ |= {"OPENBLAS_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
 
@@ -168,6 +168,7 @@ def airflow(
     config = {
         "core.plugins_folder": PROJECT / "plugins",
         "core.parallelism": 8,
+        "paceline.allowed_runtimes": os.environ["AIRFLOW__PACELINE__ALLOWED_RUNTIMES"],
         "scheduler.task_instance_heartbeat_timeout": 120,
         "scheduler.scheduler_idle_sleep_time": 1,
         "dag_processor.min_file_process_interval": 600,

@@ -78,11 +78,13 @@ class KubernetesRuntime:
 
     def capacity(self) -> float:
         """Return the number of cores of the largest node; infinity if the cluster does not let us list its nodes."""
+        from kubernetes.utils.quantity import parse_quantity
+
         try:
             nodes = self._cluster.call("list the nodes", "list_node").items
         except InvalidInputError:
             return math.inf
-        return max((_cores(node.status.allocatable["cpu"]) for node in nodes), default=0.0)
+        return max((float(parse_quantity(node.status.allocatable["cpu"])) for node in nodes), default=0.0)
 
     def check(self, spec: JobSpec) -> None:
         """Raise if ``spec`` cannot run. Whether the cluster can pull the image shows at the start."""
@@ -246,15 +248,6 @@ class KubernetesRuntime:
 
 def _id(cluster: Cluster, pod: Mapping[str, Any]) -> str:
     return f"{cluster.namespace}/{pod['metadata']['uid']}/{pod['metadata']['name']}"
-
-
-def _cores(quantity: str) -> float:
-    """Return a CPU quantity of the cluster in cores.
-
-    >>> _cores("3920m"), _cores("4")
-    (3.92, 4.0)
-    """
-    return float(quantity[:-1]) / 1000 if quantity.endswith("m") else float(quantity)
 
 
 def _why_it_waits(pod: Mapping[str, Any]) -> str:

@@ -1,0 +1,97 @@
+"""Training jobs as pods, in a real Airflow: a killed task, a moved deadline, the result, and a task that is marked."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kubernetes.client import CoreV1Api
+from kubernetes.stream import stream
+from kubernetes.utils.quantity import parse_quantity
+from tests.conftest import connect_cluster
+from tests.integration.training import gates
+from tests.integration.training.gates import TrainingTask
+from tests.waiting import LONG_S, until
+
+from paceline.airflow.demo.airflow_process import AirflowProcess
+
+pytestmark = [pytest.mark.airflow, pytest.mark.kubernetes, pytest.mark.timeout(1200)]
+
+DAG = """
+from datetime import timedelta
+
+from airflow.sdk import DAG
+from paceline.operators import DeadlineTrainingOperator, Kubernetes
+
+with DAG("pods", schedule=None, params={{"namespace": ""}}):
+    DeadlineTrainingOperator(
+        task_id="train",
+        command="python gated.py end",
+        files={{"gated.py": {script!r}}},
+        deadline="100d",
+        min_devices=0.1,
+        runtime=Kubernetes(image={image!r}, namespace="{{{{ params.namespace }}}}", memory="256m"),
+        retry_delay=timedelta(seconds=1),
+    )
+"""
+
+
+@pytest.fixture(scope="module")
+def dag(airflow: AirflowProcess, trainer_image: str) -> Iterator[str]:
+    script = str(Path(__file__).parent / "training" / "gated.py")
+    with gates.temporary_dag(airflow, "pods", DAG.format(script=script, image=trainer_image)) as dag_id:
+        yield dag_id
+
+
+def start(airflow: AirflowProcess, dag: str, namespace: str) -> TrainingTask:
+    training = TrainingTask(airflow, dag, airflow.run_dag(dag, {"namespace": namespace}))
+    # As soon as the speed is known, the minimum allocation meets the far deadline.
+    training.wait_until(lambda pace: pace["loss"] and pace["devices"] == pace["min_devices"])
+    return training
+
+
+def open_gate(training: TrainingTask, gate: str) -> None:
+    namespace, _, pod = training.container.split("/")
+    method = CoreV1Api(connect_cluster()).connect_get_namespaced_pod_exec
+    stream(method, pod, namespace, command=["/bin/sh", "-c", f"touch /paceline/work/{gate}"], stdout=True)
+
+
+def cpu_limits(namespace: str) -> list[float]:
+    """Return the CPU limits in force of all pods of the namespace, in cores."""
+    pods = CoreV1Api(connect_cluster()).list_namespaced_pod(namespace).items
+    return [float(parse_quantity(pod.status.container_statuses[0].resources.limits["cpu"])) for pod in pods]
+
+
+def test_killed_task_takes_over_its_pod_and_follows_the_moved_deadline(
+    airflow: AirflowProcess, dag: str, namespace: str
+) -> None:
+    training = start(airflow, dag, namespace)
+    until(lambda: cpu_limits(namespace) == [0.1])
+    pod = training.container
+    os.kill(training.instance()["pid"], signal.SIGKILL)
+    until(lambda: training.instance()["try_number"] == 2 and training.instance()["state"] == "running")
+    last = training.stored_value("pace")
+    back = training.wait_until(lambda pace: pace["t_s"] > last["t_s"])
+    assert training.container == pod
+    airflow.set_task_state(dag, training.run_id, "train", "deadline", f"{back['t_s'] + 60:.0f}s")
+    full = training.wait_until(lambda pace: pace["devices"] == pace["max_devices"])
+    until(lambda: cpu_limits(namespace) == [full["devices"]])
+    for gate in ("go", "end"):
+        open_gate(training, gate)
+    assert airflow.wait(dag, training.run_id, LONG_S) == "success", training.log(2)
+    assert f"Job {pod} of an earlier try is running: taking it over" in training.log(2)
+    result = training.result()
+    model = json.loads((Path(result["model"]) / "model.json").read_text())
+    assert model["batches"] == model["done"] > 0
+    assert (result["runtime"], result["restarts"]) == ("kubernetes", 0)
+    assert cpu_limits(namespace) == []
+
+
+def test_pod_of_a_task_that_a_user_marks_is_removed(airflow: AirflowProcess, dag: str, namespace: str) -> None:
+    training = start(airflow, dag, namespace)
+    airflow.api("PATCH", f"/dags/{dag}/dagRuns/{training.run_id}", {"state": "failed"})
+    until(lambda: cpu_limits(namespace) == [])

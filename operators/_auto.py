@@ -35,7 +35,7 @@ def choose(command: object, log: Any) -> RuntimeSettings:
     if not is_allowed(container.name):
         if command is not None:
             log.error("A container is needed by: command")
-            return container  # which `make_runtime` rejects
+            return container  # which `choose_runtime` rejects
         log.warning("Running as a local process: [paceline] allowed_runtimes does not name 'docker'")
         return process
     try:

@@ -23,7 +23,7 @@ from paceline.elastic.nodes import LABEL_TEAM
 from paceline.elastic.runtime import TeamRuntime
 from paceline.elastic.team import TeamJob
 from paceline.errors import InvalidInputError, UnsuitableCodeError
-from paceline.runtime import DockerRuntime, JobSpec
+from paceline.runtime import DockerOptions, DockerRuntime, JobSpec
 from paceline.train.job import EXIT_TERMINATED
 from paceline.train.progress import Progress, parse_line
 
@@ -217,7 +217,13 @@ def test_invalid_team_is_rejected_before_the_start(docker_client: docker.APIClie
     runtime = TeamRuntime(DockerRuntime(docker_client), lambda _: team_spec(team_name))
     with pytest.raises(InvalidInputError, match="network"):
         runtime.check(
-            JobSpec(name=team_name, command=["python"], devices=1.0, image="paceline-trainer:latest", network="x")
+            JobSpec(
+                name=team_name,
+                command=["python"],
+                devices=1.0,
+                image="paceline-trainer:latest",
+                options=DockerOptions(network="x"),
+            )
         )
     with pytest.raises(InvalidInputError, match="budget"):
         runtime.check(JobSpec(name=team_name, command=["python"], devices=0.1, image="paceline-trainer:latest"))

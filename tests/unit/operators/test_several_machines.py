@@ -125,7 +125,8 @@ def test_runtime_gets_the_gpus_of_the_connection_else_of_the_fleet(monkeypatch, 
     others = [machine.model_copy(update={"name": "cellar", "gpus": 2}), GATE.model_copy(update={"gpus": 5})]
     fleet = Fleet(machines=(machine, *others), parameter_server=machine)
     arguments = {"script": "train.py", "deadline": "1m", "server_task_id": "server", "plan": PLAN}
-    WorkerTrainingOperator(task_id="train", fleet=fleet, worker="hall", **arguments).make_runtime()
+    task = WorkerTrainingOperator(task_id="train", fleet=fleet, worker="hall", **arguments)
+    task.open_runtime(task.choose_runtime())
     assert runtime.call_args.kwargs["gpus"] == gpus
 
 

@@ -12,7 +12,7 @@ from paceline.runtime import JobSpec
 from ._restrictions import fallback_obstacle, is_allowed
 
 # The settings that "auto" chooses from. A job's specification always comes from the first: a local process ignores the
-# image, the network and the user, and the limits are the same.
+# image, the user and Docker's options, and the limits are the same.
 CHOICES: tuple[RuntimeSettings, ...] = (Docker(), Process())
 
 

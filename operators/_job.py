@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -102,7 +102,7 @@ class JobOperator(BaseOperator):
         "runtime": runtime_value,
         "environment": mapping,
     }
-    machine_fields: ClassVar[Set[str]] = frozenset()  # settings of the runtime that a fleet's file determines
+    machine_fields: ClassVar[Sequence[str]] = ()  # settings of the runtime that a fleet's file determines
     ui_color = "#e8f1ff"
 
     def __init__(
@@ -193,7 +193,7 @@ class JobOperator(BaseOperator):
         """
         message = redacted(error)
         fields = {field.name for field in dataclasses.fields(self.runtime_settings)}  # type: ignore[arg-type]
-        of_runtime = isinstance(error, InvalidInputError) and error.field in fields - self.machine_fields
+        of_runtime = isinstance(error, InvalidInputError) and error.field in fields.difference(self.machine_fields)
         return f"runtime.{message}" if of_runtime else message
 
     # --- job ------------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from paceline.fleet import Fleet, Machine
     from paceline.train.parameter_server.shards import SampleShare
 
-MACHINE_FIELDS = frozenset({"engine_conn_id", "memory", "gpus"})  # settings that the fleet's file determines
+MACHINE_FIELDS = ("engine_conn_id", "memory", "gpus")  # settings that the fleet's file determines
 
 
 def sample_shares(plan: object, fleet: Fleet | None = None) -> dict[str, SampleShare]:

@@ -1,4 +1,4 @@
-"""The protocols that every runtime implements, for the control loop.
+"""The protocols of runtimes and jobs, for the control loop and for teams.
 
 A *runtime* (``DockerRuntime``, ``ProcessRuntime``) starts jobs. A *job* runs training code: the control loop reads
 its output, resizes its allocation, and collects its output files when the job has ended.
@@ -261,10 +261,10 @@ class PausableJob(Job, Protocol):
     """A job that can be suspended."""
 
     def pause(self) -> None:
-        """Suspend all processes of the job, which keep their memory. Idempotent."""
+        """Suspend all processes of a running job, which keep their memory."""
 
     def unpause(self) -> None:
-        """Continue a suspended job. Idempotent."""
+        """Continue a suspended job."""
 
 
 class SupportsTeams(Runtime, Protocol):

@@ -11,7 +11,7 @@ import pytest
 from paceline.errors import JobLostError
 from paceline.runtime import JobSpec, SupportsTeams, TeamNetwork
 
-from .harness import GATE, WAITS, RuntimeHarness, pass_gate, read_to_end, wait_for_line
+from .harness import GATE, WAITS, RuntimeHarness, read_to_end, wait_for_line
 
 _TEAM = "paceline.test_team"
 _LISTENS = """
@@ -86,10 +86,11 @@ class TeamContract:
 
     def test_paused_job_continues(self, harness: TeamHarness) -> None:
         job = harness.runtime.start(_spec(harness, "paused", GATE + "gate()\nprint('later')"))
-        for call in (job.pause, job.pause, job.unpause, job.unpause):
-            call()
-            assert job.status().state == "running"
-        pass_gate(harness, job)
+        wait_for_line(job, "at the gate")
+        job.pause()
+        assert job.status().state == "running"
+        job.unpause()
+        harness.signal(job, signal.SIGUSR1)
         assert read_to_end(job) == ["later"]
         job.remove()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from paceline.airflow.runtimes import RuntimeSettings
     from paceline.fleet import Fleet
     from paceline.run import Training
-    from paceline.runtime import JobSpec, Runtime
+    from paceline.runtime import JobSpec, Runtime, SupportsTeams
 
 _SERVER_TIMEOUT_S = 300.0
 _SAY_EVERY_S = 10.0
@@ -181,7 +181,8 @@ class WorkerTrainingOperator(DeadlineTrainingOperator):
     def _wait_for_network(self, network: str, context: Context) -> None:
         """Wait until the parameter server's task has created the network on the engine."""
         assert self._training is not None  # set, because `Training` calls `extend_spec`
-        training, runtime = self._training, cast("Docker", self.runtime).open()
+        training = self._training
+        runtime: SupportsTeams = self.runtime.open()
         others = Question(lambda stage: self.check_need(context, stage))
         began_s, said_s = time.monotonic(), 0.0
         while not training.call_engine(lambda: runtime.has_network(network)):

@@ -138,10 +138,9 @@ def _check_team(task: Arguments, budget: float | None, is_unrendered: Callable[[
     if settings.gpus:
         accepted = "0, unless the objective is 'deadline': a team trains on cores"
         raise InvalidInputError("runtime.gpus", settings.gpus, accepted)
-    network = getattr(settings, "network", None)
-    if network is not None and (rendered or not is_template(network)):
+    if settings.network is not None and (rendered or not is_template(settings.network)):
         accepted = "None, because the nodes of a team use a private network"
-        raise InvalidInputError("runtime.network", network, accepted)
+        raise InvalidInputError("runtime.network", settings.network, accepted)
 
 
 def read(task: Arguments, context: Context) -> Settings:

@@ -12,7 +12,7 @@ from paceline.runtime import JobSpec
 from ._restrictions import fallback_obstacle, is_allowed
 
 # The settings that "auto" chooses from. A job's specification always comes from the first: a local process ignores the
-# image, the network and the user, and the limits are the same.
+# image, the user and Docker's options, and the limits are the same.
 CHOICES: tuple[RuntimeSettings, ...] = (Docker(), Process())
 
 
@@ -35,7 +35,7 @@ def choose(command: object, log: Any) -> RuntimeSettings:
     if not is_allowed(container.name):
         if command is not None:
             log.error("A container is needed by: command")
-            return container  # which `make_runtime` rejects
+            return container  # which `choose_runtime` rejects
         log.warning("Running as a local process: [paceline] allowed_runtimes does not name 'docker'")
         return process
     try:

@@ -22,7 +22,7 @@ from paceline.runtime.checks import code_digest
 from . import _related_runs
 from ._clock import origin
 from ._identity import job_labels
-from ._objective import ObjectiveTask, can_form_teams, runtime_for, team_of
+from ._objective import ObjectiveTask, open_runtime, team_of
 from ._others import Question
 from ._output import collect_output, default_output_path, describe_empty_output
 from ._reporting import SampleReporter
@@ -70,11 +70,11 @@ class TrainingTask(ObjectiveTask, Protocol):
     def runtime_settings(self) -> RuntimeSettings:
         """The settings of the runtime."""
 
-    def make_runtime(self) -> Runtime:
-        """Return the runtime for a new job."""
+    def choose_runtime(self) -> RuntimeSettings:
+        """Return the settings of the runtime for a new job."""
 
-    def possible_runtimes(self) -> list[Runtime]:
-        """Return each runtime in which an earlier try may have started the job."""
+    def possible_runtimes(self) -> Sequence[RuntimeSettings]:
+        """Return the settings of each runtime in which an earlier try may have started the job."""
 
     def extend_spec(self, context: Context, spec: JobSpec, scratch: Path) -> JobSpec:
         """Extend the job's specification for this kind of training."""
@@ -118,15 +118,15 @@ class TaskHost:
         return origin(self._context, self._task.deadline_from, self._clock)
 
     def runtime(self) -> Runtime:
-        """Return the operator's runtime, for one job or for a team of containers."""
-        return runtime_for(self._task, self._task.make_runtime(), self._context)
+        """Return the operator's runtime, for one job or for a team."""
+        return open_runtime(self._task, self._task.choose_runtime(), self._context)
 
     def runtimes(self) -> list[Runtime]:
         """Return the operator's runtime or, if the operator chooses it for each job, all that it may have chosen."""
         possible = self._task.possible_runtimes()
         if self._task.objective != "deadline":
-            possible = [one for one in possible if can_form_teams(one)]
-        return [runtime_for(self._task, one, self._context) for one in possible]
+            possible = [one for one in possible if one.forms_teams]
+        return [open_runtime(self._task, one, self._context) for one in possible]
 
     def check_runtime(self, runtime: Runtime) -> None:
         """Raise InvalidInputError if an administrator has forbidden this runtime since the job started."""
@@ -147,7 +147,7 @@ class TaskHost:
         return self._task.extend_spec(self._context, spec, scratch)
 
     def team(self, job: Job) -> TeamJob | None:
-        """Return ``job`` if it is a team of containers, else ``None``."""
+        """Return ``job`` if it is a team, else ``None``."""
         return team_of(job)
 
     def past_run(self) -> PastRun | None:

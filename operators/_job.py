@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -21,7 +22,7 @@ from paceline.runtime import JobSpec, Runtime
 
 from . import _auto
 from ._identity import first_run_start, job_labels, task_labels, unique_name
-from ._private import masked_log, read_private, render_private
+from ._private import masked_log, read_private, redacted, render_private
 from ._restrictions import check_root, check_runtime
 from .values import command_words, duration_s, local_copies, mapping, path_or_url, read_fields, sequence
 
@@ -101,6 +102,7 @@ class JobOperator(BaseOperator):
         "runtime": runtime_value,
         "environment": mapping,
     }
+    machine_fields: ClassVar[Sequence[str]] = ()  # settings of the runtime that a fleet's file determines
     ui_color = "#e8f1ff"
 
     def __init__(
@@ -151,7 +153,7 @@ class JobOperator(BaseOperator):
         self._check_script()
         if self.runtime != "auto":
             check_runtime(self.runtime.name)
-        check_root(self.runtime)
+        check_root(self.runtime_settings)
 
     def _check_script(self) -> None:
         if (self.script is None) == (self.command is None):
@@ -169,19 +171,30 @@ class JobOperator(BaseOperator):
         """The settings of the runtime; those of a container with ``"auto"`` and before a template is rendered."""
         return self.runtime if isinstance(self.runtime, RuntimeSettings) else _auto.CHOICES[0]
 
-    def make_runtime(self) -> Runtime:
-        """Return a runtime for a new job of this task."""
-        settings = _auto.choose(self.command, self.log) if self.runtime == "auto" else self.runtime
+    def choose_runtime(self) -> RuntimeSettings:
+        """Return the settings of the runtime for a new job of this task."""
+        settings: RuntimeSettings = _auto.choose(self.command, self.log) if self.runtime == "auto" else self.runtime
         check_runtime(settings.name)
-        return self.open_runtime(settings)
+        return settings
 
-    def possible_runtimes(self) -> list[Runtime]:
-        """Return each runtime in which an earlier try may have started the job."""
-        return [self.open_runtime(one) for one in (_auto.CHOICES if self.runtime == "auto" else [self.runtime])]
+    def possible_runtimes(self) -> Sequence[RuntimeSettings]:
+        """Return the settings of each runtime in which an earlier try may have started the job."""
+        return _auto.CHOICES if self.runtime == "auto" else [self.runtime]
 
     def open_runtime(self, settings: RuntimeSettings) -> Runtime:
         """Return the runtime for these settings."""
         return settings.open()
+
+    def describe(self, error: Exception) -> str:
+        """Return the message of an error, with private values masked.
+
+        A runtime does not know which settings it was opened with: its error about ``image`` names ``runtime.image``, as
+        the user wrote it.
+        """
+        message = redacted(error)
+        fields = {field.name for field in dataclasses.fields(self.runtime_settings)}  # type: ignore[arg-type]
+        of_runtime = isinstance(error, InvalidInputError) and error.field in fields.difference(self.machine_fields)
+        return f"runtime.{message}" if of_runtime else message
 
     # --- job ------------------------------------------------------------------------------------------------------
 

@@ -1,20 +1,21 @@
-"""Chooses the runtime of a job; with ``objective="throughput"``, a team of containers that scales within a budget."""
+"""Opens the runtime of a job; with ``objective="throughput"``, that of a team which scales within a budget."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from paceline.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from paceline.airflow.runtimes import RuntimeSettings
     from paceline.elastic import Options
     from paceline.elastic.team import TeamJob
-    from paceline.runtime import DockerRuntime, Job, JobSpec, Runtime
+    from paceline.runtime import Job, JobSpec, Runtime, SupportsTeams
 
 
 class ObjectiveTask(Protocol):
@@ -25,38 +26,36 @@ class ObjectiveTask(Protocol):
     scaling: Options | Mapping[str, Any] | None
 
     def job_spec(self, context: Context, scratch: Path, devices: float) -> JobSpec:
-        """Return the specification of one container of the job."""
+        """Return the specification of one node of the job."""
+
+    def open_runtime(self, settings: RuntimeSettings) -> Runtime:
+        """Return the runtime for these settings."""
 
 
-def runtime_for(task: ObjectiveTask, single: Runtime, context: Context) -> Runtime:
-    """Return ``single`` for a job in one container, else a team runtime that starts containers with ``single``."""
+def open_runtime(task: ObjectiveTask, settings: RuntimeSettings, context: Context) -> Runtime:
+    """Return the runtime of a task's job: that of the settings, or one that runs a team of its jobs."""
     if task.objective == "deadline":
-        return single
+        return task.open_runtime(settings)
     from paceline.elastic import Options
     from paceline.elastic.runtime import TeamRuntime
 
-    if not can_form_teams(single):
-        raise cannot_form_teams(single.name)
+    if not settings.forms_teams:
+        raise cannot_form_teams(settings.name)
     options = Options.read("scaling", task.scaling or {})
     if task.deadline is not None:  # the deadline controller determines the budget from the start
         options = replace(options, start_share=1.0)
+    single = cast("SupportsTeams", task.open_runtime(settings))  # as `forms_teams` says
     return TeamRuntime(single, lambda scratch: task.job_spec(context, scratch, 1.0), options=options)
 
 
-def can_form_teams(runtime: Runtime) -> TypeGuard[DockerRuntime]:
-    """Return whether a runtime can run a team: several containers with a network of their own."""
-    from paceline.runtime import DockerRuntime
-
-    return isinstance(runtime, DockerRuntime)
-
-
 def cannot_form_teams(runtime: str) -> InvalidInputError:
-    """Return the error for a runtime that cannot run a team of containers."""
-    return InvalidInputError("runtime", runtime, "'docker', because a job that scales needs several containers")
+    """Return the error for a runtime whose jobs cannot form a team."""
+    accepted = "'docker' or another runtime that forms teams, because a job that scales has several nodes"
+    return InvalidInputError("runtime", runtime, accepted)
 
 
 def team_of(job: Job) -> TeamJob | None:
-    """Return ``job`` if it is a team of containers, else ``None``."""
+    """Return ``job`` if it is a team, else ``None``."""
     from paceline.elastic.team import TeamJob
 
     return job if isinstance(job, TeamJob) else None

@@ -9,7 +9,7 @@ import os
 
 from airflow.sdk.configuration import conf
 
-from paceline.airflow.runtimes import installed_runtimes
+from paceline.airflow.runtimes import RuntimeSettings, installed_runtimes
 from paceline.errors import InvalidInputError
 
 _ALLOWED = "[paceline] allowed_runtimes"
@@ -46,12 +46,8 @@ def fallback_obstacle() -> str | None:
     return f"the worker process runs as root, and {_ALLOWED} does not name 'process'" if os.geteuid() == 0 else None
 
 
-def check_root(runtime: object) -> None:
-    """Raise InvalidInputError if a task's runtime allows root in its container but the administrator does not.
-
-    Only settings with a field ``allow_root`` are concerned.
-    """
-    allow_root = getattr(runtime, "allow_root", False)
-    if allow_root and not conf.getboolean("paceline", "allow_root", fallback=True):
+def check_root(runtime: RuntimeSettings) -> None:
+    """Raise InvalidInputError if a task's runtime allows root in its container but the administrator does not."""
+    if runtime.allow_root and not conf.getboolean("paceline", "allow_root", fallback=True):
         accepted = "False, as set by the administrator in [paceline] allow_root"
-        raise InvalidInputError("runtime.allow_root", allow_root, accepted)
+        raise InvalidInputError("runtime.allow_root", runtime.allow_root, accepted)

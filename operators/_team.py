@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from paceline.fleet import Fleet, Machine
     from paceline.train.parameter_server.shards import SampleShare
 
+MACHINE_FIELDS = ("engine_conn_id", "memory", "gpus")  # settings that the fleet's file determines
+
 
 def sample_shares(plan: object, fleet: Fleet | None = None) -> dict[str, SampleShare]:
     """Return each worker's share of the samples. ``plan`` is a scheduler's result, or JSON from a template.
@@ -107,7 +109,7 @@ def machine_runtime(runtime: Docker, machine: Machine | None, *, gpus: int) -> D
     paceline.errors.InvalidInputError: runtime.memory: got '2g', expected the default: the fleet's file determines it \
 for each machine
     """
-    own: dict[str, Any] = {"engine_conn_id": None, "memory": Docker.memory, "gpus": 0}
+    own: dict[str, Any] = {field: getattr(Docker, field) for field in MACHINE_FIELDS}
     if machine is not None:
         memory = int(machine.memory_gib * 2**30)
         own = {"engine_conn_id": machine.engine_conn_id, "memory": memory, "gpus": gpus}

@@ -25,7 +25,6 @@ from ._direction import check_metric, direction
 from ._holdout import HoldOut
 from ._identity import job_labels
 from ._job import JobOperator
-from ._private import redacted
 from ._repeats import repeated_lines
 from ._scoring import read_scores
 from ._window import changed_file
@@ -192,11 +191,11 @@ the first a letter or digit
         try:
             self._result = self._evaluate(context)
         except InvalidInputError as error:
-            raise AirflowFailException(redacted(error)) from error  # a retry cannot succeed
+            raise AirflowFailException(self.describe(error)) from error  # a retry cannot succeed
         except PacelineError as error:
             if self._killed.is_set():
                 raise AirflowException("The task was stopped; its job has been removed") from error
-            raise AirflowException(redacted(error)) from error
+            raise AirflowException(self.describe(error)) from error
         return self._result
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage[Any, Any]:
@@ -218,7 +217,7 @@ the first a letter or digit
         registry = open_registry(self.registry, self.signing_conn_id)
         if not storage_path(self.challenger).is_dir():
             raise InvalidInputError("challenger", self.challenger, "an existing folder with a model")
-        runtime = self.make_runtime()
+        runtime = self.open_runtime(self.choose_runtime())
         with TemporaryFolder() as scratch:
             trained = local_copies("challenger", {"model": self.challenger}, scratch / "trained")["model"]
             digest = digest_of(UPath(trained), "challenger")

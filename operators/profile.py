@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from paceline.airflow.engine_client import gpus_of_engine
 from paceline.airflow.places import storage_path
 from paceline.airflow.values import Reader
 from paceline.errors import InvalidInputError, PacelineError, RuntimeUnavailableError
@@ -23,14 +22,14 @@ from paceline.runtime.temporary import TemporaryFolder
 
 from ._identity import job_labels
 from ._job import JobOperator
-from ._private import redacted
-from ._team import container_arguments, machine_runtime, only_docker
+from ._team import MACHINE_FIELDS, container_arguments, machine_runtime, only_docker
 from .values import local_copies, path_or_url, positive_integer, read_fields
 
 if TYPE_CHECKING:
     import pandas as pd
     from airflow.sdk import Context
 
+    from paceline.airflow.runtimes import Docker
     from paceline.profiles import DeviceProfile, Learned
     from paceline.profiles.bench import Bench
     from paceline.profiles.measured_training import TrainingSpec
@@ -97,6 +96,7 @@ class ProfileOperator(JobOperator):
         "profiles": path_or_url,
         "points": positive_integer,
     }
+    machine_fields = MACHINE_FIELDS
     ui_color = "#ffe9d6"
 
     def __init__(
@@ -150,9 +150,9 @@ class ProfileOperator(JobOperator):
                         store.save(profile)
                         report += profile.report()
         except RuntimeUnavailableError as error:
-            raise AirflowException(redacted(error)) from error
+            raise AirflowException(self.describe(error)) from error
         except (PacelineError, ValueError) as error:
-            raise AirflowFailException(redacted(error)) from error
+            raise AirflowFailException(self.describe(error)) from error
         return {"profiled": stale, "kept": kept, "report": report}
 
     def on_kill(self) -> None:
@@ -223,7 +223,6 @@ class ProfileOperator(JobOperator):
         from paceline.fleet.usage import EngineUsage
         from paceline.profiles.bench import Bench, Timing
         from paceline.profiles.survey import Survey, default_axes
-        from paceline.runtime import DockerRuntime
 
         machines, server = self._select_machines(kinds), self._with_absolute_scripts(self.fleet.parameter_server)
         if server.name in {machine.name for machine in machines}:
@@ -231,11 +230,7 @@ class ProfileOperator(JobOperator):
         clients = self._engine_clients([*machines, server])
         labels = job_labels(context)  # unique among the Airflow installations that use these engines
         runtimes = {
-            one.name: DockerRuntime(
-                clients[one.name],
-                pull=self.runtime.pull,
-                gpus=gpus_of_engine(one.engine_conn_id) or self.fleet.engine_gpus(one) if one.gpus else 0,
-            )
+            one.name: self._settings_of(one).open(engine_gpus=self.fleet.engine_gpus(one))
             for one in (*machines, server)
         }
         for runtime in runtimes.values():
@@ -273,8 +268,11 @@ class ProfileOperator(JobOperator):
         for machine in machines:
             conn_id = machine.engine_conn_id
             if conn_id not in by_conn_id:
-                by_conn_id[conn_id] = machine_runtime(self.runtime, machine, gpus=machine.gpus).connect()
+                by_conn_id[conn_id] = self._settings_of(machine).connect()
         return {machine.name: by_conn_id[machine.engine_conn_id] for machine in machines}
+
+    def _settings_of(self, machine: Machine) -> Docker:
+        return machine_runtime(self.runtime, machine, gpus=machine.gpus)
 
     def _fit_profile(self, kind: str, measured: pd.DataFrame, training: TrainingSpec) -> DeviceProfile:
         from paceline.profiles import DeviceProfile, Origin

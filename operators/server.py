@@ -15,6 +15,7 @@ from paceline.train.parameter_server.plan import PLAN, SERVER_COMMAND
 
 from ._others import FAILED, task_states
 from ._team import (
+    MACHINE_FIELDS,
     check_plan,
     container_arguments,
     machine_runtime,
@@ -76,6 +77,7 @@ class ParameterServerOperator(DeadlineTrainingOperator):
         "runtime": only_docker,
         "plan": valid_plan,
     }
+    machine_fields = MACHINE_FIELDS
     asks_others = True
     saves_output = False  # the workers save the model
     ui_color = "#e6e0ff"

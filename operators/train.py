@@ -26,7 +26,6 @@ from ._clock import task_clock
 from ._host import TaskHost
 from ._job import JobOperator
 from ._later_inputs import check_later_inputs
-from ._private import redacted
 from .links import ContainerLogsLink
 
 if TYPE_CHECKING:
@@ -206,9 +205,9 @@ class DeadlineTrainingOperator(JobOperator):
             resume_at = datetime.now(timezone.utc) + timedelta(seconds=_RESCHEDULE_S)
             raise AirflowRescheduleException(resume_at) from error  # type: ignore[no-untyped-call]
         except (InvalidInputError, DeadlineInfeasibleError, TrainingAbandonedError, UnsuitableCodeError) as error:
-            raise AirflowFailException(redacted(error)) from error  # a retry cannot succeed
+            raise AirflowFailException(self.describe(error)) from error  # a retry cannot succeed
         except PacelineError as error:
-            raise AirflowException(redacted(error)) from error
+            raise AirflowException(self.describe(error)) from error
         has_deadline = result.deadline_s is not None
         deviation = (
             f", {result.error_pct:+.2f} % from its deadline of {result.deadline_s:.1f} s" if has_deadline else ""

@@ -23,6 +23,7 @@ from paceline.train.job import EXIT_EXCLUDED, EXIT_NO_SERVER, EXIT_REJECTED
 
 from ._others import FAILED, Question, task_states
 from ._team import (
+    MACHINE_FIELDS,
     check_plan,
     container_arguments,
     exclusions,
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from paceline.airflow.runtimes import RuntimeSettings
     from paceline.fleet import Fleet
     from paceline.run import Training
-    from paceline.runtime import JobSpec, Runtime
+    from paceline.runtime import JobSpec, Runtime, SupportsTeams
 
 _SERVER_TIMEOUT_S = 300.0
 _SAY_EVERY_S = 10.0
@@ -95,6 +96,7 @@ class WorkerTrainingOperator(DeadlineTrainingOperator):
     4.0
     """
 
+    machine_fields = MACHINE_FIELDS
     asks_others = True
     template_fields: Sequence[str] = (*DeadlineTrainingOperator.template_fields, "plan")
     readers: ClassVar[Mapping[str, Reader]] = {
@@ -178,10 +180,9 @@ class WorkerTrainingOperator(DeadlineTrainingOperator):
 
     def _wait_for_network(self, network: str, context: Context) -> None:
         """Wait until the parameter server's task has created the network on the engine."""
-        from paceline.runtime import DockerRuntime
-
         assert self._training is not None  # set, because `Training` calls `extend_spec`
-        training, runtime = self._training, DockerRuntime(self.runtime.connect)
+        training = self._training
+        runtime: SupportsTeams = self.runtime.open()
         others = Question(lambda stage: self.check_need(context, stage))
         began_s, said_s = time.monotonic(), 0.0
         while not training.call_engine(lambda: runtime.has_network(network)):

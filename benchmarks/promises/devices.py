@@ -17,7 +17,7 @@ from paceline.elastic.nodes import LABEL_NODE, LABEL_TEAM
 from paceline.elastic.runtime import TeamRuntime
 from paceline.errors import PacelineError
 from paceline.fleet import Link
-from paceline.runtime import JobSpec
+from paceline.runtime import DockerOptions, JobSpec, TeamNetwork
 from paceline.testing.emulated_device import EmulatedDevice, remove_old_groups
 from paceline.testing.emulated_link import limit_bandwidth
 
@@ -68,7 +68,7 @@ def device(stage: Stage) -> Iterator[Reading]:
                     command=["python", "-c", "while True: pass"],
                     devices=cores,
                     image=stage.image,
-                    cgroup_parent=emulated.cgroup_parent,
+                    options=DockerOptions(cgroup_parent=emulated.cgroup_parent),
                     labels=LABEL,
                 )
                 jobs.append(stage.containers.start(spec))
@@ -96,8 +96,7 @@ def link(stage: Stage) -> Iterator[Reading]:
             command,
             0.5,
             image=stage.image,
-            own_network=f"paceline-{OURS}-link",
-            alias=alias,
+            team_network=TeamNetwork(f"paceline-{OURS}-link", alias),
             labels=LABEL,
         )
         return stage.containers.start(spec)

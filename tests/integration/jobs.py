@@ -11,12 +11,12 @@ from kubernetes.client import CoreV1Api
 from kubernetes.stream import stream
 from tests.conftest import connect_cluster
 
-from paceline.runtime import DockerRuntime, Job, JobSpec, ProcessRuntime, cgroups
+from paceline.runtime import DockerOptions, DockerRuntime, Job, JobSpec, ProcessRuntime, TeamNetwork, cgroups
 from paceline.runtime.cgroups import Group
 from paceline.runtime.kubernetes import KubernetesRuntime
 from paceline.runtime.process_job import ProcessJob
 from paceline.runtime.scratch import Scratch, read_json
-from paceline.testing.runtime_contract import MAX_OUTPUT_BYTES, RuntimeHarness
+from paceline.testing.runtime_contract import MAX_OUTPUT_BYTES, RuntimeHarness, TeamHarness
 
 if TYPE_CHECKING:
     import docker
@@ -35,14 +35,18 @@ MECHANISMS = [
 ]
 
 
-class ContainerHarness(RuntimeHarness):
+class ContainerHarness(TeamHarness):
     """Test harness for jobs that run as containers of an engine."""
 
     runtime: DockerRuntime
     rejected: ClassVar = {
         "image: got 'no/such:image', expected an image that the engine has": {"image": "no/such:image"},
         "image: got None": {"image": None},
-        "network: got 'no-such-network'": {"network": "no-such-network"},
+        "network: got 'no-such-network'": {"options": DockerOptions(network="no-such-network")},
+        "network: got 'bridge', expected None, because the jobs of a team": {
+            "options": DockerOptions(network="bridge"),
+            "team_network": TeamNetwork("net"),
+        },
     }
 
     def __init__(self, client: docker.APIClient, address: str, image: str, folder: Path) -> None:
@@ -130,6 +134,7 @@ class ProcessHarness(RuntimeHarness):
         "command: got 'no-such-program'": {"command": ["no-such-program"]},
         "command: got './no-such-file'": {"command": ["./no-such-file"]},
         "command: got 'job.py'": {"command": ["job.py"]},  # not on PATH; ./job.py would be accepted
+        "team_network: got 'net', expected None": {"team_network": TeamNetwork("net")},
     }
 
     def __init__(self, root: Path, mechanism: Any, folder: Path) -> None:

@@ -180,7 +180,7 @@ def test_bench_notices_that_an_artificial_load_has_ended(
         assert process is not None
         docker_client.kill(process.id)
         assert process.wait(LONG_S)
-        with pytest.raises(TrainingFailedError, match=f"the {resource} load on a has ended: .*137"):
+        with pytest.raises(TrainingFailedError, match=f"the {resource} load on a has ended: .*SIGKILL"):
             neighbours.take_execution_times()
     finally:
         neighbours.close()

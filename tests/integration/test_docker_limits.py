@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import ipaddress
 import json
 import logging
@@ -15,6 +14,7 @@ import docker
 import pytest
 from tests.integration.jobs import ContainerHarness
 
+from paceline.runtime import TeamNetwork
 from paceline.testing.runtime_contract.harness import GATE, MIB, fail_on_leftovers, read_to_end, wait_for_line
 
 pytestmark = pytest.mark.docker
@@ -150,8 +150,8 @@ def test_private_network_reaches_its_jobs_but_not_the_machine_of_the_engine(harn
         jobs, addresses = [], []
         for kind in ("open", "closed"):
             network = f"{harness.mark}-{kind}"
-            spec = harness.spec(LISTENS, name=network, own_network=network, alias="first")
-            jobs.append(harness.runtime.start(dataclasses.replace(spec, external_access=kind == "open")))
+            team = TeamNetwork(network, "first", external_access=kind == "open")
+            jobs.append(harness.runtime.start(harness.spec(LISTENS, name=network, team_network=team)))
             wait_for_line(jobs[-1], "at the gate")
             (config,) = harness.client.inspect_network(network)["IPAM"]["Config"]
             addresses.append((str(next(ipaddress.ip_network(config["Subnet"]).hosts())), port))
@@ -159,7 +159,9 @@ def test_private_network_reaches_its_jobs_but_not_the_machine_of_the_engine(harn
         for kind in ("open", "closed"):
             code = f"ADDRESSES = {addresses!r}\n{CONNECTS}"
             name = f"{harness.mark}-{kind}"
-            jobs.append(harness.runtime.start(harness.spec(code, name=f"{name}-second", own_network=name)))
+            jobs.append(
+                harness.runtime.start(harness.spec(code, name=f"{name}-second", team_network=TeamNetwork(name)))
+            )
             reached[kind] = json.loads(read_to_end(jobs[-1])[-1])
     for job in jobs:
         job.remove()

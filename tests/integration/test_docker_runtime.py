@@ -23,8 +23,9 @@ from tests.integration.jobs import ContainerHarness
 from tests.waiting import until
 
 from paceline.errors import InvalidInputError, JobLostError, RuntimeUnavailableError
-from paceline.runtime import DockerRuntime
+from paceline.runtime import DockerRuntime, TeamNetwork
 from paceline.runtime.docker_stats import stats_now, usage_of
+from paceline.testing.runtime_contract import TeamContract
 from paceline.testing.runtime_contract.harness import MIB, fail_on_leftovers, read_to_end
 
 pytestmark = pytest.mark.docker
@@ -91,9 +92,15 @@ def test_container_runs_as_root_with_allow_root(harness: ContainerHarness) -> No
     job.remove()
 
 
-def test_own_network_has_short_dns_timeouts_and_is_removed_with_its_last_job(harness: ContainerHarness) -> None:
+class TestTeams(TeamContract):
+    """Containers keep the contract of teams."""
+
+
+def test_team_network_has_short_dns_timeouts_and_is_removed_with_its_last_job(harness: ContainerHarness) -> None:
     network = f"{harness.mark}-net"
-    job = harness.runtime.start(harness.spec("print(open('/etc/resolv.conf').read())", own_network=network, alias="it"))
+    job = harness.runtime.start(
+        harness.spec("print(open('/etc/resolv.conf').read())", team_network=TeamNetwork(network, "it"))
+    )
     lines = read_to_end(job)
     assert {"timeout:1", "attempts:2"} <= {word for line in lines for word in line.split()}, lines
     assert harness.runtime.has_network(network)
@@ -101,11 +108,11 @@ def test_own_network_has_short_dns_timeouts_and_is_removed_with_its_last_job(har
     assert not harness.runtime.has_network(network)
 
 
-def test_own_network_exists_as_long_as_a_stopped_job_can_restart(harness: ContainerHarness) -> None:
+def test_team_network_exists_as_long_as_a_stopped_job_can_restart(harness: ContainerHarness) -> None:
     network = f"{harness.mark}-net"
     first, second = (
         harness.runtime.start(
-            harness.spec("print('ran')", name=f"{harness.mark}-{name}", own_network=network, alias=name)
+            harness.spec("print('ran')", name=f"{harness.mark}-{name}", team_network=TeamNetwork(network, name))
         )
         for name in ("first", "second")
     )
@@ -172,7 +179,7 @@ def test_interrupted_start_leaves_nothing(
     error = KeyboardInterrupt("cut off") if interrupted else ConnectionResetError("cut off")
     monkeypatch.setattr(harness.client, step, raise_when_called(error))
     with pytest.raises(KeyboardInterrupt if interrupted else RuntimeUnavailableError, match="cut off") as raised:
-        harness.runtime.start(harness.spec("print()", own_network=f"{harness.mark}-net", alias="it"))
+        harness.runtime.start(harness.spec("print()", team_network=TeamNetwork(f"{harness.mark}-net", "it")))
     assert interrupted or f"could not {description}" in str(raised.value)
     assert harness.leftovers() == []
 

@@ -14,6 +14,7 @@ from tests.waiting import until
 from paceline.errors import PacelineError
 from paceline.fleet import Fleet, Machine
 from paceline.fleet.usage import EngineUsage
+from paceline.runtime import DockerOptions
 from paceline.testing.emulated_device import EmulatedDevice
 from paceline.testing.runtime_contract.harness import fail_on_leftovers
 
@@ -38,7 +39,10 @@ def test_emulated_device_limits_its_containers_and_is_removed(harness: Container
         jobs = [
             harness.runtime.start(
                 harness.spec(
-                    "while True: pass", name=f"{harness.mark}-{one}", devices=0.5, cgroup_parent=device.cgroup_parent
+                    "while True: pass",
+                    name=f"{harness.mark}-{one}",
+                    devices=0.5,
+                    options=DockerOptions(cgroup_parent=device.cgroup_parent),
                 )
             )
             for one in range(2)
@@ -67,7 +71,11 @@ def test_containers_of_a_device_do_not_count_for_another_machine_of_the_same_eng
         fleet = Fleet(machines=tuple(machines), parameter_server=machines[1])
         wait = "import signal; signal.pause()"
         on_device, elsewhere = (
-            harness.runtime.start(harness.spec(wait, name=f"{harness.mark}-{name}", devices=0.1, cgroup_parent=parent))
+            harness.runtime.start(
+                harness.spec(
+                    wait, name=f"{harness.mark}-{name}", devices=0.1, options=DockerOptions(cgroup_parent=parent)
+                )
+            )
             for name, parent in (("part", device.cgroup_parent), ("rest", None))
         )
         gauges = [EngineUsage(harness.client, one, fleet.other_control_groups(one)) for one in machines]
@@ -81,7 +89,9 @@ def test_containers_of_a_device_do_not_count_for_another_machine_of_the_same_eng
 def test_container_above_the_memory_limit_is_killed(harness: ContainerHarness) -> None:
     with EmulatedDevice("test-memory", cores=1.0, memory_bytes=2**26) as device:
         greedy = harness.spec(
-            "x = bytearray(2**28); print(len(x))", cgroup_parent=device.cgroup_parent, memory_bytes=None
+            "x = bytearray(2**28); print(len(x))",
+            options=DockerOptions(cgroup_parent=device.cgroup_parent),
+            memory_bytes=None,
         )
         job = harness.runtime.start(greedy)
         assert job.wait(60)

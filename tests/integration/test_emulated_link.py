@@ -17,6 +17,7 @@ from tests.waiting import until
 
 from paceline.errors import PacelineError
 from paceline.fleet import Fleet, Link, Machine
+from paceline.runtime import TeamNetwork
 from paceline.runtime.docker_job import DockerJob
 from paceline.testing.emulated_device import EmulatedDevice
 from paceline.testing.emulated_link import emulate_links, limit_bandwidth
@@ -81,8 +82,9 @@ def test_slow_link_limits_a_container_in_both_directions(harness: ContainerHarne
     )
     near = Machine(name="near", kind="part", cores=1, memory_gib=1)
 
-    def start_job(name: str, code: str, **changes: Any) -> DockerJob:
-        spec = harness.spec(code, name=f"{harness.mark}-{name}", devices=0.5, own_network=network, **changes)
+    def start_job(name: str, code: str, alias: str | None = None, **changes: Any) -> DockerJob:
+        team = TeamNetwork(network, alias)
+        spec = harness.spec(code, name=f"{harness.mark}-{name}", devices=0.5, team_network=team, **changes)
         return harness.runtime.start(spec)
 
     with (
@@ -91,7 +93,7 @@ def test_slow_link_limits_a_container_in_both_directions(harness: ContainerHarne
     ):
         echo = start_job("echo", ECHO, alias="echo")
         wait_for_line(echo, "listens")
-        ask = start_job("ask", GATE + ASK, cgroup_parent=far.cgroup_parent)
+        ask = start_job("ask", GATE + ASK, options=far.options)
         link_ends = link_commands(harness, ask)
         until(lambda: len(read_buckets(link_ends)) == 2)
         assert read_buckets(link_commands(harness, echo)) == []

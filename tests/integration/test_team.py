@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import docker
 import pytest
@@ -23,7 +24,7 @@ from paceline.elastic.nodes import LABEL_TEAM
 from paceline.elastic.runtime import TeamRuntime
 from paceline.elastic.team import TeamJob
 from paceline.errors import InvalidInputError, UnsuitableCodeError
-from paceline.runtime import DockerRuntime, JobSpec
+from paceline.runtime import DockerOptions, DockerRuntime, JobSpec
 from paceline.train.job import EXIT_TERMINATED
 from paceline.train.progress import Progress, parse_line
 
@@ -213,11 +214,43 @@ def test_script_that_cannot_train_in_a_team_fails_it(
     team.job.remove()
 
 
+class Elsewhere:
+    """The runtime of another package, which runs containers under another name."""
+
+    name = "elsewhere"
+
+    def __init__(self, containers: DockerRuntime) -> None:
+        self._containers = containers
+
+    def __getattr__(self, method: str) -> Any:
+        return getattr(self._containers, method)
+
+
+def test_team_on_the_runtime_of_another_package_is_found_again_and_removed(
+    docker_client: docker.APIClient, team_name: str
+) -> None:
+    single: Any = Elsewhere(DockerRuntime(docker_client))
+    runtime = TeamRuntime(single, lambda _: team_spec(team_name), options=OPTIONS)
+    started = runtime.start(team_spec(team_name))
+    assert (runtime.name, started.has_engine) == ("elsewhere", True)
+    found = runtime.reattach(started.id)
+    assert sorted(found.configuration.nodes) == ["ps-0", "worker-0", "worker-1"]
+    found.remove()
+    started.close()
+    assert docker_client.containers(all=True, filters={"label": f"{LABEL_TEAM}={team_name}"}) == []
+
+
 def test_invalid_team_is_rejected_before_the_start(docker_client: docker.APIClient, team_name: str) -> None:
     runtime = TeamRuntime(DockerRuntime(docker_client), lambda _: team_spec(team_name))
     with pytest.raises(InvalidInputError, match="network"):
         runtime.check(
-            JobSpec(name=team_name, command=["python"], devices=1.0, image="paceline-trainer:latest", network="x")
+            JobSpec(
+                name=team_name,
+                command=["python"],
+                devices=1.0,
+                image="paceline-trainer:latest",
+                options=DockerOptions(network="x"),
+            )
         )
     with pytest.raises(InvalidInputError, match="budget"):
         runtime.check(JobSpec(name=team_name, command=["python"], devices=0.1, image="paceline-trainer:latest"))

@@ -112,13 +112,15 @@ def test_missing_input_is_reported(run, runtime):
 
 @pytest.mark.docker
 def test_missing_image_is_reported_with_the_pull_command(run, fail_on_leftover_containers):
-    with pytest.raises(AirflowFailException, match=r"image: got 'nobody/nothing:1', expected .*docker pull"):
+    with pytest.raises(AirflowFailException, match=r"^runtime.image: got 'nobody/nothing:1', expected .*docker pull"):
         run(TRACKED, runtime=Docker(image="nobody/nothing:1"))
 
 
 @pytest.mark.docker
 def test_missing_connection_is_reported(run, fail_on_leftover_containers):
-    with pytest.raises(AirflowFailException, match=r"docker_conn_id: got 'nobody', expected a usable connection"):
+    with pytest.raises(
+        AirflowFailException, match=r"^runtime.docker_conn_id: got 'nobody', expected a usable connection"
+    ):
         run(TRACKED, runtime=Docker(docker_conn_id="nobody"))
 
 

@@ -74,7 +74,10 @@ EXPORTS = {
         "Promotion Registry"
     ),
     "paceline.run": "Exchange History LiveState MemoryState PaceLoop Training",
-    "paceline.runtime": "DockerRuntime Job JobSpec JobStatus ProcessRuntime Runtime Usage",
+    "paceline.runtime": (
+        "DockerOptions DockerRuntime Job JobSpec JobStatus PausableJob ProcessRuntime Runtime SupportsTeams "
+        "TeamNetwork Usage"
+    ),
     "paceline.schedule": (
         "Assignment Candidate Estimates NoFeasibleWorkerError Plan Problem State deep_edge fair schedule"
     ),

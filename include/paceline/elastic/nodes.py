@@ -7,8 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from paceline.elastic._configuration import is_worker
-from paceline.errors import InvalidInputError
-from paceline.runtime import JobSpec
+from paceline.runtime import JobSpec, TeamNetwork
 from paceline.train.job import ENV_SERVER, ENV_WORKER
 from paceline.train.parameter_server.plan import PLAN, PORT, SERVER_COMMAND, SHARD_COMMAND
 
@@ -42,18 +41,14 @@ def node_spec(training: JobSpec, name: str, cores: float, plan: Path) -> JobSpec
     --------
     >>> train = JobSpec("train-1", ["python", "train.py"], devices=4, image="trainer")
     >>> worker = node_spec(train, "worker-0", 1.5, Path("plan.json"))
-    >>> worker.name, worker.devices, worker.environment["PACELINE_SERVER"], worker.own_network
+    >>> worker.name, worker.devices, worker.environment["PACELINE_SERVER"], worker.team_network.name
     ('train-1-worker-0', 1.5, 'ps-0:29500', 'paceline-train-1')
     """
-    if training.network is not None:
-        accepted = "None, because the nodes of a team use a private network"
-        raise InvalidInputError("network", training.network, accepted)
     spec = replace(
         training,
         name=f"{training.name}-{name}",
         devices=cores,
-        own_network=f"paceline-{training.name}",
-        alias=name if name == FIRST_SERVER else None,
+        team_network=TeamNetwork(f"paceline-{training.name}", name if name == FIRST_SERVER else None),
         labels={**training.labels, LABEL_TEAM: training.name, LABEL_NODE: name},
     )
     if name == FIRST_SERVER:

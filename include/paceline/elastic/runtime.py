@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from paceline.elastic._configuration import TeamConfiguration, is_worker, quantity
 from paceline.elastic._meter import Meter
@@ -15,13 +14,10 @@ from paceline.elastic.nodes import FIRST_SERVER, LABEL_NODE, LABEL_TEAM, node_sp
 from paceline.elastic.step import Decider, Step
 from paceline.elastic.team import TeamJob, TeamMember
 from paceline.errors import JobLostError, PacelineError
-from paceline.runtime import Job, JobSpec
+from paceline.runtime import Job, JobSpec, SupportsTeams
 from paceline.runtime.checks import check_labels
 from paceline.runtime.temporary import TemporaryFolder
 from paceline.train.job import EXIT_TERMINATED
-
-if TYPE_CHECKING:
-    from paceline.runtime import DockerRuntime
 
 
 class TeamRuntime:
@@ -30,7 +26,7 @@ class TeamRuntime:
     Parameters
     ----------
     containers:
-        Runtime that starts the containers.
+        Runtime that starts the containers, or other jobs that form a team.
     training:
         Function that returns the specification of the training job as a single job, for nodes that join later. It may
         create files in the folder that is its argument.
@@ -40,16 +36,15 @@ class TeamRuntime:
         Function that returns a ``Decider``, given a budget and any running team's configuration; default: ``Scaling``.
     """
 
-    name = "docker"
-
     def __init__(
         self,
-        containers: DockerRuntime,
+        containers: SupportsTeams,
         training: Callable[[Path], JobSpec],
         *,
         options: Options | None = None,
         decider: Callable[[float, TeamConfiguration | None], Decider] | None = None,
     ) -> None:
+        self.name = containers.name
         self._containers, self._training, self._options = containers, training, options or Options()
         self._decider = decider or self._create_scaling
         self._files: TemporaryFolder | None = None

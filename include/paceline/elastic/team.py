@@ -100,8 +100,8 @@ class TeamJob:
 
     @property
     def has_engine(self) -> bool:
-        """True: the nodes are containers."""
-        return True
+        """Whether the nodes run on an engine."""
+        return self._first_server.has_engine
 
     @property
     def configuration(self) -> TeamConfiguration:

@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from paceline.runtime import DockerOptions
+
 _Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]*$", max_length=63)]
 _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -110,6 +112,11 @@ class Machine(_FleetModel):
         """Identity of the machine's engine: connection and queue."""
         # Sites may share a connection that names the local socket of each site.
         return f"{self.engine_conn_id or ''} {self.queue or ''}"
+
+    @property
+    def options(self) -> DockerOptions:
+        """The settings of the containers on the machine, for ``JobSpec.options``."""
+        return DockerOptions(cgroup_parent=self.cgroup_parent)
 
     @field_validator("address")
     @classmethod

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from paceline.fleet._machine import Machine
 from paceline.fleet.faults import no_address, no_key
-from paceline.runtime import JobSpec
+from paceline.runtime import JobSpec, TeamNetwork
 from paceline.train.job import ENV_SERVER, ENV_SERVER_KEY, ENV_WORKER
 from paceline.train.parameter_server.plan import PORT
 
@@ -44,7 +44,7 @@ class Rendezvous:
     >>> gate = Machine(name="gate", kind="nano", cores=4, memory_gib=4, engine_conn_id="gate_docker")
     >>> rendezvous = Rendezvous("training-1", hall, open=True, secret="from a connection")
     >>> server = rendezvous.server_spec(JobSpec(name="server", command=["python"], devices=1))
-    >>> server.published, server.external_access
+    >>> server.team_network.published, server.team_network.external_access
     ({29500: ('10.0.0.5', 29500)}, True)
     >>> rendezvous.worker_spec(JobSpec(name="gate", command=["python"], devices=1), gate).environment["PACELINE_SERVER"]
     '10.0.0.5:29500'
@@ -63,28 +63,30 @@ class Rendezvous:
 
     def server_spec(self, spec: JobSpec) -> JobSpec:
         """Return the parameter server's job specification with its control group and network."""
+        network, environment = TeamNetwork(self.network, _SERVER), dict(spec.environment)
+        if self.open:
+            network = replace(network, external_access=True, published={PORT: self._server_address()})
+            environment[ENV_SERVER_KEY] = self._derived_key()
         labels = {**spec.labels, LABEL_ROLE: SERVER}
-        parent = self.server.cgroup_parent
-        spec = replace(spec, own_network=self.network, alias=_SERVER, cgroup_parent=parent, labels=labels)
-        if not self.open:
-            return spec
-        environment = {**spec.environment, ENV_SERVER_KEY: self._derived_key()}
-        return replace(spec, external_access=True, published={PORT: self._server_address()}, environment=environment)
+        options = self.server.options
+        return replace(spec, team_network=network, options=options, labels=labels, environment=environment)
 
     def worker_spec(self, spec: JobSpec, worker: Machine) -> JobSpec:
         """Return a worker's job specification with its control group, its network and the server's address."""
         environment = {**spec.environment, ENV_WORKER: worker.name}
         if self.open:
             environment[ENV_SERVER_KEY] = self._derived_key()
-        spec = replace(spec, cgroup_parent=worker.cgroup_parent, labels={**spec.labels, LABEL_ROLE: WORKER})
         if self.shares_engine(worker):
             environment[ENV_SERVER] = f"{_SERVER}:{PORT}"
-            return replace(spec, environment=environment, own_network=self.network)
-        host, port = self._server_address()
-        environment[ENV_SERVER] = f"{host}:{port}"
-        # Use a separate network, because workers that start at the same time might create the same network twice.
-        own = f"{self.network}-{worker.name}"
-        return replace(spec, environment=environment, own_network=own, alias=worker.name, external_access=True)
+            network = TeamNetwork(self.network)
+        else:
+            host, port = self._server_address()
+            environment[ENV_SERVER] = f"{host}:{port}"
+            # Use a separate network, because workers that start at the same time might create the same network twice.
+            network = TeamNetwork(f"{self.network}-{worker.name}", worker.name, external_access=True)
+        labels = {**spec.labels, LABEL_ROLE: WORKER}
+        options = worker.options
+        return replace(spec, team_network=network, options=options, labels=labels, environment=environment)
 
     def shares_engine(self, worker: Machine) -> bool:
         """Return whether a worker is on the server's engine and so reaches the server through the private network."""

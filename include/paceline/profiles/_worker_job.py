@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from paceline.errors import TrainingFailedError
-from paceline.runtime.docker_job import DockerJob
+from paceline.runtime import PausableJob
 from paceline.train.parameter_server.plan import NOTHING_SPENT
 from paceline.train.progress import Progress, parse_line
 
@@ -16,7 +16,7 @@ _POLL_S = 0.1
 class WorkerJob:
     """One machine's container of a training job, and its newest report."""
 
-    def __init__(self, name: str, job: DockerJob) -> None:
+    def __init__(self, name: str, job: PausableJob) -> None:
         self.name = name
         self.job = job
         self._last_report: Progress | None = None

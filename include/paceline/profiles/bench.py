@@ -19,7 +19,7 @@ from paceline.fleet import Machine
 from paceline.profiles.measured_training import MIN_BATCHES, MeasuredTraining, TrainingSpec
 from paceline.profiles.neighbours import IMAGE, Load, Neighbours
 from paceline.profiles.readings import Gauge, Utilization, measure_utilization, percentile
-from paceline.runtime import DockerRuntime
+from paceline.runtime import SupportsTeams
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ class Bench:
         machines: Sequence[Machine],
         server: Machine,
         training: TrainingSpec,
-        runtimes: Mapping[str, DockerRuntime],
+        runtimes: Mapping[str, SupportsTeams],
         gauges: Mapping[str, Gauge],
         *,
         image: str = IMAGE,

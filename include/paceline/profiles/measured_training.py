@@ -18,8 +18,7 @@ from paceline.fleet import Machine
 from paceline.fleet.rendezvous import Rendezvous
 from paceline.profiles._worker_job import WorkerJob
 from paceline.profiles.neighbours import LONGEST_LIFE_S
-from paceline.runtime import DockerRuntime, JobSpec
-from paceline.runtime.docker_job import DockerJob
+from paceline.runtime import JobSpec, PausableJob, SupportsTeams
 from paceline.runtime.temporary import TemporaryFolder
 from paceline.train.job import ENV_EPOCHS
 from paceline.train.parameter_server.plan import PLAN, SERVER_COMMAND
@@ -74,7 +73,7 @@ class MeasuredTraining:
         machines: Mapping[str, Machine],
         server: Machine,
         training: TrainingSpec,
-        runtimes: Mapping[str, DockerRuntime],
+        runtimes: Mapping[str, SupportsTeams],
         labels: Mapping[str, str] | None = None,
     ) -> None:
         self._name = name
@@ -83,7 +82,7 @@ class MeasuredTraining:
         self._training = training
         self._runtimes = runtimes
         self._labels = dict(labels or {})
-        self._server: DockerJob | None = None
+        self._server: PausableJob | None = None
         self._closed = False
         self.jobs: dict[str, WorkerJob] = {}
         """Mapping of machine names to the workers of the current training job."""
@@ -164,7 +163,7 @@ class MeasuredTraining:
             **options,
         )
 
-    def _start_job(self, machine: Machine, spec: JobSpec) -> DockerJob:
+    def _start_job(self, machine: Machine, spec: JobSpec) -> PausableJob:
         job = self._runtimes[machine.name].start(spec)
         if self._closed:  # another thread closed the bench before this job was registered
             job.remove()

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from paceline.errors import InvalidInputError, PacelineError, TrainingFailedError
 from paceline.fleet import Machine
-from paceline.runtime import DockerRuntime, JobSpec
-from paceline.runtime.docker_job import DockerJob
+from paceline.runtime import Job, JobSpec, SupportsTeams
 from paceline.train.progress import parse_line
 
 IMAGE = "paceline-neighbour:latest"
@@ -66,7 +65,7 @@ class Neighbours:
 
     def __init__(
         self,
-        runtime: DockerRuntime,
+        runtime: SupportsTeams,
         device: Machine,
         name: str,
         image: str = IMAGE,
@@ -81,11 +80,11 @@ class Neighbours:
         self._image = image
         self._labels = dict(labels or {})
         self._closed = False
-        self._apps: dict[str, DockerJob] = {}
-        self._attached: dict[str, DockerJob] = {}  # applications that this object did not start
-        self._cpu: DockerJob | None = None
+        self._apps: dict[str, Job] = {}
+        self._attached: dict[str, Job] = {}  # applications that this object did not start
+        self._cpu: Job | None = None
         self._cpu_share = 0.0
-        self._memory: DockerJob | None = None
+        self._memory: Job | None = None
         self._memory_share = 0.0
         self._times: defaultdict[str, list[float]] = defaultdict(list)
 
@@ -96,7 +95,7 @@ class Neighbours:
     def start(self) -> None:
         """Start the applications that are not running, and wait for the first report of each application."""
         for app in self._device.background:
-            running = self._runtime.find({BACKGROUND: app.name}, self._device.cgroup_parent)
+            running = self._runtime.find({BACKGROUND: app.name}, self._device.options)
             if running is not None:
                 self._attached[app.name] = running
                 continue
@@ -153,7 +152,7 @@ class Neighbours:
             accepted = f"{error.accepted}{hint}. The engine of {self._device.name} does not have it"
             raise InvalidInputError(field, image, accepted) from None
 
-    def _wait_until_filled(self, job: DockerJob, fill: int) -> None:
+    def _wait_until_filled(self, job: Job, fill: int) -> None:
         """Wait until the load process has filled its memory, which takes seconds on a slow device."""
         give_up_s = time.monotonic() + _FILL_TIMEOUT_S
         while job.usage().memory_bytes < _FILLED_SHARE * fill and time.monotonic() < give_up_s and not self._closed:
@@ -161,13 +160,13 @@ class Neighbours:
                 reason = f"has ended while it filled the memory: {_end_of(job)}"
                 raise TrainingFailedError(f"the memory load on {self._device.name} {reason}")
 
-    def _read(self, app: str, job: DockerJob) -> None:
+    def _read(self, app: str, job: Job) -> None:
         """Read an application's new execution times. Raises ``TrainingFailedError`` if the application has ended."""
         self._times[app] += _read_execution_times(job)
         if job.wait(0):
             raise TrainingFailedError(f"background.{app} of {self._device.name} has ended: {_end_of(job)}")
 
-    def _wait_for_report(self, app: str, job: DockerJob) -> None:
+    def _wait_for_report(self, app: str, job: Job) -> None:
         give_up_s = time.monotonic() + self._timeout_s
         while not self._times[app]:
             if self._closed or time.monotonic() > give_up_s:
@@ -216,7 +215,7 @@ class Neighbours:
         files: dict[str, Path],
         *,
         memory_bytes: int | None = None,
-    ) -> DockerJob:
+    ) -> Job:
         job = self._runtime.start(
             JobSpec(
                 name=f"{self._name}-{suffix}",
@@ -225,7 +224,7 @@ class Neighbours:
                 image=image,
                 files=files,
                 memory_bytes=memory_bytes or int(self._device.memory_gib * 2**30),
-                cgroup_parent=self._device.cgroup_parent,
+                options=self._device.options,
                 labels=self._labels,
                 lease_s=LONGEST_LIFE_S,
             )
@@ -236,12 +235,12 @@ class Neighbours:
         return job
 
 
-def _end_of(job: DockerJob) -> str:
+def _end_of(job: Job) -> str:
     status = job.status()
     return status.reason or f"exit code {status.exit_code}"
 
 
-def _read_execution_times(job: DockerJob) -> list[float]:
+def _read_execution_times(job: Job) -> list[float]:
     """Return the execution times that the application has reported since the last call."""
     times = []
     for line in job.read_lines():

@@ -1,21 +1,29 @@
-"""Runtimes for training jobs: the protocol and its two implementations, containers and local processes."""
+"""Runtimes for training jobs: the protocols and their two implementations, containers and local processes."""
 
+from paceline.runtime._docker_options import DockerOptions
 from paceline.runtime._process import ProcessRuntime
 from paceline.runtime.base import (
     Job,
     JobSpec,
     JobStatus,
+    PausableJob,
     Runtime,
+    SupportsTeams,
+    TeamNetwork,
     Usage,
 )
 from paceline.runtime.docker import DockerRuntime
 
 __all__ = [
+    "DockerOptions",
     "DockerRuntime",
     "Job",
     "JobSpec",
     "JobStatus",
+    "PausableJob",
     "ProcessRuntime",
     "Runtime",
+    "SupportsTeams",
+    "TeamNetwork",
     "Usage",
 ]

@@ -10,6 +10,7 @@ from paceline.runtime import _docker_state as docker_state
 from paceline.runtime import docker_gpus
 from paceline.runtime._archive import Entry
 from paceline.runtime._docker_limits import WriteLimits
+from paceline.runtime._docker_options import DockerOptions
 from paceline.runtime._sdk import sdk_files
 from paceline.runtime.base import JOB_ENVIRONMENT, JobSpec
 from paceline.runtime.checks import placed_files
@@ -60,6 +61,8 @@ def create(client: APIClient, spec: JobSpec, digest: str, limits: WriteLimits, g
     memory_limits: dict[str, Any] = {}
     if memory is not None:
         memory_limits = {"mem_limit": memory, "memswap_limit": memory}
+    team, options = spec.team_network, DockerOptions.of(spec)
+    published = {} if team is None else team.published
     host = client.create_host_config(
         cpu_period=PERIOD_US,
         cpu_quota=quota_us(spec.devices * spec.cores_per_device),
@@ -67,11 +70,11 @@ def create(client: APIClient, spec: JobSpec, digest: str, limits: WriteLimits, g
         security_opt=["no-new-privileges"],
         pids_limit=spec.max_processes,
         device_requests=[DeviceRequest(**requested, capabilities=[["gpu"]])] if spec.gpus else None,
-        network_mode=spec.own_network or spec.network or "none",
+        network_mode=team.name if team is not None else options.network or "none",
         # By default, looking up the name of a dead parameter server takes ten seconds.
-        dns_opt=["timeout:1", "attempts:2"] if spec.own_network else None,
-        cgroup_parent=spec.cgroup_parent,
-        port_bindings={port: (host, host_port) for port, (host, host_port) in spec.published.items()} or None,
+        dns_opt=["timeout:1", "attempts:2"] if team is not None else None,
+        cgroup_parent=options.cgroup_parent,
+        port_bindings={port: (address, host_port) for port, (address, host_port) in published.items()} or None,
         init=True,
         privileged=False,
         # PyTorch's data loaders pass batches through /dev/shm and fail with the engine's default of 64 MiB.
@@ -84,10 +87,10 @@ def create(client: APIClient, spec: JobSpec, digest: str, limits: WriteLimits, g
     if gpus:
         labels[docker_gpus.LABEL] = ",".join(gpus)
     networking: Any = None
-    if spec.own_network is not None:
-        labels[docker_network.LABEL] = spec.own_network
-        endpoint = client.create_endpoint_config(aliases=[spec.alias] if spec.alias else None)
-        networking = {"EndpointsConfig": {spec.own_network: endpoint}}
+    if team is not None:
+        labels[docker_network.LABEL] = team.name
+        endpoint = client.create_endpoint_config(aliases=[team.alias] if team.alias else None)
+        networking = {"EndpointsConfig": {team.name: endpoint}}
     with engine_call("create the container"):
         return limits.create(
             client,
@@ -102,7 +105,7 @@ def create(client: APIClient, spec: JobSpec, digest: str, limits: WriteLimits, g
             labels={**spec.labels, **labels},
             stop_signal="SIGTERM",
             host_config=host,
-            ports=list(spec.published) or None,
+            ports=list(published) or None,
             networking_config=networking,
         )
 

@@ -95,6 +95,8 @@ class ProcessRuntime:
         if sys.platform != "linux" or not hasattr(os, "pidfd_open"):
             raise RuntimeUnavailableError("the process runtime requires Linux 5.3 or newer")
         check_spec(spec)
+        if spec.team_network is not None:
+            raise InvalidInputError("team_network", spec.team_network.name, "None: a local process has no own network")
         check_capacity(spec, self.capacity())
         program = spec.command[0]
         in_files = "/" in program and program.removeprefix("./") in spec.files

@@ -1,4 +1,4 @@
-"""The protocols that every runtime implements, for the control loop.
+"""The protocols of runtimes and jobs, for the control loop and for teams.
 
 A *runtime* (``DockerRuntime``, ``ProcessRuntime``) starts jobs. A *job* runs training code: the control loop reads
 its output, resizes its allocation, and collects its output files when the job has ended.
@@ -26,6 +26,31 @@ JOB_ENVIRONMENT = {
 
 LEASE_GRACE_S = 60.0
 """Time for a job to save a checkpoint after the end of its lease."""
+
+
+@dataclass(frozen=True)
+class TeamNetwork:
+    """A private network for the jobs of one team.
+
+    The job with an ``alias`` creates the network; the other jobs need it to exist. The runtime removes the network with
+    the last job.
+
+    Parameters
+    ----------
+    name:
+        Name of the network, unique on the engine.
+    alias:
+        The job's host name in the network; ``None`` for a job that no other job connects to.
+    external_access:
+        Whether the network that the job creates is connected to other machines; ``published`` ports need this.
+    published:
+        Map of the job's port to the ``(IP, port)`` on the engine's machine at which other machines reach that port.
+    """
+
+    name: str
+    alias: str | None = None
+    external_access: bool = False
+    published: Mapping[int, tuple[str, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -67,24 +92,16 @@ class JobSpec:
         Numeric ``uid`` or ``uid:gid`` of the job in a container. An unprivileged user by default.
     allow_root:
         Whether ``user`` may be root, uid 0. Otherwise, ``check`` rejects root.
-    network:
-        Network to join; ``None`` for no network.
-    own_network:
-        Private network for the jobs of one team, used instead of ``network``. The job with an ``alias`` creates the
-        network; the other jobs need it to exist; removing the last job also removes the network.
-    alias:
-        The job's host name in ``own_network``.
-    external_access:
-        Whether the network that the job creates is connected to other machines; ``published`` ports need this.
-    published:
-        Map of container port to the ``(IP, port)`` on the engine's machine at which other machines reach that port.
-    cgroup_parent:
-        Parent control group of the container, for a device that is only part of a machine.
     labels:
         Extra labels, for people and tools that list containers.
     lease_s:
         Longest time in seconds for which the job runs without ``Job.renew``; ``None`` for no limit. Then the job ends
         itself: SIGTERM, and SIGKILL after ``LEASE_GRACE_S``.
+    team_network:
+        Private network of the job's team; ``None`` for a job without a team. Only a ``SupportsTeams`` accepts a value.
+    options:
+        Settings of one runtime only, such as ``DockerOptions``: a frozen dataclass of JSON values. Every other runtime
+        ignores them.
     """
 
     name: str
@@ -102,14 +119,10 @@ class JobSpec:
     read_only: bool = False
     user: str = "65532:65532"
     allow_root: bool = False
-    network: str | None = None
-    own_network: str | None = None
-    alias: str | None = None
-    external_access: bool = False
-    published: Mapping[int, tuple[str, int]] = field(default_factory=dict)
-    cgroup_parent: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     lease_s: float | None = None
+    team_network: TeamNetwork | None = None
+    options: object | None = None
 
 
 @dataclass(frozen=True)
@@ -242,3 +255,42 @@ class Runtime(Protocol):
 
     def reattach(self, job_id: str, labels: Mapping[str, str] | None = None) -> Job:
         """Return the job with this id. Raises JobLostError if it does not exist or lacks one of the ``labels``."""
+
+
+class PausableJob(Job, Protocol):
+    """A job that can be suspended."""
+
+    def pause(self) -> None:
+        """Suspend all processes of a running job, which keep their memory."""
+
+    def unpause(self) -> None:
+        """Continue a suspended job."""
+
+
+class SupportsTeams(Runtime, Protocol):
+    """A runtime whose jobs can form a team: they share a ``TeamNetwork``, and are found and removed by their labels.
+
+    ``objective="throughput"``, fleets and profiles need such a runtime.
+    """
+
+    def start(self, spec: JobSpec) -> PausableJob:
+        """Start a job, in its team's network if it has one."""
+
+    def find_all(self, labels: Mapping[str, str]) -> Sequence[tuple[Job, Mapping[str, str], float]]:
+        """Return every started job with these labels, running or ended: the job, all its labels and its allocation."""
+
+    def remove_all(self, labels: Mapping[str, str]) -> None:
+        """Remove all jobs with these labels, in any state, and their private networks."""
+
+    def labels_of(self, job_id: str) -> Mapping[str, str]:
+        """Return the labels of a job. Raises JobLostError if it does not exist."""
+
+    def has_network(self, name: str) -> bool:
+        """Return whether a private network with this name exists."""
+
+    def find(self, labels: Mapping[str, str], options: object | None = None) -> Job | None:
+        """Return a running program with these labels, whether or not Paceline started it; ``None`` if there is none.
+
+        ``options``, as in a ``JobSpec``, name the part of a machine on which the program has to run. The returned job
+        reads only the program's new output.
+        """

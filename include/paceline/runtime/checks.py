@@ -10,7 +10,9 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, is_dataclass
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from paceline.errors import InvalidInputError, JobLostError
 from paceline.runtime.base import JobSpec
@@ -45,6 +47,8 @@ def check_spec(spec: JobSpec) -> None:
     if spec.disk_bytes is not None and not _is_integer(spec.disk_bytes, DISK_MIN):
         raise InvalidInputError("disk_bytes", spec.disk_bytes, f"None or at least {DISK_MIN} (16 MiB)")
     check_user(spec.user, spec.allow_root)
+    if spec.options is not None and (isinstance(spec.options, type) or not is_dataclass(spec.options)):
+        raise InvalidInputError("options", spec.options, "a frozen dataclass with settings of one runtime, or None")
     for variable in spec.environment:
         if not _VARIABLE.fullmatch(variable):
             raise InvalidInputError("environment", variable, "letters, digits and '_', not starting with a digit")
@@ -119,12 +123,8 @@ def spec_digest(spec: JobSpec) -> str:
         "disk_bytes": spec.disk_bytes,
         "read_only": spec.read_only,
         "user": spec.user,
-        "network": spec.network,
-        "own_network": spec.own_network,
-        "alias": spec.alias,
-        "external_access": spec.external_access,
-        "published": sorted((port, list(address)) for port, address in spec.published.items()),
-        "cgroup_parent": spec.cgroup_parent,
+        "team_network": None if spec.team_network is None else asdict(spec.team_network),
+        "options": None if spec.options is None else [type(spec.options).__name__, _fields(spec.options)],
     }
     return _digest(values, placed_files(spec))
 
@@ -164,6 +164,10 @@ def _check_target(field: str, target: str) -> None:
     path = PurePosixPath(target)
     if path.is_absolute() or ".." in path.parts or "\0" in target or (field == "files" and not path.parts):
         raise InvalidInputError(field, target, "a relative path without '..'")
+
+
+def _fields(options: Any) -> dict[str, object]:
+    return asdict(options)
 
 
 def _is_integer(value: object, minimum: int) -> bool:

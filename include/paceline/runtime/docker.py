@@ -29,6 +29,7 @@ from paceline.runtime._docker_container import (
 )
 from paceline.runtime._docker_images import Images
 from paceline.runtime._docker_limits import WriteLimits
+from paceline.runtime._docker_options import DockerOptions
 from paceline.runtime.base import Job, JobSpec
 from paceline.runtime.checks import check_capacity, check_labels, check_spec, spec_digest
 from paceline.runtime.docker_errors import engine_call
@@ -104,13 +105,11 @@ class DockerRuntime:
             raise InvalidInputError("image", spec.image, "the name of a container image")
         if not docker_images.has_image(self._client, spec.image) and not self._can_reattach(spec):
             self._images.pull_missing(self._client, spec.image)
-        if spec.network is not None:
-            try:
-                with engine_call("look up the network"):
-                    self._client.inspect_network(spec.network)
-            except JobLostError:
-                accepted = "an existing network of the engine, or None for no network"
-                raise InvalidInputError("network", spec.network, accepted) from None
+        network = DockerOptions.of(spec).network
+        if network is not None and spec.team_network is not None:
+            raise InvalidInputError("network", network, "None, because the jobs of a team use a private network")
+        if network is not None and not self.has_network(network):
+            raise InvalidInputError("network", network, "an existing network of the engine, or None for no network")
 
     def has_network(self, name: str) -> bool:
         """Return whether the engine has a network with this name."""
@@ -171,8 +170,9 @@ class DockerRuntime:
 
     def _start_new(self, spec: JobSpec, digest: str, earlier: str | None) -> DockerJob:
         """Create and start a container. ``earlier``: the container whose checkpoint to copy."""
-        if spec.own_network is not None and spec.alias is not None:
-            docker_network.create(self._client, spec.own_network, external_access=spec.external_access)
+        team = spec.team_network
+        if team is not None and team.alias is not None:
+            docker_network.create(self._client, team.name, external_access=team.external_access)
         container = None
         try:
             container = self._create(spec, digest)
@@ -188,8 +188,8 @@ class DockerRuntime:
         except BaseException:
             if container is not None:
                 self._remove_container(container)
-            if spec.own_network is not None:
-                docker_network.remove_if_empty(self._client, spec.own_network)
+            if team is not None:
+                docker_network.remove_if_empty(self._client, team.name)
             raise
         return self._job(container, None, spec.cores_per_device)
 
@@ -216,11 +216,12 @@ class DockerRuntime:
             if container["State"] != "created":
                 yield str(container["Id"]), dict(container["Labels"] or {})
 
-    def find(self, labels: Mapping[str, str], cgroup_parent: str | None) -> DockerJob | None:
-        """Return a running container with these labels and this parent control group; ``None`` if none matches.
+    def find(self, labels: Mapping[str, str], options: object | None = None) -> DockerJob | None:
+        """Return a running container with these labels in the control group of ``options``; ``None`` if none matches.
 
         Any process may have started the container. The returned job reads only the container's new output.
         """
+        cgroup_parent = options.cgroup_parent if isinstance(options, DockerOptions) else None
         wanted = [f"{name}={value}" for name, value in labels.items()]
         with engine_call("find a running container"):
             running = [str(details["Id"]) for details in self._client.containers(filters={"label": wanted})]

@@ -65,7 +65,7 @@ class DockerJob:
         self._container = container
         self._max_output_bytes = max_output_bytes
         self._cores_per_device = cores_per_device
-        self._own_network: str | None = None  # stored for ``remove``, which may find the container already removed
+        self._team_network: str | None = None  # stored for ``remove``, which may find the container already removed
         self._stats = StatsFollower(client, container)
         self._follower = LogFollower(client, container, self._has_ended, tail)
         self._follow()
@@ -197,8 +197,8 @@ class DockerJob:
         except PacelineError as error:
             if "already in progress" not in str(error):  # by another process, or by a call without an answer
                 raise
-        if self._own_network is not None:
-            docker_network.remove_if_empty(self._client, self._own_network)
+        if self._team_network is not None:
+            docker_network.remove_if_empty(self._client, self._team_network)
         self.close()
 
     def close(self) -> None:
@@ -234,7 +234,7 @@ class DockerJob:
         try:
             with engine_call("read the container's status"):
                 details: Mapping[str, Any] = self._client.inspect_container(self._container)
-                self._own_network = (details["Config"]["Labels"] or {}).get(docker_network.LABEL)
+                self._team_network = (details["Config"]["Labels"] or {}).get(docker_network.LABEL)
                 return details
         except JobLostError:
             return None

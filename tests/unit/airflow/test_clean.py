@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import tempfile
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from paceline.airflow import _clean
+from paceline.airflow.runtimes import named_settings
 from paceline.contract import RUN_START
-from paceline.runtime import JobStatus, ProcessRuntime
+from paceline.runtime import JobSpec, JobStatus, ProcessRuntime
 
 
 def test_jobs_of_unknown_runs_are_orphans_on_request_when_they_are_old():
@@ -113,3 +116,37 @@ def test_checkpoints_are_removed_on_request_without_the_outputs():
         return [job.is_orphan(arguments.parse_args(["clean", *options])) for job in jobs]
 
     assert (removed(), removed("--checkpoints"), removed("--kept")) == ([False, False], [True, False], [True, True])
+
+
+@pytest.mark.usefixtures("hall")
+def test_jobs_of_a_strangers_runtime_are_listed_and_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # the jobs of other tests are elsewhere
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
+    runtime = named_settings("hall").open()
+    labels = {"paceline.dag": "dag", "paceline.run": "night", "paceline.run_start": FakeAirflow.first_start}
+    jobs = {
+        task: runtime.start(
+            JobSpec(task, ["python", "-c", "import signal; signal.pause()"], 0.1, labels={**labels, **extra})
+        )
+        for task, extra in (("ours", {"paceline.task": "train"}), ("foreign", {}))
+    }
+
+    def clean(*options: str) -> str:
+        parser = argparse.ArgumentParser()
+        _clean.add_command(parser.add_subparsers(), [], lambda _: FakeAirflow("failed", "failed"))
+        arguments = parser.parse_args(["clean", *options])
+        assert arguments.run(arguments) == 0
+        return capsys.readouterr().out
+
+    listed = clean()
+    assert "Cannot list the jobs of the runtime docker" in listed
+    rows = [line.split()[:5] for line in listed.splitlines()]
+    assert ["paceline-ours", "running", "dag", "night", "train"] in rows
+    assert ["paceline-foreign", "running", "dag", "night", "-"] in rows
+    assert "Orphaned jobs: 1 of 2. Remove them with --remove." in listed
+    assert "Removed paceline-ours" in clean("--remove")
+    assert [job_id for job_id, _ in runtime.jobs()] == [jobs["foreign"].id]
+    assert jobs["ours"].status().state == "gone"
+    jobs["foreign"].remove()

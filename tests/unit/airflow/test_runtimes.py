@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,12 +13,16 @@ from airflow.sdk import DAG, BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 from airflow.serialization.helpers import serialize_template_field
 from airflow.serialization.serialized_objects import DagSerialization
+from tests.unit.airflow.strangers import install
 
-from paceline.airflow.runtimes import RuntimeSettings, _installed, installed_runtimes, named_settings
+from paceline.airflow.runtimes import RuntimeSettings, installed_runtimes, named_settings
 from paceline.airflow.values import is_template
-from paceline.errors import InvalidInputError
+from paceline.elastic.runtime import TeamRuntime
+from paceline.errors import InvalidInputError, PacelineError
 from paceline.operators import DeadlineTrainingOperator, Docker, EvaluateOperator, Process
-from paceline.runtime import JobSpec, ProcessRuntime
+from paceline.operators._host import TaskHost
+from paceline.run import MemoryState
+from paceline.runtime import DockerOptions, JobSpec, ProcessRuntime
 
 TRAIN: dict[str, Any] = {"script": "train.py", "deadline": "1m"}
 SPEC = JobSpec(name="job", command=["python"], devices=1)
@@ -81,7 +84,7 @@ def test_settings_become_the_specification_of_the_job() -> None:
         SPEC
     )
     assert (spec.image, spec.gpus, spec.memory_bytes, spec.disk_bytes) == ("trainer:3", 2, 2**31, None)
-    assert (spec.network, spec.user, spec.read_only) == ("bridge", "7", True)
+    assert (spec.options, spec.user, spec.read_only) == (DockerOptions(network="bridge"), "7", True)
     spec = Process(gpus=1, memory=2**30, max_processes=9, disk="1g").extend(SPEC)
     assert (spec.gpus, spec.memory_bytes, spec.max_processes, spec.disk_bytes) == (1, 2**30, 9, 2**30)
     assert spec.image is None
@@ -171,43 +174,11 @@ def test_task_may_be_mapped_over_runtimes() -> None:
 
 # --- names ------------------------------------------------------------------------------------------------------------
 
-HALL = """
-from dataclasses import dataclass
-from pathlib import Path
-from paceline.airflow.runtimes import RuntimeSettings
-from paceline.airflow.values import text
-from paceline.runtime import ProcessRuntime
-
-
-class HallRuntime(ProcessRuntime):
-    name = "hall"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Hall(RuntimeSettings):
-    name = "hall"
-    template_fields = ("room",)
-    readers = {"room": text}
-    room: str = "large"
-
-    def open(self):
-        return HallRuntime(Path("/") / self.room)
-"""
-
 
 @pytest.fixture
-def hall(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Install a package of a stranger with a runtime for as long as the test runs."""
-    (tmp_path / "hall_of_a_stranger.py").write_text(HALL)
-    info = tmp_path / "hall-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: hall\nVersion: 1.0\n")
-    points = "hall = hall_of_a_stranger:Hall\nother = hall_of_a_stranger:Hall\n"
-    (info / "entry_points.txt").write_text(f"[{_installed.GROUP}]\n{points}")
-    monkeypatch.syspath_prepend(tmp_path)
-    _installed._entry_points.cache_clear()
-    yield
-    _installed._entry_points.cache_clear()
+def misnamed(hall: Path) -> None:
+    """An entry point whose name is not that of its settings."""
+    install(hall, "other", "other = hall_of_a_stranger:Hall")
 
 
 def test_names_of_the_built_in_runtimes_mean_their_defaults() -> None:
@@ -216,14 +187,15 @@ def test_names_of_the_built_in_runtimes_mean_their_defaults() -> None:
         assert DeadlineTrainingOperator(task_id="task", **TRAIN, runtime=runtime.name).runtime == runtime
 
 
-@pytest.mark.usefixtures("hall")
-def test_runtime_of_another_package_runs_jobs_like_those_of_paceline(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runtime_of_another_package_runs_jobs_like_those_of_paceline(
+    hall: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("AIRFLOW__PACELINE__ALLOWED_RUNTIMES")
     task = DeadlineTrainingOperator(task_id="task", **TRAIN, runtime="hall")
-    runtime = task.make_runtime()
+    runtime = task.choose_runtime().open()
     assert (runtime.name, [one.name for one in task.possible_runtimes()]) == ("hall", ["hall"])
     assert isinstance(runtime, ProcessRuntime)
-    assert runtime.root == Path("/large")
+    assert runtime.root == hall / "large"
     assert (task.runtime_settings.gpus, task.runtime_settings.image) == (0, None)
     settings = type(named_settings("hall"))
     small: RuntimeSettings = settings(room="small")  # type: ignore[call-arg]
@@ -231,7 +203,7 @@ def test_runtime_of_another_package_runs_jobs_like_those_of_paceline(monkeypatch
     assert serialize_template_field(task.runtime, "runtime") == {"name": "hall", "room": "small"}
     with pytest.raises(InvalidInputError, match=r"^runtime\.room: got '', expected text"):
         settings(room="")  # type: ignore[call-arg]
-    with pytest.raises(InvalidInputError, match="runtime: got 'hall', expected 'docker', because a job that scales"):
+    with pytest.raises(InvalidInputError, match="runtime: got 'hall', expected 'docker' or another runtime that"):
         DeadlineTrainingOperator(task_id="task", **TRAIN, runtime="hall", objective="throughput")
 
 
@@ -240,13 +212,13 @@ def test_administrator_may_allow_the_runtime_of_another_package(monkeypatch: pyt
     task = DeadlineTrainingOperator(task_id="task", **TRAIN, runtime="hall")
     for allowed in ("hall", "docker,hall"):
         monkeypatch.setenv("AIRFLOW__PACELINE__ALLOWED_RUNTIMES", allowed)
-        assert task.make_runtime().name == "hall"
+        assert task.choose_runtime().name == "hall"
     monkeypatch.setenv("AIRFLOW__PACELINE__ALLOWED_RUNTIMES", "docker,process")
     with pytest.raises(AirflowFailException, match="runtime: got 'hall', expected 'docker' or 'process', as set by"):
         task.execute(run_context(task, "x"))
 
 
-@pytest.mark.usefixtures("hall")
+@pytest.mark.usefixtures("misnamed")
 def test_unknown_name_is_rejected_with_the_installed_names() -> None:
     for name in ("podman", "", None, ["docker"]):
         with pytest.raises(InvalidInputError, match=r"expected one of auto, docker, hall, other, process, or settings"):
@@ -258,3 +230,61 @@ def test_unknown_name_is_rejected_with_the_installed_names() -> None:
 def test_settings_without_parentheses_are_rejected_when_the_dag_is_parsed() -> None:
     with pytest.raises(InvalidInputError, match=r"runtime: got 'Docker', expected settings such as Docker\(\.\.\.\)"):
         DeadlineTrainingOperator(task_id="train", script="train.py", runtime=Docker)
+
+
+# --- teams and errors -------------------------------------------------------------------------------------------------
+
+
+class ElsewhereRuntime(ProcessRuntime):
+    name = "elsewhere"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Elsewhere(RuntimeSettings):
+    """Settings of a stranger's runtime whose jobs form teams."""
+
+    name = "elsewhere"
+    forms_teams = True
+    room: str = "large"
+
+    def open(self) -> ElsewhereRuntime:
+        return ElsewhereRuntime()
+
+
+def test_runtime_of_another_package_forms_teams(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AIRFLOW__PACELINE__ALLOWED_RUNTIMES")
+    task = DeadlineTrainingOperator(task_id="task", script="train.py", runtime=Elsewhere(), objective="throughput")
+    context = run_context(task, "x")
+    context["ti"].try_number, context["ti"].max_tries = 1, 2
+    host = TaskHost(task, {**context, "task_state_store": MemoryState()}, ())
+    for runtime in (host.runtime(), *host.runtimes()):
+        assert isinstance(runtime, TeamRuntime)
+        assert runtime.name == "elsewhere"
+
+
+def test_runtime_that_is_chosen_for_the_job_has_to_form_teams(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = DeadlineTrainingOperator(task_id="task", script="train.py", objective="throughput")
+    monkeypatch.setattr(task, "choose_runtime", Process)
+    context = run_context(task, "x")
+    context["ti"].try_number, context["ti"].max_tries = 1, 2
+    host = TaskHost(task, {**context, "task_state_store": MemoryState()}, ())
+    with pytest.raises(InvalidInputError, match="runtime: got 'process', expected 'docker' or another runtime that"):
+        host.runtime()
+    assert [one.name for one in host.runtimes()] == ["docker"]
+
+
+@pytest.mark.parametrize(
+    ("runtime", "field", "named"),
+    [
+        (Docker(), "image", "runtime.image"),
+        ("auto", "image", "runtime.image"),
+        (Elsewhere(), "room", "runtime.room"),
+        (Elsewhere(), "image", "image"),
+        (Docker(), "devices", "devices"),
+        (Docker(), "runtime.image", "runtime.image"),
+    ],
+)
+def test_error_of_a_runtime_names_the_setting_as_the_user_wrote_it(runtime: Any, field: str, named: str) -> None:
+    task = DeadlineTrainingOperator(task_id="task", **TRAIN, runtime=runtime)
+    assert task.describe(InvalidInputError(field, "x", "another")) == f"{named}: got 'x', expected another"
+    assert task.describe(PacelineError("image: x")) == "image: x"

@@ -7,7 +7,7 @@ import pytest
 from paceline.errors import InvalidInputError
 from paceline.fleet import Machine
 from paceline.fleet.rendezvous import Rendezvous
-from paceline.runtime import JobSpec
+from paceline.runtime import DockerOptions, JobSpec, TeamNetwork
 
 HALL = Machine(name="hall", kind="server", cores=8, memory_gib=32, address="10.0.0.5:7000", cgroup_parent="/hall")
 GATE = Machine(name="gate", kind="nano", cores=4, memory_gib=4, engine_conn_id="gate_docker", cgroup_parent="/gate")
@@ -22,9 +22,8 @@ def make_open_rendezvous(**arguments):
 def test_one_engine_needs_no_open_port_and_no_key():
     closed = Rendezvous("net", HALL)
     server, worker = closed.server_spec(SPEC), closed.worker_spec(SPEC, LOCAL)
-    assert (server.own_network, server.alias, server.external_access) == ("net", "parameter-server", False)
-    assert server.published == {}
-    assert (worker.own_network, worker.alias, worker.external_access) == ("net", None, False)
+    assert server.team_network == TeamNetwork("net", "parameter-server")
+    assert worker.team_network == TeamNetwork("net")
     assert worker.environment == {"PACELINE_SERVER": "parameter-server:29500", "PACELINE_WORKER": "local"}
 
 
@@ -35,18 +34,19 @@ def test_only_workers_on_other_engines_use_the_address():
         rendezvous.worker_spec(SPEC, GATE),
         rendezvous.worker_spec(SPEC, LOCAL),
     )
-    assert server.published == {29500: ("10.0.0.5", 7000)}
+    published = {29500: ("10.0.0.5", 7000)}
+    assert server.team_network == TeamNetwork("net", "parameter-server", external_access=True, published=published)
     assert remote.environment["PACELINE_SERVER"] == "10.0.0.5:7000"
-    assert (remote.own_network, remote.external_access) == ("net-gate", True)
+    assert remote.team_network == TeamNetwork("net-gate", "gate", external_access=True)
     assert local.environment["PACELINE_SERVER"] == "parameter-server:29500"
-    assert local.own_network == "net"
+    assert local.team_network == TeamNetwork("net")
     keys = {spec.environment["PACELINE_SERVER_KEY"] for spec in (server, remote, local)}
     assert len(keys) == 1
 
 
 def test_each_machine_has_a_control_group_and_each_job_a_key():
-    assert make_open_rendezvous().server_spec(SPEC).cgroup_parent == "/hall"
-    assert make_open_rendezvous().worker_spec(SPEC, GATE).cgroup_parent == "/gate"
+    assert make_open_rendezvous().server_spec(SPEC).options == DockerOptions(cgroup_parent="/hall")
+    assert make_open_rendezvous().worker_spec(SPEC, GATE).options == DockerOptions(cgroup_parent="/gate")
     specs = [make_open_rendezvous(network=name).server_spec(SPEC) for name in ("one", "other")]
     one, other = (spec.environment["PACELINE_SERVER_KEY"] for spec in specs)
     assert one != other

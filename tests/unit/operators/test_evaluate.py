@@ -103,7 +103,7 @@ def registry(tmp_path: Path) -> FileRegistry:
 @pytest.fixture
 def evaluate(tmp_path: Path, process_runtime_root: Path, monkeypatch: pytest.MonkeyPatch) -> Task:
     """Return a function that runs the operator. If ``challenger`` is a number, the model has that quality."""
-    monkeypatch.setattr(EvaluateOperator, "make_runtime", lambda self: ProcessRuntime(process_runtime_root))
+    monkeypatch.setattr(EvaluateOperator, "open_runtime", lambda self, _: ProcessRuntime(process_runtime_root))
     (tmp_path / "evaluate.py").write_text(SCRIPT)
     (tmp_path / "holdout.csv").write_text("1\n2\n3\n")
 

@@ -92,7 +92,7 @@ def test_auto_runtime_uses_an_allowed_local_process(
     monkeypatch: pytest.MonkeyPatch, runtimes: str, uid: int, expected: str
 ) -> None:
     allow(monkeypatch, runtimes, uid=uid)
-    assert train().make_runtime().name == expected
+    assert train().choose_runtime().name == expected
 
 
 @pytest.mark.parametrize(
@@ -107,14 +107,14 @@ def test_auto_runtime_without_an_engine_fails_if_it_may_not_use_a_local_process(
 ) -> None:
     allow(monkeypatch, runtimes, uid=uid)
     with pytest.raises(RuntimeUnavailableError, match=r"no Docker engine responds at unix:///nowhere\.sock"):
-        train().make_runtime()
+        train().choose_runtime()
     assert f"Not running as a local process: {reason}" in capsys.readouterr().out
 
 
 def test_auto_runtime_fails_if_a_needed_container_is_forbidden(monkeypatch: pytest.MonkeyPatch) -> None:
     allow(monkeypatch, "process")
     with pytest.raises(InvalidInputError, match=NO_CONTAINER):
-        train(script=None, command="python -m app").make_runtime()
+        train(script=None, command="python -m app").choose_runtime()
 
 
 def test_auto_runtime_with_a_command_never_uses_a_local_process(
@@ -122,20 +122,20 @@ def test_auto_runtime_with_a_command_never_uses_a_local_process(
 ) -> None:
     allow(monkeypatch, "docker,process")
     with pytest.raises(RuntimeUnavailableError, match="no Docker engine responds"):
-        train(script=None, command="python -m app").make_runtime()
+        train(script=None, command="python -m app").choose_runtime()
     assert "a container is needed by: command" in capsys.readouterr().out
 
 
 def test_explicit_local_process_runs_as_root_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     allow(monkeypatch, "")
-    assert train(runtime="process").make_runtime().name == "process"
+    assert train(runtime="process").choose_runtime().name == "process"
 
 
 def test_fallback_to_a_local_process_is_a_warning_about_the_lost_isolation(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     allow(monkeypatch, "docker,process")
-    train().make_runtime()
+    train().choose_runtime()
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "local process" in line]
     assert "warning" in line.lower()
     assert "no Docker engine responds" in line

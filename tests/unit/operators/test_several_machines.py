@@ -116,6 +116,12 @@ def test_runtime_of_a_fleet_may_be_a_template():
         assert task.runtime == Docker(image=image, memory=2**30)
 
 
+def test_error_of_a_runtime_names_the_setting_unless_the_fleets_file_determines_it():
+    errors = [InvalidInputError(field, "x", "another") for field in ("image", "engine_conn_id", "memory", "gpus")]
+    named = [worker_task().describe(error).partition(":")[0] for error in errors]
+    assert named == ["runtime.image", "engine_conn_id", "memory", "gpus"]
+
+
 @pytest.mark.parametrize(("extra", "gpus"), [("{}", 3), ('{"gpus": 8}', 8)])
 def test_runtime_gets_the_gpus_of_the_connection_else_of_the_fleet(monkeypatch, extra, gpus):
     monkeypatch.setenv("AIRFLOW_CONN_HALL_DOCKER", f'{{"conn_type": "generic", "host": "hall", "extra": {extra}}}')
@@ -125,7 +131,8 @@ def test_runtime_gets_the_gpus_of_the_connection_else_of_the_fleet(monkeypatch, 
     others = [machine.model_copy(update={"name": "cellar", "gpus": 2}), GATE.model_copy(update={"gpus": 5})]
     fleet = Fleet(machines=(machine, *others), parameter_server=machine)
     arguments = {"script": "train.py", "deadline": "1m", "server_task_id": "server", "plan": PLAN}
-    WorkerTrainingOperator(task_id="train", fleet=fleet, worker="hall", **arguments).make_runtime()
+    task = WorkerTrainingOperator(task_id="train", fleet=fleet, worker="hall", **arguments)
+    task.open_runtime(task.choose_runtime())
     assert runtime.call_args.kwargs["gpus"] == gpus
 
 

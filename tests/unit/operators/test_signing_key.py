@@ -32,7 +32,7 @@ def key(monkeypatch: pytest.MonkeyPatch) -> None:
         return {"auc": float((Path(model) / "weights").read_text())}, ResampleCollector(self.metric)
 
     monkeypatch.setattr(EvaluateOperator, "_score", score)
-    monkeypatch.setattr(EvaluateOperator, "make_runtime", lambda self: None)
+    monkeypatch.setattr(EvaluateOperator, "open_runtime", lambda self, settings: None)
 
 
 @pytest.fixture

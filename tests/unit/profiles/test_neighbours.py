@@ -25,7 +25,7 @@ class RecordingEngine:
     notes: list[tuple[Any, ...]] = field(default_factory=list)
     images: tuple[str, ...] = ()
 
-    def find(self, labels: dict[str, str], cgroup_parent: str | None) -> None:
+    def find(self, labels: dict[str, str], options: object | None = None) -> None:
         """Find no running application."""
 
     def check(self, spec: JobSpec) -> None:

@@ -9,8 +9,15 @@ from typing import Any
 import pytest
 
 from paceline.errors import InvalidInputError
-from paceline.runtime import JobSpec
+from paceline.runtime import DockerOptions, JobSpec, TeamNetwork
 from paceline.runtime.checks import check_spec, placed_files, spec_digest
+
+
+@dataclasses.dataclass(frozen=True)
+class OtherOptions:
+    """The options of another runtime."""
+
+    network: str
 
 
 @pytest.fixture
@@ -57,6 +64,8 @@ def spec(tmp_path: Path) -> JobSpec:
         ("files", {"x": Path(__file__).parent}),
         ("inputs", {"a/../../x": Path(__file__)}),
         ("inputs", {"x": Path("/nowhere/at/all")}),
+        ("options", {"network": "bridge"}),
+        ("options", DockerOptions),
     ],
 )
 def test_invalid_value_is_rejected_with_its_field(spec: JobSpec, field: str, value: Any) -> None:
@@ -102,10 +111,21 @@ def test_files_of_input_folders_are_placed_below_input(spec: JobSpec, tmp_path: 
         ({"disk_bytes": None}, False),
         ({"read_only": True}, False),
         ({"inputs": {}}, False),
+        ({"team_network": TeamNetwork("net")}, False),
+        ({"options": DockerOptions(network="bridge")}, False),
+        ({"options": OtherOptions(network="bridge")}, False),
     ],
 )
 def test_only_allocation_and_labels_do_not_affect_the_digest(spec: JobSpec, change: dict[str, Any], same: bool) -> None:
     assert (spec_digest(dataclasses.replace(spec, **change)) == spec_digest(spec)) is same
+
+
+def test_digest_depends_on_the_values_of_the_network_and_of_the_options(spec: JobSpec) -> None:
+    networks = [TeamNetwork("net"), TeamNetwork("net", published={1: ("10.0.0.5", 2)}), TeamNetwork("net", "a")]
+    options = [DockerOptions(), DockerOptions("bridge"), DockerOptions(None, "/gate"), OtherOptions("bridge")]
+    changes: list[dict[str, Any]] = [{"team_network": one} for one in networks] + [{"options": one} for one in options]
+    digests = [spec_digest(dataclasses.replace(spec, **change)) for change in changes]
+    assert len(set(digests)) == len(changes)
 
 
 def test_digest_depends_on_file_contents(spec: JobSpec, tmp_path: Path) -> None:

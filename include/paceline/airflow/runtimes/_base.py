@@ -42,8 +42,7 @@ class RuntimeSettings(ResolveMixin, ABC):
     readers:
         Mapping of fields to readers: ``read(name, value)`` returns the value, or raises InvalidInputError.
     forms_teams:
-        Whether jobs of this runtime can form a team, for ``objective="throughput"``. This needs
-        :class:`~paceline.runtime.DockerRuntime`.
+        Whether ``open`` returns a :class:`paceline.runtime.SupportsTeams`, which ``objective="throughput"`` needs.
 
     Examples
     --------
@@ -80,6 +79,16 @@ class RuntimeSettings(ResolveMixin, ABC):
     def image(self) -> str | None:
         """The job's container image: ``None``, unless a subclass has a field with this name."""
         return None
+
+    @property
+    def network(self) -> str | None:
+        """The network that the job joins, not in a team: ``None``, unless a subclass has a field with this name."""
+        return None
+
+    @property
+    def allow_root(self) -> bool:
+        """Whether the job may run as root: ``False``, unless a subclass has a field with this name."""
+        return False
 
     @abstractmethod
     def open(self) -> Runtime:

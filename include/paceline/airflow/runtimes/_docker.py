@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from paceline.airflow.engine_client import connect, gpus_of_engine
 from paceline.airflow.engine_connection import engine_hook
 from paceline.airflow.values import Reader, boolean, memory_bytes, optional_text, text
+from paceline.runtime import DockerOptions
 from paceline.runtime.checks import check_user
 
 from ._base import RuntimeSettings, gpu_count, max_processes, size
 
 if TYPE_CHECKING:
-    from paceline.runtime import JobSpec, Runtime
+    from paceline.runtime import DockerRuntime, JobSpec
 
 
 def _image(field: str, value: object) -> str:
@@ -116,7 +117,7 @@ or "2g", at least 16 MiB
             check_user(value, self.allow_root, "runtime.user")
         return super().read(field, value)
 
-    def open(self, *, engine_gpus: int = 0) -> Runtime:
+    def open(self, *, engine_gpus: int = 0) -> DockerRuntime:
         """Return the runtime. ``engine_gpus`` is the engine's number of GPUs if its connection does not declare it."""
         from paceline.runtime import DockerRuntime
 
@@ -143,7 +144,7 @@ or "2g", at least 16 MiB
             max_processes=self.max_processes,
             disk_bytes=memory_bytes("runtime.disk", self.disk),
             read_only=self.read_only,
-            network=self.network,
+            options=DockerOptions(network=self.network),
             user=self.user,
             allow_root=self.allow_root,
         )

@@ -19,9 +19,17 @@ The jobs of the tests are real. No test depends on the speed of the machine; tog
 from ._earlier import EarlierJobs
 from ._output import JobOutput
 from ._running import RunningJobs
+from ._teams import TeamContract, TeamHarness
 from .harness import MAX_OUTPUT_BYTES, RuntimeHarness, fail_on_leftovers
 
-__all__ = ["MAX_OUTPUT_BYTES", "RuntimeContract", "RuntimeHarness", "fail_on_leftovers"]
+__all__ = [
+    "MAX_OUTPUT_BYTES",
+    "RuntimeContract",
+    "RuntimeHarness",
+    "TeamContract",
+    "TeamHarness",
+    "fail_on_leftovers",
+]
 
 
 class RuntimeContract(RunningJobs, JobOutput, EarlierJobs):

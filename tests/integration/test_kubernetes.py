@@ -15,7 +15,6 @@ from tests.conftest import connect_cluster
 
 from paceline.errors import InvalidInputError, RuntimeUnavailableError
 from paceline.runtime.kubernetes import KubernetesRuntime
-from paceline.runtime.kubernetes import runtime as module
 from paceline.testing.runtime_contract import fail_on_leftovers
 from paceline.testing.runtime_contract.harness import RESUMES, WAITS, read_to_end, until, wait_for_line
 
@@ -144,15 +143,15 @@ def test_image_that_cannot_be_pulled_is_named_with_the_reason(pods: PodHarness) 
     ids=["no room", "quota"],
 )
 def test_cluster_without_room_is_an_error_that_a_retry_may_solve(
-    pods: PodHarness, monkeypatch: pytest.MonkeyPatch, quota: Any, changes: dict[str, Any], reason: str
+    pods: PodHarness, quota: Any, changes: dict[str, Any], reason: str
 ) -> None:
-    monkeypatch.setattr(module, "_START_TIMEOUT_S", 1.0)
+    runtime = KubernetesRuntime(connect_cluster, namespace=pods.namespace, start_timeout_s=1.0)
     if quota:
         pods.core.create_namespaced_resource_quota(
             pods.namespace, {"metadata": {"name": "full"}, "spec": {"hard": quota}}
         )
     with pytest.raises(RuntimeUnavailableError, match=reason):
-        pods.runtime.start(pods.spec(WAITS, **changes))
+        runtime.start(pods.spec(WAITS, **changes))
     assert pods.leftovers() == []
 
 

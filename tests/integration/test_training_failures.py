@@ -206,7 +206,7 @@ def test_live_deadline_set_before_the_start_overrides_the_dag(run):
     state = MemoryState(deadline="40m")
     assert run(TRACKED, runtime="process", state=state)["deadline_s"] == 2400.0
     assert "deadline" not in state  # the next run uses the DAG's deadline again
-    assert set(state) == {"pace", "history", "output", "result"}
+    assert set(state) == {"pace", "history", "output", "result", "run_start"}
 
 
 @pytest.mark.docker

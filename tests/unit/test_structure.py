@@ -36,7 +36,9 @@ ENTRY_POINTS |= {
     for name in ("catboost", "huggingface", "keras", "lightgbm", "lightning", "sklearn", "xgboost")
 }
 EXPORTS = {
-    "paceline.airflow.runtimes": ("Docker Process RuntimeSettings installed_runtimes named_settings runtime_value"),
+    "paceline.airflow.runtimes": (
+        "Docker Kubernetes Process RuntimeSettings installed_runtimes named_settings runtime_value"
+    ),
     "paceline.allocate": (
         "DEVICE Allocation ClusterJob ElasticFlow Greedy Growing ImpossibleAllocationError LeastCost Node OnTime "
         "Placement Policy RandomizedGreedy RollingHorizon Speeds check edf fifo free_devices most_on_time priority"
@@ -62,7 +64,7 @@ EXPORTS = {
     "paceline.fleet": "BackgroundApp EngineCheck Fleet Link Machine check load",
     "paceline.operators": (
         "ApproveOperator ArbiterOperator DeadlineTrainingOperator Docker EvaluateOperator FleetResultOperator "
-        "LogNotifier ParameterServerOperator Process ProfileOperator PromoteOperator ScheduleOperator "
+        "Kubernetes LogNotifier ParameterServerOperator Process ProfileOperator PromoteOperator ScheduleOperator "
         "WorkerTrainingOperator train_on_fleet"
     ),
     "paceline.profiles": (

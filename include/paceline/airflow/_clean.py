@@ -18,6 +18,7 @@ from paceline.airflow._folders import report_folders
 from paceline.airflow.engine_connection import default_engine
 from paceline.contract import LABEL_RUN_START, PACE, RUN_START, Deadline, PaceSample
 from paceline.errors import InvalidInputError, JobLostError, PacelineError
+from paceline.extras import MissingLibraryError
 from paceline.fleet.rendezvous import LABEL_ROLE, SERVER, WORKER
 
 if TYPE_CHECKING:
@@ -163,16 +164,18 @@ def _available_runtimes(engine: str | None) -> list[Runtime]:
 
     url = engine or default_engine()
     containers = DockerRuntime(lambda: APIClient(base_url=url, version="auto", timeout=30))
-    others = [named_settings(name).open() for name in installed_runtimes() if name != containers.name]
     found: list[Runtime] = []
-    for runtime in (containers, *others):
+    for name in (containers.name, *(name for name in installed_runtimes() if name != containers.name)):
         try:
+            runtime = containers if name == containers.name else named_settings(name).open()
             runtime.capacity()
             found.append(runtime)
+        except MissingLibraryError:  # this Airflow does not use the runtime
+            pass
         except PacelineError as error:
-            if engine and runtime is containers:
+            if engine and name == containers.name:
                 raise
-            print(f"Cannot list the jobs of the runtime {runtime.name}: {error}")
+            print(f"Cannot list the jobs of the runtime {name}: {error}")
     return found
 
 

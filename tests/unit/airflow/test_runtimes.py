@@ -19,7 +19,7 @@ from paceline.airflow.runtimes import RuntimeSettings, installed_runtimes, named
 from paceline.airflow.values import is_template
 from paceline.elastic.runtime import TeamRuntime
 from paceline.errors import InvalidInputError, PacelineError
-from paceline.operators import DeadlineTrainingOperator, Docker, EvaluateOperator, Process
+from paceline.operators import DeadlineTrainingOperator, Docker, EvaluateOperator, Kubernetes, Process
 from paceline.operators._host import TaskHost
 from paceline.run import MemoryState
 from paceline.runtime import DockerOptions, JobSpec, ProcessRuntime
@@ -39,7 +39,7 @@ BAD_VALUES = [
     (Docker, "allow_root", 1, "True or False"),
     *(
         (settings, field, value, accepted)
-        for settings in (Docker, Process)
+        for settings in (Docker, Kubernetes, Process)
         for field, value, accepted in (
             ("gpus", -1, "a whole number of GPUs"),
             ("gpus", "all", "a whole number of GPUs"),
@@ -47,12 +47,17 @@ BAD_VALUES = [
             ("memory", "lots", "a number of bytes"),
             ("memory", "8m", "a number of bytes"),
             ("memory", True, "a number of bytes"),
-            ("max_processes", 0, "a whole number of at least 1"),
             ("disk", "lots", "a number of bytes"),
         )
     ),
+    *((settings, "max_processes", 0, "a whole number of at least 1") for settings in (Docker, Process)),
+    (Kubernetes, "image", "", "the name of a container image"),
+    (Kubernetes, "kubernetes_conn_id", None, "text"),
+    (Kubernetes, "namespace", "", "text, or None"),
+    (Kubernetes, "pod_template_file", 5, "text, or None"),
+    (Kubernetes, "user", "0:0", "an unprivileged user"),
 ]
-TEMPLATED = [(settings, field) for settings in (Docker, Process) for field in settings.template_fields]
+TEMPLATED = [(settings, field) for settings in (Docker, Kubernetes, Process) for field in settings.template_fields]
 # A valid rendered value for each templated field.
 RENDERED = {"image": "trainer:3", "memory": "8g", "disk": "8g", "user": "1000:1000"}
 TEMPLATES = {
@@ -69,7 +74,7 @@ def test_bad_value_of_a_field_is_rejected_by_name(settings: Any, field: str, val
         settings(**{field: value})
 
 
-@pytest.mark.parametrize("settings", [Docker, Process])
+@pytest.mark.parametrize("settings", [Docker, Kubernetes, Process])
 def test_settings_are_frozen_and_have_only_fields_of_their_own(settings: Any) -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         settings().gpus = 1
@@ -182,7 +187,7 @@ def misnamed(hall: Path) -> None:
 
 
 def test_names_of_the_built_in_runtimes_mean_their_defaults() -> None:
-    assert installed_runtimes() == ["docker", "process"]
+    assert installed_runtimes() == ["docker", "kubernetes", "process"]
     for runtime in (Docker(), Process()):
         assert DeadlineTrainingOperator(task_id="task", **TRAIN, runtime=runtime.name).runtime == runtime
 
@@ -221,7 +226,9 @@ def test_administrator_may_allow_the_runtime_of_another_package(monkeypatch: pyt
 @pytest.mark.usefixtures("misnamed")
 def test_unknown_name_is_rejected_with_the_installed_names() -> None:
     for name in ("podman", "", None, ["docker"]):
-        with pytest.raises(InvalidInputError, match=r"expected one of auto, docker, hall, other, process, or settings"):
+        with pytest.raises(
+            InvalidInputError, match=r"expected one of auto, docker, hall, kubernetes, other, process, or settings"
+        ):
             DeadlineTrainingOperator(task_id="task", **TRAIN, runtime=name)  # type: ignore[arg-type]
     with pytest.raises(InvalidInputError, match="runtime: got 'other', expected an entry point for a RuntimeSettings"):
         named_settings("other")

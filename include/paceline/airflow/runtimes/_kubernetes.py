@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from paceline.airflow.values import Reader, boolean, memory_bytes, optional_text, text
+from paceline.airflow.values import Reader, boolean, memory_bytes, text
 from paceline.errors import InvalidInputError
 from paceline.extras import require
 from paceline.runtime.checks import check_user
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 def _image(field: str, value: object) -> str:
     return text(field, value, "the name of a container image")
+
+
+def _text_if_any(field: str, value: object) -> str | None:
+    return None if value is None else text(field, value, "text, or None")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,8 +91,8 @@ class Kubernetes(RuntimeSettings):
     readers: ClassVar[Mapping[str, Reader]] = {
         "image": _image,
         "kubernetes_conn_id": text,
-        "namespace": optional_text,
-        "pod_template_file": optional_text,
+        "namespace": _text_if_any,
+        "pod_template_file": _text_if_any,
         "pull": boolean,
         "gpus": gpu_count,
         "memory": size,

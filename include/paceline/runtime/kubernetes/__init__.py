@@ -1,6 +1,6 @@
 """Jobs as pods of a Kubernetes cluster."""
 
-from paceline.runtime.kubernetes.job import PodJob
-from paceline.runtime.kubernetes.runtime import KubernetesRuntime
+from paceline.runtime.kubernetes._job import PodJob
+from paceline.runtime.kubernetes._runtime import KubernetesRuntime
 
 __all__ = ["KubernetesRuntime", "PodJob"]

@@ -24,6 +24,10 @@ class ConflictError(PacelineError):
     """Raised when an object of this name exists."""
 
 
+class ForbiddenError(InvalidInputError):
+    """Raised when the account has no right to a request, or the cluster's rules do not admit it."""
+
+
 class Cluster:
     """A namespace of a cluster.
 
@@ -155,7 +159,7 @@ def _translated(request: str) -> Iterator[None]:
         if error.status == 403 and "exceeded quota" in reason:
             raise RuntimeUnavailableError(f"could not {request}: {reason}") from error
         if error.status == 403:
-            raise InvalidInputError("runtime", request, f"what the cluster allows: {reason}") from error
+            raise ForbiddenError("runtime", request, f"what the cluster allows: {reason}") from error
         if error.status in (0, 429) or error.status is None or error.status >= 500:
             raise RuntimeUnavailableError(f"could not {request}: the cluster failed: {reason}") from error
         raise PacelineError(f"could not {request}: the cluster rejected the request: {reason}") from error

@@ -14,17 +14,16 @@ from paceline.errors import InvalidInputError, JobLostError, RuntimeUnavailableE
 from paceline.runtime.base import Job, JobSpec
 from paceline.runtime.checks import check_capacity, check_labels, check_spec, spec_digest
 from paceline.runtime.kubernetes import _pod
-from paceline.runtime.kubernetes._cluster import Cluster, ConflictError, read_pod
+from paceline.runtime.kubernetes._cluster import Cluster, ConflictError, ForbiddenError, read_pod
 from paceline.runtime.kubernetes._files import send_checkpoint, send_job
+from paceline.runtime.kubernetes._job import PodJob, delete_pod
 from paceline.runtime.kubernetes._template import merge
-from paceline.runtime.kubernetes.job import PodJob, delete_pod
 
 if TYPE_CHECKING:
     from kubernetes.client import ApiClient
 
 log = logging.getLogger(__name__)
 
-_START_TIMEOUT_S = 300.0
 _SAY_EVERY_S = 15.0
 _POLL_S = 0.1
 # Reasons of a waiting container that do not pass by themselves.
@@ -52,6 +51,8 @@ class KubernetesRuntime:
         Whether the cluster pulls the image before each start, even if the node has it.
     max_output_bytes:
         Maximum size of the output that ``collect`` accepts.
+    start_timeout_s:
+        Longest time for which ``start`` waits for room on a node and for the image.
 
     Notes
     -----
@@ -70,11 +71,13 @@ class KubernetesRuntime:
         template: Mapping[str, Any] | None = None,
         pull: bool = False,
         max_output_bytes: int = 16 * 1024**3,
+        start_timeout_s: float = 300.0,
     ) -> None:
         self._cluster = Cluster(connect, namespace)
         self._template = dict(template or {})
         self._pull = pull
         self._max_output_bytes = max_output_bytes
+        self._start_timeout_s = start_timeout_s
 
     def capacity(self) -> float:
         """Return the number of cores of the largest node; infinity if the cluster does not let us list its nodes."""
@@ -82,7 +85,7 @@ class KubernetesRuntime:
 
         try:
             nodes = self._cluster.call("list the nodes", "list_node").items
-        except InvalidInputError:
+        except ForbiddenError:
             return math.inf
         return max((float(parse_quantity(node.status.allocatable["cpu"])) for node in nodes), default=0.0)
 
@@ -90,6 +93,8 @@ class KubernetesRuntime:
         """Raise if ``spec`` cannot run. Whether the cluster can pull the image shows at the start."""
         check_spec(spec)
         check_capacity(spec, self.capacity())
+        if spec.team_network is not None:
+            raise InvalidInputError("team_network", spec.team_network.name, "None: pods do not form teams yet")
         if not spec.image:
             raise InvalidInputError("image", spec.image, "the name of a container image")
 
@@ -197,8 +202,8 @@ class KubernetesRuntime:
                 raise InvalidInputError("image", spec.image, accepted)
             reason = _why_it_waits(pod) or waiting.get("reason") or "it starts"
             now_s = time.monotonic()
-            if now_s - began_s > _START_TIMEOUT_S:
-                raise RuntimeUnavailableError(f"pod {name} did not start within {_START_TIMEOUT_S:g} s: {reason}")
+            if now_s - began_s > self._start_timeout_s:
+                raise RuntimeUnavailableError(f"pod {name} did not start within {self._start_timeout_s:g} s: {reason}")
             if now_s - said_s > _SAY_EVERY_S:
                 said_s = now_s
                 log.info("Waiting for pod %s: %s", name, reason)

@@ -20,7 +20,7 @@ from tqdm import tqdm
 from benchmarks.deadline.__main__ import MODEL_NAMES
 from benchmarks.deadline.cells import Record
 from benchmarks.deadline.run import Trainer
-from benchmarks.engine import connect
+from benchmarks.engine import runtimes
 from paceline.airflow.demo.signals import end_on_sigterm
 
 SHARES = (0.5, 1.0, 1.25, 1.5)
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, default=None, metavar="FILE")
     chosen = parser.parse_args(arguments)
     end_on_sigterm()
-    trainer, record = Trainer(connect, chosen.image), Record(chosen.folder / "runs.jsonl")
+    trainer, record = Trainer(*runtimes(cluster=False), chosen.image), Record(chosen.folder / "runs.jsonl")
     models, shares = (MODEL_NAMES[:1], SHARES[1:3]) if chosen.quick else (MODEL_NAMES, SHARES)
     rows: list[dict[str, Any]] = []
     policies: dict[str, Any] = {

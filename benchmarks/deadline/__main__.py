@@ -15,7 +15,7 @@ from tqdm import tqdm
 from benchmarks.deadline.cells import CONTROLLERS, REPEATS, STATIC, Cell, Record, cells
 from benchmarks.deadline.report import draw, result_rows, summary, table
 from benchmarks.deadline.run import Trainer, was_out_of_cores
-from benchmarks.engine import connect
+from benchmarks.engine import runtimes
 from benchmarks.options import between, writable
 from paceline.airflow.demo.signals import end_on_sigterm
 from paceline.control import PastRun
@@ -151,6 +151,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--shortest-s", type=between(1.0, 86_400.0), default=60.0, help="seconds of a job on all cores (60)"
     )
     parser.add_argument("--image", default="paceline-trainer:latest", help="image with Python and torch")
+    parser.add_argument("--cluster", action="store_true", help="pods of the cluster at KUBECONFIG, not containers")
     parser.add_argument("--whole", action="store_true", help="allocate whole devices; processes stand in for GPUs")
     parser.add_argument("--no-static", action="store_true", help="omit the search for the best constant allocation")
     parser.add_argument(
@@ -171,7 +172,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         def show_pace(pace: dict[str, Any]) -> None:
             bar.set_description_str(f"{pace['progress_pct']:5.1f} % on {pace['devices']:.2f} cores")
 
-        trainer = Trainer(connect, chosen.image, on_pace=show_pace, whole_devices=chosen.whole)
+        runtime = runtimes(cluster=chosen.cluster)[-1]
+        trainer = Trainer(runtime, chosen.image, on_pace=show_pace, whole_devices=chosen.whole)
         benchmark = Benchmark(
             trainer, Record(chosen.folder / "runs.jsonl"), bar, shortest_s=chosen.shortest_s, repeats=repeats
         )

@@ -14,7 +14,7 @@ from typing import Any
 from paceline.contract import DEADLINE, PACE
 from paceline.control import CPU_QUANTUM, GPU_QUANTUM, Controller, Limits, PastRun, make_controller
 from paceline.run import Exchange, History, MemoryState, PaceLoop
-from paceline.runtime import DockerRuntime, JobSpec
+from paceline.runtime import JobSpec, Runtime
 
 HERE = Path(__file__).parent
 MIN_CORES = 0.1
@@ -43,12 +43,12 @@ class Result:
 
 
 class Trainer:
-    """Runs the benchmark's training jobs on an engine.
+    """Runs the benchmark's training jobs.
 
     Parameters
     ----------
-    connect:
-        Function that returns a client of the engine.
+    runtime:
+        Containers of an engine, or pods of a cluster.
     image:
         Image with Python and torch.
     cores:
@@ -61,14 +61,14 @@ class Trainer:
 
     def __init__(
         self,
-        connect: Callable[[], Any],
+        runtime: Runtime,
         image: str,
         cores: float | None = None,
         on_pace: Callable[[dict[str, Any]], None] = lambda pace: None,
         *,
         whole_devices: bool = False,
     ) -> None:
-        self._runtime = DockerRuntime(connect)
+        self._runtime = runtime
         self._image = image
         self._on_pace = on_pace
         self._whole_devices = whole_devices

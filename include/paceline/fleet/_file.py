@@ -66,8 +66,10 @@ def read(content: Any, source: str = "fleet") -> Fleet:
         raise InvalidInputError("fleet.defaults", defaults, "a mapping of fields to values")
     if not isinstance(machines, list) or not all(isinstance(machine, dict) for machine in machines):
         raise InvalidInputError("fleet.machines", machines, "a list of machines, each a mapping with at least a name")
+    if not machines:
+        raise InvalidInputError("fleet.machines", machines, "at least one machine")
     content["machines"] = machines = [{**defaults, **machine} for machine in machines]
-    server = content.get("parameter_server", machines[0].get("name") if machines else None)
+    server = content.get("parameter_server", machines[0].get("name"))
     if isinstance(server, dict):
         content["parameter_server"] = {**defaults, **server}
     else:
@@ -104,4 +106,6 @@ def _has_key(node: Any, key: Any) -> bool:
 
 
 def _error_text(error: Exception) -> str:
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        return f"line {error.problem_mark.line + 1}: {error.problem or error.context}"
     return (getattr(error, "strerror", None) or str(error)).strip().splitlines()[0]

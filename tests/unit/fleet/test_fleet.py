@@ -112,6 +112,9 @@ def test_error_for_an_unreadable_file_names_the_file(write_fleet, tmp_path):
         load(write_fleet("workers: [a: b: c]"))
     with pytest.raises(InvalidInputError, match=r"expected YAML \(line 2: found character '\\t' that cannot start"):
         load(write_fleet("machines:\n\t- {name: a}\n"))
+    for text in ("machines: [{name: a}]\nmachines: [{name: b}]\n", "machines:\n- {name: a, cores: 1, name: b}\n"):
+        with pytest.raises(InvalidInputError, match=r"expected YAML \(line 2: a second '(machines|name)'"):
+            load(write_fleet(text))
     with pytest.raises(InvalidInputError, match=r"expected YAML \(month must be in 1..12"):
         load(write_fleet("machines: [{name: 2030-13-01}]"))
     with pytest.raises(InvalidInputError, match="expected YAML"):

@@ -66,6 +66,12 @@ def train_on_fleet(
     ['train.gate-1', 'train.gate-2', 'train.parameter_server', 'train.result']
     """
     raise_first(training_faults(checked_fleet(fleet)))
+    if not isinstance(server, (Mapping, type(None))):
+        raise InvalidInputError(
+            "server", server, 'a mapping of arguments of the parameter server, such as {"cores": 2}'
+        )
+    if own := [name for name in _GROUP_ARGUMENTS if name in (server or {})]:
+        raise InvalidInputError("server", own[0], "other arguments, because train_on_fleet determines this one")
     shared = {name: kwargs.pop(name) for name in _SHARED_ARGUMENTS if name in kwargs}
     try:
         group = TaskGroup(group_id)
@@ -97,6 +103,7 @@ def train_on_fleet(
     return group
 
 
+_GROUP_ARGUMENTS = ("task_id", "fleet", "plan", "training")
 # The parameter server and the workers receive these arguments. Only the workers receive all other arguments.
 _SHARED_ARGUMENTS = (
     "deadline",

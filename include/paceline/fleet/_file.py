@@ -12,6 +12,19 @@ from paceline.errors import InvalidInputError
 from paceline.fleet._machine import Fleet
 
 
+class _Loader(yaml.SafeLoader):
+    """Reads YAML and rejects a key that is given twice, whose first value would otherwise be lost."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    raise yaml.constructor.ConstructorError(None, None, f"a second {key.value!r}", key.start_mark)
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
 def load(path: str | Path) -> Fleet:
     """Read a fleet from a YAML file.
 
@@ -47,7 +60,7 @@ def load(path: str | Path) -> Fleet:
     """
     path = Path(path)
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = yaml.load(path.read_text(encoding="utf-8"), _Loader)  # noqa: S506, a safe loader
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInputError("fleet", str(path), f"a readable file ({_error_text(error)})") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
@@ -66,8 +79,10 @@ def read(content: Any, source: str = "fleet") -> Fleet:
         raise InvalidInputError("fleet.defaults", defaults, "a mapping of fields to values")
     if not isinstance(machines, list) or not all(isinstance(machine, dict) for machine in machines):
         raise InvalidInputError("fleet.machines", machines, "a list of machines, each a mapping with at least a name")
+    if not machines:
+        raise InvalidInputError("fleet.machines", machines, "at least one machine")
     content["machines"] = machines = [{**defaults, **machine} for machine in machines]
-    server = content.get("parameter_server", machines[0].get("name") if machines else None)
+    server = content.get("parameter_server", machines[0].get("name"))
     if isinstance(server, dict):
         content["parameter_server"] = {**defaults, **server}
     else:
@@ -104,4 +119,6 @@ def _has_key(node: Any, key: Any) -> bool:
 
 
 def _error_text(error: Exception) -> str:
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        return f"line {error.problem_mark.line + 1}: {error.problem or error.context}"
     return (getattr(error, "strerror", None) or str(error)).strip().splitlines()[0]

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from paceline.runtime import DockerOptions
 
 _Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]*$", max_length=63)]
+_Text = Annotated[str, Field(min_length=1)]
 _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -98,11 +99,11 @@ class Machine(_FleetModel):
     cores: _Positive
     gpus: Annotated[int, Field(ge=0)] = 0
     memory_gib: _Positive
-    engine_conn_id: Annotated[str, Field(min_length=1)] | None = None
-    queue: str | None = None
-    executor: str | None = None
+    engine_conn_id: _Text | None = None
+    queue: _Text | None = None
+    executor: _Text | None = None
     address: str | None = None
-    cgroup_parent: str | None = None
+    cgroup_parent: _Text | None = None
     background: tuple[BackgroundApp, ...] = ()
     link: Link = Link()
     data: tuple[str, ...] = ()
@@ -122,10 +123,14 @@ class Machine(_FleetModel):
     @classmethod
     def _check_address(cls, value: str | None) -> str | None:
         if value is not None:
-            host, _, port = value.partition(":")
-            if IPv4Address(host).is_unspecified:
+            host, colon, port = value.partition(":")
+            try:
+                unspecified = IPv4Address(host).is_unspecified
+            except ValueError:
+                raise ValueError(f"{host!r} is not an IPv4 address such as 192.0.2.2 or 192.0.2.2:29500") from None
+            if unspecified:
                 raise ValueError(f"{host} opens the port on every network of the machine: use a specific address")
-            if port and not (port.isdigit() and 0 < int(port) < 2**16):
+            if colon and not (port.isdecimal() and 0 < int(port) < 2**16):
                 raise ValueError(f"{port!r} is not a port from 1 to 65535")
         return value
 
@@ -153,7 +158,7 @@ class Fleet(_FleetModel):
 
     machines: Annotated[tuple[Machine, ...], Field(min_length=1)]
     parameter_server: Machine
-    key_conn_id: Annotated[str, Field(min_length=1)] | None = None
+    key_conn_id: _Text | None = None
 
     @model_validator(mode="after")
     def _check_machine_names(self) -> Fleet:

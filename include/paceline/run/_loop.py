@@ -491,7 +491,14 @@ class PaceLoop:
             metrics=newest.metrics if newest else {},
             learned=None
             if interrupted
-            else measurements(self._reader, self._controller.learned(), self._total, self._began_s, finished_s),
+            else measurements(
+                self._reader,
+                self._controller.learned(),
+                self._total,
+                self._began_s,
+                finished_s,
+                self._controller.limits.max_devices,
+            ),
         )
 
     def _ended_s(self, engine_s: float) -> float:

@@ -15,6 +15,9 @@ WITHOUT_STEPS = (
     "loop over paceline.train.track(...) or use an adapter of paceline.train.adapters"
 )
 
+# A learned speed that is this many times below that of the whole run contradicts the run.
+_MAX_SLOWDOWN = 4.0
+
 
 def error_pct(finished_s: float, deadline_s: float) -> float:
     """Return the deviation from the deadline in percent, equation (7) of DECOR-NN.
@@ -60,9 +63,14 @@ def describe_tail(tail: TailForecast) -> str:
 
 
 def measurements(
-    reader: ProgressReader, speed: Mapping[str, Any] | None, total: int | None, began_s: float, finished_s: float
+    reader: ProgressReader,
+    speed: Mapping[str, Any] | None,
+    total: int | None,
+    began_s: float,
+    finished_s: float,
+    max_devices: float,
 ) -> dict[str, Any] | None:
-    """Return the measurements that the next run can use; ``None`` if this run has too few measurements.
+    """Return the measurements that the next run can use; ``None`` if this run has too few, or they contradict it.
 
     Parameters
     ----------
@@ -74,10 +82,12 @@ def measurements(
         Number of the job's batches.
     began_s, finished_s:
         Start and end of the job.
+    max_devices:
+        Most devices that the job may have had.
     """
     if reader.first_s is None or reader.trained_s is None or speed is None or not total:
         return None
-    return PastRun(
+    past = PastRun(
         batches=total,
         startup_s=round(max(reader.first_s - began_s, 0.0), 3),
         tail_s=round(max(finished_s - reader.trained_s, 0.0), 3),
@@ -86,4 +96,9 @@ def measurements(
         save_s=reader.newest.save_s if reader.newest else None,
         resize_s=reader.newest.resize_s if reader.newest else None,
         **speed,
-    ).to_dict()
+    )
+    # A worker that waits for a lost parameter server seems to become slower and slower. With that speed, the next run
+    # would report, or fail with, a deadline that cannot be met.
+    fastest = past.batches_per_s * max(1.0, max_devices / past.devices) ** past.exponent
+    trained = total / max(reader.trained_s - reader.first_s, 1e-9)
+    return None if _MAX_SLOWDOWN * fastest < trained else past.to_dict()

@@ -61,7 +61,9 @@ def background_apps(*latencies_ms):
     ("content", "message"),
     [
         ([], 'fleet: got .fleet., expected a mapping with "machines"'),
-        ({"machines": []}, "fleet.parameter_server: got None, expected a machine, or one of the names"),
+        ({"machines": []}, r"fleet.machines: got \[\], expected at least one machine"),
+        ({"machines": [], "parameter_server": "a"}, r"fleet.machines: got \[\], expected at least one machine"),
+        ({"machines": [MACHINE | {"queue": ""}]}, "fleet.machines.a.queue: got '', expected .* at least 1 character"),
         ({"machines": {}}, r"fleet.machines: got \{\}, expected a list of machines"),
         ({"machines": ["a"]}, r"fleet.machines: got \['a'\], expected a list of machines, each a mapping"),
         ({"machines": [MACHINE], "defaults": 3}, "fleet.defaults: got 3, expected a mapping"),
@@ -81,7 +83,13 @@ def background_apps(*latencies_ms):
         ),
         (
             {"machines": [MACHINE | {"address": "gate.local"}]},
-            "fleet.machines.a.address: got 'gate.local', expected a valid fleet: expected 4 octets",
+            "fleet.machines.a.address: got 'gate.local', expected a valid fleet: 'gate.local' is not an IPv4 address",
+        ),
+        ({"machines": [MACHINE | {"address": "::1"}]}, "fleet.machines.a.address: got '::1', .* not an IPv4 address"),
+        ({"machines": [MACHINE | {"address": "10.0.0.1:"}]}, "a.address: got '10.0.0.1:', .* '' is not a port from 1"),
+        (
+            {"machines": [MACHINE | {"address": "10.0.0.1:²"}]},
+            "a.address: got '10.0.0.1:²', .* '²' is not a port from 1",
         ),
         ({"machines": [MACHINE | background_apps(-1)]}, "fleet.machines.a.background.x.latency_ms: got -1, expected"),
         (
@@ -102,6 +110,11 @@ def test_error_for_an_unreadable_file_names_the_file(write_fleet, tmp_path):
         load(tmp_path / "nowhere.yaml")
     with pytest.raises(InvalidInputError, match="expected YAML"):
         load(write_fleet("workers: [a: b: c]"))
+    with pytest.raises(InvalidInputError, match=r"expected YAML \(line 2: found character '\\t' that cannot start"):
+        load(write_fleet("machines:\n\t- {name: a}\n"))
+    for text in ("machines: [{name: a}]\nmachines: [{name: b}]\n", "machines:\n- {name: a, cores: 1, name: b}\n"):
+        with pytest.raises(InvalidInputError, match=r"expected YAML \(line 2: a second '(machines|name)'"):
+            load(write_fleet(text))
     with pytest.raises(InvalidInputError, match=r"expected YAML \(month must be in 1..12"):
         load(write_fleet("machines: [{name: 2030-13-01}]"))
     with pytest.raises(InvalidInputError, match="expected YAML"):

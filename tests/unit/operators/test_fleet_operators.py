@@ -274,6 +274,19 @@ def test_group_and_machine_given_wrongly_are_rejected_when_the_dag_is_parsed():
             )
 
 
+@pytest.mark.parametrize(
+    ("server", "message"),
+    [
+        ("gate", "server: got 'gate', expected a mapping of arguments of the parameter server"),
+        ({"plan": {}}, "server: got 'plan', expected other arguments"),
+    ],
+)
+def test_arguments_of_the_server_given_wrongly_are_rejected_when_the_dag_is_parsed(server, message):
+    plan = {"workers": {"gate": {"samples": 6}}}
+    with DAG("dag", schedule=None), pytest.raises(InvalidInputError, match=message):
+        train_on_fleet(fleet=FLEET, plan=plan, server=server, script="train.py", deadline="1m")
+
+
 def test_machines_with_the_same_engine_and_cgroup_are_rejected(profiles, script):
     twin = GATE.model_copy(update={"name": "twin"})
     fleet = Fleet(machines=(GATE, twin), parameter_server=GATE)

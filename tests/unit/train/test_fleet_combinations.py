@@ -1,14 +1,16 @@
-"""However workers join, hang, end and return, and the server with them, each sample counts once in every epoch.
+"""However workers join, hang, end and return, the server with them, and their deadlines move, each sample counts once.
 
 A worker with other data is rejected. All processes are real; they run ``counted.py``.
 """
 
+import json
 import os
 import signal
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from paceline.train.job import ENV_CONTROL
 from paceline.train.parameter_server.shards import MAX_FAILURES
 
 from .machines import EmulatedTraining
@@ -19,10 +21,11 @@ ROWS = 40  # more than all workers together lease and train in the steps of a ca
 STUCK = ("--stuck-s", "0.5")
 EXAMPLES = 50 if os.environ.get("PACELINE_EXAMPLES") == "new" else 8
 
+SERVER_ENDS = ("kill server", "stop server")
 steps = st.tuples(
     st.sampled_from(NAMES),
     st.integers(1, 3),
-    st.sampled_from(["go on", "hang worker", "kill worker", "stop worker", "kill server", "stop server"]),
+    st.sampled_from(["go on", "move deadline", *(f"{verb} worker" for verb in ("hang", "kill", "stop")), *SERVER_ENDS]),
 )
 cases = st.fixed_dictionaries(
     {
@@ -37,7 +40,7 @@ class Fleet:
     """A training job, one of whose workers trains at a time."""
 
     def __init__(self, fork, folder, case):
-        self.rows, self.case = case["rows"], case
+        self.rows, self.case, self.folder = case["rows"], case, folder
         self.training = EmulatedTraining(fork, folder, NAMES, epochs=case["epochs"], options=STUCK)
         self.workers, self.killed = {}, dict.fromkeys(NAMES, 0)
         self.right_rows = None  # of the first worker
@@ -45,7 +48,9 @@ class Fleet:
     def start(self, name):
         """Start a worker that is held before its first batch, and check that it is rejected if it has to be."""
         options = {"counters": max(self.rows.values())}
-        worker = self.training.start_worker(name, options, samples=self.rows[name], hold=0)
+        variables = {ENV_CONTROL: str(self.folder / f"{name}.json")}
+        self.allocate(name, 1)
+        worker = self.training.start_worker(name, options, samples=self.rows[name], hold=0, **variables)
         self.right_rows = self.right_rows or self.rows[name]
         if self.rows[name] != self.right_rows:
             assert worker.wait_for_end() == 7, worker.all_logs
@@ -53,6 +58,10 @@ class Fleet:
         else:
             self.workers[name] = worker
             worker.held_after()
+
+    def allocate(self, name, tenths):
+        """Set the allocation of a worker, as its runtime does when its deadline has moved."""
+        (self.folder / f"{name}.json").write_text(json.dumps({"devices": tenths / 10}))
 
     def take(self, name, batches, event):
         """Let a worker train some batches; then end it or the server."""
@@ -70,7 +79,9 @@ class Fleet:
             server.wait_until(lambda machine: machine.log.count(f"{name} has not returned a batch") > 0)
             worker.process.send_signal(signal.SIGCONT)
             return
-        if target == "server":
+        if verb == "move":
+            self.allocate(name, 7 * batches)
+        elif target == "server":
             server.kill() if verb == "kill" else server.process.terminate()
             server.wait_for_end()
             self.training.start_server(*STUCK)

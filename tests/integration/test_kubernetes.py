@@ -14,6 +14,7 @@ from kubernetes.client import ApiClient, AuthenticationV1Api, CoreV1Api, RbacAut
 from tests.conftest import connect_cluster
 
 from paceline.errors import InvalidInputError, RuntimeUnavailableError
+from paceline.runtime import Job
 from paceline.runtime.kubernetes import KubernetesRuntime
 from paceline.testing.runtime_contract import fail_on_leftovers
 from paceline.testing.runtime_contract.harness import RESUMES, WAITS, read_to_end, until, wait_for_line
@@ -36,8 +37,16 @@ def guide_block(name: str) -> list[dict[str, Any]]:
     return list(yaml.safe_load_all("#" + text))
 
 
-def pod_of(job: Any) -> str:
+def pod_of(job: Job) -> str:
     return str(job.id.split("/")[2])
+
+
+def final_reason(job: Job) -> str:
+    """Return why a job is gone; nothing while its pod exists."""
+    with contextlib.suppress(RuntimeUnavailableError):  # the container has ended, and the pod not yet
+        status = job.status()
+        return status.reason if status.state == "gone" else ""
+    return ""
 
 
 def test_account_with_the_rights_of_the_guide_runs_a_job(pods: PodHarness, tmp_path: Path) -> None:
@@ -100,14 +109,24 @@ def test_evicted_pod_ends_its_job_gracefully(pods: PodHarness) -> None:
     pods.core.create_namespaced_pod_eviction(name, pods.namespace, eviction)
     assert job.wait(120)
     assert lines + job.read_lines() == ["up", "saving"]
-
-    def final_reason() -> str:
-        with contextlib.suppress(RuntimeUnavailableError):  # the container has ended, and the pod not yet
-            return job.status().reason if job.status().state == "gone" else ""
-        return ""
-
-    assert until(final_reason).startswith("the cluster removed the pod: EvictionByEvictionAPI")
+    assert until(lambda: final_reason(job)).startswith("the cluster removed the pod: EvictionByEvictionAPI")
     job.remove()
+
+
+def test_pod_that_the_node_has_ended_is_replaced_by_a_new_one(pods: PodHarness, caplog: Any) -> None:
+    """As after an eviction for lack of disk space on the node: the pod remains, without its containers."""
+    spec = pods.spec(WAITS)
+    job = pods.runtime.start(spec)
+    wait_for_line(job, "up")
+    pods.core.patch_namespaced_pod(pod_of(job), pods.namespace, {"spec": {"activeDeadlineSeconds": 1}})
+    assert job.wait(120)
+    assert until(lambda: final_reason(job)).startswith("the pod has ended: Pod was active on the node longer than")
+    job.close()
+    assert pods.runtime.find_job(spec.name, {}) is None
+    assert "whose files are lost: the pod has ended" in caplog.text
+    new = pods.runtime.start(spec)
+    wait_for_line(new, "up")
+    new.remove()
 
 
 def test_restarted_container_keeps_the_checkpoint(pods: PodHarness) -> None:

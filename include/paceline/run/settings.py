@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -85,6 +86,9 @@ class Settings:
     def limits(self, capacity: float, log: Any) -> Limits:
         """Return the limits of the allocation on a machine with ``capacity`` cores."""
         largest, capacity = self.max_devices, capacity / self.cores_per_device
+        if largest is None and math.isinf(capacity):
+            accepted = "a number, because the runtime does not know how many cores there are"
+            raise InvalidInputError(self.max_devices_field, largest, accepted)
         if largest is not None and largest > capacity:
             log.warning("%s: got %g, using all %g devices of the machine", self.max_devices_field, largest, capacity)
         # Without any devices, a job would never end, and its speed would stay unknown.

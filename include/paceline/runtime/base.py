@@ -230,7 +230,10 @@ class Runtime(Protocol):
     name: str
 
     def capacity(self) -> float:
-        """Return the number of cores available to jobs. Raises RuntimeUnavailableError during an engine outage."""
+        """Return the number of cores available to jobs; infinity if it is unknown.
+
+        Raises RuntimeUnavailableError during an engine outage.
+        """
 
     def check(self, spec: JobSpec) -> None:
         """Raise if ``spec`` cannot run (missing image, engine outage, invalid value). Do not start a job."""

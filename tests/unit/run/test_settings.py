@@ -11,6 +11,7 @@ from tests.samples import a_sample
 
 from paceline.contract import DEADLINE, Deadline, StoredDeadline
 from paceline.control import BudgetController, DeadlineController, Limits
+from paceline.errors import InvalidInputError
 from paceline.run import MemoryState
 from paceline.run.settings import Settings
 
@@ -72,3 +73,9 @@ def test_controller_depends_on_the_deadline_even_if_it_has_passed():
     late = Settings(deadline=Deadline.parse("1m")).make_controller(limits, -30.0, None)
     assert isinstance(late, DeadlineController)
     assert late.deadline_s > 0
+
+
+def test_job_on_an_unknown_number_of_cores_needs_a_maximum():
+    with pytest.raises(InvalidInputError, match=r"max_devices: got None, expected a number, because the runtime"):
+        Settings(deadline=Deadline()).limits(math.inf, LOG)
+    assert Settings(deadline=Deadline(), max_devices=4).limits(math.inf, LOG).max_devices == 4

@@ -75,7 +75,13 @@ class Cluster:
 
         Raises the errors of ``call``; PacelineError with the last line of its error output if the command fails.
         """
-        with _translated(request), contextlib.closing(self._open(pod, command)) as channels:
+        try:
+            with _translated(request):
+                opened = self._open(pod, command)
+        except _TokenRejectedError:
+            self._client = None  # a retry reads the credentials anew
+            raise
+        with _translated(request), contextlib.closing(opened) as channels:
             channels.sock.settimeout(_EXEC_TIMEOUT_S)
             for piece in _pieces(stdin):
                 channels.write_channel(_STDIN, piece)
@@ -150,7 +156,7 @@ def _translated(request: str) -> Iterator[None]:
         yield
     except ApiException as error:
         reason = explain(error)
-        if error.status == 401:
+        if error.status == 401 or "Handshake status 401" in str(error.reason):
             raise _TokenRejectedError(f"could not {request}: the cluster rejected the token: {reason}") from error
         if error.status == 404 or "Handshake status 404" in str(error.reason):
             raise JobLostError(f"could not {request}: {reason}") from error

@@ -45,7 +45,7 @@ class PodJob:
         self._max_output_bytes = max_output_bytes
         self._cores_per_device = float(_pod.annotation(pod, _pod.CORES) or 1)
         self._limit = pod["spec"]["containers"][0]["resources"]["limits"].get("memory")
-        run = {} if is_new else self._read_run()
+        run = {} if is_new or _pod.end_reason(pod) else self._read_run()
         tail = _TAIL_RUNNING if run.get("state") == "running" else _TAIL_ENDED
         self._follower = PodFollower(cluster, self._pod, None if is_new else tail)
         self._follower.start(after=max(run.get("number", 1) - 1, 0))

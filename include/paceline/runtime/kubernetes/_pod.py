@@ -26,6 +26,7 @@ _CPU_REQUEST, _CPU_MIN = "1m", 0.01
 _DISK_REQUEST = "64Mi"
 _SHM_BYTES = 1024**3
 _LOG_BYTES = 128 * 1024**2  # of the container's log, which counts as its disk space
+_LABEL_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 _LABEL_CHARACTERS = re.compile(r"[^A-Za-z0-9_.-]+")
 _START = 'exec "$(command -v python || command -v python3)" -u -c "$1"'
 
@@ -103,7 +104,7 @@ def manifest(spec: JobSpec, digest: str, slot: str, *, pull: bool) -> dict[str, 
             "name": pod_name(spec.name, slot),
             "labels": {
                 **dict([MANAGED.split("=")]),
-                **{name: _label(value) for name, value in spec.labels.items() if "/" not in name},
+                **{name: _label(value) for name, value in spec.labels.items() if _LABEL_NAME.fullmatch(name)},
             },
             "annotations": {
                 JOB: spec.name,

@@ -104,7 +104,7 @@ class KubernetesRuntime:
         digest, existing = self._digest(spec), self._current(spec.name)
         if existing is not None:
             job = self._job(existing)
-            if _pod.annotation(existing, _pod.SPEC) == digest and job.status().state != "gone":
+            if _pod.annotation(existing, _pod.SPEC) == digest:
                 log.info("Pod %s already contains the same job: reattaching to it", existing["metadata"]["name"])
                 return job
             if job.status().state == "running":
@@ -220,9 +220,16 @@ class KubernetesRuntime:
         return job
 
     def _current(self, name: str) -> dict[str, Any] | None:
-        """Return the pod of a job name. Of two, keep the one that is replacing the other if it is ready."""
+        """Return the pod of a job name. Of two, keep the one that is replacing the other if it is ready.
+
+        A pod that has ended, such as an evicted one, has lost its files and is removed.
+        """
         found = [pod for slot in _pod.SLOTS if (pod := read_pod(self._cluster, _pod.pod_name(name, slot))) is not None]
-        ready = [pod for pod in found if _pod.annotation(pod, _pod.READY) is not None]
+        for pod in found:
+            if reason := _pod.end_reason(pod):
+                log.warning("Removing pod %s, whose files are lost: %s", pod["metadata"]["name"], reason)
+        lives = [pod for pod in found if not _pod.end_reason(pod)]
+        ready = [pod for pod in lives if _pod.annotation(pod, _pod.READY) is not None]
         newest = max(ready, key=lambda pod: str(pod["metadata"]["creationTimestamp"]), default=None)
         for pod in found:
             if pod is not newest:

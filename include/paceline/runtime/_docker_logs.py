@@ -11,12 +11,12 @@ import logging
 import re
 import socket
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from paceline.errors import JobLostError, PacelineError, RuntimeUnavailableError
+from paceline.runtime._line_queue import LineQueue
 from paceline.runtime._lines import LineAssembler
 from paceline.runtime.docker_errors import engine_call
 
@@ -29,7 +29,6 @@ _HEADER_BYTES = 8  # the header of a frame: stream number, three zero bytes, big
 _OVERLAP_S = 2  # a new connection repeats these seconds: stdout and stderr may be some ms out of order
 _READ_S = 60.0  # reconnect after this time without output, because the connection may be dead
 _CONNECT_S = 10.0  # connection timeout
-_QUEUE_BYTES = 64 * 1024**2  # the thread stops reading above this limit; unread output remains in the engine's log
 _BACKOFF_S = (0.1, 0.2, 0.5, 1.0, 2.0)
 
 
@@ -134,9 +133,7 @@ class LogFollower:
         self._tail = tail
         self._position = ReadPosition()
         self._assemblers = {1: LineAssembler(), 2: LineAssembler()}
-        self._lines: deque[str] = deque()
-        self._size = 0
-        self._queue_changed = threading.Condition()
+        self._queue = LineQueue()
         self._closed = threading.Event()
         self._response: object = None
         self.ended = threading.Event()
@@ -150,18 +147,12 @@ class LogFollower:
 
     def take_lines(self) -> list[str]:
         """Return the lines that have arrived since the last call."""
-        with self._queue_changed:
-            lines = list(self._lines)
-            self._lines.clear()
-            self._size = 0
-            self._queue_changed.notify_all()
-        return lines
+        return self._queue.take()
 
     def close(self) -> None:
         """Stop reading and end the thread; the container continues."""
         self._closed.set()
-        with self._queue_changed:
-            self._queue_changed.notify_all()
+        self._queue.close()
         thread, response = self._thread, self._response
         if response is not None:
             _shut_down_socket(response)
@@ -176,7 +167,7 @@ class LogFollower:
                 log.error("Reading the job's output failed: %s", error, exc_info=error)
                 self._wait_for_end()
         finally:
-            self._queue_lines([line for assembler in self._assemblers.values() for line in assembler.flush()])
+            self._queue.put([line for assembler in self._assemblers.values() for line in assembler.flush()])
             self.ended.set()
 
     def _read_until_end(self) -> None:
@@ -222,7 +213,7 @@ class LogFollower:
                     stamp, _, content = payload.partition(b" ")
                     if self._position.is_new(stream, stamp.decode("ascii", "replace")):
                         lines += self._assemblers[2 if stream == 2 else 1].feed(content)
-                self._queue_lines(lines)
+                self._queue.put(lines)
                 if self._closed.is_set():
                     return
         except (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, OSError, ValueError) as error:
@@ -263,15 +254,6 @@ class LogFollower:
         finally:
             self._response = None
             response.close()
-
-    def _queue_lines(self, lines: list[str]) -> None:
-        if not lines:
-            return
-        with self._queue_changed:
-            self._lines.extend(lines)
-            self._size += sum(map(len, lines))
-            while self._size > _QUEUE_BYTES and not self._closed.is_set():
-                self._queue_changed.wait(1.0)
 
 
 def _shut_down_socket(response: object) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from airflow.sdk.definitions._internal.mixins import ResolveMixin
 from airflow.sdk.definitions.xcom_arg import XComArg
 
-from paceline.airflow.values import NOTHING, Reader, is_template, memory_bytes
+from paceline.airflow.values import NOTHING, Reader, is_template, memory_bytes, text
 from paceline.errors import InvalidInputError
 from paceline.runtime.checks import check_max_processes
 
@@ -140,6 +140,11 @@ class RuntimeSettings(ResolveMixin, ABC):
         for field, value in values.items():
             object.__setattr__(copied, field, value)
         return copied
+
+
+def image(field: str, value: object) -> str:
+    """Read the name of a container image."""
+    return text(field, value, "the name of a container image")
 
 
 def gpu_count(field: str, value: object) -> int:

@@ -9,18 +9,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from paceline.airflow.engine_client import connect, gpus_of_engine
 from paceline.airflow.engine_connection import engine_hook
-from paceline.airflow.values import Reader, boolean, memory_bytes, optional_text, text
+from paceline.airflow.values import Reader, boolean, memory_bytes, optional_text
 from paceline.runtime import DockerOptions
 from paceline.runtime.checks import check_user
 
-from ._base import RuntimeSettings, gpu_count, max_processes, size
+from ._base import RuntimeSettings, gpu_count, image, max_processes, size
 
 if TYPE_CHECKING:
     from paceline.runtime import DockerRuntime, JobSpec
-
-
-def _image(field: str, value: object) -> str:
-    return text(field, value, "the name of a container image")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +80,7 @@ or "2g", at least 16 MiB
         "user",
     )
     readers: ClassVar[Mapping[str, Reader]] = {
-        "image": _image,
+        "image": image,
         "engine_conn_id": optional_text,
         "docker_conn_id": optional_text,
         "pull": boolean,

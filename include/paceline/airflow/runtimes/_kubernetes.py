@@ -13,16 +13,12 @@ from paceline.errors import InvalidInputError
 from paceline.extras import require
 from paceline.runtime.checks import check_user
 
-from ._base import RuntimeSettings, gpu_count, size
+from ._base import RuntimeSettings, gpu_count, image, size
 
 if TYPE_CHECKING:
     from kubernetes.client import ApiClient
 
     from paceline.runtime import JobSpec, Runtime
-
-
-def _image(field: str, value: object) -> str:
-    return text(field, value, "the name of a container image")
 
 
 def _text_if_any(field: str, value: object) -> str | None:
@@ -89,7 +85,7 @@ class Kubernetes(RuntimeSettings):
         "user",
     )
     readers: ClassVar[Mapping[str, Reader]] = {
-        "image": _image,
+        "image": image,
         "kubernetes_conn_id": text,
         "namespace": _text_if_any,
         "pod_template_file": _text_if_any,

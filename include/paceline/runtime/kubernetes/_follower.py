@@ -7,9 +7,9 @@ import logging
 import math
 import threading
 import time
-from collections import deque
 
 from paceline.errors import JobLostError, PacelineError, RuntimeUnavailableError
+from paceline.runtime._line_queue import LineQueue
 from paceline.runtime.kubernetes._cluster import CONTAINER, Cluster, read_pod
 from paceline.runtime.kubernetes._pod import disruption, end_reason
 from paceline.runtime.kubernetes._records import Records
@@ -19,7 +19,6 @@ log = logging.getLogger(__name__)
 _READ_S = 30.0  # reconnect after this time without a record: a running job sends one every second
 _OVERLAP_S = 5.0
 _BACKOFF_S = (0.1, 0.2, 0.5, 1.0, 2.0)
-_QUEUE_BYTES = 64 * 1024**2
 
 
 class PodFollower:
@@ -41,9 +40,7 @@ class PodFollower:
         self.ended = threading.Event()
         self.disruption = ""  # why the cluster removes the pod, as far as this was seen
         self._after = 0  # runs up to this number are over
-        self._lines: deque[str] = deque()
-        self._size = 0
-        self._changed = threading.Condition()
+        self._queue = LineQueue()
         self._closed = threading.Event()
         self._connected_s = time.monotonic()
         self._restarts: int | None = None
@@ -56,18 +53,12 @@ class PodFollower:
 
     def take_lines(self) -> list[str]:
         """Return the lines that have arrived since the last call."""
-        with self._changed:
-            lines = list(self._lines)
-            self._lines.clear()
-            self._size = 0
-            self._changed.notify_all()
-        return lines
+        return self._queue.take()
 
     def close(self) -> None:
         """End the thread within seconds; the pod continues."""
         self._closed.set()
-        with self._changed:
-            self._changed.notify_all()
+        self._queue.close()
 
     def _run(self) -> None:
         failures = 0
@@ -129,7 +120,7 @@ class PodFollower:
         try:
             for data in response.stream(65536, decode_content=False):
                 *lines, rest = (rest + data).split(b"\n")
-                self._queue([text for line in lines for text in self.records.feed(line)])
+                self._queue.put([text for line in lines for text in self.records.feed(line)])
                 self._connected_s = time.monotonic()
                 if self._closed.is_set() or self._has_ended():
                     return
@@ -139,12 +130,3 @@ class PodFollower:
             raise RuntimeUnavailableError(f"could not {request}: it was interrupted: {error}") from error
         finally:
             response.close()
-
-    def _queue(self, lines: list[str]) -> None:
-        if not lines:
-            return
-        with self._changed:
-            self._lines.extend(lines)
-            self._size += sum(map(len, lines))
-            while self._size > _QUEUE_BYTES and not self._closed.is_set():
-                self._changed.wait(1.0)

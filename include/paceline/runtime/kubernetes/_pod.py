@@ -35,7 +35,7 @@ def pod_name(job: str, slot: str) -> str:
     """Return the name of a job's pod.
 
     >>> pod_name("retrain_daily-train-0b97", "a")
-    'paceline-retrain-daily-train-0b97-fe04f9d1-a'
+    'paceline-retrain-daily-train-0b97-3973dae3-a'
     """
     readable = re.sub(r"[^a-z0-9]+", "-", job).strip("-")[:40].strip("-")
     return f"paceline-{readable}-{hashlib.sha256(job.encode()).hexdigest()[:8]}-{slot}"

@@ -25,6 +25,14 @@ import socket
 print(socket.create_connection(("server", 5000), timeout=60).makefile().read())
 """
 
+_TICKS = """
+import signal
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+print("at the gate", flush=True)
+while not signal.sigtimedwait([signal.SIGUSR1], 0.05): print("tick", flush=True)
+print("later")
+"""
+
 
 class TeamHarness(RuntimeHarness):
     """A harness of a runtime whose jobs form teams."""
@@ -72,15 +80,17 @@ class TeamContract:
         other.remove()
 
     def test_running_program_is_found_with_its_new_output(self, harness: TeamHarness) -> None:
-        spec, team = _spec(harness, "app", GATE + "gate()\nprint('later')"), {_TEAM: harness.mark}
+        spec, team = _spec(harness, "app", _TICKS), {_TEAM: harness.mark}
         job = harness.runtime.start(spec)
         wait_for_line(job, "at the gate")
         found = harness.runtime.find(team, spec.options)
         assert found is not None
         assert found.id == job.id
-        found.read_lines()  # begins to follow the output
+        lines = wait_for_line(found, "tick")
         harness.signal(job, signal.SIGUSR1)
-        assert read_to_end(found) == ["later"]
+        lines += read_to_end(found)
+        assert set(lines[:-1]) == {"tick"}
+        assert lines[-1] == "later"
         assert harness.runtime.find(team, spec.options) is None
         job.remove()
 

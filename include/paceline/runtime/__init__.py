@@ -1,4 +1,4 @@
-"""Runtimes for training jobs: the protocols and their two implementations, containers and local processes."""
+"""Runtimes for training jobs: the protocols, and their implementations for containers, pods and local processes."""
 
 from paceline.runtime._docker_options import DockerOptions
 from paceline.runtime._process import ProcessRuntime

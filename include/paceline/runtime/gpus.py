@@ -1,6 +1,6 @@
 """The GPUs of a machine or engine: their ids, the choice of a job's GPUs, and the locks of local jobs.
 
-Called by both runtimes and by the launcher of a local job. A GPU belongs to at most one job at a time.
+Called by the runtimes and by the launcher of a local job. A GPU belongs to at most one job at a time.
 """
 
 from __future__ import annotations

@@ -146,7 +146,7 @@ def test_fallback_to_a_local_process_is_a_warning_about_the_lost_isolation(
 @pytest.mark.parametrize("value", ["podman", "docker;process", "docker,,process"])
 def test_invalid_list_of_runtimes_is_rejected_by_name(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     allow(monkeypatch, value)
-    message = rf"\[paceline\] allowed_runtimes: got '{value}', expected names of .*: docker,process"
+    message = rf"\[paceline\] allowed_runtimes: got '{value}', expected names of .*: docker,kubernetes,process"
     with pytest.raises(AirflowFailException, match=message):
         train(runtime="process").execute(CONTEXT)
 

@@ -33,7 +33,7 @@ VALID = {"task_id": "train", "command": "python -m app.train", "deadline": "20m"
         ({"control_period": 0}, "control_period: got 0, expected a number of seconds greater than 0"),
         ({"on_infeasible": "panic"}, "on_infeasible: got 'panic', expected one of best_effort, fail, extend"),
         ({"on_drain": "kill"}, "on_drain: got 'kill', expected one of leave, stop"),
-        ({"runtime": "podman"}, "runtime: got 'podman', expected one of auto, docker, kubernetes, process, or settings"),
+        ({"runtime": "podman"}, "runtime: got 'podman', expected one of auto, docker, kubernetes, process, or"),
         ({"runtime": {1: 2}}, "runtime: got {1: 2}, expected one of auto, docker, kubernetes, process"),
         ({"cores_per_device": 0}, "cores_per_device: got 0, expected a number of cores greater than 0"),
         ({"cores_per_device": 4}, "cores_per_device: got 4, expected 1, unless the runtime's gpus, quantum=1"),

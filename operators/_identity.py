@@ -31,7 +31,10 @@ def run_start(context: Context) -> str:
 
 
 def first_run_start(context: Context) -> str:
-    """Return the DAG run's start time when this task named its first job: a user who clears an ended run changes it."""
+    """Return the start of the DAG run as it was when this task named its first job.
+
+    When a user clears an ended run, Airflow gives the run a new start.
+    """
     store = context["task_state_store"]
     start = store.get(RUN_START)
     if start is None:

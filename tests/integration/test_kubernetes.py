@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import re
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
@@ -50,7 +57,6 @@ def final_reason(job: Job) -> str:
 
 
 def test_account_with_the_rights_of_the_guide_runs_a_job(pods: PodHarness, tmp_path: Path) -> None:
-    """The whole life of a job needs each of these rights, and no other."""
     admin, namespace = connect_cluster(), pods.namespace
     role = guide_block("paceline.yaml")[2]
     CoreV1Api(admin).create_namespaced_service_account(namespace, {"metadata": {"name": "paceline"}})
@@ -174,6 +180,22 @@ def test_cluster_without_room_is_an_error_that_a_retry_may_solve(
     assert pods.leftovers() == []
 
 
+def test_pod_of_a_process_killed_at_the_start_can_be_found_and_removed(pods: PodHarness) -> None:
+    spec = pods.spec(WAITS, memory_bytes=2**50)  # the pod waits for a node with so much memory
+    imports = "from pathlib import PosixPath\nfrom paceline.runtime import JobSpec"
+    code = f"{imports}\n{pods.constructor}\nruntime.start({spec!r})"
+    with subprocess.Popen([sys.executable, "-c", code]) as starting:
+        until(lambda: list(pods.runtime.jobs()))
+        starting.kill()
+    ((job_id, labels),) = pods.runtime.jobs()
+    assert labels == spec.labels
+    assert pods.runtime.find_job("another", {}) is None
+    job = pods.runtime.reattach(job_id, labels)
+    assert job.status().state == "running"
+    job.remove()
+    assert list(pods.runtime.jobs()) == []
+
+
 def test_rejected_token_is_replaced(pods: PodHarness) -> None:
     clients = []
 
@@ -188,6 +210,85 @@ def test_rejected_token_is_replaced(pods: PodHarness) -> None:
 
     assert KubernetesRuntime(connect, namespace=pods.namespace).capacity() > 0
     assert len(clients) == 2
+
+
+class Proxy:
+    """Forwards connections to the API server, and can cut all of them and refuse new ones for a while."""
+
+    def __init__(self, server: str) -> None:
+        self._target = (urlsplit(server).hostname, urlsplit(server).port or 443)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"https://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._sockets: list[socket.socket] = []
+        self.is_away = False
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def cut(self) -> None:
+        """End all connections."""
+        sockets, self._sockets = self._sockets, []
+        for one in sockets:
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self.cut()
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self._listener.accept()
+                if self.is_away:
+                    near.close()
+                    continue
+                far = socket.create_connection(self._target)
+                self._sockets += [near, far]
+                for source, sink in ((near, far), (far, near)):
+                    threading.Thread(target=self._pump, args=(source, sink), daemon=True).start()
+
+    def _pump(self, source: socket.socket, sink: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
+
+
+@pytest.fixture
+def proxy() -> Iterator[Proxy]:
+    made = Proxy(connect_cluster().configuration.host)
+    yield made
+    made.close()
+
+
+def test_every_line_is_read_once_although_the_api_server_is_away_meanwhile(pods: PodHarness, proxy: Proxy) -> None:
+    def connect() -> ApiClient:
+        client = connect_cluster()
+        client.configuration.host, client.configuration.verify_ssl = proxy.url, False
+        client.configuration.assert_hostname = False
+        return ApiClient(client.configuration)
+
+    runtime = KubernetesRuntime(connect, namespace=pods.namespace)
+    code = """
+    import itertools, signal
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+    for number in itertools.count():
+        print(number, flush=True)
+        if signal.sigtimedwait([signal.SIGUSR1], 0.01): break
+    """
+    job = runtime.start(pods.spec(textwrap.dedent(code)))
+    lines: list[str] = []
+    for wanted in (20, 60, 100):
+        lines += wait_for_line(job, str(wanted))
+        proxy.is_away = True
+        proxy.cut()
+        with pytest.raises(RuntimeUnavailableError, match="the cluster is not responding"):
+            job.status()
+        proxy.is_away = False
+    lines += wait_for_line(job, "150")
+    pods.signal(job, signal.SIGUSR1)
+    lines += read_to_end(job)
+    assert lines == [str(number) for number in range(len(lines))]
+    job.remove()
 
 
 def test_template_adds_to_the_pod(pods: PodHarness) -> None:

@@ -97,7 +97,7 @@ from importlib import import_module
 
 class Blocker:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {(*WORKER_LIBRARIES, "openlineage")}:
+        if name.partition(".")[0] in {(*WORKER_LIBRARIES, "kubernetes", "openlineage")}:
             raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 
 sys.meta_path.insert(0, Blocker())

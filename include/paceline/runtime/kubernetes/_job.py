@@ -45,7 +45,7 @@ class PodJob:
         self._max_output_bytes = max_output_bytes
         self._cores_per_device = float(_pod.annotation(pod, _pod.CORES) or 1)
         self._limit = pod["spec"]["containers"][0]["resources"]["limits"].get("memory")
-        run = {} if is_new or _pod.end_reason(pod) else self._read_run()
+        run = {} if is_new or not _pod.runs(pod) else self._read_run()
         tail = _TAIL_RUNNING if run.get("state") == "running" else _TAIL_ENDED
         self._follower = PodFollower(cluster, self._pod, None if is_new else tail)
         self._follower.start(after=max(run.get("number", 1) - 1, 0))
@@ -80,9 +80,9 @@ class PodJob:
             return JobStatus("gone", reason=self._follower.disruption or "the pod was deleted")
         if reason := _pod.end_reason(pod):
             return JobStatus("gone", reason=reason)
-        run = self._read_run()
+        run = self._read_run() if pod["status"].get("phase") != "Pending" else {}
         if not run.get("number"):
-            return JobStatus("running")  # the pod has just been created
+            return JobStatus("running")  # the pod waits for room on a node, or for its files
         if run["state"] == "running":
             return JobStatus("running", started_s=run["started_s"])
         code, out_of_memory = run["code"], run["out_of_memory"]

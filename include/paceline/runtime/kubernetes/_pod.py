@@ -60,12 +60,16 @@ def labels_of(pod: Mapping[str, Any]) -> dict[str, str]:
     return dict(json.loads(annotation(pod, LABELS) or "{}"))
 
 
+def runs(pod: Mapping[str, Any]) -> bool:
+    """Return whether a container of the pod runs."""
+    return any("running" in (one.get("state") or {}) for one in pod["status"].get("containerStatuses") or [])
+
+
 def end_reason(pod: Mapping[str, Any]) -> str:
     """Return why a pod has ended for good, or is about to be deleted after its container; empty if it has not."""
     status, is_deleted = pod["status"], bool(pod["metadata"].get("deletionTimestamp"))
     has_ended = status.get("phase") in ("Failed", "Succeeded")
-    runs = any("running" in (one.get("state") or {}) for one in status.get("containerStatuses") or [])
-    if not has_ended and (runs or not is_deleted):
+    if not has_ended and (runs(pod) or not is_deleted):
         return ""
     details = status.get("message") or status.get("reason") or "without a reason"
     return disruption(pod) or ("the pod was deleted" if is_deleted else f"the pod has ended: {details}")

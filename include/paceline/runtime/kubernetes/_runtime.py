@@ -144,10 +144,9 @@ class KubernetesRuntime:
         return started
 
     def jobs(self) -> Iterator[tuple[str, dict[str, str]]]:
-        """Yield the id and labels of every pod that any Paceline process started."""
+        """Yield the id and labels of every pod that any Paceline process created, also of one killed at the start."""
         for pod in self._list():
-            if _pod.annotation(pod, _pod.READY) is not None:
-                yield _id(self._cluster, pod), _pod.labels_of(pod)
+            yield _id(self._cluster, pod), _pod.labels_of(pod)
 
     def reattach(self, job_id: str, labels: Mapping[str, str] | None = None) -> PodJob:
         """Return the job of a pod that any process started with ``start``."""
@@ -211,11 +210,11 @@ class KubernetesRuntime:
 
     def _reattach(self, pod: Mapping[str, Any], labels: Mapping[str, str] | None) -> PodJob:
         name = pod["metadata"]["name"]
-        if _pod.annotation(pod, _pod.READY) is None:
-            raise JobLostError(f"pod {name} has not received its job, or was not started by Paceline")
+        if _pod.annotation(pod, _pod.JOB) is None:
+            raise JobLostError(f"pod {name} was not started by Paceline")
         check_labels(f"pod {name}", _pod.labels_of(pod), labels)
         job = self._job(pod)
-        if job.status().state == "running":
+        if _pod.annotation(pod, _pod.READY) is not None and job.status().state == "running":
             job.begin()  # in case the process that made the pod ready was killed before this
         return job
 

@@ -263,8 +263,8 @@ def proxy() -> Iterator[Proxy]:
 def test_every_line_is_read_once_although_the_api_server_is_away_meanwhile(pods: PodHarness, proxy: Proxy) -> None:
     def connect() -> ApiClient:
         client = connect_cluster()
-        client.configuration.host, client.configuration.verify_ssl = proxy.url, False
-        client.configuration.assert_hostname = False
+        client.configuration.tls_server_name = urlsplit(client.configuration.host).hostname
+        client.configuration.host = proxy.url
         return ApiClient(client.configuration)
 
     runtime = KubernetesRuntime(connect, namespace=pods.namespace)

@@ -31,8 +31,8 @@ _MIN_SHARE = 0.01  # relative errors of smaller shares are relative to this shar
 class Learned:
     """A function that was learned from measured points: the mean of the regressions that were the best for them.
 
-    The regressions are fitted when the function is called for the first time, which takes about a tenth of a second. Equal points
-    and an equal ``seed`` give equal regressions.
+    The regressions are fitted when the function is called for the first time, which takes about a tenth of a second.
+    Equal points and an equal ``seed`` give equal regressions.
 
     Parameters
     ----------

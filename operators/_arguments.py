@@ -29,6 +29,7 @@ DEADLINE_FROM = ("run", "task")
 ON_DRAIN = ("leave", "stop")
 ON_CHANGE = ("resume", "restart")
 MIN_DEVICES = 0.1  # the default
+AUTO = "auto"  # of `checkpoint_to`
 _ALPHA = "a number in (0, 1]"
 _LATE_WEIGHT, _POSITIVE = "[paceline] late_weight", "a number greater than 0"
 _CHOICES = {
@@ -67,6 +68,7 @@ class Arguments(Protocol):
     gains: Gains | None
     shared: bool
     output_path: Any
+    checkpoint_to: Any
 
     @property
     def runtime_settings(self) -> RuntimeSettings:
@@ -111,6 +113,8 @@ def check(task: Arguments, *, rendered: bool = False) -> None:
         raise InvalidInputError("cores_per_device", task.cores_per_device, accepted)
     if not is_unrendered("output_path"):
         task.output_path = optional_path_or_url("output", task.output_path)
+    if not is_unrendered("checkpoint_to") and task.checkpoint_to != AUTO:
+        task.checkpoint_to = optional_path_or_url("checkpoint_to", task.checkpoint_to)
     if task.gains is not None and not isinstance(task.gains, Gains):
         raise InvalidInputError("gains", task.gains, "paceline.control.Gains(...)")
     if task.gains is not None and task.controller != "paper":

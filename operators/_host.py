@@ -11,15 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from paceline.airflow.callbacks import Callback
+from paceline.airflow.places import storage_path
 from paceline.contract import OUTPUT, CollectedOutput
 from paceline.control import PastRun, PastTail
 from paceline.run import LiveState
 from paceline.run.clock import Clock, SystemClock
-from paceline.run.host import Stage, TaskStatus
+from paceline.run.host import CheckpointCopies, Stage, TaskStatus
 from paceline.run.within import within
 from paceline.runtime.checks import code_digest
 
 from . import _related_runs
+from ._arguments import AUTO
 from ._clock import origin
 from ._identity import job_labels
 from ._objective import ObjectiveTask, open_runtime, team_of
@@ -27,6 +29,7 @@ from ._others import Question
 from ._output import collect_output, default_output_path, describe_empty_output
 from ._reporting import SampleReporter
 from ._restrictions import check_runtime
+from .checkpoint_copies import FileCopies
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -49,6 +52,7 @@ class TrainingTask(ObjectiveTask, Protocol):
     pool: str
     deadline_from: str
     output_path: str | None
+    checkpoint_to: str | None
     container_id: str | None
     cores_per_device: float
     script: str | None
@@ -200,6 +204,17 @@ class TaskHost:
     def output_place(self) -> str:
         """Return ``output``, by default a folder of this task's run."""
         return self._task.output_path or default_output_path(self._ti)
+
+    def checkpoint_copies(self) -> CheckpointCopies | None:
+        """Return the copies of the job's checkpoint, by default those of a job that may lose its files.
+
+        A folder may be the same for all tasks and runs, so that each job has a subfolder.
+        """
+        place = self._task.checkpoint_to
+        if place == AUTO:
+            is_needed = self._task.runtime_settings.loses_files
+            place = f"{self.output_place().rstrip('/')}.checkpoint" if is_needed else None
+        return None if place is None else FileCopies(storage_path(place) / self.job_name(), self.log)
 
     def collect(self, job: Job) -> str:
         """Copy the job's output to its destination, and return the destination."""

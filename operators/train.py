@@ -96,6 +96,12 @@ class DeadlineTrainingOperator(JobOperator):
     output:
         Destination of the job's files in ``$PACELINE_OUTPUT``: a local path or an object storage URL. By default a
         folder of this task's run below ``$AIRFLOW_HOME/paceline-data``. (templated)
+    checkpoint_to:
+        Where to copy the job's checkpoints while it trains: a local path or an object storage URL, in which each job
+        gets a folder of its own. If the job is lost with its machine, the next try resumes from the newest copy. The
+        copies are removed with the job. ``"auto"``, the default, copies the checkpoints of pods, whose files are lost
+        with their node, to a folder beside ``output`` with the suffix ``.checkpoint``. ``None`` copies none.
+        (templated)
     on_deadline_alert:
         A notifier, a callable, or a list of them, to call when the deadline is first in danger, infeasible or missed.
         Each receives the task's context with the alert as ``paceline`` (``kind``, ``message`` and the newest values).
@@ -136,6 +142,7 @@ class DeadlineTrainingOperator(JobOperator):
         "on_infeasible",
         "budget",
         "output_path",
+        "checkpoint_to",
     )
     needs_progress: bool = False  # whether a script that reports no progress has failed
     saves_output: bool = True  # whether an empty output is worth a warning
@@ -162,6 +169,7 @@ class DeadlineTrainingOperator(JobOperator):
         scaling: Options | Mapping[str, Any] | None = None,
         shared: bool = False,
         output: str | None = None,
+        checkpoint_to: str | None = _arguments.AUTO,
         on_deadline_alert: Callback | Sequence[Callback] = (),
         controller: str = "default",
         gains: Gains | None = None,
@@ -187,6 +195,7 @@ class DeadlineTrainingOperator(JobOperator):
         self.scaling = scaling
         self.shared = shared
         self.output_path = output  # not `output`, because BaseOperator.output is the task's XCom
+        self.checkpoint_to = checkpoint_to
         self.on_deadline_alert: Sequence[Callback] = read_callbacks("on_deadline_alert", on_deadline_alert)
         self.controller = controller
         self.gains = gains

@@ -30,7 +30,7 @@ from paceline.operators import DeadlineTrainingOperator, Kubernetes
 with DAG("pods", schedule=None, params={{"namespace": ""}}):
     DeadlineTrainingOperator(
         task_id="train",
-        command="python gated.py end",
+        command="python gated.py end --checkpoint",
         files={{"gated.py": {script!r}}},
         deadline="100d",
         min_devices=0.1,
@@ -89,6 +89,29 @@ def test_killed_task_takes_over_its_pod_and_follows_the_moved_deadline(
     assert model["batches"] == model["done"] > 0
     assert (result["runtime"], result["restarts"]) == ("kubernetes", 0)
     assert cpu_limits(namespace) == []
+
+
+def test_deleted_pod_is_replaced_by_one_that_resumes_from_the_copied_checkpoint(
+    airflow: AirflowProcess, dag: str, namespace: str
+) -> None:
+    training = start(airflow, dag, namespace)
+    home = airflow.home / "paceline-data" / "output"
+    (copy, *_) = until(lambda: sorted(home.rglob(f"{dag}/{training.run_id}/train.checkpoint/*/copy-*.tar")))
+    CoreV1Api(connect_cluster()).delete_namespaced_pod(
+        training.container.split("/")[2], namespace, grace_period_seconds=0
+    )
+    until(lambda: training.instance()["try_number"] == 2 and training.instance()["state"] == "running")
+    assert "the pod was deleted" in training.log(1)
+    lost = training.stored_value("pace")
+    training.wait_until(lambda pace: pace["t_s"] > lost["t_s"] and pace["progress_pct"] > lost["progress_pct"])
+    for gate in ("go", "end"):
+        open_gate(training, gate)
+    assert airflow.wait(dag, training.run_id, LONG_S) == "success", training.log(2)
+    assert f"Training resumes from the copy of the lost job's checkpoint in file://{copy.parent}" in training.log(2)
+    result = training.result()
+    model = json.loads((Path(result["model"]) / "model.json").read_text())
+    assert model["batches"] == model["done"] > 0, "a batch was trained twice, or lost"
+    assert not copy.parent.parent.exists()
 
 
 def test_pod_of_a_task_that_a_user_marks_is_removed(airflow: AirflowProcess, dag: str, namespace: str) -> None:

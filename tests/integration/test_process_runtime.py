@@ -205,7 +205,7 @@ def test_process_that_reuses_the_launchers_pid_is_not_signalled(harness: Process
 
 
 @signal_only
-@pytest.mark.parametrize("step", ["sdk_files", "placed_files", "write_json", "launch"])
+@pytest.mark.parametrize("step", ["sdk_files", "job_files", "write_json", "launch"])
 @pytest.mark.parametrize("error", [OSError("cut off"), KeyboardInterrupt("cut off")], ids=["disk", "interrupted"])
 def test_interrupted_start_leaves_nothing(
     harness: ProcessHarness, monkeypatch: pytest.MonkeyPatch, step: str, error: BaseException

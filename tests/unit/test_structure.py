@@ -77,7 +77,7 @@ EXPORTS = {
     ),
     "paceline.run": "Exchange History LiveState MemoryState PaceLoop Training",
     "paceline.runtime": (
-        "DockerOptions DockerRuntime Job JobSpec JobStatus PausableJob ProcessRuntime Runtime SupportsTeams "
+        "DockerOptions DockerRuntime Job JobFolder JobSpec JobStatus PausableJob ProcessRuntime Runtime SupportsTeams "
         "TeamNetwork Usage"
     ),
     "paceline.schedule": (

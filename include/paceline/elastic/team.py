@@ -27,7 +27,7 @@ from paceline.errors import (
     TrainingFailedError,
     UnsuitableCodeError,
 )
-from paceline.runtime import Job, JobStatus, Usage
+from paceline.runtime import Job, JobFolder, JobStatus, Usage
 from paceline.train.job import EXIT_EXCLUDED, EXIT_REJECTED, EXIT_STATE_LOST
 from paceline.train.progress import MARKER, Progress, parse_line
 
@@ -227,9 +227,10 @@ class TeamJob:
             if name not in self._leaving and self._nodes[name].job.status().state == "exited":
                 self._nodes[name].job.restart()
 
-    def collect(self, destination: Path) -> list[str]:
-        """Collect the output of a successful worker; all workers end with the same model."""
-        return self._successful_job().collect(destination)
+    def collect(self, destination: Path, folder: JobFolder = "output") -> list[str]:
+        """Collect the output of a successful worker; all workers end with the same model. Servers save checkpoints."""
+        job = self._successful_job() if folder == "output" else self._first_server
+        return job.collect(destination, folder)
 
     def work_files(self, placed: Collection[str]) -> list[str]:
         """Return files in the working folder of the worker whose output counts."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from paceline.contract import PACE, PaceSample
 from paceline.errors import InvalidInputError, JobLostError, RuntimeUnavailableError
@@ -60,11 +61,41 @@ class EarlierJob:
     @property
     def has_other_code(self) -> bool:
         """Whether the task's code has changed since the start of the job."""
-        return self.record is not None and "" not in (self.record.code, self.code) and self.record.code != self.code
+        return self.record is not None and self._is_other_code(self.record.code)
+
+    def _is_other_code(self, code: str) -> bool:
+        return "" not in (code, self.code) and code != self.code
 
     @property
     def _is_cleared(self) -> bool:
-        return self.record is not None and self.record.max_tries not in (None, self._host.max_tries)
+        return self.record is not None and self._is_of_earlier_clear(self.record.max_tries)
+
+    def _is_of_earlier_clear(self, max_tries: int | None) -> bool:
+        return max_tries not in (None, self._host.max_tries)
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What ``copied_checkpoint`` has to know about a copy of the job's checkpoint."""
+        return {"code": self.code, "max_tries": self._host.max_tries}
+
+    def copied_checkpoint(self, folder: Path) -> Path | None:
+        """Write the copy of a lost job's checkpoint to an empty ``folder``, and return it; ``None`` if there is none.
+
+        A copy of other code is removed in the cases in which ``discard_if_outdated`` removes a job.
+        """
+        copies = self._host.checkpoint_copies()
+        about = None if copies is None else copies.load(folder)
+        if copies is None or about is None:
+            return None
+        is_cleared = self._is_of_earlier_clear(about.get("max_tries"))
+        if self._is_other_code(about.get("code", "")) and (self._on_change == "restart" or is_cleared):
+            self._host.log.warning(
+                "%s changed since the checkpoint in %s: training starts from the beginning", _CODE, copies.place
+            )
+            copies.remove()
+            return None
+        self._host.log.warning("Training resumes from the copy of the lost job's checkpoint in %s", copies.place)
+        return folder
 
     def discard_if_outdated(self) -> None:
         """Remove a job with other code if this try has to train from the beginning.

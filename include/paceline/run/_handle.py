@@ -150,8 +150,11 @@ class JobHandle:
                 _QUICK_TIMEOUT_S, lambda: self._apply_to_job("renewed", lambda job: job.renew(lease_s)), default=False
             )
 
-    def discard(self, grace_s: float = 0.0) -> bool:
-        """Remove the job and its keys when no try will resume the job; return whether the job is gone."""
+    def discard(self, grace_s: float = 0.0, *, keep_copies: bool = False) -> bool:
+        """Remove the job and its keys when no try will resume the job; return whether the job is gone.
+
+        ``keep_copies``: keep the copies of its checkpoint, because a cleared task may resume from them.
+        """
 
         def remove(job: Job) -> None:
             if grace_s > 0:
@@ -168,7 +171,18 @@ class JobHandle:
                 self._store.delete(key)
         except Exception as error:  # do not hide the earlier error of the run
             self._log.warning("The keys of the run could not be deleted from the task state store: %s", error)
+        if gone and not keep_copies:
+            self.remove_copies()
         return gone
+
+    def remove_copies(self) -> None:
+        """Remove the copies of the checkpoint. Log an error instead of raising it."""
+        try:
+            copies = self._host.checkpoint_copies()
+            if copies is not None:
+                copies.remove()
+        except Exception as error:  # of an object store
+            self._log.warning("The copies of the checkpoint could not be removed: %s", error)
 
     def clean_up(self) -> None:
         """Remove the job and its keys after the result is stored. Log errors instead of raising them."""
@@ -181,6 +195,7 @@ class JobHandle:
                 self.store.delete(key)
         except Exception as error:
             self._log.warning("Training is done, but the job or its keys could not be removed: %s", error)
+        self.remove_copies()
 
     def close_exchange(self) -> dict[str, Any]:
         """Write the remaining values to the live state and close the exchange; return the values not written."""

@@ -10,6 +10,8 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -38,6 +40,7 @@ from paceline.errors import (
     TrainingOverError,
     UnsuitableCodeError,
 )
+from paceline.run._copier import Copier
 from paceline.run._earlier import EarlierJob
 from paceline.run._handle import JobHandle
 from paceline.run._history import History
@@ -85,6 +88,7 @@ class Training:
         self._lifecycle = Lifecycle()
         self._stop_lock = threading.Lock()
         self._stopped: tuple[Job | None, PacelineError] | None = None  # the job and the outcome of a requested stop
+        self._restarted = False  # this try has started a job that resumes from a checkpoint
         self._succeeded = False  # the job succeeded, so its output is kept
         self._finished = threading.Event()
         self._stop_was_requested = False
@@ -132,7 +136,7 @@ class Training:
             if self._has_tries_left():
                 handle.publish_end("detached", "airflow")
             elif self._succeeded or isinstance(error, (TrainingFailedError, JobLostError)):
-                self._keep_or_discard()
+                self._keep_or_discard(is_lost=isinstance(error, JobLostError))
             elif handle.job is not None:  # the job did not cause the error
                 handle.stop()
                 self._log.error("Job %s was stopped and keeps its checkpoint: clear the task to continue", self._job_id)
@@ -197,13 +201,12 @@ class Training:
         earlier = EarlierJob(self._handle, self._host, self._settings.on_change)
         earlier.discard_if_outdated()
         takes_over = earlier.can_be_taken_over
-        restarted = not takes_over and self._handle.job is not None
         record, controller, state = (self._take_over if takes_over else self._start)(earlier, past)
         # The stored state of a paused job has 0 devices, and that of a restarted job has those of its training: use the
         # job's initial allocation.
         held = state.run.allocated_devices if state is not None and takes_over else 0.0
         held = min(held or record.devices, controller.limits.max_devices)
-        return self._store_result(self._control(record, controller, state, held, past, restarted=restarted), record)
+        return self._store_result(self._control(record, controller, state, held, past, earlier), record)
 
     def _take_over(
         self, earlier: EarlierJob, past: PastRun | None
@@ -247,7 +250,7 @@ class Training:
         return controller, stored
 
     def _start(self, earlier: EarlierJob, past: PastRun | None) -> tuple[JobRecord, Controller, ControllerState | None]:
-        """Start the job, or restart the ended job of an earlier try from its checkpoint."""
+        """Start the job, or continue the ended or lost job of an earlier try from its checkpoint."""
         settings, store, handle = self._settings, self._store, self._handle
         is_new = handle.job is None
         if is_new:
@@ -261,12 +264,16 @@ class Training:
             self._check_deadline_not_passed(controller.deadline_s, self._seconds_after(origin))
         granted = self._wait_for_devices(controller, origin, past) if settings.shared else None
         devices = controller.limits.quantize(controller.start(self._seconds_after(origin)), granted)
-        with TemporaryFolder() as scratch:
+        with TemporaryFolder() as scratch, TemporaryFolder() as folder:
             spec = self._host.spec(scratch, devices)
+            copied = earlier.copied_checkpoint(folder) if is_new else None
+            if copied is not None:
+                spec = replace(spec, checkpoint=copied)
             runtime.check(spec)
             started_s = self._seconds_after(origin)
             job = handle.attach(runtime.start(spec) if is_new else earlier.restart(runtime, spec))
-        if is_new:
+        self._restarted = not is_new or copied is not None
+        if not self._restarted:
             for key in (HISTORY, CONTROLLER) if settings.shared else (HISTORY, CONTROLLER, PACE):
                 store.delete(key)
         else:
@@ -318,8 +325,7 @@ class Training:
         state: ControllerState | None,
         allocated_devices: float,
         past: PastRun | None,
-        *,
-        restarted: bool,
+        earlier: EarlierJob,
     ) -> Outcome:
         """Control the job until it ends."""
         handle, store = self._handle, self._store
@@ -339,7 +345,7 @@ class Training:
             origin=record.origin,
             allocated_devices=allocated_devices,
             job_started_s=(record.started_at - record.origin).total_seconds() if record.started_at else None,
-            restarted=restarted,
+            restarted=self._restarted,
             needs_progress=self._settings.needs_progress,
             on_infeasible=self._settings.on_infeasible,
             history=History(store.get(HISTORY)),
@@ -355,7 +361,9 @@ class Training:
             cores_per_device=self._settings.cores_per_device,
             lease_s=self._settings.lease_s,
         )
-        outcome = handle.loop.run()
+        copies = self._host.checkpoint_copies()
+        with nullcontext() if copies is None else Copier(job, copies, earlier.about, self._log):
+            outcome = handle.loop.run()
         self._succeeded = True
         return outcome
 
@@ -431,10 +439,16 @@ class Training:
         handle.publish_end("detached", "airflow")
         return DetachedError("This worker process is ending: its job continues, and the next process takes it over")
 
-    def _keep_or_discard(self) -> None:
-        """Remove the job after the last try. Keep a successful job, so that a cleared task can collect its output."""
+    def _keep_or_discard(self, *, is_lost: bool = False) -> None:
+        """Remove the job after the last try, unless a cleared task can continue.
+
+        It can collect the output of a successful job, and train from the copied checkpoint of a lost one.
+        """
         if not self._succeeded:
-            self._handle.discard()
+            self._handle.discard(keep_copies=is_lost)
+            copies = self._host.checkpoint_copies() if is_lost else None
+            if copies is not None:
+                self._log.error("Copies of the checkpoint are kept in %s: clear the task to continue", copies.place)
             return
         self._log.error(
             "Job %s has completed its training and is kept: clear the task to collect its output again", self._job_id

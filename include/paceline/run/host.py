@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -17,6 +17,23 @@ if TYPE_CHECKING:
 
 TaskStatus = Literal["over", "active", "unknown"]
 Stage = Literal["waiting", "training", "away"]
+
+
+class CheckpointCopies(Protocol):
+    """Copies of one job's checkpoint at a place that survives the job."""
+
+    @property
+    def place(self) -> str:
+        """The place, for messages."""
+
+    def save(self, checkpoint: Path, about: Mapping[str, Any], is_cancelled: Callable[[], bool]) -> None:
+        """Store a copy of a local folder with JSON values ``about`` it, unless ``is_cancelled`` returns true first."""
+
+    def load(self, checkpoint: Path) -> dict[str, Any] | None:
+        """Write the newest copy to an empty local folder; return its ``about``, or ``None`` if there is no copy."""
+
+    def remove(self) -> None:
+        """Remove all copies."""
 
 
 class Host(Protocol):
@@ -66,6 +83,9 @@ class Host(Protocol):
 
     def output_place(self) -> str:
         """Return the destination of the job's output."""
+
+    def checkpoint_copies(self) -> CheckpointCopies | None:
+        """Return the copies of the checkpoint of this task's job; ``None`` if it is not copied."""
 
     def collect(self, job: Job) -> str:
         """Copy the job's output to the user's destination and return the destination. May be called repeatedly."""

@@ -4,6 +4,7 @@ from paceline.runtime._docker_options import DockerOptions
 from paceline.runtime._process import ProcessRuntime
 from paceline.runtime.base import (
     Job,
+    JobFolder,
     JobSpec,
     JobStatus,
     PausableJob,
@@ -18,6 +19,7 @@ __all__ = [
     "DockerOptions",
     "DockerRuntime",
     "Job",
+    "JobFolder",
     "JobSpec",
     "JobStatus",
     "PausableJob",

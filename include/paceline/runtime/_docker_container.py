@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 from paceline.runtime import _docker_network as docker_network
 from paceline.runtime import _docker_state as docker_state
 from paceline.runtime import docker_gpus
-from paceline.runtime._archive import Entry
 from paceline.runtime._docker_limits import WriteLimits
 from paceline.runtime._docker_options import DockerOptions
 from paceline.runtime._sdk import sdk_files
+from paceline.runtime.archive import Entry
 from paceline.runtime.base import JOB_ENVIRONMENT, JobSpec
-from paceline.runtime.checks import placed_files
+from paceline.runtime.checks import job_files
 from paceline.runtime.docker_errors import engine_call
 from paceline.runtime.docker_job import PERIOD_US, quota_us
 from paceline.train.job import ENV_CHECKPOINT, ENV_CORES_PER_DEVICE, ENV_INPUT, ENV_OUTPUT
@@ -141,9 +141,9 @@ def file_entries(spec: JobSpec) -> Iterator[Entry]:
         yield Entry(f"{root}/{folder}", None, 0o700, **users)
     for path, content in sdk_files().items():
         yield Entry(f"{root}/sdk/{path}", content, 0o644)
-    yielded = {"work", "input"}
-    for target, local in placed_files(spec):
-        ownership = users if target.startswith("work/") else {}
+    yielded = {"work", "input", "checkpoint"}
+    for target, local in job_files(spec):
+        ownership = {} if target.startswith("input/") else users
         parts = target.split("/")
         for depth in range(1, len(parts)):
             folder = "/".join(parts[:depth])

@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from paceline.errors import JobLostError
-from paceline.runtime._archive import Entry, tar_stream
+from paceline.runtime.archive import Entry, tar_stream
 from paceline.runtime.base import LEASE_GRACE_S
 from paceline.runtime.docker_errors import engine_call
 

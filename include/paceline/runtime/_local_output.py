@@ -31,7 +31,7 @@ def collect_folder(source: Path, collector: OutputCollector) -> None:
         root = os.open(source, _FOLDER)
     except OSError as error:
         if error.errno in _CHANGED:
-            raise TrainingFailedError("output: the job removed its output folder") from error
+            raise TrainingFailedError(f"{collector.name}: the job removed its {collector.name} folder") from error
         raise
     try:
         pending: list[Parts] = [()]

@@ -1,6 +1,6 @@
 """Copies a job's output folder. Replaces each link within the folder with a copy of its target.
 
-``_archive`` (containers) and ``_local_output`` (processes) add entries, which are untrusted output of user code.
+``archive`` (containers) and ``_local_output`` (processes) add entries, which are untrusted output of user code.
 """
 
 from __future__ import annotations
@@ -60,6 +60,8 @@ class OutputCollector:
         An empty folder that no other process writes to.
     max_bytes:
         Limit on the sum of all file sizes, including copies in place of links.
+    name:
+        Name of the folder in error messages.
 
     Raises
     ------
@@ -68,8 +70,9 @@ class OutputCollector:
         folder.
     """
 
-    def __init__(self, folder: Path, max_bytes: int) -> None:
+    def __init__(self, folder: Path, max_bytes: int, name: str = "output") -> None:
         self._folder = folder
+        self.name = name
         self._max_bytes = max_bytes
         self._bytes = 0
         self._count = 0
@@ -116,8 +119,9 @@ class OutputCollector:
             names = ", ".join(repr("/".join(path)[:200]) for path in self._skipped[:_MAX_NAMED])
             more = len(self._skipped) - _MAX_NAMED
             log.warning(
-                "Skipped %d entries of the job's output that are not files, folders, or links within the output: %s%s",
+                "Skipped %d entries of the job's %s that are not files, folders, or links within it: %s%s",
                 len(self._skipped),
+                self.name,
                 names,
                 f" and {more} more" if more > 0 else "",
             )
@@ -127,11 +131,11 @@ class OutputCollector:
         self._bytes += size
         if self._bytes > self._max_bytes or self._count > MAX_ENTRIES:
             raise TrainingFailedError(
-                f"output: exceeds the limit of {self._max_bytes} bytes (disk) or {MAX_ENTRIES} entries (a link "
+                f"{self.name}: exceeds the limit of {self._max_bytes} bytes (disk) or {MAX_ENTRIES} entries (a link "
                 "counts as its target)"
             )
         if len(path) > MAX_DEPTH:
-            raise TrainingFailedError(f"output: exceeds the limit of {MAX_DEPTH} nested folders")
+            raise TrainingFailedError(f"{self.name}: exceeds the limit of {MAX_DEPTH} nested folders")
 
     def _record_skipped(self, path: Parts) -> None:
         self._count_entry(path)
@@ -146,17 +150,19 @@ class OutputCollector:
                 entry = folder.entries[name] = _Folder(path[:depth])
                 self._folder.joinpath(*entry.path).mkdir()
             if not isinstance(entry, _Folder):
-                raise TrainingFailedError(f"output: {'/'.join(entry.path)!r} is not a folder, but contains an entry")
+                raise TrainingFailedError(
+                    f"{self.name}: {'/'.join(entry.path)!r} is not a folder, but contains an entry"
+                )
             folder = entry
         return folder
 
     def _parent_folder(self, path: Parts) -> _Folder:
         """Return a new entry's parent folder. Reject a duplicate, because it could replace a checked entry."""
         if not path:
-            raise TrainingFailedError("output: the job replaced its output folder with something else")
+            raise TrainingFailedError(f"{self.name}: the job replaced its {self.name} folder with something else")
         parent = self._make_folder(path[:-1])
         if path[-1] in parent.entries:
-            raise TrainingFailedError(f"output: two entries have the path {'/'.join(path)!r}")
+            raise TrainingFailedError(f"{self.name}: two entries have the path {'/'.join(path)!r}")
         return parent
 
     def _record_link(self, link: _Link) -> None:
@@ -227,7 +233,9 @@ class OutputCollector:
                 shutil.copyfile(source, copy)
 
 
-def collect_output(destination: Path, add_entries: Callable[[OutputCollector], None], *, max_bytes: int) -> list[str]:
+def collect_output(
+    destination: Path, add_entries: Callable[[OutputCollector], None], *, max_bytes: int, name: str = "output"
+) -> list[str]:
     """Collect the output, then move it to ``destination``; on an error, leave ``destination`` unchanged.
 
     Parameters
@@ -238,6 +246,8 @@ def collect_output(destination: Path, add_entries: Callable[[OutputCollector], N
         Function that adds every entry of the output to the collector.
     max_bytes:
         Limit on the sum of all file sizes.
+    name:
+        Name of the folder in error messages.
 
     Returns
     -------
@@ -251,13 +261,13 @@ def collect_output(destination: Path, add_entries: Callable[[OutputCollector], N
     """
     destination.mkdir(parents=True, exist_ok=True)
     with TemporaryFolder(destination) as folder:
-        collector = OutputCollector(folder, max_bytes)
+        collector = OutputCollector(folder, max_bytes, name)
         try:
             add_entries(collector)
             collector.finish()
         except OSError as error:
             if error.errno == errno.ENAMETOOLONG:  # ``destination`` may have a longer path than the job's folder
-                raise TrainingFailedError("output: a path is longer than this machine allows") from error
+                raise TrainingFailedError(f"{name}: a path is longer than this machine allows") from error
             raise
         names = sorted(child.name for child in folder.iterdir())
         for name in names:

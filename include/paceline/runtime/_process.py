@@ -20,7 +20,13 @@ from paceline.errors import InvalidInputError, JobLostError, PacelineError, Runt
 from paceline.runtime import cgroups, gpus
 from paceline.runtime._sdk import sdk_files
 from paceline.runtime.base import JOB_ENVIRONMENT, Job, JobSpec
-from paceline.runtime.checks import check_capacity, check_labels, check_spec, placed_files, spec_digest
+from paceline.runtime.checks import (
+    check_capacity,
+    check_labels,
+    check_spec,
+    job_files,
+    spec_digest,
+)
 from paceline.runtime.process_job import ProcessJob, claim, launch
 from paceline.runtime.scratch import Scratch, read_json, write_json
 from paceline.train.job import ENV_CHECKPOINT, ENV_CONTROL, ENV_CORES_PER_DEVICE, ENV_INPUT, ENV_OUTPUT
@@ -247,7 +253,7 @@ class ProcessRuntime:
             target = scratch.folder("sdk") / path
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(content)
-        for path, local in placed_files(spec):
+        for path, local in job_files(spec):
             target = scratch.path / path
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(local, target)

@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from paceline.runtime._archive import ChunkReader, members, relative_parts
+from paceline.runtime.archive import ChunkReader, members, relative_parts
 
 MAX_NAMES = 5
 _MAX_ENTRIES = 10_000

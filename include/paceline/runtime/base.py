@@ -24,6 +24,8 @@ JOB_ENVIRONMENT = {
 }
 
 
+JobFolder = Literal["output", "checkpoint"]
+
 LEASE_GRACE_S = 60.0
 """Time for a job to save a checkpoint after the end of its lease."""
 
@@ -72,6 +74,8 @@ class JobSpec:
         Small files to copy to the working folder, such as the script: a map of relative path to local path.
     inputs:
         Files or folders to copy to ``$PACELINE_INPUT``: a map of relative path to local path.
+    checkpoint:
+        Local folder to copy to ``$PACELINE_CHECKPOINT``, from which the job resumes; ``None`` for an empty folder.
     environment:
         Environment variables for the job. Values are not logged.
     gpus:
@@ -110,6 +114,7 @@ class JobSpec:
     image: str | None = None
     files: Mapping[str, Path] = field(default_factory=dict)
     inputs: Mapping[str, Path] = field(default_factory=dict)
+    checkpoint: Path | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     gpus: int = 0
     cores_per_device: float = 1.0
@@ -193,8 +198,11 @@ class Job(Protocol):
         ``read_lines`` then returns the new output.
         """
 
-    def collect(self, destination: Path) -> list[str]:
-        """Copy the job's output to ``destination``, created if missing; return the names of the top-level entries."""
+    def collect(self, destination: Path, folder: JobFolder = "output") -> list[str]:
+        """Copy the job's output to ``destination``, created if missing; return the names of the top-level entries.
+
+        ``"checkpoint"`` copies the checkpoint folder, also of a running job, which may change the folder meanwhile.
+        """
 
     def work_files(self, placed: Collection[str]) -> list[str]:
         """Return a few of the newest files in the job's working folder, other than those ``placed`` there at its start.

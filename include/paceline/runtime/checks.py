@@ -65,6 +65,8 @@ def check_spec(spec: JobSpec) -> None:
         _check_target("inputs", target)
         if not Path(local).exists():
             raise InvalidInputError("inputs", str(local), f"an existing file or folder to place at {target!r}")
+    if spec.checkpoint is not None and not spec.checkpoint.is_dir():
+        raise InvalidInputError("checkpoint", str(spec.checkpoint), "an existing folder, or None")
 
 
 def check_devices(devices: float, field: str = "devices") -> None:
@@ -85,7 +87,7 @@ def check_capacity(spec: JobSpec, capacity: float) -> None:
 
 
 def placed_files(spec: JobSpec) -> Iterator[tuple[str, Path]]:
-    """Yield the path below the job's home and the local path of every file of ``spec``, including subfolders.
+    """Yield the path below the job's home and the local path of every file and input, including subfolders.
 
     Yield the target file for a link in an input folder, because the job could not follow the link. Reject a link to a
     folder, and everything that is neither a file nor a folder.
@@ -106,10 +108,20 @@ def placed_files(spec: JobSpec) -> Iterator[tuple[str, Path]]:
             raise InvalidInputError("inputs", str(local), "a file or a folder")
 
 
+def job_files(spec: JobSpec) -> Iterator[tuple[str, Path]]:
+    """Yield the path below the job's home and the local path of every file, including those of the checkpoint."""
+    yield from placed_files(spec)
+    if spec.checkpoint is not None:
+        for file in sorted(spec.checkpoint.rglob("*")):
+            if file.is_file():
+                yield f"checkpoint/{file.relative_to(spec.checkpoint).as_posix()}", file
+
+
 def spec_digest(spec: JobSpec) -> str:
     """Return a digest that is equal for specs of the same job.
 
-    The digest includes the contents of files, and excludes the number of cores, which changes while a job runs.
+    The digest includes the contents of files, and excludes the number of cores, which changes while a job runs, and the
+    checkpoint.
     """
     values = {
         "name": spec.name,

@@ -15,7 +15,6 @@ from paceline.errors import InvalidInputError, JobLostError, PacelineError, Runt
 from paceline.runtime import _docker_images as docker_images
 from paceline.runtime import _docker_network as docker_network
 from paceline.runtime import docker_gpus
-from paceline.runtime._archive import change_owner, tar_stream
 from paceline.runtime._docker_container import (
     HOME,
     LABEL_CORES,
@@ -30,6 +29,7 @@ from paceline.runtime._docker_container import (
 from paceline.runtime._docker_images import Images
 from paceline.runtime._docker_limits import WriteLimits
 from paceline.runtime._docker_options import DockerOptions
+from paceline.runtime.archive import change_owner, tar_stream
 from paceline.runtime.base import Job, JobSpec
 from paceline.runtime.checks import check_capacity, check_labels, check_spec, spec_digest
 from paceline.runtime.docker_errors import engine_call

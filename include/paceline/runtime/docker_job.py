@@ -19,10 +19,10 @@ from paceline.errors import JobLostError, PacelineError, RuntimeUnavailableError
 from paceline.runtime import _docker_network as docker_network
 from paceline.runtime import _docker_state as docker_state
 from paceline.runtime import docker_gpus
-from paceline.runtime._archive import extract_output
 from paceline.runtime._docker_logs import LogFollower
 from paceline.runtime._work_files import entries_in_archive, newest_files
-from paceline.runtime.base import JobStatus, Usage
+from paceline.runtime.archive import extract_output
+from paceline.runtime.base import JobFolder, JobStatus, Usage
 from paceline.runtime.checks import check_devices
 from paceline.runtime.docker_errors import engine_call
 from paceline.runtime.docker_stats import StatsFollower
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 PERIOD_US = 100_000  # the kernel's default CFS period
 _QUOTA_MIN_US = 1_000  # the kernel's minimum quota
-_OUTPUT, _WORK = "/paceline/output", "/paceline/work"
+_HOME = "/paceline"
 _POLL_S = 5.0  # interval of status checks, in case the output stream does not show the end
 _DRAIN_S = 30.0  # time for the remaining output to arrive after the container has ended
 _PAUSE_ATTEMPTS = 5
@@ -157,21 +157,21 @@ class DockerJob:
             raise
         self._follow()
 
-    def collect(self, destination: Path) -> list[str]:
-        """Copy the output folder out of the container, running or not."""
-        with engine_call("read the container's output folder"):
+    def collect(self, destination: Path, folder: JobFolder = "output") -> list[str]:
+        """Copy a folder out of the container, running or not."""
+        with engine_call(f"read the container's {folder} folder"):
             try:
-                chunks, _ = self._client.get_archive(self._container, _OUTPUT)
+                chunks, _ = self._client.get_archive(self._container, f"{_HOME}/{folder}")
             except Exception as error:
                 if type(error).__name__ == "NotFound" and self._inspect() is not None:
-                    raise TrainingFailedError("output: the job removed its output folder") from error
+                    raise TrainingFailedError(f"{folder}: the job removed its {folder} folder") from error
                 raise
-            return extract_output(chunks, destination, root="output", max_bytes=self._max_output_bytes)
+            return extract_output(chunks, destination, root=folder, max_bytes=self._max_output_bytes)
 
     def work_files(self, placed: Collection[str]) -> list[str]:
         """Return a few of the newest files in the working folder, read from the start of the folder's archive."""
         with contextlib.suppress(JobLostError), engine_call("read the container's working folder"):
-            chunks, _ = self._client.get_archive(self._container, _WORK)
+            chunks, _ = self._client.get_archive(self._container, f"{_HOME}/work")
             with contextlib.closing(chunks):
                 return newest_files(entries_in_archive(chunks, root="work"), placed)
         return []

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Collection, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -27,7 +28,7 @@ from paceline.runtime._lines import LineAssembler
 from paceline.runtime._local_output import collect_folder
 from paceline.runtime._output import collect_output
 from paceline.runtime._work_files import entries_in_folder, newest_files
-from paceline.runtime.base import JobStatus, Usage
+from paceline.runtime.base import JobFolder, JobStatus, Usage
 from paceline.runtime.cgroups import Group
 from paceline.runtime.checks import check_devices
 from paceline.runtime.processes import Identity, kill_by_environment, send
@@ -202,12 +203,11 @@ class ProcessJob:
             self._kill_remaining()
             launch(self._scratch, out)
 
-    def collect(self, destination: Path) -> list[str]:
-        """Copy the output folder; see ``paceline.runtime._output`` for links, devices and pipes."""
-        source = self._scratch.folder("output")
-        return collect_output(
-            destination, lambda collector: collect_folder(source, collector), max_bytes=self._max_output_bytes
-        )
+    def collect(self, destination: Path, folder: JobFolder = "output") -> list[str]:
+        """Copy a folder of the job; see ``paceline.runtime._output`` for links, devices and pipes."""
+        source = self._scratch.folder(folder)
+        add_entries = partial(collect_folder, source)
+        return collect_output(destination, add_entries, name=folder, max_bytes=self._max_output_bytes)
 
     def work_files(self, placed: Collection[str]) -> list[str]:
         """Return a few of the newest files in the working folder."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from paceline.errors import JobLostError
 from paceline.run.clock import Clock
-from paceline.runtime import JobStatus, Usage
+from paceline.runtime import JobFolder, JobStatus, Usage
 from paceline.testing.plant import Plant, Run
 from paceline.train.progress import Progress
 
@@ -74,7 +74,7 @@ class SimulatedJob:
         """Raise NotImplementedError, because a simulated job does not crash."""
         raise NotImplementedError
 
-    def collect(self, destination: Path) -> list[str]:
+    def collect(self, destination: Path, folder: JobFolder = "output") -> list[str]:
         """Return no files, because a simulated job has no output."""
         return []
 

@@ -154,6 +154,7 @@ class SimulatedTask:
         self.check_need: Callable[[str], None] = lambda stage: None
         self.settings: dict[str, Any] = {}
         self.code = "code"
+        self.copies: Any = None
         self.check_runtime: Callable[[], None] = lambda: None
         self.on_sample: Callable[[Any], None] = lambda sample: None
         self.log = caplog
@@ -179,6 +180,7 @@ class SimulatedTask:
             past_tails=lambda runtime: [],
             save_measurements=lambda runtime, past: None,
             collect=lambda job: job.collect() or "/models/1",
+            checkpoint_copies=lambda: self.copies,
             set_job=lambda job: None,
             on_sample=lambda sample: self.on_sample(sample),
             wait_for_callbacks=lambda: None,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from paceline.errors import InvalidInputError, TrainingFailedError
-from paceline.runtime._archive import Entry, extract_output, tar_stream
+from paceline.runtime.archive import Entry, extract_output, tar_stream
 
 
 def test_tar_has_content_owner_and_mode_of_each_entry(tmp_path: Path) -> None:

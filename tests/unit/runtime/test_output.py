@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from paceline.errors import TrainingFailedError
-from paceline.runtime._archive import extract_output
+from paceline.runtime.archive import extract_output
 from paceline.runtime.process_job import ProcessJob
 from paceline.runtime.scratch import Scratch
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from paceline.runtime import _work_files
-from paceline.runtime._archive import Entry, tar_stream
 from paceline.runtime._work_files import WorkEntry, entries_in_archive, newest_files
+from paceline.runtime.archive import Entry, tar_stream
 
 
 def test_scan_of_endless_entries_ends() -> None:

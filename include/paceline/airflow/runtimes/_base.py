@@ -43,6 +43,9 @@ class RuntimeSettings(ResolveMixin, ABC):
         Mapping of fields to readers: ``read(name, value)`` returns the value, or raises InvalidInputError.
     forms_teams:
         Whether ``open`` returns a :class:`paceline.runtime.SupportsTeams`, which ``objective="throughput"`` needs.
+    loses_files:
+        Whether a job may lose its files while Airflow runs it, for example with its node. ``checkpoint_to`` then copies
+        its checkpoints by default.
 
     Examples
     --------
@@ -69,6 +72,7 @@ class RuntimeSettings(ResolveMixin, ABC):
     template_fields: ClassVar[Sequence[str]] = ()
     readers: ClassVar[Mapping[str, Reader]] = {}
     forms_teams: ClassVar[bool] = False
+    loses_files: ClassVar[bool] = False
 
     @property
     def gpus(self) -> int:

@@ -75,6 +75,7 @@ class Kubernetes(RuntimeSettings):
     """
 
     name = "kubernetes"
+    loses_files = True
     template_fields: ClassVar[Sequence[str]] = (
         "image",
         "kubernetes_conn_id",

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from paceline.errors import PacelineError
-from paceline.runtime._archive import Entry, tar_stream
 from paceline.runtime._sdk import sdk_files
+from paceline.runtime.archive import Entry, tar_stream
 from paceline.runtime.base import JOB_ENVIRONMENT, JobSpec
-from paceline.runtime.checks import placed_files
+from paceline.runtime.checks import job_files
 from paceline.runtime.kubernetes._cluster import Cluster
 from paceline.runtime.kubernetes._pod import HOME
 from paceline.train.job import ENV_CHECKPOINT, ENV_CORES_PER_DEVICE, ENV_INPUT, ENV_OUTPUT
@@ -33,9 +33,16 @@ except Exception as error:
 _SEND = f"""
 import os, sys, tarfile
 os.chdir({HOME!r})
+def add(path):
+    try:
+        archive.add(path, recursive=False)
+        names = sorted(os.listdir(path)) if os.path.isdir(path) and not os.path.islink(path) else []
+    except FileNotFoundError:  # the job has removed it meanwhile
+        return
+    for name in names:
+        add(os.path.join(path, name))
 with tarfile.open(fileobj=sys.stdout.buffer, mode="w|", format=tarfile.PAX_FORMAT) as archive:
-    if os.path.lexists(sys.argv[1]):
-        archive.add(sys.argv[1])
+    add(sys.argv[1])
 """
 
 
@@ -75,7 +82,7 @@ def _entries(spec: JobSpec) -> Iterator[Entry]:
     yield Entry("state/job.json", json.dumps(_description(spec)).encode(), 0o600)
     for path, content in sdk_files().items():
         yield Entry(f"sdk/{path}", content, 0o644)
-    for target, local in placed_files(spec):
+    for target, local in job_files(spec):
         yield Entry(target, local, 0o755 if local.stat().st_mode & 0o111 else 0o644)
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from paceline.errors import JobLostError, RuntimeUnavailableError
-from paceline.runtime._archive import extract_output
 from paceline.runtime._work_files import entries_in_archive, newest_files
-from paceline.runtime.base import JobStatus, Usage
+from paceline.runtime.archive import extract_output
+from paceline.runtime.base import JobFolder, JobStatus, Usage
 from paceline.runtime.checks import check_devices
 from paceline.runtime.kubernetes import _pod
 from paceline.runtime.kubernetes._cluster import CONTAINER, Cluster, read_pod
@@ -116,11 +116,11 @@ class PodJob:
         """Start the job for the first time. Does nothing if it has been started."""
         self._command("start 1")
 
-    def collect(self, destination: Path) -> list[str]:
-        """Copy the output folder out of the pod."""
+    def collect(self, destination: Path, folder: JobFolder = "output") -> list[str]:
+        """Copy a folder out of the pod."""
         self._speed_up()
-        chunks = read_folder(self._cluster, self._pod, "output")
-        return extract_output(chunks, destination, root="output", max_bytes=self._max_output_bytes)
+        chunks = read_folder(self._cluster, self._pod, folder)
+        return extract_output(chunks, destination, root=folder, max_bytes=self._max_output_bytes)
 
     def work_files(self, placed: Collection[str]) -> list[str]:
         """Return a few of the newest files in the working folder."""

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -46,6 +47,15 @@ def save(*_):
 signal.signal(signal.SIGTERM, save)
 print("up", flush=True)
 while True: signal.pause()
+"""
+
+CHANGES_CHECKPOINT = """
+import os, pathlib
+os.chdir(os.environ["PACELINE_CHECKPOINT"])
+print(*sorted(os.listdir()), flush=True)
+print(pathlib.Path("step").read_text(), pathlib.Path("deep/more").read_text(), flush=True)
+for name in ("step", "deep/more"): pathlib.Path(name).unlink()
+pathlib.Path("deep").rmdir()
 """
 
 WAITS_FOR_LEASE = """
@@ -210,3 +220,20 @@ class EarlierJobs:
         found.close()
         new.remove()
         assert harness.leftovers() == []
+
+    @pytest.mark.parametrize("changes", [{}, {"user": "1234:5678", "read_only": True}])
+    def test_new_job_resumes_from_a_copy_of_the_checkpoint(
+        self, harness: RuntimeHarness, tmp_path: Path, changes: dict[str, Any]
+    ) -> None:
+        job = harness.runtime.start(harness.spec(RESUMES))
+        wait_for_line(job, "saved")
+        (tmp_path / "copy").mkdir()
+        assert job.collect(tmp_path / "copy", "checkpoint") == ["step"]  # while the job runs
+        job.remove()
+        (tmp_path / "copy" / "deep").mkdir()
+        (tmp_path / "copy" / "deep" / "more").write_text("more")
+        spec = harness.spec(CHANGES_CHECKPOINT, checkpoint=tmp_path / "copy", **changes)
+        new = harness.runtime.start(spec)
+        assert read_to_end(new) == ["deep step", "41 more"]
+        assert harness.runtime.has_same_spec(new, dataclasses.replace(spec, checkpoint=None))
+        new.remove()

@@ -115,7 +115,7 @@ def extract_output(chunks: Iterable[bytes], destination: Path, *, root: str, max
             for member in members(archive):
                 path = relative_parts(member.name, root)
                 if path is None:
-                    raise TrainingFailedError(f"output: {member.name!r} is outside the output folder")
+                    raise TrainingFailedError(f"{root}: {member.name!r} is outside the folder")
                 if member.isdir():
                     collector.add_folder(path)
                 elif member.isreg():
@@ -129,7 +129,7 @@ def extract_output(chunks: Iterable[bytes], destination: Path, *, root: str, max
                 else:
                     collector.skip(path)
 
-    return collect_output(destination, unpack, max_bytes=max_bytes)
+    return collect_output(destination, unpack, max_bytes=max_bytes, name=root)
 
 
 def members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
@@ -160,9 +160,11 @@ class ChunkReader(io.RawIOBase):
         self._buffered = b""
 
     def readable(self) -> bool:
+        """Return True."""
         return True
 
     def read(self, size: int = -1) -> bytes:
+        """Return at most ``size`` bytes, fewer only at the end; all if it is negative."""
         pieces = [self._buffered]
         available = len(self._buffered)
         while size < 0 or available < size:

@@ -1,0 +1,131 @@
+"""The thread that copies a job's checkpoint while the job runs."""
+
+from __future__ import annotations
+
+import logging
+import queue
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.errors import JobLostError, RuntimeUnavailableError
+from paceline.run import _copier as copier_module
+from paceline.run._copier import Copier
+
+_TIMEOUT_S = 60.0
+
+
+class CheckpointingJob:
+    """A job whose next checkpoints, or errors, the test puts into a queue."""
+
+    def __init__(self) -> None:
+        self.next: queue.Queue[str | Exception] = queue.Queue()
+
+    def collect(self, destination: Path, folder: str) -> list[str]:
+        assert folder == "checkpoint"
+        value = self.next.get(timeout=_TIMEOUT_S)
+        if isinstance(value, Exception):
+            raise value
+        if value:
+            (destination / "step").write_text(value)
+        return ["step"]
+
+
+class QueuedCopies:
+    """Copies that the test takes out of a queue."""
+
+    place = "s3://bucket/job"
+
+    def __init__(self) -> None:
+        self.saved: queue.Queue[tuple[str, Mapping[str, Any]]] = queue.Queue()
+        self.error: Exception | None = None
+        self.before: Callable[[Callable[[], bool]], None] = lambda is_cancelled: None
+
+    def save(self, checkpoint: Path, about: Mapping[str, Any], is_cancelled: Callable[[], bool]) -> None:
+        self.before(is_cancelled)
+        if self.error is not None:
+            error, self.error = self.error, None
+            raise error
+        self.saved.put(((checkpoint / "step").read_text(), about))
+
+
+@pytest.fixture
+def job(monkeypatch: pytest.MonkeyPatch) -> CheckpointingJob:
+    monkeypatch.setattr(copier_module, "_SHORTEST_INTERVAL_S", 0.001)
+    monkeypatch.setattr(copier_module, "_LONGEST_INTERVAL_S", 0.002)
+    return CheckpointingJob()
+
+
+def copier(job: CheckpointingJob, copies: QueuedCopies) -> Copier:
+    return Copier(job, copies, {"code": "a"}, logging.getLogger("test"), first_after_s=0.001)  # type: ignore[arg-type]
+
+
+def take(copies: QueuedCopies) -> str:
+    step, about = copies.saved.get(timeout=_TIMEOUT_S)
+    assert about == {"code": "a"}
+    return step
+
+
+def test_each_new_checkpoint_is_stored_once(job, caplog):
+    caplog.set_level("INFO")
+    copies = QueuedCopies()
+    with copier(job, copies):
+        for value in ("", "", "1", "1", "1", "2"):  # at first, there is no checkpoint
+            job.next.put(value)
+        assert [take(copies), take(copies)] == ["1", "2"]
+    assert copies.saved.empty()
+    assert caplog.text.count("Checkpoints are copied to s3://bucket/job while the job runs") == 1
+
+
+@pytest.mark.parametrize("source", ["engine", "storage"])
+def test_failure_is_reported_once_and_copies_go_on(job, caplog, source):
+    caplog.set_level("INFO")
+    copies = QueuedCopies()
+    with copier(job, copies):
+        job.next.put("1")
+        assert take(copies) == "1"
+        if source == "engine":
+            for _ in range(3):
+                job.next.put(RuntimeUnavailableError("the engine is away"))
+            job.next.put("2")
+        else:
+            copies.error = PermissionError("access denied")
+            job.next.put("2")  # the copy fails,
+            job.next.put("2")  # and is repeated
+        job.next.put("3")
+        assert [take(copies), take(copies)] == ["2", "3"]
+    warnings = [one.message for one in caplog.records if one.levelname == "WARNING"]
+    reason = "the engine is away" if source == "engine" else "PermissionError: access denied"
+    assert warnings == [f"The checkpoint could not be copied to s3://bucket/job; training continues. {reason}"]
+    assert "can be copied again" in caplog.text
+
+
+def test_nothing_is_stored_after_the_end(job, caplog):
+    copies = QueuedCopies()
+    cancelled: queue.Queue[bool] = queue.Queue()
+    ends = copier(job, copies)
+
+    def wait_for_the_end(is_cancelled: Callable[[], bool]) -> None:
+        cancelled.put(is_cancelled())
+        ends._closed.wait(_TIMEOUT_S)  # the upload is running
+        cancelled.put(is_cancelled())
+        raise InterruptedError
+
+    copies.before = wait_for_the_end
+    with ends:
+        job.next.put("1")
+        assert cancelled.get(timeout=_TIMEOUT_S) is False
+    assert cancelled.get(timeout=_TIMEOUT_S) is True
+    assert copies.saved.empty()
+    assert caplog.text == ""
+
+
+def test_job_that_is_lost_is_left_to_the_control_loop(job, caplog):
+    copies = QueuedCopies()
+    with copier(job, copies):
+        job.next.put(JobLostError("the pod was deleted"))
+        job.next.put("1")
+        assert take(copies) == "1"
+    assert caplog.text == ""

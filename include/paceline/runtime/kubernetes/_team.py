@@ -71,7 +71,7 @@ def restrict(cluster: Cluster, pod: Mapping[str, Any]) -> None:
         },
     }
     method = "NetworkingV1Api.create_namespaced_network_policy"
-    cluster.call("create the team's network policy", method, cluster.namespace, policy)
+    cluster.call("create the network policy of the team", method, cluster.namespace, policy)
 
 
 def has_members(cluster: Cluster, network: str) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.conftest import connect_cluster
 
-from paceline.errors import InvalidInputError, JobLostError
+from paceline.errors import InvalidInputError, JobLostError, RuntimeUnavailableError
 from paceline.runtime import JobSpec, TeamNetwork
 from paceline.runtime.kubernetes import KubernetesRuntime, PodJob
 from paceline.testing.runtime_contract import TeamContract, fail_on_leftovers
@@ -105,14 +105,22 @@ def test_job_without_an_alias_needs_the_network(harness: PodHarness) -> None:
 
 def test_name_of_a_replaced_job_leads_to_the_new_pod(harness: PodHarness) -> None:
     old = started(harness, member(harness, "ps", SERVES.replace("NAME", "old"), alias="server"), "listens")
-    keeper = started(harness, member(harness, "keeper"), "up")
+    early = started(harness, member(harness, "early", ASKS), "from old")
     old.stop(0)
     assert old.wait(60)
     new = harness.runtime.replace(old, member(harness, "ps", SERVES.replace("NAME", "new"), alias="server"))
     wait_for_line(new, "listens")
-    started(harness, member(harness, "worker", ASKS), "from new").close()
+    worker = started(harness, member(harness, "worker", ASKS), "from new")
+    for job in (early, worker):
+        job.stop(0)
+    worker.restart()
+    wait_for_line(worker, "from new")
+    with pytest.raises(RuntimeUnavailableError, match="because the address of a job of its team changed"):
+        early.restart()
+    assert early.status().state == "gone", "it would not find the new pod"
     harness.runtime.remove_all({})
-    keeper.close()
+    for job in (new, early, worker):
+        job.close()
 
 
 def test_traffic_of_a_pod_is_measured(harness: PodHarness) -> None:

@@ -1,8 +1,10 @@
-"""A training job with the throughput objective, in a real Airflow, as a team of pods of which one is deleted."""
+"""A training job with the throughput objective, in a real Airflow, as pods: a killed task, and a deleted worker."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -50,7 +52,7 @@ def team(airflow: AirflowProcess, trainer_image: str, namespace: str) -> Iterato
         yield TrainingTask(airflow, dag, airflow.run_dag(dag, {"namespace": namespace}))
 
 
-def test_team_of_pods_replaces_a_deleted_worker_and_trains_to_the_end(team: TrainingTask, namespace: str) -> None:
+def test_team_of_a_killed_task_replaces_a_deleted_worker_and_trains_all(team: TrainingTask, namespace: str) -> None:
     core, networks = CoreV1Api(connect_cluster()), NetworkingV1Api(connect_cluster())
 
     def nodes() -> dict[str, Any]:
@@ -58,9 +60,13 @@ def test_team_of_pods_replaces_a_deleted_worker_and_trains_to_the_end(team: Trai
         return {one.metadata.labels["paceline.node"]: one for one in core.list_namespaced_pod(namespace).items}
 
     team.wait_until(lambda pace: pace["progress_pct"] > 0)
+    first = {name: one.metadata.uid for name, one in nodes().items()}
+    os.kill(team.instance()["pid"], signal.SIGKILL)
+    until(lambda: team.instance()["try_number"] == 2, "the next try")
     team.wait_until(lambda history: any(len(one.get("nodes", ())) == 4 for one in history["events"]), "history")
     before = nodes()
     assert sorted(before) == ["ps-0", "worker-0", "worker-1", "worker-2"]
+    assert first.items() <= {name: one.metadata.uid for name, one in before.items()}.items(), "the same pods"
     limits = [one.spec.containers[0].resources.limits["cpu"] for one in before.values()]
     assert sum(float(parse_quantity(one)) for one in limits) <= BUDGET + 0.01
     assert len(networks.list_namespaced_network_policy(namespace).items) == 4
@@ -80,7 +86,7 @@ def test_team_of_pods_replaces_a_deleted_worker_and_trains_to_the_end(team: Trai
         return bool(team.instance()["state"] in ("success", "failed"))
 
     until(has_ended, "the end")
-    assert team.airflow.wait(team.dag_id, team.run_id, LONG_S) == "success", team.log()
+    assert team.airflow.wait(team.dag_id, team.run_id, LONG_S) == "success", team.log(2)
     model = torch.load(Path(team.result()["model"]) / "model.pt", weights_only=True)
     assert model["counts"].tolist() == [EPOCHS] * SAMPLES
     events = [one for one in team.stored_value("history")["events"] if one["kind"] == "scaled"]

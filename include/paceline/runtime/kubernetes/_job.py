@@ -13,7 +13,7 @@ from paceline.runtime._archive import extract_output
 from paceline.runtime._work_files import entries_in_archive, newest_files
 from paceline.runtime.base import JobStatus, Usage
 from paceline.runtime.checks import check_devices
-from paceline.runtime.kubernetes import _pod
+from paceline.runtime.kubernetes import _pod, _team
 from paceline.runtime.kubernetes._cluster import CONTAINER, Cluster, read_pod
 from paceline.runtime.kubernetes._files import read_folder
 from paceline.runtime.kubernetes._follower import PodFollower
@@ -129,7 +129,15 @@ class PodJob:
         return Usage(usage["cpu_s"], int(usage["memory_bytes"]), usage["measured_s"], *network)
 
     def restart(self) -> None:
-        """Start the job again in its pod."""
+        """Start the job again in its pod.
+
+        If its team's names have other addresses now, remove the pod instead, and raise RuntimeUnavailableError: the
+        team then starts another pod in its place.
+        """
+        pod = self._read_pod()
+        if pod is not None and _team.has_outdated_names(self._cluster, pod):
+            delete_pod(self._cluster, self._pod, self._uid)
+            raise RuntimeUnavailableError(f"removed pod {self._pod}, because the address of a job of its team changed")
         number = self._read_run()["number"]
         self._command(f"start {number + 1}")
         self._follower.start(after=number)

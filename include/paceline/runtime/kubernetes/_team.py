@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from paceline.errors import InvalidInputError, JobLostError
@@ -37,16 +37,14 @@ def check(spec: JobSpec, template: Mapping[str, Any]) -> None:
 def join(cluster: Cluster, pod: Mapping[str, Any], network: TeamNetwork) -> dict[str, Any]:
     """Return the manifest ``pod`` for the network. Its hosts file has the aliases of the network's present pods.
 
-    The file needs neither a Service nor a name server, and the address of a pod remains the same until its end.
+    The file needs neither a Service nor a name server. ``has_outdated_names`` tells whether it is outdated.
 
     Raises JobLostError if the pod has no alias, and the network has no pods.
     """
     members = _members(cluster, network.name)
     if network.alias is None and not members:
         raise JobLostError(f"the network {network.name} does not exist")
-    members.sort(key=lambda one: str(one["metadata"]["creationTimestamp"]))
-    addresses = {annotation(one, _ALIAS): one["status"].get("podIP") for one in members if not end_reason(one)}
-    names = [{"ip": ip, "hostnames": [alias]} for alias, ip in addresses.items() if alias and ip]
+    names = [{"ip": ip, "hostnames": [alias]} for alias, ip in _addresses(members).items()]
     metadata = {
         "labels": {_NETWORK: _label(network.name)},
         "annotations": {_ALIAS: network.alias} if network.alias else {},
@@ -74,6 +72,19 @@ def restrict(cluster: Cluster, pod: Mapping[str, Any]) -> None:
     cluster.call("create the network policy of the team", method, cluster.namespace, policy)
 
 
+def has_outdated_names(cluster: Cluster, pod: Mapping[str, Any]) -> bool:
+    """Return whether a job that the hosts file of a pod names has another address now.
+
+    It runs in another pod, or its node has been restarted.
+    """
+    label = (pod["metadata"].get("labels") or {}).get(_NETWORK)
+    if label is None:
+        return False
+    addresses = _addresses(list_pods(cluster, f"{_NETWORK}={label}"))
+    known = {alias: one["ip"] for one in pod["spec"].get("hostAliases") or [] for alias in one["hostnames"]}
+    return any(known.get(alias, ip) != ip for alias, ip in addresses.items())
+
+
 def has_members(cluster: Cluster, network: str) -> bool:
     """Return whether there is a pod in this network, running or ended."""
     return bool(_members(cluster, network))
@@ -81,6 +92,16 @@ def has_members(cluster: Cluster, network: str) -> bool:
 
 def _members(cluster: Cluster, network: str) -> list[dict[str, Any]]:
     return list_pods(cluster, f"{_NETWORK}={_label(network)}")
+
+
+def _addresses(members: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the addresses of those pods of a network that have an alias. Of two pods, the newer has it."""
+    found = {}
+    for pod in sorted(members, key=lambda one: str(one["metadata"]["creationTimestamp"])):
+        alias, ip = annotation(pod, _ALIAS), pod["status"].get("podIP")
+        if alias and ip and not end_reason(pod):
+            found[alias] = ip
+    return found
 
 
 def _label(network: str) -> str:

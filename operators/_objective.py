@@ -50,7 +50,7 @@ def open_runtime(task: ObjectiveTask, settings: RuntimeSettings, context: Contex
 
 def cannot_form_teams(runtime: str) -> InvalidInputError:
     """Return the error for a runtime whose jobs cannot form a team."""
-    accepted = "'docker' or another runtime that forms teams, because a job that scales has several nodes"
+    accepted = "'docker', 'kubernetes' or another runtime that forms teams, because a job that scales has several nodes"
     return InvalidInputError("runtime", runtime, accepted)
 
 

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
-from kubernetes.client import CoreV1Api
+from kubernetes.client import CoreV1Api, NetworkingV1Api
 from kubernetes.stream import stream
 from tests.conftest import connect_cluster
+from tests.waiting import until
 
 from paceline.runtime import DockerOptions, DockerRuntime, Job, JobSpec, ProcessRuntime, TeamNetwork, cgroups
 from paceline.runtime.cgroups import Group
@@ -79,17 +80,20 @@ class ContainerHarness(TeamHarness):
         self.runtime.remove_all({"paceline.test": self.mark})
 
 
-class PodHarness(RuntimeHarness):
+class PodHarness(TeamHarness):
     """Test harness for jobs that run as pods in a namespace of their own."""
 
     runtime: KubernetesRuntime
-    rejected: ClassVar = {"image: got None": {"image": None}}
+    rejected: ClassVar = {
+        "image: got None": {"image": None},
+        "team_network.external_access: got True": {"team_network": TeamNetwork("net", "it", external_access=True)},
+    }
 
     def __init__(self, namespace: str, image: str, folder: Path) -> None:
         runtime = KubernetesRuntime(connect_cluster, namespace=namespace, max_output_bytes=MAX_OUTPUT_BYTES)
         super().__init__(runtime, folder)
         self.namespace, self._image = namespace, image
-        self.core = CoreV1Api(connect_cluster())
+        self.core, self.networks = CoreV1Api(connect_cluster()), NetworkingV1Api(connect_cluster())
         self.constructor = (
             "from kubernetes.config import new_client_from_config\n"
             "from paceline.runtime.kubernetes import KubernetesRuntime\n"
@@ -117,9 +121,15 @@ class PodHarness(RuntimeHarness):
 
     def leftovers(self) -> list[str]:
         """Return everything that the test's jobs have left in the namespace."""
+        # The cluster deletes the policies of pods soon after the pods.
+        until(lambda: len(self.policies()) <= len(self.core.list_namespaced_pod(self.namespace).items), "the policies")
         pods = self.core.list_namespaced_pod(self.namespace).items
         secrets = self.core.list_namespaced_secret(self.namespace).items
         return [one.metadata.name for one in (*pods, *secrets)]
+
+    def policies(self) -> list[Any]:
+        """Return the network policies of the namespace."""
+        return list(self.networks.list_namespaced_network_policy(self.namespace).items)
 
     def remove_leftovers(self) -> None:
         self.runtime.remove_all({})

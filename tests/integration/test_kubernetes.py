@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import signal
 import socket
 import subprocess
@@ -16,8 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-import yaml
-from kubernetes.client import ApiClient, AuthenticationV1Api, CoreV1Api, RbacAuthorizationV1Api
+from kubernetes.client import ApiClient
 from tests.conftest import connect_cluster
 
 from paceline.errors import InvalidInputError, RuntimeUnavailableError
@@ -26,22 +24,16 @@ from paceline.runtime.kubernetes import KubernetesRuntime
 from paceline.testing.runtime_contract import fail_on_leftovers
 from paceline.testing.runtime_contract.harness import RESUMES, WAITS, read_to_end, until, wait_for_line
 
+from .clusters import account, guide_block, guide_rules
 from .jobs import PodHarness
 
 pytestmark = pytest.mark.kubernetes
-GUIDE = Path(__file__).parents[2] / "docs" / "kubernetes.md"
 
 
 @pytest.fixture
 def pods(namespace: str, trainer_image: str, tmp_path: Path) -> Iterator[PodHarness]:
     with fail_on_leftovers(PodHarness(namespace, trainer_image, tmp_path)) as harness:
         yield harness
-
-
-def guide_block(name: str) -> list[dict[str, Any]]:
-    """Return the YAML documents of the block in the guide that begins with ``# NAME``."""
-    (text,) = re.findall(rf"```yaml\n# {name}(.*?)```", GUIDE.read_text(), re.DOTALL)
-    return list(yaml.safe_load_all("#" + text))
 
 
 def pod_of(job: Job) -> str:
@@ -57,27 +49,7 @@ def final_reason(job: Job) -> str:
 
 
 def test_account_with_the_rights_of_the_guide_runs_a_job(pods: PodHarness, tmp_path: Path) -> None:
-    admin, namespace = connect_cluster(), pods.namespace
-    role = guide_block("paceline.yaml")[2]
-    CoreV1Api(admin).create_namespaced_service_account(namespace, {"metadata": {"name": "paceline"}})
-    RbacAuthorizationV1Api(admin).create_namespaced_role(namespace, {**role, "metadata": {"name": "paceline"}})
-    subject = {"kind": "ServiceAccount", "name": "paceline", "namespace": namespace}
-    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "paceline"}
-    binding = {"metadata": {"name": "paceline"}, "roleRef": reference, "subjects": [subject]}
-    RbacAuthorizationV1Api(admin).create_namespaced_role_binding(namespace, binding)
-    request = {"spec": {"audiences": [], "expirationSeconds": 3600}}
-    token = CoreV1Api(admin).create_namespaced_service_account_token("paceline", namespace, request).status.token
-
-    def connect() -> ApiClient:
-        client = connect_cluster()
-        client.configuration.cert_file = client.configuration.key_file = None
-        client.configuration.api_key = {"authorization": f"Bearer {token}"}
-        client = ApiClient(client.configuration)
-        who = AuthenticationV1Api(client).create_self_subject_review({}).status.user_info.username
-        assert who == f"system:serviceaccount:{namespace}:paceline"
-        return client
-
-    runtime = KubernetesRuntime(connect, namespace=namespace)
+    runtime = KubernetesRuntime(account(pods.namespace, guide_rules()), namespace=pods.namespace)
     spec = pods.spec(RESUMES)
     job = runtime.start(spec)
     wait_for_line(job, "saved")

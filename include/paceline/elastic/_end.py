@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from paceline.errors import UnsuitableCodeError
+from paceline.errors import RuntimeUnavailableError, UnsuitableCodeError
 from paceline.runtime import Job
 from paceline.train.progress import Progress
 
@@ -35,7 +35,7 @@ class TeamEnd:
         lines = []
         waited_s = now_s - self._began_s
         if waited_s >= _NAMED_AFTER_S:
-            states = {f"{name} ({workers[name].status().reason or 'running'})" for name in running}
+            states = {f"{name} ({_state(workers[name])})" for name in running}
             if not self._named.issuperset(states):
                 lines.append(f"training ended {waited_s:.0f} s ago: waiting for the end of {', '.join(sorted(states))}")
             self._named |= states
@@ -47,6 +47,13 @@ class TeamEnd:
             return False, lines
         lines.append(f"another worker's result is complete: ending {', '.join(running)} without a result")
         return True, lines
+
+
+def _state(worker: Job) -> str:
+    try:
+        return worker.status().reason or "running"
+    except RuntimeUnavailableError:  # its machine may be down, while the others' respond
+        return "does not respond"
 
 
 def check_loops(server: Progress | None, workers: Sequence[Job], *, has_loop: bool) -> None:

@@ -15,7 +15,7 @@ from paceline.elastic.step import Decider, Step
 from paceline.elastic.team import TeamJob, TeamMember
 from paceline.errors import JobLostError, PacelineError
 from paceline.runtime import Job, JobSpec, SupportsTeams
-from paceline.runtime.checks import check_labels
+from paceline.runtime.checks import check_capacity, check_labels
 from paceline.runtime.temporary import TemporaryFolder
 from paceline.train.job import EXIT_TERMINATED
 
@@ -51,13 +51,14 @@ class TeamRuntime:
         self._job_spec: JobSpec | None = None
 
     def capacity(self) -> float:
-        """Return the number of cores of the engine's machine."""
-        return self._containers.capacity()
+        """Return the number of cores available to all containers together."""
+        return self._containers.team_capacity()
 
     def check(self, spec: JobSpec) -> None:
         """Raise an error if ``spec`` cannot run as a team; start nothing."""
-        self._decider(spec.devices, None)
-        self._containers.check(node_spec(spec, "worker-0", spec.devices, Path()))
+        check_capacity(spec, self.capacity())
+        first = self._decider(spec.devices, None).configuration.nodes
+        self._containers.check(node_spec(spec, "worker-0", first["worker-0"], Path()))
 
     def start(self, spec: JobSpec) -> TeamJob:
         """Start the first parameter server and the first workers on a fraction of ``spec.devices``.

@@ -182,7 +182,7 @@ class TeamJob:
         first = self._first_server.status()
         if first.state != "exited" or first.exit_code != 0:
             return first
-        ended = {name: node.job.status() for name, node in self._nodes.items() if is_worker(name)}
+        ended = self._worker_statuses()
         succeeded = [one for one in ended.values() if one.state == "exited" and one.exit_code == 0]
         if succeeded:
             finished_s = max(one.finished_s or 0.0 for one in succeeded)
@@ -237,10 +237,21 @@ class TeamJob:
         return self._successful_job().work_files(placed)
 
     def _successful_job(self) -> Job:
-        for name, node in self._nodes.items():
-            if is_worker(name) and node.job.status().exit_code == 0:
-                return node.job
-        return self._first_server
+        succeeded = [name for name, status in self._worker_statuses().items() if status.exit_code == 0]
+        return self._nodes[succeeded[0]].job if succeeded else self._first_server
+
+    def _worker_statuses(self) -> dict[str, JobStatus]:
+        """Return the status of each worker, but of none whose machine does not respond if another has succeeded."""
+        found: dict[str, JobStatus] = {}
+        outage: RuntimeUnavailableError | None = None
+        for name in filter(is_worker, self._nodes):
+            try:
+                found[name] = self._nodes[name].job.status()
+            except RuntimeUnavailableError as error:
+                outage = error
+        if outage is not None and not any(status.exit_code == 0 for status in found.values()):
+            raise outage
+        return found
 
     def stop(self, grace_s: float = 5.0) -> None:
         """Stop all nodes, the parameter server first, because its last checkpoint needs the shards of all nodes."""

@@ -284,6 +284,12 @@ class SupportsTeams(Runtime, Protocol):
     ``objective="throughput"``, fleets and profiles need such a runtime.
     """
 
+    def team_capacity(self) -> float:
+        """Return the number of cores available to the jobs of a team together; infinity if it is unknown.
+
+        Raises RuntimeUnavailableError during an engine outage.
+        """
+
     def start(self, spec: JobSpec) -> PausableJob:
         """Start a job, in its team's network if it has one."""
 
@@ -300,7 +306,9 @@ class SupportsTeams(Runtime, Protocol):
         """Return whether a private network with this name exists."""
 
     def find(self, labels: Mapping[str, str], options: object | None = None) -> Job | None:
-        """Return a running program with these labels, whether or not Paceline started it; ``None`` if there is none.
+        """Return a running program with these labels; ``None`` if there is none.
+
+        Whether a program is found that Paceline has not started depends on the runtime.
 
         ``options``, as in a ``JobSpec``, name the part of a machine on which the program has to run. The returned job
         reads only the program's new output.

@@ -97,6 +97,10 @@ class DockerRuntime:
         with engine_call("read the engine's capacity"):
             return float(self._client.info()["NCPU"])
 
+    def team_capacity(self) -> float:
+        """Return the number of cores of the engine's machine, on which all containers of a team run."""
+        return self.capacity()
+
     def check(self, spec: JobSpec) -> None:
         """Raise if ``spec`` cannot run on this engine. With ``pull``, pull a missing image."""
         check_spec(spec)

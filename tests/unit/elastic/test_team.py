@@ -50,6 +50,8 @@ class StubJob:
         return self.gone or self.exit_code is not None
 
     def status(self) -> JobStatus:
+        if not self.answers:
+            raise UNREACHABLE
         if self.gone:
             return JobStatus("gone")
         if self.exit_code is None:
@@ -243,6 +245,27 @@ def test_worker_that_is_frozen_after_the_end_is_named_and_not_awaited_forever(te
     team.now_s += 61.0
     assert team.job.wait(0.0)
     assert team.job.read_lines() == ["another worker's result is complete: ending worker-0 without a result"]
+    assert team.job.status().exit_code == 0
+    assert team.job._successful_job() is team.jobs["worker-1"]
+
+
+def test_worker_whose_machine_is_down_at_the_end_is_not_awaited_forever(team: StubTeam) -> None:
+    for name in ("worker-0", "worker-1"):
+        team.jobs[name].lines.append(Progress(900, 900).to_line())
+    team.job.read_lines()
+    team.jobs["ps-0"].exit_code = 0
+    team.jobs["worker-0"].answers = False
+    assert not team.job.wait(0.0)
+    team.now_s = 9.0
+    assert not team.job.wait(0.0)
+    named = "training ended 9 s ago: waiting for the end of worker-0 (does not respond), worker-1 (paused)"
+    assert team.job.read_lines() == [named]
+    with pytest.raises(RuntimeUnavailableError):
+        team.job.status()
+    team.jobs["worker-1"].exit_code = 0
+    assert not team.job.wait(0.0)
+    team.now_s += 61.0
+    assert team.job.wait(0.0)
     assert team.job.status().exit_code == 0
     assert team.job._successful_job() is team.jobs["worker-1"]
 

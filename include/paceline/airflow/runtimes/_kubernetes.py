@@ -97,6 +97,7 @@ class Kubernetes(RuntimeSettings):
         "read_only": boolean,
         "allow_root": boolean,
     }
+    forms_teams = True
 
     image: str = "paceline-trainer:latest"
     kubernetes_conn_id: str = "kubernetes_default"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.errors import InvalidInputError, JobLostError, PacelineError, RuntimeUnavailableError
 
 if TYPE_CHECKING:
-    from kubernetes.client import ApiClient, CoreV1Api
+    from kubernetes.client import ApiClient
 
 CONTAINER = "job"
 _EXEC_TIMEOUT_S = 60.0  # without an answer from a command
@@ -46,7 +46,9 @@ class Cluster:
         self._client: ApiClient | None = None
 
     def call(self, request: str, method: str, *arguments: Any, **options: Any) -> Any:
-        """Call a method of ``CoreV1Api``. ``request``: a phrase for error messages, such as "create the pod".
+        """Call a method of ``CoreV1Api``, or one such as ``NetworkingV1Api.create_namespaced_network_policy``.
+
+        ``request``: a phrase for error messages, such as "create the pod".
 
         Raises
         ------
@@ -59,11 +61,12 @@ class Cluster:
         PacelineError
             The cluster rejected the request.
         """
+        api, _, name = method.rpartition(".")
         options.setdefault("_request_timeout", _REQUEST_TIMEOUT_S)
         for is_last in (False, True):
             try:
                 with _translated(request):
-                    return getattr(self._api(), method)(*arguments, **options)
+                    return getattr(self._api(api or "CoreV1Api"), name)(*arguments, **options)
             except _TokenRejectedError:
                 self._client = None
                 if is_last:
@@ -105,7 +108,7 @@ class Cluster:
         from kubernetes.stream import stream
 
         # `stream` replaces a method of its client for the time of the call, so it gets one of its own.
-        api = CoreV1Api(ApiClient(self._api().api_client.configuration))
+        api = CoreV1Api(ApiClient(self._api("CoreV1Api").api_client.configuration))
         options = {"stdin": True, "stdout": True, "stderr": True, "tty": False, "binary": True}
         method = api.connect_get_namespaced_pod_exec
         names = {"container": CONTAINER, "command": list(command)}
@@ -114,13 +117,13 @@ class Cluster:
         except AttributeError as error:  # raised by the client while it handles the actual error, which has no body
             raise error.__context__ or error from None
 
-    def _api(self) -> CoreV1Api:
-        from kubernetes.client import CoreV1Api
+    def _api(self, name: str) -> Any:
+        from kubernetes import client
 
         if self._client is None:
             with _translated("connect to the cluster"):
                 self._client = self._connect()
-        return CoreV1Api(self._client)
+        return getattr(client, name)(self._client)
 
 
 def _pieces(chunks: Iterable[bytes]) -> Iterator[bytes]:
@@ -183,6 +186,14 @@ def read_pod(cluster: Cluster, name: str, uid: str | None = None) -> dict[str, A
         return None
     pod: dict[str, Any] = json.loads(found.data)
     return pod if uid in (None, pod["metadata"]["uid"]) else None
+
+
+def list_pods(cluster: Cluster, selector: str) -> list[dict[str, Any]]:
+    """Return the pods whose labels match a selector, as the cluster describes them."""
+    options = {"label_selector": selector, "_preload_content": False}
+    found = cluster.call("list the pods", "list_namespaced_pod", cluster.namespace, **options)
+    pods: list[dict[str, Any]] = json.loads(found.data)["items"]
+    return pods
 
 
 def explain(error: Any) -> str:

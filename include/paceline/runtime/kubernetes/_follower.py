@@ -51,6 +51,13 @@ class PodFollower:
         self.ended.clear()
         threading.Thread(target=self._run, name=f"paceline-log-{self._pod}", daemon=True).start()
 
+    def skip(self) -> None:
+        """Skip the records that have been written so far."""
+        where = (self._pod, self._cluster.namespace)
+        options = {"container": CONTAINER, "tail_lines": 1, "_preload_content": False}
+        newest = self._cluster.call("read the job's output", "read_namespaced_pod_log", *where, **options)
+        self.records.feed(newest.data.rstrip(b"\n"))
+
     def take_lines(self) -> list[str]:
         """Return the lines that have arrived since the last call."""
         return self._queue.take()

@@ -13,7 +13,7 @@ from paceline.runtime._work_files import entries_in_archive, newest_files
 from paceline.runtime.archive import extract_output
 from paceline.runtime.base import JobFolder, JobStatus, Usage
 from paceline.runtime.checks import check_devices
-from paceline.runtime.kubernetes import _pod
+from paceline.runtime.kubernetes import _pod, _team
 from paceline.runtime.kubernetes._cluster import CONTAINER, Cluster, read_pod
 from paceline.runtime.kubernetes._files import read_folder
 from paceline.runtime.kubernetes._follower import PodFollower
@@ -22,6 +22,7 @@ _TAIL_RUNNING, _TAIL_ENDED = 2_000, 10_000  # a running job adds a record of its
 _POLL_S = 0.1
 _CPU_TO_COPY = 1.0  # cores of an ended job while its files are copied
 _REMOVE_TIMEOUT_S = 60.0
+_PAUSE_TIMEOUT_S = 30.0
 
 
 class PodJob:
@@ -37,9 +38,19 @@ class PodJob:
         Limit on the size of the collected output.
     is_new:
         Whether this process has just started the job: its output is then read from the start.
+    only_new_output:
+        Whether to read only what the job writes from now on.
     """
 
-    def __init__(self, cluster: Cluster, pod: Mapping[str, Any], *, max_output_bytes: int, is_new: bool) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        pod: Mapping[str, Any],
+        *,
+        max_output_bytes: int,
+        is_new: bool,
+        only_new_output: bool = False,
+    ) -> None:
         self._cluster = cluster
         self._pod, self._uid = pod["metadata"]["name"], pod["metadata"]["uid"]
         self._max_output_bytes = max_output_bytes
@@ -48,6 +59,8 @@ class PodJob:
         run = {} if is_new or not _pod.runs(pod) else self._read_run()
         tail = _TAIL_RUNNING if run.get("state") == "running" else _TAIL_ENDED
         self._follower = PodFollower(cluster, self._pod, None if is_new else tail)
+        if only_new_output:
+            self._follower.skip()
         self._follower.start(after=max(run.get("number", 1) - 1, 0))
 
     @property
@@ -73,6 +86,14 @@ class PodJob:
         check_devices(devices)
         self._set_cpu(devices * self._cores_per_device)
 
+    def pause(self) -> None:
+        """Suspend all processes of the job. Those of the pod that copy files go on."""
+        self._set_paused(True)
+
+    def unpause(self) -> None:
+        """Continue a suspended job."""
+        self._set_paused(False)
+
     def status(self) -> JobStatus:
         """Return the state of the job, read from the pod."""
         pod = self._read_pod()
@@ -84,7 +105,7 @@ class PodJob:
         if not run.get("number"):
             return JobStatus("running")  # the pod waits for room on a node, or for its files
         if run["state"] == "running":
-            return JobStatus("running", started_s=run["started_s"])
+            return JobStatus("running", started_s=run["started_s"], reason="paused" if run.get("paused") else "")
         code, out_of_memory = run["code"], run["out_of_memory"]
         if code is None:  # the kernel has killed the whole container
             last = ((pod["status"].get("containerStatuses") or [{}])[0].get("lastState") or {}).get("terminated") or {}
@@ -104,10 +125,19 @@ class PodJob:
         usage = self._follower.records.usage
         if usage is None:
             return Usage(0.0, 0, 0.0)
-        return Usage(usage["cpu_s"], int(usage["memory_bytes"]), usage["measured_s"])
+        network = int(usage["received_bytes"]), int(usage["sent_bytes"])
+        return Usage(usage["cpu_s"], int(usage["memory_bytes"]), usage["measured_s"], *network)
 
     def restart(self) -> None:
-        """Start the job again in its pod."""
+        """Start the job again in its pod.
+
+        If its team's names have other addresses now, remove the pod instead, and raise RuntimeUnavailableError: the
+        team then starts another pod in its place.
+        """
+        pod = self._read_pod()
+        if pod is not None and _team.has_outdated_names(self._cluster, pod):
+            delete_pod(self._cluster, self._pod, self._uid)
+            raise RuntimeUnavailableError(f"removed pod {self._pod}, because the address of a job of its team changed")
         number = self._read_run()["number"]
         self._command(f"start {number + 1}")
         self._follower.start(after=number)
@@ -184,6 +214,14 @@ class PodJob:
         command = ["/bin/sh", "-c", f'echo "$1" >{_pod.HOME}/state/control', "sh", text]
         for _ in self._cluster.run(f"send {text.partition(' ')[0]!r} to the pod", self._pod, command):
             pass
+
+    def _set_paused(self, paused: bool) -> None:
+        self._command("pause" if paused else "unpause")
+        give_up_s = time.monotonic() + _PAUSE_TIMEOUT_S
+        while (run := self._read_run()).get("state") == "running" and run.get("paused", False) != paused:
+            if time.monotonic() > give_up_s:
+                raise RuntimeUnavailableError("could not suspend or continue the job: its pod does not answer")
+            time.sleep(_POLL_S)
 
     def _set_cpu(self, cores: float) -> None:
         container = {"name": CONTAINER, "resources": {"limits": {"cpu": _pod.cpu_limit(cores)}}}

@@ -21,7 +21,7 @@ class Records:
     number:
         Number of the newest record; 0 before the first.
     usage:
-        The newest usage of the container: ``cpu_s`` and ``memory_bytes``; ``None`` before the first.
+        The newest usage of the container, with the names in ``Usage``; ``None`` before the first.
     run:
         The newest start or end of a run.
     """

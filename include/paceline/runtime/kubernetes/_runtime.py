@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -13,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from paceline.errors import InvalidInputError, JobLostError, RuntimeUnavailableError
 from paceline.runtime.base import Job, JobSpec
 from paceline.runtime.checks import check_capacity, check_labels, check_spec, spec_digest
-from paceline.runtime.kubernetes import _pod
-from paceline.runtime.kubernetes._cluster import Cluster, ConflictError, ForbiddenError, read_pod
+from paceline.runtime.kubernetes import _pod, _team
+from paceline.runtime.kubernetes._cluster import Cluster, ConflictError, ForbiddenError, list_pods, read_pod
 from paceline.runtime.kubernetes._files import send_checkpoint, send_job
 from paceline.runtime.kubernetes._job import PodJob, delete_pod
 from paceline.runtime.kubernetes._template import merge
@@ -37,7 +38,7 @@ _HOPELESS = {
 
 
 class KubernetesRuntime:
-    """Runs each job in a pod of one namespace.
+    """Runs each job in a pod of one namespace. The jobs can form teams.
 
     Parameters
     ----------
@@ -57,8 +58,9 @@ class KubernetesRuntime:
     Notes
     -----
     A pod keeps to the *restricted* Pod Security Standard. All files pass through the cluster's API, so no volume and no
-    other object is needed; they are lost with the pod. The pod requests little CPU: its limit is the job's allocation.
-    A cluster limits the processes of a pod for all pods of a node, so ``max_processes`` is ignored.
+    other object is needed, except a network policy for each pod of a team; they are lost with the pod. The pod requests
+    little CPU: its limit is the job's allocation. A cluster limits the processes of a pod for all pods of a node, so
+    ``max_processes`` is ignored.
     """
 
     name = "kubernetes"
@@ -81,20 +83,17 @@ class KubernetesRuntime:
 
     def capacity(self) -> float:
         """Return the number of cores of the largest node; infinity if the cluster does not let us list its nodes."""
-        from kubernetes.utils.quantity import parse_quantity
+        return max(self._cores_of_nodes(), default=0.0)
 
-        try:
-            nodes = self._cluster.call("list the nodes", "list_node").items
-        except ForbiddenError:
-            return math.inf
-        return max((float(parse_quantity(node.status.allocatable["cpu"])) for node in nodes), default=0.0)
+    def team_capacity(self) -> float:
+        """Return the number of cores of all nodes; infinity if the cluster does not let us list its nodes."""
+        return sum(self._cores_of_nodes())
 
     def check(self, spec: JobSpec) -> None:
         """Raise if ``spec`` cannot run. Whether the cluster can pull the image shows at the start."""
         check_spec(spec)
         check_capacity(spec, self.capacity())
-        if spec.team_network is not None:
-            raise InvalidInputError("team_network", spec.team_network.name, "None: pods do not form teams yet")
+        _team.check(spec, self._template)
         if not spec.image:
             raise InvalidInputError("image", spec.image, "the name of a container image")
 
@@ -152,8 +151,42 @@ class KubernetesRuntime:
         """Return the job of a pod that any process started with ``start``."""
         return self._reattach(self._find(job_id), labels)
 
+    def find(self, labels: Mapping[str, str], options: object | None = None) -> PodJob | None:
+        """Return a running job with these labels, which reads only its new output; ``None`` if there is none.
+
+        Other programs than Paceline's jobs cannot be found: a pod reports its usage only if Paceline started it.
+        """
+        for pod in self._list():
+            if _is_started(pod) and labels.items() <= _pod.labels_of(pod).items():
+                job = self._job(pod, only_new_output=True)
+                if job.status().state == "running":
+                    return job
+                job.close()
+        return None
+
+    def find_all(self, labels: Mapping[str, str]) -> list[tuple[PodJob, Mapping[str, str], float]]:
+        """Return every started job with these labels: the job, all its labels and its allocation."""
+        from kubernetes.utils.quantity import parse_quantity
+
+        jobs: list[tuple[PodJob, Mapping[str, str], float]] = []
+        for pod in self._list():
+            if _is_started(pod) and labels.items() <= _pod.labels_of(pod).items():
+                cores = parse_quantity(pod["spec"]["containers"][0]["resources"]["limits"]["cpu"])
+                devices = float(cores) / float(_pod.annotation(pod, _pod.CORES) or 1)
+                with contextlib.suppress(JobLostError):  # the pod was deleted after the listing
+                    jobs.append((self._reattach(pod, None), _pod.labels_of(pod), devices))
+        return jobs
+
+    def labels_of(self, job_id: str) -> Mapping[str, str]:
+        """Return the labels with which a job was started. Raises JobLostError if its pod does not exist."""
+        return _pod.labels_of(self._find(job_id))
+
+    def has_network(self, name: str) -> bool:
+        """Return whether there is a job in the private network with this name."""
+        return _team.has_members(self._cluster, name)
+
     def remove_all(self, labels: Mapping[str, str]) -> None:
-        """Remove all pods whose jobs have these labels, in any state."""
+        """Remove all pods whose jobs have these labels, in any state, and with them their network policies."""
         for pod in self._list():
             if labels.items() <= _pod.labels_of(pod).items():
                 delete_pod(self._cluster, pod["metadata"]["name"], pod["metadata"]["uid"])
@@ -163,6 +196,8 @@ class KubernetesRuntime:
         taken = earlier["metadata"]["name"] if earlier is not None else None
         slot = next(slot for slot in _pod.SLOTS if _pod.pod_name(spec.name, slot) != taken)
         body = merge(self._template, _pod.manifest(spec, digest, slot, pull=self._pull))
+        if spec.team_network is not None:
+            body = _team.join(self._cluster, body, spec.team_network)
         name, namespace = body["metadata"]["name"], self._cluster.namespace
         try:
             self._cluster.call("create the pod", "create_namespaced_pod", namespace, body)
@@ -171,6 +206,8 @@ class KubernetesRuntime:
         pod = None
         try:
             pod = self._wait_until_running(name, spec)
+            if spec.team_network is not None:
+                _team.restrict(self._cluster, pod)
             send_job(self._cluster, name, spec)
             if earlier is not None:
                 send_checkpoint(self._cluster, earlier["metadata"]["name"], name)
@@ -243,18 +280,30 @@ class KubernetesRuntime:
             raise JobLostError(f"there is no pod {job_id!r}")
         return pod
 
+    def _cores_of_nodes(self) -> list[float]:
+        from kubernetes.utils.quantity import parse_quantity
+
+        try:
+            nodes = self._cluster.call("list the nodes", "list_node").items
+        except ForbiddenError:
+            return [math.inf]
+        return [float(parse_quantity(node.status.allocatable["cpu"])) for node in nodes]
+
     def _list(self) -> list[dict[str, Any]]:
-        options = {"label_selector": _pod.MANAGED, "_preload_content": False}
-        found = self._cluster.call("list the pods", "list_namespaced_pod", self._cluster.namespace, **options)
-        pods: list[dict[str, Any]] = json.loads(found.data)["items"]
-        return pods
+        return list_pods(self._cluster, _pod.MANAGED)
 
     def _digest(self, spec: JobSpec) -> str:
         template = json.dumps(self._template, sort_keys=True, default=str)
         return spec_digest(spec) + (hashlib.sha256(template.encode()).hexdigest()[:8] if self._template else "")
 
-    def _job(self, pod: Mapping[str, Any], *, is_new: bool = False) -> PodJob:
-        return PodJob(self._cluster, pod, max_output_bytes=self._max_output_bytes, is_new=is_new)
+    def _job(self, pod: Mapping[str, Any], *, is_new: bool = False, only_new_output: bool = False) -> PodJob:
+        how: dict[str, Any] = {"is_new": is_new, "only_new_output": only_new_output}
+        return PodJob(self._cluster, pod, max_output_bytes=self._max_output_bytes, **how)
+
+
+def _is_started(pod: Mapping[str, Any]) -> bool:
+    """Return whether a pod has a job with all its files, which have not been lost with the pod's end."""
+    return _pod.annotation(pod, _pod.READY) is not None and not _pod.end_reason(pod)
 
 
 def _id(cluster: Cluster, pod: Mapping[str, Any]) -> str:

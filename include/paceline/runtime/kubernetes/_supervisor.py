@@ -5,7 +5,7 @@ command. It outlives the job, so that the job's files can be copied out of the p
 standard output is a sequence of numbered records, which ``_records`` reads:
 
 - ``12.text``: a line of the job's output; ``12+text``: a piece of a long line, which the next record continues
-- ``12u{...}``: CPU seconds and bytes of memory that the container has used, about once a second
+- ``12u{...}``: CPU seconds, bytes of memory and bytes of network traffic of the container, about once a second
 - ``12s{...}`` and ``12e{...}``: the start and the end of a run of the job, also in the file ``state/run.json``
 """
 
@@ -37,7 +37,7 @@ class Supervisor:
     """Runs one job, as often as it is started.
 
     It reads commands from the pipe ``state/control``, one in each line: ``start NUMBER`` of the run, ``stop SECONDS``,
-    ``lease SECONDS``.
+    ``lease SECONDS``, ``pause``, ``unpause``.
     """
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ class Supervisor:
             self._stop(GRACE_S)
         if now >= self._kill_at:
             self._kill_at = _NEVER
-            _kill_descendants()
+            _signal_descendants(signal.SIGKILL)
 
     def _shut_down(self) -> None:
         self._closing = True
@@ -97,12 +97,19 @@ class Supervisor:
         *lines, self._commands = (self._commands + data).split(b"\n")
         for line in lines:
             verb, _, value = line.partition(b" ")
-            if verb == b"start" and not self._child and int(value) == self._run.get("number", 0) + 1:
+            if (
+                verb == b"start"
+                and not self._child
+                and not self._closing
+                and int(value) == self._run.get("number", 0) + 1
+            ):
                 self._start(int(value))
             elif verb == b"stop":
                 self._stop(float(value))
             elif verb == b"lease" and self._child:
                 self._lease_at = time.monotonic() + float(value)
+            elif verb in (b"pause", b"unpause") and self._child:
+                self._set_paused(verb == b"pause")
 
     def _start(self, number: int) -> None:
         job = _read_json("job.json")
@@ -121,9 +128,14 @@ class Supervisor:
     def _stop(self, grace_s: float) -> None:
         if self._child:
             self._run["stopped"] = True
-            _write_json("run.json", self._run)
+            self._set_paused(False)  # a suspended job could not save its state
             os.kill(self._child, signal.SIGTERM)  # it exists until it is reaped
             self._kill_at = time.monotonic() + grace_s
+
+    def _set_paused(self, paused: bool) -> None:
+        _signal_descendants(signal.SIGSTOP if paused else signal.SIGCONT)
+        self._run["paused"] = paused
+        _write_json("run.json", self._run)
 
     def _reap(self) -> None:
         with contextlib.suppress(ChildProcessError):
@@ -132,12 +144,12 @@ class Supervisor:
                     self._finish(os.waitstatus_to_exitcode(ended[1]))
 
     def _finish(self, code: int) -> None:
-        _kill_descendants()  # as at the end of a container
+        _signal_descendants(signal.SIGKILL)  # as at the end of a container
         while (data := _read_available(self._output)) != b"":
             self._write_output(data or b"")
             if data is None:  # a killed process has not yet closed its end, or was started meanwhile
                 time.sleep(0.001)
-                _kill_descendants()
+                _signal_descendants(signal.SIGKILL)
         os.close(self._output)
         self._child, self._output = 0, -1
         self._usage_at = self._kill_at = self._lease_at = _NEVER
@@ -209,9 +221,22 @@ def _read_available(pipe: int) -> bytes | None:
         return None
 
 
-def _kill_descendants() -> None:
-    """Kill all processes but this one and the commands that the cluster runs in the pod, whose parent is process 0."""
+def _signal_descendants(number: int) -> None:
+    """Send a signal to all processes but this one, including those that others start meanwhile."""
+    signalled: set[int] = set()
+    while new := _descendants() - signalled:
+        for pid in new:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+        signalled |= new
+        if number == signal.SIGCONT:  # what a running process starts is not suspended
+            return
+
+
+def _descendants() -> set[int]:
+    """Return the ids of all processes but this one and the cluster's commands, whose parent is process 0."""
     parents: dict[int, int] = {}
+    found: set[int] = set()
     for name in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError, ValueError), open(f"/proc/{name}/stat") as file:
             parents[int(name)] = int(file.read().rpartition(")")[2].split()[1])
@@ -220,8 +245,8 @@ def _kill_descendants() -> None:
         while above > 1:
             above = parents.get(above, 0)
         if above == 1 and pid != 1:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+            found.add(pid)
+    return found
 
 
 def _usage() -> bytes:
@@ -230,7 +255,19 @@ def _usage() -> bytes:
     memory = _number_in("memory.current") or _number_in("memory/memory.usage_in_bytes")
     cache = _number_in("memory.stat", "inactive_file") or _number_in("memory/memory.stat", "total_inactive_file")
     measured = {"measured_s": round(time.time(), 3), "cpu_s": round(cpu_s, 3)}
-    return json.dumps({**measured, "memory_bytes": int(max(memory - cache, 0.0))}).encode()
+    return json.dumps({**measured, "memory_bytes": int(max(memory - cache, 0.0)), **_network_usage()}).encode()
+
+
+def _network_usage() -> dict[str, int]:
+    """Return the bytes that the pod has received from other pods and machines, and sent to them."""
+    received = sent = 0
+    with contextlib.suppress(OSError), open("/proc/net/dev") as file:
+        for line in file.read().splitlines()[2:]:
+            name, _, counts = line.partition(":")
+            if name.strip() != "lo":
+                received += int(counts.split()[0])
+                sent += int(counts.split()[8])
+    return {"received_bytes": received, "sent_bytes": sent}
 
 
 def _oom_kills() -> int:

@@ -1,0 +1,114 @@
+"""The private network of a team's pods: the policies that restrict them, and the names by which they are reached.
+
+Each pod has its own policy, with the rules of its team. The pod owns the policy, so that the cluster deletes it after
+the pod, whatever happens to the other pods of the team and to the process that started them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from paceline.errors import InvalidInputError, JobLostError
+from paceline.runtime.base import JobSpec, TeamNetwork
+from paceline.runtime.kubernetes._cluster import Cluster, list_pods
+from paceline.runtime.kubernetes._pod import annotation, end_reason
+from paceline.runtime.kubernetes._template import merge
+
+_NETWORK = "paceline/network"  # a label, by which policies select pods
+_ALIAS = "paceline/alias"
+# The policy lets no question through to the cluster's name server. Without one, a name is unknown at once.
+_NO_NAMES = {"dnsPolicy": "None", "dnsConfig": {"nameservers": ["127.0.0.1"]}}
+
+
+def check(spec: JobSpec, template: Mapping[str, Any]) -> None:
+    """Raise InvalidInputError if the pods of a team could not be restricted to their network."""
+    if spec.team_network is None:
+        return
+    if spec.team_network.external_access:
+        raise InvalidInputError("team_network.external_access", True, "False: pods of a team reach only each other")
+    if (template.get("spec") or {}).get("hostNetwork"):
+        accepted = "a pod without hostNetwork: a team has a private network"
+        raise InvalidInputError("pod_template_file", "hostNetwork: true", accepted)
+
+
+def join(cluster: Cluster, pod: Mapping[str, Any], network: TeamNetwork) -> dict[str, Any]:
+    """Return the manifest ``pod`` for the network. Its hosts file has the aliases of the network's present pods.
+
+    The file needs neither a Service nor a name server. ``has_outdated_names`` tells whether it is outdated.
+
+    Raises JobLostError if the pod has no alias, and the network has no pods.
+    """
+    members = _members(cluster, network.name)
+    if network.alias is None and not members:
+        raise JobLostError(f"the network {network.name} does not exist")
+    names = [{"ip": ip, "hostnames": [alias]} for alias, ip in _addresses(members).items()]
+    metadata = {
+        "labels": {_NETWORK: _label(network.name)},
+        "annotations": {_ALIAS: network.alias} if network.alias else {},
+    }
+    return merge(pod, {"metadata": metadata, "spec": {"hostAliases": names, **_NO_NAMES}})
+
+
+def restrict(cluster: Cluster, pod: Mapping[str, Any]) -> None:
+    """Create the policy of a pod in a network: the network's pods reach each other, and nothing else."""
+    name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
+    member = {"podSelector": {"matchLabels": {_NETWORK: pod["metadata"]["labels"][_NETWORK]}}}
+    policy = {
+        "metadata": {
+            "name": f"{name}-{uid}",
+            "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid}],
+        },
+        "spec": {
+            **member,
+            "policyTypes": ["Ingress", "Egress"],
+            "ingress": [{"from": [member]}],
+            "egress": [{"to": [member]}],
+        },
+    }
+    method = "NetworkingV1Api.create_namespaced_network_policy"
+    cluster.call("create the network policy of the team", method, cluster.namespace, policy)
+
+
+def has_outdated_names(cluster: Cluster, pod: Mapping[str, Any]) -> bool:
+    """Return whether a job that the hosts file of a pod names has another address now.
+
+    It runs in another pod, or its node has been restarted.
+    """
+    label = (pod["metadata"].get("labels") or {}).get(_NETWORK)
+    if label is None:
+        return False
+    addresses = _addresses(list_pods(cluster, f"{_NETWORK}={label}"))
+    known = {alias: one["ip"] for one in pod["spec"].get("hostAliases") or [] for alias in one["hostnames"]}
+    return any(known.get(alias, ip) != ip for alias, ip in addresses.items())
+
+
+def has_members(cluster: Cluster, network: str) -> bool:
+    """Return whether there is a pod in this network, running or ended."""
+    return bool(_members(cluster, network))
+
+
+def _members(cluster: Cluster, network: str) -> list[dict[str, Any]]:
+    return list_pods(cluster, f"{_NETWORK}={_label(network)}")
+
+
+def _addresses(members: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the addresses of those pods of a network that have an alias. Of two pods, the newer has it."""
+    found = {}
+    for pod in sorted(members, key=lambda one: str(one["metadata"]["creationTimestamp"])):
+        alias, ip = annotation(pod, _ALIAS), pod["status"].get("podIP")
+        if alias and ip and not end_reason(pod):
+            found[alias] = ip
+    return found
+
+
+def _label(network: str) -> str:
+    """Return the value of a label for the name of a network, which may be longer than a label.
+
+    >>> _label("paceline-retrain_daily-train-0b97")
+    'paceline-retrain-daily-train-0b97-0d1ab4c1'
+    """
+    readable = re.sub(r"[^a-z0-9]+", "-", network.lower())[:40].strip("-")
+    return f"{readable}-{hashlib.sha256(network.encode()).hexdigest()[:8]}"

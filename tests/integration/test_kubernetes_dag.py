@@ -17,7 +17,7 @@ from paceline.airflow.demo.airflow_process import AirflowProcess
 from paceline.registry import FileRegistry
 
 pytestmark = [pytest.mark.airflow, pytest.mark.kubernetes, pytest.mark.timeout(1200)]
-TOKEN = "a-token-that-no-page-shows"  # noqa: S105
+TOKEN = "a-token-that-no-page-shows"
 
 
 @pytest.fixture

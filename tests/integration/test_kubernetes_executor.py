@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -74,7 +73,7 @@ def airflow_pod(
     }
     extra = {"endpoint_url": storage.options["endpoint_url"], "region_name": "eu-west-1"}
     connections = {
-        "AIRFLOW_CONN_AWS": readme.connection("aws", login="key", password="secret", extra=extra),  # noqa: S106
+        "AIRFLOW_CONN_AWS": readme.connection("aws", login="key", password="secret", extra=extra),
         "AIRFLOW_CONN_STORE": readme.connection("sqlite", host="/opt/airflow/test/store.db"),
     }
     with in_cluster.running_airflow(files, connections) as airflow:
@@ -117,7 +116,9 @@ def test_retry_in_another_task_pod_takes_over_the_job(
     assert api.task_state("pods", run_id, "train", "container")["id"] == job
     pod = job.split("/")[2]
     command = ["/bin/sh", "-c", "touch /paceline/work/go"]
-    stream(CoreV1Api(connect_cluster()).connect_get_namespaced_pod_exec, pod, jobs_namespace, command=command, stdout=True)
+    stream(
+        CoreV1Api(connect_cluster()).connect_get_namespaced_pod_exec, pod, jobs_namespace, command=command, stdout=True
+    )
     state = api.wait("pods", run_id, LONG_S)
     log = airflow_pod.log(airflow_pod.task_pods(**seen)[-1])
     assert state == "success", log

@@ -128,7 +128,8 @@ class AirflowApi:
     ) -> str:
         """Trigger a DAG with ``conf`` (its params) and return the id of the run.
 
-        Without ``logical_date`` (ISO 8601), the templates of the DAG have no ``{{ ds }}``. Waits until Airflow parses the DAG. After ``parse_timeout_s``, raises ``TimeoutError`` with the import errors.
+        Without ``logical_date`` (ISO 8601), the templates of the DAG have no ``{{ ds }}``. Waits until Airflow parses
+        the DAG. After ``parse_timeout_s``, raises ``TimeoutError`` with the import errors.
         """
         self._wait_for(lambda: self._dag_exists(dag_id), parse_timeout_s, lambda: self._missing_dag_message(dag_id))
         self.api("PATCH", f"/dags/{dag_id}", {"is_paused": False})

@@ -1,4 +1,4 @@
-"""Airflow in a pod of the cluster, with the KubernetesExecutor: each task is a pod, which starts the pods of its jobs."""
+"""Airflow in a pod of the cluster, with the KubernetesExecutor: each task is a pod, which starts pods for its jobs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import re
 import secrets
 import shutil
 import socket
+import string
 import subprocess
 import time
 import uuid
@@ -37,13 +38,21 @@ class ClusterAirflow:
 
     def task_pods(self, **annotations: str) -> list[str]:
         """Return the names of the pods of tasks, oldest first, whose annotations have these values."""
-        pods = CoreV1Api(connect_cluster()).list_namespaced_pod(self.namespace, label_selector="kubernetes_executor").items
+        pods = (
+            CoreV1Api(connect_cluster()).list_namespaced_pod(self.namespace, label_selector="kubernetes_executor").items
+        )
         pods.sort(key=lambda pod: pod.metadata.creation_timestamp)
         return [pod.metadata.name for pod in pods if annotations.items() <= pod.metadata.annotations.items()]
 
     def log(self, pod: str) -> str:
         """Return the log of a pod of this namespace."""
-        return str(CoreV1Api(connect_cluster()).read_namespaced_pod_log(pod, self.namespace))
+        return read_log(self.namespace, pod)
+
+
+def read_log(namespace: str, pod: str) -> str:
+    """Return the log of a pod."""
+    core = CoreV1Api(connect_cluster())
+    return str(core.read_namespaced_pod_log(pod, namespace, _preload_content=False).data.decode())
 
 
 def apply(manifest: str) -> None:
@@ -80,12 +89,14 @@ def running_airflow(files: Mapping[str, bytes], connections: Mapping[str, str]) 
     """Start an Airflow with these files in its folder of DAGs, and remove its namespace at the end."""
     core, namespace, password = CoreV1Api(connect_cluster()), f"airflow-{uuid.uuid4().hex[:8]}", secrets.token_hex(8)
     texts = {name: (_FILES / name).read_text() for name in ("airflow.yaml", "worker.yaml", "start.py")}
-    manifest = texts.pop("airflow.yaml").replace("NAMESPACE}", f"{namespace}}}").replace("NAMESPACE,", f"{namespace},")
-    *objects, pod = re.sub(r"\bIMAGE$", IMAGE, manifest.replace("value: IMAGE}", f"value: {IMAGE}}}"), flags=re.M).split("---\n")
+    manifest = string.Template(texts.pop("airflow.yaml")).substitute(NAMESPACE=namespace, IMAGE=IMAGE)
+    *objects, pod = manifest.split("---\n")
     apply("---\n".join(objects))
     binary = {name: base64.b64encode(content).decode() for name, content in files.items()}
     try:
-        core.create_namespaced_config_map(namespace, {"metadata": {"name": "files"}, "data": texts, "binaryData": binary})
+        core.create_namespaced_config_map(
+            namespace, {"metadata": {"name": "files"}, "data": texts, "binaryData": binary}
+        )
         for name, data in (("connections", dict(connections)), ("admin", {"password": password})):
             core.create_namespaced_secret(namespace, {"metadata": {"name": name}, "stringData": data})
         apply(pod)
@@ -103,9 +114,11 @@ def _forwarded_port(namespace: str) -> Iterator[int]:
     while "Airflow is up" not in log:
         pod = core.read_namespaced_pod("airflow", namespace)
         if pod.status.phase != "Pending":
-            log = core.read_namespaced_pod_log("airflow", namespace)
+            log = read_log(namespace, "airflow")
         assert pod.status.phase in ("Pending", "Running"), log
-        assert time.monotonic() - began_s < LONG_S, f"Airflow did not start: {json.dumps(pod.status.to_dict(), default=str)}\n{log}"
+        assert time.monotonic() - began_s < LONG_S, (
+            f"Airflow did not start: {json.dumps(pod.status.to_dict(), default=str)}\n{log}"
+        )
         time.sleep(0.5)
     command = ["kubectl", "port-forward", "--namespace", namespace, "pod/airflow", ":8080"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as forwarding:

@@ -18,7 +18,7 @@ config = {
     "core.executor": "KubernetesExecutor",
     "core.execution_api_server_url": f"{url}/execution/",
     "core.min_serialized_dag_update_interval": 0,
-    "api.host": "0.0.0.0",  # noqa: S104
+    "api.host": "0.0.0.0",
     "kubernetes_executor.namespace": os.environ["NAMESPACE"],
     "kubernetes_executor.pod_template_file": template,
     "kubernetes_executor.worker_container_repository": repository,

@@ -64,12 +64,12 @@ def connection(kind: str, **values: object) -> str:
 
 
 def _customers(mean: float) -> list[tuple[float, str, float]]:
-    rng = random.Random(mean)  # noqa: S311
+    rng = random.Random(mean)
     return [(rng.gauss(40, 12), rng.choice(["basic", "family", "pro"]), rng.gauss(mean, 20)) for _ in range(400)]
 
 
 def _labelled(seed: int) -> str:
-    rng = random.Random(seed)  # noqa: S311
+    rng = random.Random(seed)
     text = io.StringIO()
     writer = csv.writer(text)
     writer.writerow(["age", "minutes", "churn"])

@@ -13,6 +13,9 @@ BASE ?= python:3.11-slim
 IMAGE ?= paceline-trainer:latest
 PACKAGES ?=
 NEIGHBOUR ?= paceline-neighbour:latest
+# The Airflow image for a cluster, and its packages in addition to those of docker-compose.yaml.
+AIRFLOW_IMAGE ?= paceline-airflow:latest
+AIRFLOW_PACKAGES ?= apache-airflow-providers-amazon[s3fs]
 WHEELS ?=
 IMAGE_PYTHON ?= 3.11
 # Compose v2 if the engine has it, otherwise the older program.
@@ -49,7 +52,7 @@ TYPES = { $(BIN)/python -m paceline.contract >build/contract.schema.json && \
   $(PAGES) run types -- --input $(abspath build/contract.schema.json) --output $(abspath $(1)); } $(QUIETLY)
 CHECKED := include/paceline operators sensors plugins
 
-.PHONY: help install demo demo-edge up ui types pictures mlflow test soak check docs format image neighbour-image wheels compose-wheels compose-data env lock wheel clean
+.PHONY: help install demo demo-edge up ui types pictures mlflow test soak check docs format image neighbour-image wheels airflow-image compose-wheels compose-data env lock wheel clean
 
 help: ## Show this list
 	@echo "Paceline: retrain models when they drift, by the time you need them"
@@ -188,9 +191,14 @@ wheels: $(STAMP) ## Download the wheels of the images (and PACKAGES) into build/
 	@$(PIP) download --only-binary :all: --python-version $(IMAGE_PYTHON) --dest $(FOLDER) torch==$(TORCH) opencv-python-headless==$(OPENCV) numpy $(PACKAGES) -c constraints.txt $(QUIETLY)
 	@ls $(FOLDER) | sed 's/^/  /'
 
-compose-wheels: $(STAMP) ## Build the wheels of the Airflow image in build/compose-wheels, for docker compose without an index
+airflow-image: ## Build the Airflow image for a cluster, with S3 (BASE; the wheels of make compose-wheels, if they exist)
+	@echo "==> $(AIRFLOW_IMAGE) on $(BASE)"
+	@docker build --quiet --network host --build-arg BASE=$(BASE) --build-arg PACKAGES="$(AIRFLOW_PACKAGES)" \
+	  --tag $(AIRFLOW_IMAGE) --file docker/airflow.Dockerfile .
+
+compose-wheels: $(STAMP) ## Build the wheels of the Airflow image in build/compose-wheels, for builds without an index
 	@mkdir -p build/compose-wheels
-	@$(PIP) wheel -c constraints.txt --wheel-dir build/compose-wheels ".[compose,demo,worker]" setuptools $(QUIETLY)
+	@$(PIP) wheel -c constraints.txt --wheel-dir build/compose-wheels ".[compose,demo,kubernetes,worker]" setuptools $(AIRFLOW_PACKAGES) $(QUIETLY)
 	@rm -f build/compose-wheels/airflow_paceline-*.whl
 	@echo "==> $$(ls build/compose-wheels | wc -l) wheels in build/compose-wheels"
 

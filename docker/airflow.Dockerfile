@@ -1,10 +1,13 @@
-# Airflow with Paceline, for docker-compose.yaml. Training runs in other containers, so this image has no torch.
+# Airflow with Paceline, for docker-compose.yaml and for Kubernetes. Training runs in other containers, so this image
+# has no torch.
 #
-# BASE    any image with Python >= 3.10 and its venv module
+# BASE     any image with Python >= 3.10 and its venv module
+# PACKAGES further packages, for example "apache-airflow-providers-amazon[s3fs]" for s3://
 # build/compose-wheels/ in the build context, if it exists, replaces the package index (`make compose-wheels`)
 ARG BASE=python:3.11-slim
 
 FROM ${BASE} AS build
+ARG PACKAGES=
 # README.md is a source that always exists, because COPY rejects a pattern without a match.
 COPY README.md build/compose-wheel[s] /wheels/
 COPY pyproject.toml constraints.txt README.md LICENSE /opt/paceline/
@@ -16,7 +19,7 @@ COPY sensors /opt/paceline/sensors
 RUN python3 -m venv /opt/venv \
  && if ls /wheels/*.whl >/dev/null 2>&1; then export PIP_NO_INDEX=1 PIP_FIND_LINKS=/wheels; fi \
  && /opt/venv/bin/pip install --no-cache-dir --disable-pip-version-check --no-compile \
-      -c /opt/paceline/constraints.txt -e '/opt/paceline[compose,demo,worker]' \
+      -c /opt/paceline/constraints.txt -e '/opt/paceline[compose,demo,kubernetes,worker]' $PACKAGES \
  && (python3 -m compileall -q -j 0 /opt/venv/lib >/dev/null || true)
 
 FROM ${BASE}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowRescheduleException
 
 from paceline.airflow.callbacks import Callback, read_callbacks
+from paceline.airflow.places import check_kept
 from paceline.control import CPU_QUANTUM
 from paceline.errors import (
     DeadlineInfeasibleError,
@@ -95,7 +96,8 @@ class DeadlineTrainingOperator(JobOperator):
         preempted, after a checkpoint. With ``objective="throughput"``, the granted devices are the budget.
     output:
         Destination of the job's files in ``$PACELINE_OUTPUT``: a local path or an object storage URL. By default a
-        folder of this task's run below ``$AIRFLOW_HOME/paceline-data``. (templated)
+        folder of this task's run below ``$AIRFLOW_HOME/paceline-data``. With Airflow's KubernetesExecutor, a place that
+        outlives the task's pod: a URL, or a path on a volume. (templated)
     checkpoint_to:
         Where to copy the job's checkpoints while it trains: a local path or an object storage URL, in which each job
         gets a folder of its own. If the job is lost with its machine, the next try resumes from the newest copy. The
@@ -245,6 +247,8 @@ class DeadlineTrainingOperator(JobOperator):
         """Create the object that controls the job during this try."""
         settings, clock = _arguments.read(self, context), task_clock(self.log)
         host = TaskHost(self, context, self.on_deadline_alert, clock)
+        if self.saves_output:
+            check_kept("output", host.output_place())
         self._training = Training(settings, host, on_drain=self.on_drain, clock=clock)
         return self._training
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperatorLink
 
+from paceline.airflow.places import check_kept
 from paceline.drift.kept_rows import to_storable
 
 from .check import CHAMPION
@@ -133,6 +134,7 @@ def run_folder(ti: Any) -> list[str]:
 def _folder(report_dir: str, *parts: str) -> ObjectStoragePath:
     from airflow.sdk import ObjectStoragePath
 
+    check_kept("report_dir", report_dir)
     folder = ObjectStoragePath(report_dir).joinpath(*(_file_name(part) for part in parts))
     folder.mkdir(parents=True, exist_ok=True)
     return folder

@@ -33,13 +33,13 @@ class S3Server:
         Indices in ``changes`` of the requests that the server refuses.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, host: str = "127.0.0.1") -> None:
         self.changes: list[str] = []
         self.lost: set[int] = set()
         self.refused: set[int] = set()
         self._lock = threading.Lock()
         self._s3 = DomainDispatcherApplication(create_backend_app)
-        self._server = make_server("127.0.0.1", 0, self._respond, threaded=True)
+        self._server = make_server(host, 0, self._respond, threaded=True)
 
     def folder(self, name: str) -> UPath:
         """Return the path of the folder ``name`` in the server's bucket."""
@@ -49,7 +49,7 @@ class S3Server:
     def options(self) -> dict[str, Any]:
         """The arguments of ``s3fs.S3FileSystem`` for this server."""
         region = {"region_name": "eu-west-1"}
-        address = f"http://127.0.0.1:{self._server.port}"
+        address = f"http://{self._server.host}:{self._server.port}"
         return {"key": "key", "secret": "secret", "endpoint_url": address, "client_kwargs": region}
 
     def _respond(self, environment: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
@@ -68,10 +68,10 @@ class S3Server:
 
 
 @contextmanager
-def serve() -> Iterator[S3Server]:
+def serve(host: str = "127.0.0.1") -> Iterator[S3Server]:
     """Run a server with a bucket for the duration of the block. All servers of a process share the bucket."""
     logging.getLogger("werkzeug").setLevel(logging.CRITICAL)
-    server = S3Server()
+    server = S3Server(host)
     thread = threading.Thread(target=server._server.serve_forever, daemon=True)
     thread.start()
     bucket = UPath(f"s3://{_BUCKET}", **server.options)

@@ -122,16 +122,18 @@ class AirflowApi:
         conf: Mapping[str, object] | None = None,
         *,
         run_id: str | None = None,
+        logical_date: str | None = None,
         parse_timeout_s: float = 60.0,
         user: str | None = None,
     ) -> str:
         """Trigger a DAG with ``conf`` (its params) and return the id of the run.
 
-        Waits until Airflow parses the DAG. After ``parse_timeout_s``, raises ``TimeoutError`` with the import errors.
+        Without ``logical_date`` (ISO 8601), the templates of the DAG have no ``{{ ds }}``. Waits until Airflow parses
+        the DAG. After ``parse_timeout_s``, raises ``TimeoutError`` with the import errors.
         """
         self._wait_for(lambda: self._dag_exists(dag_id), parse_timeout_s, lambda: self._missing_dag_message(dag_id))
         self.api("PATCH", f"/dags/{dag_id}", {"is_paused": False})
-        body: dict[str, object] = {"conf": dict(conf or {}), "logical_date": None}
+        body: dict[str, object] = {"conf": dict(conf or {}), "logical_date": logical_date}
         if run_id is not None:
             body["dag_run_id"] = run_id
         created: str = self.api("POST", f"/dags/{dag_id}/dagRuns", body, user=user)["dag_run_id"]

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from paceline.registry import Registry
 
 _MLFLOW = "mlflow://"
+_EXECUTOR_POD = "AIRFLOW_IS_K8S_EXECUTOR_POD"  # Airflow's KubernetesExecutor sets it in the pods of tasks
 
 
 def storage_path(value: str) -> ObjectStoragePath:
@@ -56,6 +57,23 @@ URL, such as s3://bucket/models or mlflow://mlflow_default
     return location
 
 
+def check_kept(field: str, location: str) -> None:
+    """Raise InvalidInputError if the files at a location would be lost at the end of the task.
+
+    With Airflow's KubernetesExecutor, each task has a pod, whose own disk is deleted with the pod. A path on a volume
+    is accepted.
+    """
+    if not os.environ.get(_EXECUTOR_POD) or ("://" in location and not location.startswith("file://")):
+        return
+    path = Path(storage_path(location).path)
+    existing = next(one for one in (path, *path.parents) if one.exists())
+    if existing.stat().st_dev == Path("/").stat().st_dev:
+        accepted = (
+            "an object storage URL, or a folder on a volume of the task's pod: its own disk is deleted with the pod"
+        )
+        raise InvalidInputError(field, location, accepted)
+
+
 def open_registry(location: str, signing_conn_id: str | None = None) -> Registry:
     """Open a model registry: a folder (``/data/x``, ``s3://conn@bucket/x``) or an MLflow server (``mlflow://conn``).
 
@@ -65,6 +83,7 @@ def open_registry(location: str, signing_conn_id: str | None = None) -> Registry
 
     signing_key = None if signing_conn_id is None else _password(signing_conn_id)
     if not location.startswith(_MLFLOW):
+        check_kept("registry", location)
         return FileRegistry(storage_path(location), signing_key=signing_key)
     from paceline.airflow.mlflow_hook import MlflowHook
 

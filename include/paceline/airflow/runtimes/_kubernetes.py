@@ -21,6 +21,15 @@ if TYPE_CHECKING:
     from paceline.runtime import JobSpec, Runtime
 
 
+# What the cluster writes into each pod that has an account.
+_OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+
+
+def _own_namespace() -> str:
+    """Return the namespace of this process's pod; empty if it does not run in a pod with an account."""
+    return _OWN_NAMESPACE.read_text().strip() if _OWN_NAMESPACE.exists() else ""
+
+
 def _text_if_any(field: str, value: object) -> str | None:
     return None if value is None else text(field, value, "text, or None")
 
@@ -40,7 +49,8 @@ class Kubernetes(RuntimeSettings):
         Airflow connection to the cluster, of the Kubernetes provider. If it does not exist, the worker's own cluster or
         ``$KUBECONFIG``. Example: ``"gpu_cluster"``. (templated)
     namespace:
-        Namespace of the pod; by default, that of the connection, or ``default``. Example: ``"training"``. (templated)
+        Namespace of the pod; by default, that of the connection, else that of the worker's own pod, else ``default``.
+        Example: ``"training"``. (templated)
     pod_template_file:
         YAML file with a pod to which the job is added, for node selectors, tolerations, volumes, labels, or secrets for
         image registries. A container with the name ``job`` is the job's. Example: ``"/opt/airflow/pod.yaml"``.
@@ -124,7 +134,7 @@ class Kubernetes(RuntimeSettings):
 
         return KubernetesRuntime(
             self.connect,
-            namespace=self.namespace or self._hook().get_namespace() or "default",
+            namespace=self.namespace or self._hook().get_namespace() or _own_namespace() or "default",
             template=self._template(),
             pull=self.pull,
             max_output_bytes=memory_bytes("runtime.disk", self.disk) or sys.maxsize,

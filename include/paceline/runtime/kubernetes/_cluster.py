@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,8 @@ CONTAINER = "job"
 _EXEC_TIMEOUT_S = 60.0  # without an answer from a command
 _REQUEST_TIMEOUT_S = (10.0, 30.0)  # to connect, and for an answer
 _PIECE_BYTES = 64 * 1024
+# The error of a refused command: the client puts the response into its reason.
+_HANDSHAKE = re.compile(r"Handshake status (?P<status>\d+).*-\+-\+- (?P<body>.*)", re.DOTALL)
 _STDIN, _STDOUT, _STDERR, _ERROR = range(4)  # channels of a command
 
 
@@ -159,17 +162,19 @@ def _translated(request: str) -> Iterator[None]:
         yield
     except ApiException as error:
         reason = explain(error)
-        if error.status == 401 or "Handshake status 401" in str(error.reason):
+        handshake = _HANDSHAKE.match(str(error.reason))
+        status = int(handshake["status"]) if handshake else error.status
+        if status == 401:
             raise _TokenRejectedError(f"could not {request}: the cluster rejected the token: {reason}") from error
-        if error.status == 404 or "Handshake status 404" in str(error.reason):
+        if status == 404:
             raise JobLostError(f"could not {request}: {reason}") from error
-        if error.status == 409:
+        if status == 409:
             raise ConflictError(f"could not {request}: {reason}") from error
-        if error.status == 403 and "exceeded quota" in reason:
+        if status == 403 and "exceeded quota" in reason:
             raise RuntimeUnavailableError(f"could not {request}: {reason}") from error
-        if error.status == 403:
+        if status == 403:
             raise ForbiddenError("runtime", request, f"what the cluster allows: {reason}") from error
-        if error.status in (0, 429) or error.status is None or error.status >= 500:
+        if status in (0, 429) or status is None or status >= 500:
             raise RuntimeUnavailableError(f"could not {request}: the cluster failed: {reason}") from error
         raise PacelineError(f"could not {request}: the cluster rejected the request: {reason}") from error
     except (urllib3.exceptions.HTTPError, websocket.WebSocketException, ConnectionError, TimeoutError) as error:
@@ -198,7 +203,11 @@ def list_pods(cluster: Cluster, selector: str) -> list[dict[str, Any]]:
 
 def explain(error: Any) -> str:
     """Return the cluster's message of an ``ApiException``."""
+    handshake = _HANDSHAKE.match(str(error.reason))
     try:
-        return str(json.loads(error.body)["message"])
+        message = str(json.loads(handshake["body"] if handshake else error.body)["message"])
     except (TypeError, ValueError, KeyError):
         return f"{error.status} {error.reason}"
+    if handshake and message.endswith("is forbidden: "):  # the only refusal whose reason the cluster does not state
+        message += 'cannot create resource "pods/exec" in API group ""'
+    return message

@@ -53,7 +53,8 @@ class KubernetesRuntime:
     max_output_bytes:
         Maximum size of the output that ``collect`` accepts.
     start_timeout_s:
-        Longest time for which ``start`` waits for room on a node and for the image.
+        Longest time for which ``start`` waits for room on a node and for the image. The time in which the pod has
+        scheduling gates, such as that of a queue, does not count.
 
     Notes
     -----
@@ -238,6 +239,8 @@ class KubernetesRuntime:
                 raise InvalidInputError("image", spec.image, accepted)
             reason = _why_it_waits(pod) or waiting.get("reason") or "it starts"
             now_s = time.monotonic()
+            if pod["spec"].get("schedulingGates"):  # a queue, such as Kueue's, decides when the pod may start
+                began_s = now_s
             if now_s - began_s > self._start_timeout_s:
                 raise RuntimeUnavailableError(f"pod {name} did not start within {self._start_timeout_s:g} s: {reason}")
             if now_s - said_s > _SAY_EVERY_S:

@@ -1,0 +1,132 @@
+"""The guide of Kubernetes: its manifests, commands and values work as they are written."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import threading
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from airflow.configuration import conf
+from airflow.executors.executor_loader import ExecutorLoader
+from kubernetes.client import CoreV1Api
+from tests.conftest import connect_cluster
+from tests.integration.jobs import PodHarness
+from tests.integration.kubernetes_guide import COMMANDS, FILES
+from tests.waiting import until
+
+from paceline.runtime.kubernetes import KubernetesRuntime
+from paceline.testing.runtime_contract import fail_on_leftovers
+from paceline.testing.runtime_contract.harness import read_to_end
+
+pytestmark = pytest.mark.kubernetes
+# Commands that need the network or a cluster of their own: only their syntax is checked.
+ELSEWHERE = ("kind", "helm")
+
+
+@pytest.fixture
+def pods(namespace: str, trainer_image: str, tmp_path: Path) -> Iterator[PodHarness]:
+    with fail_on_leftovers(PodHarness(namespace, trainer_image, tmp_path)) as harness:
+        yield harness
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """Yield a folder with the guide's files, whose namespaces have names of their own."""
+    if shutil.which("kubectl") is None:
+        pytest.skip("kubectl is not installed")
+    training = f"training-{uuid.uuid4().hex[:8]}"
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text.replace("training", training))
+    (tmp_path / "namespace").write_text(training)
+    yield tmp_path
+    CoreV1Api(connect_cluster()).delete_namespace(training)
+
+
+def test_commands_run_in_their_order(folder: Path, trainer_image: str) -> None:
+    """The account of the written file then trains in the namespace, and has no other rights."""
+    training = (folder / "namespace").read_text()
+    environment = {**os.environ}
+    for command in COMMANDS:
+        if command.split()[0] in ELSEWHERE:
+            assert shlex.split(command), command
+            continue
+        script = f"set -e -o pipefail\n{command}\nexport -p >exported".replace("training", training)
+        run = subprocess.run(
+            ["bash", "-c", script], cwd=folder, env=environment, capture_output=True, text=True, check=False
+        )
+        assert run.returncode == 0, f"{command}\n{run.stdout}{run.stderr}"
+        if "can-i" in command:
+            assert run.stdout == "yes\n"
+        exported = re.findall(r'declare -x (KUBE_SERVER)="(.*)"', (folder / "exported").read_text())
+        environment.update(exported)
+    account = {**environment, "KUBECONFIG": str(folder / "paceline.kubeconfig")}
+    for question, answer in (("list secrets", "no"), ("create pods -n default", "no"), ("delete pods", "yes")):
+        asked = subprocess.run(
+            ["kubectl", "auth", "can-i", *question.split()], env=account, capture_output=True, text=True, check=False
+        )
+        assert asked.stdout.strip() == answer, question
+
+
+def test_every_command_that_is_not_run_is_one_of_a_known_program() -> None:
+    programs = {command.split()[0] for command in COMMANDS}
+    assert programs == {"kubectl", "export", *ELSEWHERE}
+    helm = next(command for command in COMMANDS if command.startswith("helm"))
+    assert shlex.split(helm)[-1] in FILES
+
+
+def test_values_of_the_chart_name_what_exists() -> None:
+    values = yaml.safe_load(FILES["values.yaml"])
+    assert values["airflowVersion"] in FILES["Dockerfile"], "the image has another Airflow"
+    assert values["executor"] in set(ExecutorLoader.executors)
+    for variable in values["env"]:
+        _, section, option = variable["name"].split("__")
+        known = conf.configuration_description.get(section.lower(), {}).get("options", {})
+        assert option.lower() in known, variable["name"]
+    (binding,) = yaml.safe_load_all(FILES["airflow-worker.yaml"])
+    (role,) = [one for one in yaml.safe_load_all(FILES["paceline.yaml"]) if one["kind"] == "Role"]
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+    assert binding["metadata"]["namespace"] == role["metadata"]["namespace"]
+    extras = re.findall(r"airflow-paceline\[(.*?)\]", FILES["Dockerfile"])[0].split(",")
+    from importlib.metadata import metadata
+
+    assert set(extras) <= set(metadata("airflow-paceline").get_all("Provides-Extra") or [])
+
+
+def test_first_dag_of_the_guide_is_valid(tmp_path: Path) -> None:
+    scope: dict[str, Any] = {}
+    exec(compile(FILES["first_pod.py"], "first_pod.py", "exec"), scope)
+    assert scope["DAG"]
+
+
+def test_gated_pod_waits_for_its_queue_without_a_limit(
+    pods: PodHarness, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The test stands for Kueue, which adds the gate at the pod's creation and removes it at the admission."""
+    template = yaml.safe_load(FILES["kueue-pod.yaml"])
+    gate = {"name": "kueue.x-k8s.io/admission"}
+    template["spec"] = {"schedulingGates": [gate]}
+    monkeypatch.setattr("paceline.runtime.kubernetes._runtime._SAY_EVERY_S", 0.2)
+    caplog.set_level("INFO")
+    runtime = KubernetesRuntime(connect_cluster, namespace=pods.namespace, template=template, start_timeout_s=0.5)
+    jobs: list[Any] = []
+    starting = threading.Thread(target=lambda: jobs.append(runtime.start(pods.spec("print('admitted')"))))
+    starting.start()
+    until(lambda: caplog.text.count("SchedulingGated") >= 5)  # a second, longer than start_timeout_s
+    (pod,) = pods.core.list_namespaced_pod(pods.namespace).items
+    assert pod.metadata.labels["kueue.x-k8s.io/queue-name"] == "training"
+    assert starting.is_alive()
+    runtime._start_timeout_s = 120.0
+    remove = [{"op": "remove", "path": "/spec/schedulingGates/0"}]
+    pods.core.patch_namespaced_pod(pod.metadata.name, pods.namespace, remove)
+    starting.join(120)
+    assert read_to_end(jobs[0]) == ["admitted"]
+    jobs[0].remove()

@@ -10,6 +10,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -262,7 +263,7 @@ class Training:
         granted = self._wait_for_devices(controller, origin, past) if settings.shared else None
         devices = controller.limits.quantize(controller.start(self._seconds_after(origin)), granted)
         with TemporaryFolder() as scratch:
-            spec = self._host.spec(scratch, devices)
+            spec = replace(self._host.spec(scratch, devices), max_devices=controller.limits.max_devices)
             runtime.check(spec)
             started_s = self._seconds_after(origin)
             job = handle.attach(runtime.start(spec) if is_new else earlier.restart(runtime, spec))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.errors import InvalidInputError, JobLostError, PacelineError, RuntimeUnavailableError
 
 if TYPE_CHECKING:
-    from kubernetes.client import ApiClient, CoreV1Api
+    from kubernetes.client import ApiClient
 
 CONTAINER = "job"
 _EXEC_TIMEOUT_S = 60.0  # without an answer from a command
@@ -26,6 +26,10 @@ class ConflictError(PacelineError):
 
 class ForbiddenError(InvalidInputError):
     """Raised when the account has no right to a request, or the cluster's rules do not admit it."""
+
+
+class QuotaError(RuntimeUnavailableError):
+    """Raised when a quota of the namespace is full."""
 
 
 class Cluster:
@@ -46,12 +50,14 @@ class Cluster:
         self._client: ApiClient | None = None
 
     def call(self, request: str, method: str, *arguments: Any, **options: Any) -> Any:
-        """Call a method of ``CoreV1Api``. ``request``: a phrase for error messages, such as "create the pod".
+        """Call a method of ``CoreV1Api``, or of another API: ``"VersionApi.get_code"``.
+
+        ``request``: a phrase for error messages, such as "create the pod".
 
         Raises
         ------
         RuntimeUnavailableError
-            The cluster does not answer or has failed. A retry may succeed.
+            The cluster does not answer or has failed, or a quota is full. A retry may succeed.
         JobLostError
             The object does not exist.
         ConflictError
@@ -60,10 +66,11 @@ class Cluster:
             The cluster rejected the request.
         """
         options.setdefault("_request_timeout", _REQUEST_TIMEOUT_S)
+        api, _, function = method.rpartition(".")
         for is_last in (False, True):
             try:
                 with _translated(request):
-                    return getattr(self._api(), method)(*arguments, **options)
+                    return getattr(self._api(api or "CoreV1Api"), function)(*arguments, **options)
             except _TokenRejectedError:
                 self._client = None
                 if is_last:
@@ -105,7 +112,7 @@ class Cluster:
         from kubernetes.stream import stream
 
         # `stream` replaces a method of its client for the time of the call, so it gets one of its own.
-        api = CoreV1Api(ApiClient(self._api().api_client.configuration))
+        api = CoreV1Api(ApiClient(self._api("CoreV1Api").api_client.configuration))
         options = {"stdin": True, "stdout": True, "stderr": True, "tty": False, "binary": True}
         method = api.connect_get_namespaced_pod_exec
         names = {"container": CONTAINER, "command": list(command)}
@@ -114,13 +121,13 @@ class Cluster:
         except AttributeError as error:  # raised by the client while it handles the actual error, which has no body
             raise error.__context__ or error from None
 
-    def _api(self) -> CoreV1Api:
-        from kubernetes.client import CoreV1Api
+    def _api(self, name: str) -> Any:
+        from kubernetes import client
 
         if self._client is None:
             with _translated("connect to the cluster"):
                 self._client = self._connect()
-        return CoreV1Api(self._client)
+        return getattr(client, name)(self._client)
 
 
 def _pieces(chunks: Iterable[bytes]) -> Iterator[bytes]:
@@ -163,7 +170,7 @@ def _translated(request: str) -> Iterator[None]:
         if error.status == 409:
             raise ConflictError(f"could not {request}: {reason}") from error
         if error.status == 403 and "exceeded quota" in reason:
-            raise RuntimeUnavailableError(f"could not {request}: {reason}") from error
+            raise QuotaError(f"could not {request}: {reason}") from error
         if error.status == 403:
             raise ForbiddenError("runtime", request, f"what the cluster allows: {reason}") from error
         if error.status in (0, 429) or error.status is None or error.status >= 500:

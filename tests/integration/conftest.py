@@ -27,3 +27,10 @@ def harness(request: pytest.FixtureRequest, tmp_path: Path, process_runtime_root
         made = ProcessHarness(process_runtime_root, request.param, folder=tmp_path)
     with fail_on_leftovers(made):
         yield made
+
+
+@pytest.fixture
+def pods(namespace: str, trainer_image: str, tmp_path: Path) -> Iterator[PodHarness]:
+    """Yield a harness for pods, and fail a test whose jobs have left anything."""
+    with fail_on_leftovers(PodHarness(namespace, trainer_image, tmp_path)) as harness:
+        yield harness

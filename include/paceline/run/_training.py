@@ -265,10 +265,9 @@ class Training:
         granted = self._wait_for_devices(controller, origin, past) if settings.shared else None
         devices = controller.limits.quantize(controller.start(self._seconds_after(origin)), granted)
         with TemporaryFolder() as scratch, TemporaryFolder() as folder:
-            spec = self._host.spec(scratch, devices)
             copied = earlier.copied_checkpoint(folder) if is_new else None
-            if copied is not None:
-                spec = replace(spec, checkpoint=copied)
+            largest = controller.limits.max_devices
+            spec = replace(self._host.spec(scratch, devices), checkpoint=copied, max_devices=largest)
             runtime.check(spec)
             started_s = self._seconds_after(origin)
             job = handle.attach(runtime.start(spec) if is_new else earlier.restart(runtime, spec))

@@ -106,6 +106,9 @@ class JobSpec:
     options:
         Settings of one runtime only, such as ``DockerOptions``: a frozen dataclass of JSON values. Every other runtime
         ignores them.
+    max_devices:
+        The largest allocation that the job may get later; ``None`` for ``devices``. ``check`` may find that the runtime
+        would reject it.
     """
 
     name: str
@@ -128,6 +131,7 @@ class JobSpec:
     lease_s: float | None = None
     team_network: TeamNetwork | None = None
     options: object | None = None
+    max_devices: float | None = None
 
 
 @dataclass(frozen=True)
@@ -184,7 +188,11 @@ class Job(Protocol):
         """Wait at most ``timeout_s`` for the job to end; return whether it has ended."""
 
     def resize(self, devices: float) -> None:
-        """Set the allocation to ``devices``. Raises RuntimeUnavailableError during an engine outage."""
+        """Set the allocation to ``devices``.
+
+        Raises RuntimeUnavailableError during an engine outage, and ResizePendingError with the allocation in force if
+        the engine has not put the new one in force within about a second. A further call looks again.
+        """
 
     def status(self) -> JobStatus:
         """Return the job's state. Raises RuntimeUnavailableError during an engine outage."""

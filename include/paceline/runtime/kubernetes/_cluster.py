@@ -31,6 +31,10 @@ class ForbiddenError(InvalidInputError):
     """Raised when the account has no right to a request, or the cluster's rules do not admit it."""
 
 
+class QuotaError(RuntimeUnavailableError):
+    """Raised when a quota of the namespace is full."""
+
+
 class Cluster:
     """A namespace of a cluster.
 
@@ -56,7 +60,7 @@ class Cluster:
         Raises
         ------
         RuntimeUnavailableError
-            The cluster does not answer or has failed. A retry may succeed.
+            The cluster does not answer or has failed, or a quota is full. A retry may succeed.
         JobLostError
             The object does not exist.
         ConflictError
@@ -171,7 +175,7 @@ def _translated(request: str) -> Iterator[None]:
         if status == 409:
             raise ConflictError(f"could not {request}: {reason}") from error
         if status == 403 and "exceeded quota" in reason:
-            raise RuntimeUnavailableError(f"could not {request}: {reason}") from error
+            raise QuotaError(f"could not {request}: {reason}") from error
         if status == 403:
             raise ForbiddenError("runtime", request, f"what the cluster allows: {reason}") from error
         if status in (0, 429) or status is None or status >= 500:

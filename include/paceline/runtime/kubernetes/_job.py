@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from paceline.errors import JobLostError, RuntimeUnavailableError
+from paceline.errors import JobLostError, ResizePendingError, RuntimeUnavailableError
 from paceline.runtime._work_files import entries_in_archive, newest_files
 from paceline.runtime.archive import extract_output
 from paceline.runtime.base import JobFolder, JobStatus, Usage
 from paceline.runtime.checks import check_devices
 from paceline.runtime.kubernetes import _pod, _team
-from paceline.runtime.kubernetes._cluster import CONTAINER, Cluster, read_pod
+from paceline.runtime.kubernetes._cluster import (
+    CONTAINER,
+    Cluster,
+    ConflictError,
+    ForbiddenError,
+    QuotaError,
+    read_pod,
+)
 from paceline.runtime.kubernetes._files import read_folder
 from paceline.runtime.kubernetes._follower import PodFollower
+from paceline.runtime.kubernetes._resize import cores_in_force, is_decided, why_pending
+from paceline.runtime.kubernetes._watch import follow_pod
 
 _TAIL_RUNNING, _TAIL_ENDED = 2_000, 10_000  # a running job adds a record of its usage every second
-_POLL_S = 0.1
-_CPU_TO_COPY = 1.0  # cores of an ended job while its files are copied
+CPU_TO_COPY = 1.0  # cores of a pod while files are copied
+_STOP_READ_S = 5.0  # read the state of a job that is being stopped, if its log does not say that it has ended
+_CONFIRM_S = 1.0  # wait so long for a node's decision about a resize
 _REMOVE_TIMEOUT_S = 60.0
-_PAUSE_TIMEOUT_S = 30.0
+_PAUSE_TIMEOUT_S, _POLL_S = 30.0, 0.1
 
 
 class PodJob:
@@ -55,6 +66,8 @@ class PodJob:
         self._pod, self._uid = pod["metadata"]["name"], pod["metadata"]["uid"]
         self._max_output_bytes = max_output_bytes
         self._cores_per_device = float(_pod.annotation(pod, _pod.CORES) or 1)
+        self._reserve = _pod.annotation(pod, _pod.RESERVE) is not None
+        self._cpu: dict[str, Any] = {}  # resources that the cluster has accepted from this process
         self._limit = pod["spec"]["containers"][0]["resources"]["limits"].get("memory")
         run = {} if is_new or not _pod.runs(pod) else self._read_run()
         tail = _TAIL_RUNNING if run.get("state") == "running" else _TAIL_ENDED
@@ -84,7 +97,14 @@ class PodJob:
     def resize(self, devices: float) -> None:
         """Change the CPU limit of the running container in place."""
         check_devices(devices)
-        self._set_cpu(devices * self._cores_per_device)
+        wanted, pod = _pod.cpu_resources(devices * self._cores_per_device, reserve=self._reserve), None
+        try:
+            if wanted != self._cpu:
+                pod = self._set_cpu(wanted)
+        except (ForbiddenError, QuotaError) as error:  # the rules of the namespace have changed since the start
+            raise ResizePendingError(self._devices_in_force(), str(error)) from error
+        if self._reserve:
+            self._confirm(pod)
 
     def pause(self) -> None:
         """Suspend all processes of the job. Those of the pod that copy files go on."""
@@ -168,10 +188,9 @@ class PodJob:
                 return
             self._command(f"stop {grace_s:f}")
             give_up_s = time.monotonic() + grace_s + _REMOVE_TIMEOUT_S
-            while self._read_run().get("number") == run["number"] and self._read_run().get("state") == "running":
+            while not self.wait(_STOP_READ_S) and self._read_run().get("number") == run["number"]:
                 if time.monotonic() > give_up_s:
                     raise RuntimeUnavailableError("could not stop the job: it has not ended")
-                time.sleep(_POLL_S)
         except JobLostError:
             pass
 
@@ -223,15 +242,39 @@ class PodJob:
                 raise RuntimeUnavailableError("could not suspend or continue the job: its pod does not answer")
             time.sleep(_POLL_S)
 
-    def _set_cpu(self, cores: float) -> None:
-        container = {"name": CONTAINER, "resources": {"limits": {"cpu": _pod.cpu_limit(cores)}}}
-        request, body = "change the pod's CPU limit", {"spec": {"containers": [container]}}
-        self._cluster.call(request, "patch_namespaced_pod_resize", self._pod, self._cluster.namespace, body)
+    def _set_cpu(self, resources: dict[str, Any]) -> dict[str, Any]:
+        self._cpu = {}
+        pod = set_cpu(self._cluster, self._pod, resources)
+        self._cpu = resources
+        return pod
+
+    def _confirm(self, pod: dict[str, Any] | None) -> None:
+        """Wait until the node has put the last resize in force. ``pod``: the answer to it; ``None`` to look again.
+
+        Raises ResizePendingError if the node has decided otherwise, or not decided in time.
+        """
+        give_up_s = time.monotonic() + _CONFIRM_S
+        for now in follow_pod(self._cluster, self._pod, pod, again_s=1):
+            if now is None or now["metadata"]["uid"] != self._uid:
+                raise JobLostError("the pod was deleted")
+            reason = why_pending(now)
+            if not reason:
+                return
+            if is_decided(now) or time.monotonic() > give_up_s:
+                raise ResizePendingError(self._devices_in_force(now), reason)
+
+    def _devices_in_force(self, pod: dict[str, Any] | None = None) -> float:
+        pod = pod or self._read_pod()
+        cores = cores_in_force(pod) if pod is not None else None
+        if cores is None:
+            raise RuntimeUnavailableError("the cluster does not say which CPU limit is in force")
+        return cores / self._cores_per_device
 
     def _speed_up(self) -> None:
         """Give an ended job a core, because its pod copies the files: at its last allocation, this may take minutes."""
         if self._follower.ended.is_set():
-            self._set_cpu(_CPU_TO_COPY)
+            with contextlib.suppress(ForbiddenError, QuotaError):  # then it takes longer
+                self._set_cpu(_pod.cpu_resources(CPU_TO_COPY, reserve=False))
 
     def _reason(self, code: int, out_of_memory: bool) -> str:
         if out_of_memory:
@@ -243,17 +286,25 @@ class PodJob:
         return reasons.get(code, "")
 
 
+def set_cpu(cluster: Cluster, pod: str, resources: Mapping[str, Any]) -> dict[str, Any]:
+    """Change the CPU limit and request of a pod in place, and return the pod."""
+    body = {"spec": {"containers": [{"name": CONTAINER, "resources": resources}]}}
+    request, method = "change the pod's CPU limit", "patch_namespaced_pod_resize"
+    answer = cluster.call(request, method, pod, cluster.namespace, body, _preload_content=False)
+    changed: dict[str, Any] = json.loads(answer.data)
+    return changed
+
+
 def delete_pod(cluster: Cluster, name: str, uid: str) -> None:
     """Delete a pod without grace, and wait until it is gone."""
     give_up_s = time.monotonic() + _REMOVE_TIMEOUT_S
     body = {"gracePeriodSeconds": 0, "preconditions": {"uid": uid}}
-    pause_s = 0.05
-    while read_pod(cluster, name, uid) is not None:
-        try:
-            cluster.call("delete the pod", "delete_namespaced_pod", name, cluster.namespace, body=body)
-        except JobLostError:
+    try:
+        cluster.call("delete the pod", "delete_namespaced_pod", name, cluster.namespace, body=body)
+    except (JobLostError, ConflictError):  # it is gone, or another pod has its name
+        return
+    for pod in follow_pod(cluster, name):
+        if pod is None or pod["metadata"]["uid"] != uid:
             return
         if time.monotonic() > give_up_s:
             raise RuntimeUnavailableError(f"could not delete pod {name}: it still exists")
-        time.sleep(pause_s)
-        pause_s = min(2 * pause_s, 1.0)

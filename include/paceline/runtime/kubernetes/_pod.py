@@ -20,9 +20,12 @@ SLOTS = ("a", "b")
 JOB, LABELS, SPEC, CORES = "paceline/job", "paceline/labels", "paceline/spec", "paceline/cores-per-device"
 READY = "paceline/ready"  # the pod has all files of the job
 RECORD = "paceline/record"
-# The request of CPU is small and fixed: only the limit changes, so no resize waits for room on the node. A limit equal
-# to the request would change the pod's class of service, which the cluster rejects.
-_CPU_REQUEST, _CPU_MIN = "1m", 0.01
+RESERVE = "paceline/reserve"  # the request of CPU follows the limit
+# The request of CPU is small and fixed: only the limit changes, so no resize waits for room on the node. A pod that
+# reserves its CPU requests a thousandth of a core less than its limit: requests that equal all limits would change the
+# pod's class of service to Guaranteed, which the cluster rejects, and whose CPU a node with the static CPU manager
+# policy does not resize.
+_CPU_REQUEST_M, _CPU_MIN = 1, 0.01
 _DISK_REQUEST = "64Mi"
 _SHM_BYTES = 1024**3
 _LOG_BYTES = 128 * 1024**2  # of the container's log, which counts as its disk space
@@ -48,6 +51,17 @@ def cpu_limit(cores: float) -> str:
     ('1050m', '10m')
     """
     return f"{round(1000 * max(cores, _CPU_MIN))}m"
+
+
+def cpu_resources(cores: float, *, reserve: bool) -> dict[str, dict[str, str]]:
+    """Return limit and request of a job's container.
+
+    >>> cpu_resources(0.5, reserve=False), cpu_resources(0.5, reserve=True)["requests"]
+    ({'limits': {'cpu': '500m'}, 'requests': {'cpu': '1m'}}, {'cpu': '499m'})
+    """
+    limit = cpu_limit(cores)
+    request = int(limit[:-1]) - 1 if reserve else _CPU_REQUEST_M
+    return {"limits": {"cpu": limit}, "requests": {"cpu": f"{request}m"}}
 
 
 def annotation(pod: Mapping[str, Any], name: str) -> str | None:
@@ -88,12 +102,12 @@ def disruption(pod: Mapping[str, Any]) -> str:
     return ""
 
 
-def manifest(spec: JobSpec, digest: str, slot: str, *, pull: bool) -> dict[str, Any]:
+def manifest(spec: JobSpec, digest: str, slot: str, *, pull: bool, reserve: bool) -> dict[str, Any]:
     """Return the manifest of a pod that keeps to the *restricted* Pod Security Standard, unless the user is root."""
     uid, _, gid = spec.user.partition(":")
     memory = spec.memory_bytes
-    limits: dict[str, str] = {"cpu": cpu_limit(spec.devices * spec.cores_per_device)}
-    requests: dict[str, str] = {"cpu": _CPU_REQUEST, "ephemeral-storage": _DISK_REQUEST}
+    cpu = cpu_resources(spec.devices * spec.cores_per_device, reserve=reserve)
+    limits, requests = cpu["limits"], {**cpu["requests"], "ephemeral-storage": _DISK_REQUEST}
     if memory is not None:
         limits["memory"] = requests["memory"] = str(memory)
     if spec.disk_bytes is not None:
@@ -115,6 +129,7 @@ def manifest(spec: JobSpec, digest: str, slot: str, *, pull: bool) -> dict[str, 
                 LABELS: json.dumps(dict(spec.labels), sort_keys=True),
                 SPEC: digest,
                 CORES: str(spec.cores_per_device),
+                **({RESERVE: "true"} if reserve else {}),
             },
         },
         "spec": {

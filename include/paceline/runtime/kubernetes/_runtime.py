@@ -6,35 +6,26 @@ import contextlib
 import hashlib
 import json
 import logging
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from paceline.errors import InvalidInputError, JobLostError, RuntimeUnavailableError
 from paceline.runtime.base import Job, JobSpec
 from paceline.runtime.checks import check_capacity, check_labels, check_spec, spec_digest
 from paceline.runtime.kubernetes import _pod, _team
-from paceline.runtime.kubernetes._cluster import Cluster, ConflictError, ForbiddenError, list_pods, read_pod
+from paceline.runtime.kubernetes._checks import allocatable, check_cluster, check_memory, check_rules
+from paceline.runtime.kubernetes._cluster import Cluster, list_pods, read_pod
 from paceline.runtime.kubernetes._files import send_checkpoint, send_job
 from paceline.runtime.kubernetes._job import PodJob, delete_pod
+from paceline.runtime.kubernetes._start import create_pod, give_cpu, wait_until_running
 from paceline.runtime.kubernetes._template import merge
 
 if TYPE_CHECKING:
     from kubernetes.client import ApiClient
 
 log = logging.getLogger(__name__)
-
-_SAY_EVERY_S = 15.0
-_POLL_S = 0.1
-# Reasons of a waiting container that do not pass by themselves.
-_HOPELESS = {
-    "ErrImageNeverPull",
-    "InvalidImageName",
-    "ImagePullBackOff",
-    "CreateContainerConfigError",
-    "RunContainerError",
-}
 
 
 class KubernetesRuntime:
@@ -50,18 +41,20 @@ class KubernetesRuntime:
         A pod to whose metadata and spec the job's are added.
     pull:
         Whether the cluster pulls the image before each start, even if the node has it.
+    reserve:
+        Whether a pod requests its allocation, so that its node reserves these cores, instead of a thousandth of a core.
     max_output_bytes:
         Maximum size of the output that ``collect`` accepts.
     start_timeout_s:
-        Longest time for which ``start`` waits for room on a node and for the image. The time in which the pod has
-        scheduling gates, such as that of a queue, does not count.
+        Longest time for which ``start`` waits for a full quota, for room on a node and for the image. The time in which
+        the pod has scheduling gates, such as that of a queue, does not count.
 
     Notes
     -----
     A pod keeps to the *restricted* Pod Security Standard. All files pass through the cluster's API, so no volume and no
-    other object is needed, except a network policy for each pod of a team; they are lost with the pod. The pod requests
-    little CPU: its limit is the job's allocation. A cluster limits the processes of a pod for all pods of a node, so
-    ``max_processes`` is ignored.
+    other object is needed, except a network policy for each pod of a team; they are lost with the pod. The pod's CPU
+    limit is the job's allocation. A cluster limits the processes of a pod for all pods of a node, so ``max_processes``
+    is ignored.
     """
 
     name = "kubernetes"
@@ -73,34 +66,53 @@ class KubernetesRuntime:
         namespace: str = "default",
         template: Mapping[str, Any] | None = None,
         pull: bool = False,
+        reserve: bool = False,
         max_output_bytes: int = 16 * 1024**3,
         start_timeout_s: float = 300.0,
     ) -> None:
         self._cluster = Cluster(connect, namespace)
         self._template = dict(template or {})
         self._pull = pull
+        self._reserve = reserve
+        self._is_cluster_checked = False
+        self._checked: JobSpec | None = None
         self._max_output_bytes = max_output_bytes
         self._start_timeout_s = start_timeout_s
 
     def capacity(self) -> float:
         """Return the number of cores of the largest node; infinity if the cluster does not let us list its nodes."""
-        return max(self._cores_of_nodes(), default=0.0)
+        return max(allocatable(self._cluster)["cpu"], default=0.0)
 
     def team_capacity(self) -> float:
         """Return the number of cores of all nodes; infinity if the cluster does not let us list its nodes."""
-        return sum(self._cores_of_nodes())
+        return sum(allocatable(self._cluster)["cpu"])
 
     def check(self, spec: JobSpec) -> None:
-        """Raise if ``spec`` cannot run. Whether the cluster can pull the image shows at the start."""
+        """Raise if ``spec`` cannot run, or not with its largest allocation.
+
+        Needs Kubernetes 1.33, the account's rights, and that the namespace admits the pod; says all missing rights at
+        once. Whether the cluster can pull the image shows at the start.
+        """
         check_spec(spec)
-        check_capacity(spec, self.capacity())
         _team.check(spec, self._template)
         if not spec.image:
             raise InvalidInputError("image", spec.image, "the name of a container image")
+        if not self._is_cluster_checked:
+            check_cluster(self._cluster)
+            self._is_cluster_checked = True
+        nodes = allocatable(self._cluster)
+        check_capacity(spec, max(nodes["cpu"], default=0.0))
+        check_memory(spec.memory_bytes, max(nodes["memory"], default=0.0))
+        manifests = {"devices": self._manifest(spec)}
+        if spec.max_devices is not None and spec.max_devices > spec.devices:
+            manifests = {"max_devices": self._manifest(replace(spec, devices=spec.max_devices)), **manifests}
+        check_rules(self._cluster, manifests, reserve=self._reserve)
+        self._checked = spec
 
     def start(self, spec: JobSpec) -> PodJob:
         """Start ``spec``; reattach if another process has just started its pod."""
-        self.check(spec)
+        if self._checked is not spec:
+            self.check(spec)
         digest, existing = self._digest(spec), self._current(spec.name)
         if existing is not None:
             job = self._job(existing)
@@ -130,7 +142,8 @@ class KubernetesRuntime:
 
     def replace(self, job: Job, spec: JobSpec) -> PodJob:
         """Start a pod with the checkpoint of an ended one, which keeps its files until the start."""
-        self.check(spec)
+        if self._checked is not spec:
+            self.check(spec)
         digest, existing = self._digest(spec), self._current(spec.name)
         if (
             existing is not None
@@ -196,57 +209,29 @@ class KubernetesRuntime:
         """Create a pod, give it the files, and start the job. ``earlier``: the pod whose checkpoint to copy."""
         taken = earlier["metadata"]["name"] if earlier is not None else None
         slot = next(slot for slot in _pod.SLOTS if _pod.pod_name(spec.name, slot) != taken)
-        body = merge(self._template, _pod.manifest(spec, digest, slot, pull=self._pull))
+        body = self._manifest(spec, digest, slot)
         if spec.team_network is not None:
             body = _team.join(self._cluster, body, spec.team_network)
         name, namespace = body["metadata"]["name"], self._cluster.namespace
+        give_up_s = time.monotonic() + self._start_timeout_s
+        pod = create_pod(self._cluster, body, give_up_s)
+        uid = pod["metadata"]["uid"]
         try:
-            self._cluster.call("create the pod", "create_namespaced_pod", namespace, body)
-        except ConflictError:
-            raise RuntimeUnavailableError(f"another process is starting pod {name}, or it is being deleted") from None
-        pod = None
-        try:
-            pod = self._wait_until_running(name, spec)
+            pod = wait_until_running(self._cluster, pod, spec.image, give_up_s)
             if spec.team_network is not None:
                 _team.restrict(self._cluster, pod)
             send_job(self._cluster, name, spec)
             if earlier is not None:
                 send_checkpoint(self._cluster, earlier["metadata"]["name"], name)
+            give_cpu(self._cluster, pod, body)
             ready = {"metadata": {"annotations": {_pod.READY: "true"}}}
             self._cluster.call("mark the pod as ready", "patch_namespaced_pod", name, namespace, ready)
             job = self._job(pod, is_new=True)
             job.begin()
         except BaseException:
-            found = pod or read_pod(self._cluster, name)
-            if found is not None:
-                delete_pod(self._cluster, name, found["metadata"]["uid"])
+            delete_pod(self._cluster, name, uid)
             raise
         return job
-
-    def _wait_until_running(self, name: str, spec: JobSpec) -> dict[str, Any]:
-        began_s = said_s = time.monotonic()
-        while True:
-            pod = read_pod(self._cluster, name)
-            if pod is None:
-                raise RuntimeUnavailableError(f"pod {name} was deleted before it ran")
-            containers = pod["status"].get("containerStatuses") or [{}]
-            state = containers[0].get("state") or {}
-            if "running" in state:
-                return pod
-            waiting = state.get("waiting") or {}
-            if waiting.get("reason") in _HOPELESS:
-                accepted = f"an image that the cluster can run ({waiting['reason']}: {waiting.get('message', '')})"
-                raise InvalidInputError("image", spec.image, accepted)
-            reason = _why_it_waits(pod) or waiting.get("reason") or "it starts"
-            now_s = time.monotonic()
-            if pod["spec"].get("schedulingGates"):  # a queue, such as Kueue's, decides when the pod may start
-                began_s = now_s
-            if now_s - began_s > self._start_timeout_s:
-                raise RuntimeUnavailableError(f"pod {name} did not start within {self._start_timeout_s:g} s: {reason}")
-            if now_s - said_s > _SAY_EVERY_S:
-                said_s = now_s
-                log.info("Waiting for pod %s: %s", name, reason)
-            time.sleep(_POLL_S)
 
     def _reattach(self, pod: Mapping[str, Any], labels: Mapping[str, str] | None) -> PodJob:
         name = pod["metadata"]["name"]
@@ -283,21 +268,16 @@ class KubernetesRuntime:
             raise JobLostError(f"there is no pod {job_id!r}")
         return pod
 
-    def _cores_of_nodes(self) -> list[float]:
-        from kubernetes.utils.quantity import parse_quantity
-
-        try:
-            nodes = self._cluster.call("list the nodes", "list_node").items
-        except ForbiddenError:
-            return [math.inf]
-        return [float(parse_quantity(node.status.allocatable["cpu"])) for node in nodes]
-
     def _list(self) -> list[dict[str, Any]]:
         return list_pods(self._cluster, _pod.MANAGED)
 
+    def _manifest(self, spec: JobSpec, digest: str = "", slot: str = _pod.SLOTS[0]) -> dict[str, Any]:
+        return merge(self._template, _pod.manifest(spec, digest, slot, pull=self._pull, reserve=self._reserve))
+
     def _digest(self, spec: JobSpec) -> str:
         template = json.dumps(self._template, sort_keys=True, default=str)
-        return spec_digest(spec) + (hashlib.sha256(template.encode()).hexdigest()[:8] if self._template else "")
+        digest = spec_digest(spec) + ("-reserve" if self._reserve else "")
+        return digest + (hashlib.sha256(template.encode()).hexdigest()[:8] if self._template else "")
 
     def _job(self, pod: Mapping[str, Any], *, is_new: bool = False, only_new_output: bool = False) -> PodJob:
         how: dict[str, Any] = {"is_new": is_new, "only_new_output": only_new_output}
@@ -311,10 +291,3 @@ def _is_started(pod: Mapping[str, Any]) -> bool:
 
 def _id(cluster: Cluster, pod: Mapping[str, Any]) -> str:
     return f"{cluster.namespace}/{pod['metadata']['uid']}/{pod['metadata']['name']}"
-
-
-def _why_it_waits(pod: Mapping[str, Any]) -> str:
-    for condition in pod["status"].get("conditions") or []:
-        if condition["type"] == "PodScheduled" and condition["status"] == "False":
-            return f"{condition.get('reason', '')}: {condition.get('message', '')}"
-    return ""

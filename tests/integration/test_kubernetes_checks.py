@@ -1,0 +1,158 @@
+"""What a cluster, an account or a namespace does not admit is found before the job's pod is created, with the mend."""
+
+from __future__ import annotations
+
+import re
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.conftest import connect_cluster
+
+from paceline.errors import InvalidInputError, RuntimeUnavailableError
+from paceline.runtime.kubernetes import KubernetesRuntime
+from paceline.runtime.kubernetes._checks import NEEDED
+from paceline.runtime.kubernetes._cluster import Cluster
+from paceline.testing.runtime_contract.harness import WAITS, read_to_end, until, wait_for_line
+
+from .clusters import account
+from .jobs import PodHarness
+
+pytestmark = pytest.mark.kubernetes
+GIB = 2**30
+
+
+def rules(**changes: list[str]) -> list[dict[str, Any]]:
+    """Return the rules of the least Role, with other verbs for some resources."""
+    verbs = {**NEEDED, **{name.replace("_", "/"): one for name, one in changes.items()}}
+    return [{"apiGroups": [""], "resources": [name], "verbs": list(one)} for name, one in verbs.items() if one]
+
+
+def limit_range(pods: PodHarness, kind: str = "Container", **bounds: dict[str, str]) -> None:
+    body = {"metadata": {"name": "rule"}, "spec": {"limits": [{"type": kind, **bounds}]}}
+    pods.core.create_namespaced_limit_range(pods.namespace, body)
+
+
+def quota(pods: PodHarness, hard: dict[str, str], **more: Any) -> None:
+    body = {"metadata": {"name": "budget"}, "spec": {"hard": hard, **more}}
+    pods.core.create_namespaced_resource_quota(pods.namespace, body)
+
+
+def test_all_missing_rights_are_named_at_once_with_the_rules_that_give_them(pods: PodHarness) -> None:
+    connect = account(pods.namespace, rules(pods=["get", "list", "create", "patch"], pods_resize=[], pods_exec=["get"]))
+    runtime = KubernetesRuntime(connect, namespace=pods.namespace)
+    with pytest.raises(InvalidInputError) as raised:
+        runtime.start(pods.spec(WAITS))
+    message = str(raised.value)
+    assert "got 'an account without the rights: watch/delete pods, patch pods/resize, create pods/exec'" in message
+    assert f"in namespace {pods.namespace}" in message
+    assert '{apiGroups: [""], resources: [pods/resize], verbs: [patch]}' in message
+
+
+def test_account_with_the_least_role_cannot_read_the_rules_and_starts_a_job(pods: PodHarness) -> None:
+    limit_range(pods, max={"cpu": "4"})
+    runtime = KubernetesRuntime(account(pods.namespace, rules()), namespace=pods.namespace)
+    job = runtime.start(pods.spec("print('done')", max_devices=8))
+    assert read_to_end(job) == ["done"]
+    job.remove()
+
+
+def test_cluster_that_cannot_resize_is_named(pods: PodHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    call = Cluster.call
+
+    def of_1_32(cluster: Cluster, request: str, method: str, *arguments: Any, **options: Any) -> Any:
+        answer = call(cluster, request, method, *arguments, **options)
+        if method == "get_api_resources":
+            assert b'"pods/resize"' in answer.data
+            return SimpleNamespace(data=answer.data.replace(b'"pods/resize"', b'"pods/other"'))
+        return answer
+
+    monkeypatch.setattr(Cluster, "call", of_1_32)
+    with pytest.raises(InvalidInputError, match=r"runtime: got 'a cluster of Kubernetes v1\.\d+.*', expected 1.33 or"):
+        pods.runtime.start(pods.spec(WAITS))
+
+
+@pytest.mark.parametrize(
+    ("bounds", "changes", "message"),
+    [
+        ({"max": {"cpu": "1500m"}}, {"max_devices": 2}, "max_devices: got '2 cores', expected at most 1.5 cores"),
+        ({"max": {"cpu": "500m"}}, {}, "devices: got '1 cores', expected at most 0.5 cores, the maximum in"),
+        ({"kind": "Pod", "max": {"memory": "1Gi"}}, {"memory_bytes": 2 * GIB}, "memory: got '2048 MiB', expected at"),
+        ({"min": {"cpu": "50m"}}, {}, "reserve: got False, expected True, because the LimitRange 'rule' of"),
+        ({"maxLimitRequestRatio": {"cpu": "10"}}, {}, "reserve: got False, expected True, .* at most 10"),
+        ({"min": {"memory": "1Gi"}}, {"memory_bytes": GIB // 2}, "memory: got '512 MiB', expected a value that"),
+    ],
+    ids=["later cpu", "cpu", "memory", "tiny request", "ratio", "small memory"],
+)
+def test_limit_range_that_a_job_would_violate(
+    pods: PodHarness, bounds: dict[str, Any], changes: dict[str, Any], message: str
+) -> None:
+    limit_range(pods, **bounds)
+    with pytest.raises(InvalidInputError, match=re.sub(r"[()]", ".", message)):
+        pods.runtime.start(pods.spec(WAITS, **changes))
+    assert pods.leftovers() == []
+
+
+def test_pod_that_reserves_its_cpu_satisfies_a_limit_range_for_requests(pods: PodHarness) -> None:
+    limit_range(pods, min={"cpu": "50m"}, maxLimitRequestRatio={"cpu": "2"})
+    runtime = KubernetesRuntime(connect_cluster, namespace=pods.namespace, reserve=True)
+    job = runtime.start(pods.spec("print('done')", devices=0.5))
+    assert read_to_end(job) == ["done"]
+    job.remove()
+
+
+@pytest.mark.parametrize(
+    ("hard", "changes", "message"),
+    [
+        (
+            {"limits.cpu": "1500m"},
+            {"max_devices": 2},
+            r"max_devices: got '2 cores', expected at most 1500m .limits.cpu.",
+        ),
+        (
+            {"memory": "1Gi"},
+            {"memory_bytes": 2 * GIB},
+            "memory: got '2048 MiB', expected at most 1Gi .memory",
+        ),
+    ],
+    ids=["cpu", "memory"],
+)
+def test_quota_that_never_admits_a_job(
+    pods: PodHarness, hard: dict[str, str], changes: dict[str, Any], message: str
+) -> None:
+    quota(pods, hard)
+    with pytest.raises(InvalidInputError, match=message):
+        pods.runtime.start(pods.spec(WAITS, **changes))
+    assert pods.leftovers() == []
+
+
+def test_quota_for_other_pods_is_ignored(pods: PodHarness) -> None:
+    quota(pods, {"limits.cpu": "1m"}, scopes=["Terminating"])
+    job = pods.runtime.start(pods.spec("print('done')"))
+    assert read_to_end(job) == ["done"]
+    job.remove()
+
+
+def test_job_waits_while_a_quota_is_full(pods: PodHarness, caplog: pytest.LogCaptureFixture) -> None:
+    quota(pods, {"limits.cpu": "1500m"})
+    caplog.set_level("INFO")
+    first = pods.runtime.start(pods.spec(WAITS))
+    wait_for_line(first, "up")
+    impatient = KubernetesRuntime(connect_cluster, namespace=pods.namespace, start_timeout_s=0.0)
+    spec = pods.spec(WAITS, name=f"{pods.mark}-second")
+    with pytest.raises(RuntimeUnavailableError, match="exceeded quota: budget"):
+        impatient.start(spec)
+    started: list[Any] = []
+    thread = threading.Thread(target=lambda: started.append(pods.runtime.start(spec)))
+    thread.start()
+    until(lambda: "Waiting for a quota" in caplog.text)
+    first.remove()
+    thread.join(120)
+    assert started[0].status().state == "running"
+    started[0].remove()
+
+
+def test_request_for_more_memory_than_the_largest_node_has(pods: PodHarness) -> None:
+    with pytest.raises(InvalidInputError, match=r"memory: got '\d+ MiB', expected at most \d+ MiB, the memory of the"):
+        pods.runtime.start(pods.spec(WAITS, memory_bytes=2**50))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import signal
 import socket
 import subprocess
@@ -87,6 +88,34 @@ def test_evicted_pod_ends_its_job_gracefully(pods: PodHarness) -> None:
     assert lines + job.read_lines() == ["up", "saving"]
     assert until(lambda: final_reason(job)).startswith("the cluster removed the pod: EvictionByEvictionAPI")
     job.remove()
+
+
+def test_last_checkpoint_of_an_evicted_pod_can_be_copied_before_the_pod_is_deleted(
+    pods: PodHarness, tmp_path: Path
+) -> None:
+    code = """
+    import os, pathlib, signal
+    saved = pathlib.Path(os.environ["PACELINE_CHECKPOINT"], "step")
+    if saved.exists(): exit(print("resumed at", saved.read_text(), flush=True))
+    signal.signal(signal.SIGTERM, lambda *_: exit(saved.write_text("7")))
+    print("up", flush=True)
+    while True: signal.pause()
+    """
+    spec = pods.spec(textwrap.dedent(code))
+    job = pods.runtime.start(spec)
+    wait_for_line(job, "up")
+    name = pod_of(job)
+    body = {"metadata": {"name": name, "namespace": pods.namespace}, "deleteOptions": {"gracePeriodSeconds": 300}}
+    pods.core.create_namespaced_pod_eviction(name, pods.namespace, body)
+    assert job.wait(120)
+    assert job.status().state == "gone"
+    assert job.status().reason.startswith("the cluster removed the pod: EvictionByEvictionAPI")
+    assert job.collect(tmp_path / "copy", "checkpoint") == ["step"]
+    assert pods.runtime.find_job(spec.name, {}) is None
+    assert pods.leftovers() == []
+    new = pods.runtime.start(dataclasses.replace(spec, checkpoint=tmp_path / "copy"))
+    assert read_to_end(new) == ["resumed at 7"]
+    new.remove()
 
 
 def test_pod_that_the_node_has_ended_is_replaced_by_a_new_one(pods: PodHarness, caplog: Any) -> None:

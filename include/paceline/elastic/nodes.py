@@ -48,6 +48,7 @@ def node_spec(training: JobSpec, name: str, cores: float, plan: Path) -> JobSpec
         training,
         name=f"{training.name}-{name}",
         devices=cores,
+        checkpoint=training.checkpoint if name == FIRST_SERVER else None,
         team_network=TeamNetwork(f"paceline-{training.name}", name if name == FIRST_SERVER else None),
         labels={**training.labels, LABEL_TEAM: training.name, LABEL_NODE: name},
     )

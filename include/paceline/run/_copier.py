@@ -51,7 +51,7 @@ class Copier:
         self._job, self._copies, self._about, self._log = job, copies, about, log
         self._first_after_s = first_after_s
         self._closed = threading.Event()
-        self._storing = threading.Lock()
+        self._copying, self._storing = threading.Lock(), threading.Lock()
         self._digest = ""  # of the last copy
         self._is_failing = False
 
@@ -59,8 +59,13 @@ class Copier:
         threading.Thread(target=self._run, name="paceline-checkpoint-copies", daemon=True).start()
         return self
 
-    def __exit__(self, *error: object) -> None:
-        """Interrupt a copy that is being stored. Afterwards, nothing more is stored."""
+    def __exit__(self, error: type[BaseException] | None, *details: object) -> None:
+        """Interrupt a copy that is being stored. Afterwards, nothing more is stored.
+
+        Before, make a last copy for a job that is lost: a pod exists for a moment after it has saved its checkpoint.
+        """
+        if error is not None and issubclass(error, JobLostError) and self._copy():
+            self._log.info("The last checkpoint of the lost job was copied")
         self._closed.set()
         with self._storing:
             pass
@@ -80,7 +85,7 @@ class Copier:
     def _copy(self) -> bool:
         """Store a copy if the checkpoint has changed; return whether it was stored."""
         try:
-            with TemporaryFolder() as folder:
+            with self._copying, TemporaryFolder() as folder:
                 self._job.collect(folder, "checkpoint")
                 digest = _digest(folder)
                 is_new = digest not in ("", self._digest)

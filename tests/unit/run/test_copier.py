@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from paceline.errors import JobLostError, RuntimeUnavailableError
+from paceline.errors import JobLostError, RuntimeUnavailableError, TrainingFailedError
 from paceline.run import _copier as copier_module
 from paceline.run._copier import Copier
 
@@ -120,6 +120,26 @@ def test_nothing_is_stored_after_the_end(job, caplog):
     assert cancelled.get(timeout=_TIMEOUT_S) is True
     assert copies.saved.empty()
     assert caplog.text == ""
+
+
+def test_last_checkpoint_of_a_lost_job_is_copied(job, caplog):
+    caplog.set_level("INFO")
+    copies = QueuedCopies()
+    last = Copier(job, copies, {"code": "a"}, logging.getLogger("test"), first_after_s=_TIMEOUT_S)  # type: ignore[arg-type]
+    job.next.put("7")
+    with pytest.raises(JobLostError), last:
+        raise JobLostError("the pod was evicted")
+    assert take(copies) == "7"
+    assert "The last checkpoint of the lost job was copied" in caplog.text
+
+
+def test_nothing_is_copied_at_the_end_of_another_job(job):
+    copies = QueuedCopies()
+    last = Copier(job, copies, {"code": "a"}, logging.getLogger("test"), first_after_s=_TIMEOUT_S)  # type: ignore[arg-type]
+    job.next.put("7")
+    with pytest.raises(TrainingFailedError), last:
+        raise TrainingFailedError("exit code 1")
+    assert copies.saved.empty()
 
 
 def test_job_that_is_lost_is_left_to_the_control_loop(job, caplog):

@@ -126,6 +126,9 @@ class PodJob:
             return JobStatus("running")  # the pod waits for room on a node, or for its files
         if run["state"] == "running":
             return JobStatus("running", started_s=run["started_s"], reason="paused" if run.get("paused") else "")
+        if run.get("stopped") and pod["metadata"].get("deletionTimestamp"):
+            # By the cluster, which is about to delete the pod. Until then, its files can be copied.
+            return JobStatus("gone", reason=_pod.disruption(pod) or "the pod was deleted")
         code, out_of_memory = run["code"], run["out_of_memory"]
         if code is None:  # the kernel has killed the whole container
             last = ((pod["status"].get("containerStatuses") or [{}])[0].get("lastState") or {}).get("terminated") or {}

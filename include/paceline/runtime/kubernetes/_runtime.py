@@ -116,10 +116,11 @@ class KubernetesRuntime:
         digest, existing = self._digest(spec), self._current(spec.name)
         if existing is not None:
             job = self._job(existing)
-            if _pod.annotation(existing, _pod.SPEC) == digest:
+            state = job.status().state
+            if _pod.annotation(existing, _pod.SPEC) == digest and state != "gone":
                 log.info("Pod %s already contains the same job: reattaching to it", existing["metadata"]["name"])
                 return job
-            if job.status().state == "running":
+            if state == "running":
                 job.close()
                 raise RuntimeUnavailableError(
                     f"pod {existing['metadata']['name']} is running another job named {spec.name}"
@@ -131,7 +132,12 @@ class KubernetesRuntime:
         """Return the job of the pod with this job name. Complete an interrupted ``replace``."""
         pod = self._current(name)
         try:
-            return None if pod is None else self._reattach(pod, labels)
+            job = None if pod is None else self._reattach(pod, labels)
+            if job is not None and (status := job.status()).state == "gone":
+                log.warning("Removing pod %s, which the cluster is about to delete: %s", job.id, status.reason)
+                job.remove()
+                return None
+            return job
         except JobLostError:
             return None
 

@@ -27,7 +27,8 @@ HOME = "/paceline"
 FOLDERS = ("sdk", "work", "input", "output", "checkpoint", "state")
 PIECE_BYTES = 8192  # the engine splits longer lines of a log
 GRACE_S = 60.0  # between SIGTERM and SIGKILL at the end of a lease
-DELETE_GRACE_S = 25.0  # the cluster gives a deleted pod 30 s by default
+DELETE_GRACE_S = 20.0  # the cluster gives a deleted pod 30 s by default
+LEAVE_S = 28.0  # after the start of a deletion; until then, the job's last checkpoint can be copied out of the pod
 _USAGE_S = 1.0
 _RECORDS_PER_BOOT = 10**10
 _NEVER = math.inf
@@ -54,7 +55,7 @@ class Supervisor:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGTERM, lambda *_: self._shut_down())
         self._child, self._output, self._line = 0, -1, b""
-        self._usage_at = self._kill_at = self._lease_at = _NEVER
+        self._usage_at = self._kill_at = self._lease_at = self._leave_at = _NEVER
         self._commands, self._oom_kills, self._closing = b"", 0, False
         self._run: dict[str, Any] = _read_json("run.json")
         self._run["boot"] = self._run.get("boot", 0) + 1
@@ -64,8 +65,8 @@ class Supervisor:
 
     def serve(self) -> None:
         """Serve until the pod is deleted."""
-        while self._child or not self._closing:
-            wait_s = min(self._usage_at, self._kill_at, self._lease_at) - time.monotonic()
+        while self._child or time.monotonic() < self._leave_at:
+            wait_s = min(self._usage_at, self._kill_at, self._lease_at, self._leave_at) - time.monotonic()
             sources = [self._control, self._woken, *([self._output] if self._child else [])]
             ready, _, _ = select.select(sources, [], [], min(max(wait_s, 0.0), 3600.0))
             if self._woken in ready:
@@ -90,7 +91,7 @@ class Supervisor:
             _signal_descendants(signal.SIGKILL)
 
     def _shut_down(self) -> None:
-        self._closing = True
+        self._closing, self._leave_at = True, time.monotonic() + LEAVE_S
         os.write(self._control, b"stop %f\n" % DELETE_GRACE_S)
 
     def _obey(self, data: bytes) -> None:

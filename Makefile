@@ -199,6 +199,9 @@ airflow-image: ## Build the Airflow image for a cluster, with S3 (BASE; the whee
 compose-wheels: $(STAMP) ## Build the wheels of the Airflow image in build/compose-wheels, for builds without an index
 	@mkdir -p build/compose-wheels
 	@$(PIP) wheel -c constraints.txt --wheel-dir build/compose-wheels ".[compose,demo,kubernetes,worker]" setuptools $(AIRFLOW_PACKAGES) $(QUIETLY)
+	@# What an older patch version of the image's Python needs instead.
+	@older=$$(sed -nE "s/ ;.*< '$(subst .,\.,$(IMAGE_PYTHON))\.[0-9]+'.*//p" constraints.txt); [ -z "$$older" ] || \
+	  $(PIP) download --only-binary :all: --no-deps --dest build/compose-wheels $$older $(QUIETLY)
 	@rm -f build/compose-wheels/airflow_paceline-*.whl
 	@echo "==> $$(ls build/compose-wheels | wc -l) wheels in build/compose-wheels"
 

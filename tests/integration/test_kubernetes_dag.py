@@ -10,7 +10,7 @@ from kubernetes.client import CoreV1Api
 from tests.conftest import connect_cluster
 from tests.integration import readme
 from tests.integration.training import gates
-from tests.waiting import LONG_S
+from tests.waiting import LONG_S, until
 from upath import UPath
 
 from paceline.airflow.demo.airflow_process import AirflowProcess
@@ -61,3 +61,27 @@ def test_drift_leads_to_a_promotion(airflow: AirflowProcess, bucket: Path, names
     assert "the token is ***" in logs["train"]
     assert TOKEN not in "".join(logs.values())
     assert CoreV1Api(connect_cluster()).list_namespaced_pod(namespace).items == []
+
+
+WAITING = """
+from airflow.sdk import DAG
+from paceline.operators import DeadlineTrainingOperator, Kubernetes
+
+with DAG("waiting", schedule=None):
+    runtime = Kubernetes(image={image!r}, namespace={namespace!r}, pod_template_file={template!r})
+    DeadlineTrainingOperator(task_id="train", command="true", deadline="1d", runtime=runtime)
+"""
+
+
+def test_pod_in_a_queue_is_removed_with_its_task(
+    airflow: AirflowProcess, namespace: str, trainer_image: str, tmp_path: Path
+) -> None:
+    """The pod has a scheduling gate, as in a queue of Kueue, when a user marks the task as failed."""
+    core, template = CoreV1Api(connect_cluster()), tmp_path / "pod.yaml"
+    template.write_text("spec: {schedulingGates: [{name: example.com/queue}]}")
+    text = WAITING.format(image=trainer_image, namespace=namespace, template=str(template))
+    with gates.temporary_dag(airflow, "waiting", text):
+        run_id = airflow.run_dag("waiting")
+        until(lambda: core.list_namespaced_pod(namespace).items)
+        airflow.api("PATCH", f"/dags/waiting/dagRuns/{run_id}", {"state": "failed"})
+        until(lambda: not core.list_namespaced_pod(namespace).items)

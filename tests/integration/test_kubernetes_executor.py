@@ -30,6 +30,9 @@ from datetime import timedelta
 from airflow.sdk import DAG
 from paceline.operators import DeadlineTrainingOperator, Kubernetes
 
+with DAG("lost", schedule=None):
+    DeadlineTrainingOperator(task_id="train", script="gated.py", deadline="1d", runtime=RUNTIME)
+
 with DAG("pods", schedule=None):
     DeadlineTrainingOperator(
         task_id="train", script="gated.py", deadline="100d", min_devices=0.1, max_devices=2,
@@ -125,3 +128,14 @@ def test_retry_in_another_task_pod_takes_over_the_job(
     assert f"Job {job} of an earlier try is running: taking it over" in log
     assert api.xcom("pods", run_id, "train")["restarts"] == 0
     assert core.list_namespaced_pod(jobs_namespace).items == []
+
+
+def test_output_that_would_be_lost_with_the_task_pod_is_an_error(
+    airflow_pod: ClusterAirflow, jobs_namespace: str
+) -> None:
+    run_id = airflow_pod.api.run_dag("lost")
+    assert airflow_pod.api.wait("lost", run_id, LONG_S) == "failed"
+    (pod,) = airflow_pod.task_pods(dag_id="lost")
+    assert "output: got '/opt/airflow/paceline-data/output/lost/" in airflow_pod.log(pod)
+    assert "expected an object storage URL, or a folder on a volume of the task's pod" in airflow_pod.log(pod)
+    assert CoreV1Api(connect_cluster()).list_namespaced_pod(jobs_namespace).items == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -21,8 +22,10 @@ from kubernetes.client import CoreV1Api
 from tests.conftest import connect_cluster
 from tests.integration.jobs import PodHarness
 from tests.integration.kubernetes_guide import COMMANDS, FILES
-from tests.waiting import until
+from tests.integration.training import gates
+from tests.waiting import LONG_S, until
 
+from paceline.airflow.demo.airflow_process import AirflowProcess
 from paceline.runtime.kubernetes import KubernetesRuntime
 from paceline.testing.runtime_contract import fail_on_leftovers
 from paceline.testing.runtime_contract.harness import read_to_end
@@ -51,13 +54,14 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     CoreV1Api(connect_cluster()).delete_namespace(training)
 
 
-def test_commands_run_in_their_order(folder: Path, trainer_image: str) -> None:
-    """The account of the written file then trains in the namespace, and has no other rights."""
+@pytest.mark.airflow
+@pytest.mark.timeout(1200)
+def test_commands_lead_to_a_first_run(airflow: AirflowProcess, folder: Path) -> None:
+    """The guide's commands in their order, then its DAG, with the account that they have written to a file."""
     training = (folder / "namespace").read_text()
     environment = {**os.environ}
     for command in COMMANDS:
         if command.split()[0] in ELSEWHERE:
-            assert shlex.split(command), command
             continue
         script = f"set -e -o pipefail\n{command}\nexport -p >exported".replace("training", training)
         run = subprocess.run(
@@ -68,16 +72,22 @@ def test_commands_run_in_their_order(folder: Path, trainer_image: str) -> None:
             assert run.stdout == "yes\n"
         exported = re.findall(r'declare -x (KUBE_SERVER)="(.*)"', (folder / "exported").read_text())
         environment.update(exported)
-    account = {**environment, "KUBECONFIG": str(folder / "paceline.kubeconfig")}
+    written = folder / "paceline.kubeconfig"
     for question, answer in (("list secrets", "no"), ("create pods -n default", "no"), ("delete pods", "yes")):
-        asked = subprocess.run(
-            ["kubectl", "auth", "can-i", *question.split()], env=account, capture_output=True, text=True, check=False
-        )
-        assert asked.stdout.strip() == answer, question
+        ask = ["kubectl", "--kubeconfig", str(written), "auth", "can-i", *question.split()]
+        assert subprocess.run(ask, capture_output=True, text=True, check=False).stdout.strip() == answer, question
+    connection = json.dumps({"conn_type": "kubernetes", "extra": {"kube_config_path": str(written)}})
+    airflow.cli("connections", "add", "kubernetes_default", "--conn-json", connection)
+    with gates.temporary_dag(airflow, "first_pod", (folder / "first_pod.py").read_text()):
+        run_id = airflow.run_dag("first_pod")
+        state = airflow.wait("first_pod", run_id, LONG_S)
+        assert state == "success", airflow.task_log("first_pod", run_id, "train")
+        assert airflow.xcom("first_pod", run_id, "train")["runtime"] == "kubernetes"
+    airflow.cli("connections", "delete", "kubernetes_default")
 
 
-def test_every_command_that_is_not_run_is_one_of_a_known_program() -> None:
-    programs = {command.split()[0] for command in COMMANDS}
+def test_commands_that_are_not_run_are_complete() -> None:
+    programs = {shlex.split(command)[0] for command in COMMANDS}
     assert programs == {"kubectl", "export", *ELSEWHERE}
     helm = next(command for command in COMMANDS if command.startswith("helm"))
     assert shlex.split(helm)[-1] in FILES

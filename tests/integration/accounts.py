@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import yaml
 from kubernetes.client import ApiClient, AuthenticationV1Api, CoreV1Api, RbacAuthorizationV1Api
 from tests.conftest import connect_cluster
+
+GUIDE = Path(__file__).parents[2] / "docs" / "kubernetes.md"
+
+
+def guide_block(name: str) -> list[dict[str, Any]]:
+    """Return the YAML documents of the block in the guide that begins with ``# NAME``."""
+    (text,) = re.findall(rf"```yaml\n# {name}(.*?)```", GUIDE.read_text(), re.DOTALL)
+    return list(yaml.safe_load_all("#" + text))
 
 
 def account(namespace: str, rules: Sequence[Mapping[str, Any]]) -> Callable[[], ApiClient]:

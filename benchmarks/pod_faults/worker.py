@@ -24,7 +24,7 @@ from kubernetes.client import ApiClient
 from kubernetes.config import new_client_from_config
 
 from benchmarks.pod_faults.proxy import client_through
-from paceline.contract import RESULT, Deadline
+from paceline.contract import Deadline
 from paceline.errors import (
     DeadlineInfeasibleError,
     DetachedError,

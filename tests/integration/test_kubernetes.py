@@ -22,7 +22,6 @@ from tests.conftest import connect_cluster
 from paceline.errors import InvalidInputError, RuntimeUnavailableError
 from paceline.runtime import Job
 from paceline.runtime.kubernetes import KubernetesRuntime
-from paceline.runtime.kubernetes._checks import NEEDED
 from paceline.testing.runtime_contract.harness import RESUMES, WAITS, read_to_end, until, wait_for_line
 
 from .clusters import account, guide_block, guide_rules
@@ -46,8 +45,6 @@ def final_reason(job: Job) -> str:
 
 
 def test_account_with_the_rights_of_the_guide_runs_a_job(pods: PodHarness, tmp_path: Path) -> None:
-    rules = [one for one in guide_rules() if one["apiGroups"] == [""] and len(one["resources"]) == 1]
-    assert {one["resources"][0]: tuple(one["verbs"]) for one in rules} == NEEDED
     runtime = KubernetesRuntime(account(pods.namespace, guide_rules()), namespace=pods.namespace)
     spec = pods.spec(RESUMES)
     job = runtime.start(spec)

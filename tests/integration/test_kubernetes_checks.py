@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import threading
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,21 +11,24 @@ from tests.conftest import connect_cluster
 
 from paceline.errors import InvalidInputError, RuntimeUnavailableError
 from paceline.runtime.kubernetes import KubernetesRuntime
-from paceline.runtime.kubernetes._checks import NEEDED
-from paceline.runtime.kubernetes._cluster import Cluster
 from paceline.testing.runtime_contract.harness import WAITS, read_to_end, until, wait_for_line
 
-from .clusters import account
+from .clusters import account, guide_block
 from .jobs import PodHarness
 
 pytestmark = pytest.mark.kubernetes
 GIB = 2**30
 
 
+def needed() -> dict[str, list[str]]:
+    """Return the verbs of the guide's Role by resource, without the optional ones."""
+    return {one["resources"][0]: one["verbs"] for one in guide_block("paceline.yaml")[2]["rules"][:4]}
+
+
 def rules(**changes: list[str]) -> list[dict[str, Any]]:
     """Return the rules of the least Role, with other verbs for some resources."""
-    verbs = {**NEEDED, **{name.replace("_", "/"): one for name, one in changes.items()}}
-    return [{"apiGroups": [""], "resources": [name], "verbs": list(one)} for name, one in verbs.items() if one]
+    verbs = {**needed(), **{name.replace("_", "/"): one for name, one in changes.items()}}
+    return [{"apiGroups": [""], "resources": [name], "verbs": one} for name, one in verbs.items() if one]
 
 
 def limit_range(pods: PodHarness, kind: str = "Container", **bounds: dict[str, str]) -> None:
@@ -50,27 +52,20 @@ def test_all_missing_rights_are_named_at_once_with_the_rules_that_give_them(pods
     assert '{apiGroups: [""], resources: [pods/resize], verbs: [patch]}' in message
 
 
+def test_rights_that_are_checked_are_those_of_the_guide(pods: PodHarness) -> None:
+    runtime = KubernetesRuntime(account(pods.namespace, []), namespace=pods.namespace)
+    with pytest.raises(InvalidInputError) as raised:
+        runtime.check(pods.spec(WAITS))
+    rights = ", ".join(f"{'/'.join(verbs)} {resource}" for resource, verbs in needed().items())
+    assert raised.value.value == f"an account without the rights: {rights}"
+
+
 def test_account_with_the_least_role_cannot_read_the_rules_and_starts_a_job(pods: PodHarness) -> None:
     limit_range(pods, max={"cpu": "4"})
     runtime = KubernetesRuntime(account(pods.namespace, rules()), namespace=pods.namespace)
     job = runtime.start(pods.spec("print('done')", max_devices=8))
     assert read_to_end(job) == ["done"]
     job.remove()
-
-
-def test_cluster_that_cannot_resize_is_named(pods: PodHarness, monkeypatch: pytest.MonkeyPatch) -> None:
-    call = Cluster.call
-
-    def of_1_32(cluster: Cluster, request: str, method: str, *arguments: Any, **options: Any) -> Any:
-        answer = call(cluster, request, method, *arguments, **options)
-        if method == "get_api_resources":
-            assert b'"pods/resize"' in answer.data
-            return SimpleNamespace(data=answer.data.replace(b'"pods/resize"', b'"pods/other"'))
-        return answer
-
-    monkeypatch.setattr(Cluster, "call", of_1_32)
-    with pytest.raises(InvalidInputError, match=r"runtime: got 'a cluster of Kubernetes v1\.\d+.*', expected 1.33 or"):
-        pods.runtime.start(pods.spec(WAITS))
 
 
 @pytest.mark.parametrize(

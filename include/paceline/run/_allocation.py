@@ -6,8 +6,9 @@ import math
 from typing import TYPE_CHECKING
 
 from paceline.contract import Reported, RunTotals
-from paceline.errors import JobLostError, RuntimeUnavailableError
+from paceline.errors import JobLostError, ResizePendingError, RuntimeUnavailableError
 from paceline.run._outage import Outage
+from paceline.run._pending import PendingResize
 from paceline.runtime import Job
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ class JobAllocation:
         Another allocation that may be in effect until the engine confirms ``devices``, or ``None``.
     team:
         The job if it is a team of containers, else ``None``. A team may use only some of its devices.
+    pending:
+        Reports a resize that the engine has not put in force yet.
     """
 
     def __init__(
@@ -41,10 +44,12 @@ class JobAllocation:
         earlier: RunTotals,
         unconfirmed: float | None = None,
         team: TeamJob | None = None,
+        pending: PendingResize | None = None,
     ) -> None:
         self._job = job
         self._outage = outage
         self._team = team
+        self._pending = pending
         self.devices = self.target = devices  # the current and the decided allocation
         self._unconfirmed = unconfirmed
         self.device_s = earlier.device_s
@@ -67,6 +72,12 @@ class JobAllocation:
     @property
     def _counted_devices(self) -> float:
         return self.in_use if self._earlier_in_use is None else self._earlier_in_use
+
+    @property
+    def is_changing(self) -> bool:
+        """Whether the job may be on another allocation than ``devices``. An engine that defers a resize says which."""
+        is_deferred = self._pending is not None and self._pending.active
+        return self.target != self.devices and not is_deferred
 
     def count_until(self, now_s: float) -> None:
         """Add the device-seconds of the job's containers until ``now_s`` or, if earlier, until the job ended."""
@@ -104,6 +115,12 @@ class JobAllocation:
             return
         try:
             self._job.resize(self.target)
+        except ResizePendingError as pending:  # it may be in force at any time
+            self._outage.record_answer()
+            self._unconfirmed = self.target
+            self._change(pending.devices, now_s)
+            if self._pending is not None:
+                self._pending.report(now_s, self.target, pending)
         except RuntimeUnavailableError as error:
             self._unconfirmed = max(self.upper_bound, self.target)
             self._outage.record_failure(error)
@@ -112,10 +129,15 @@ class JobAllocation:
         else:
             self._outage.record_answer()
             self._unconfirmed = None
-            if self.target != self.devices:
-                self.devices = self.target
-                self._changed_s = now_s
-                self.resizes += 1
+            self._change(self.target, now_s)
+            if self._pending is not None:
+                self._pending.clear(now_s, self.devices)
+
+    def _change(self, devices: float, now_s: float) -> None:
+        if devices != self.devices:
+            self.devices = devices
+            self._changed_s = now_s
+            self.resizes += 1
 
     def totals(self, began_s: float, restarts: int, reported: Reported | None) -> RunTotals:
         """Return the totals for the next controlling process."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.contract import PACE, PaceSample
-from paceline.errors import InvalidInputError, JobLostError, RuntimeUnavailableError
+from paceline.errors import InvalidInputError, JobLostError, ResizePendingError, RuntimeUnavailableError
 
 if TYPE_CHECKING:
     from paceline.run._handle import JobHandle
@@ -149,7 +150,8 @@ class EarlierJob:
             return runtime.start(spec)
         if is_same:
             self._host.log.info("Restarting the job of an earlier try: it resumes from its checkpoint")
-            call(lambda: job.resize(spec.devices))  # an earlier try may have chosen other devices
+            with contextlib.suppress(ResizePendingError):  # the control loop looks again
+                call(lambda: job.resize(spec.devices))  # an earlier try may have chosen other devices
             call(job.restart)
             return job
         self._host.log.warning(

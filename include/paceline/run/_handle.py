@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Literal, TypeVar
 
 from paceline.contract import ALERTS, CEILING, CLOCK, CONTAINER, CONTROLLER, DEADLINE, JobRecord
-from paceline.errors import RuntimeUnavailableError
+from paceline.errors import ResizePendingError, RuntimeUnavailableError
 from paceline.run._live import Exchange, LiveState
 from paceline.run._loop import PaceLoop
 from paceline.run._states import Cause
@@ -224,6 +224,8 @@ class JobHandle:
         while True:
             try:
                 return call()
+            except ResizePendingError:  # the engine has answered
+                raise
             except failure as error:
                 disconnected = isinstance(error, (EOFError, ConnectionError))  # the supervisor is gone, see Exchange
                 waited_s = time.monotonic() - began_s

@@ -25,6 +25,7 @@ from paceline.run._journal import Journal
 from paceline.run._live import Exchange
 from paceline.run._outage import Outage
 from paceline.run._pauses import Pauses
+from paceline.run._pending import PendingResize
 from paceline.run._preemption import Preemption
 from paceline.run._publishing import Publisher
 from paceline.run._sample import make_sample
@@ -163,11 +164,12 @@ class PaceLoop:
         self._check_need = check_need
         # The first step repeats the resize, because an earlier process may have ended before it stored its last resize.
         unconfirmed = shared.max_devices if shared is not None else allocated_devices if totals else None
-        self._allocation = JobAllocation(job, self._outage, allocated_devices, earlier, unconfirmed, team)
+        pending = PendingResize(self._journal)
+        self._allocation = JobAllocation(job, self._outage, allocated_devices, earlier, unconfirmed, team, pending)
         self._lifecycle = lifecycle or Lifecycle()
         if self._lifecycle.state is None:
             self._lifecycle.enter("starting", by="task")
-        self._preemption = Preemption(job, self._journal, self._outage)
+        self._preemption = Preemption(job, self._outage, pending)
         self._restarting = restarted  # the job was restarted and has not sent a report since then
         self._commands = Commands(
             origin, controller.deadline_s, self._journal, min_ceiling=controller.limits.quantum, shared=shared
@@ -240,7 +242,7 @@ class PaceLoop:
             position.total if position else 1,
             done_s=position.done_s if position else 0.0,
             allocated_devices=allocation.devices if in_force is None else in_force,
-            pending=allocation.target != allocation.devices or in_force is not None,
+            pending=allocation.is_changing or in_force is not None,
             # Ignore a ceiling of 0 here: all batches are done and the job is about to end.
             ceiling=allocation.devices if self._commands.ceiling == 0 else self._commands.ceiling,
             in_pause=self._reader.pauses.in_pause(now_s) or self._outage.active or self._restarting,

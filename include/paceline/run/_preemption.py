@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from paceline.errors import RuntimeUnavailableError
-from paceline.run._journal import Journal
+from paceline.errors import ResizePendingError, RuntimeUnavailableError
 from paceline.run._outage import Outage
+from paceline.run._pending import PendingResize
 from paceline.runtime import Job
 
 _GRACE_S = 10.0  # time for the job to end a batch on few devices and save a checkpoint
@@ -17,14 +17,15 @@ class Preemption:
 
     Parameters
     ----------
-    job, journal, outage:
-        The job, the journal and the outage tracker of the control loop.
+    job, outage, pending:
+        The job, and the reports of the control loop about its engine.
     """
 
-    def __init__(self, job: Job, journal: Journal, outage: Outage) -> None:
+    def __init__(self, job: Job, outage: Outage, pending: PendingResize) -> None:
         self._job = job
-        self._journal = journal
+        self._journal = pending.journal
         self._outage = outage
+        self._pending = pending
         self.count = 0
         self.unconfirmed = 0.0  # devices of a job that an engine may have restarted without answering
 
@@ -61,11 +62,16 @@ class Preemption:
         try:
             self._job.resize(devices)
             self._job.restart()
+        except ResizePendingError as pending:  # no room yet
+            self._outage.record_answer()
+            self._pending.report(now_s, devices, pending)
+            return False
         except RuntimeUnavailableError as error:
             self.unconfirmed = max(self.unconfirmed, devices)
             self._outage.record_failure(error)
             return False
         self._outage.record_answer()
+        self._pending.clear(now_s, devices)
         self.unconfirmed = 0.0
         self._journal.event(now_s, "resuming", "Resuming on %g devices", devices, devices=devices)
         return True

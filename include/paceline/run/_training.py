@@ -34,6 +34,7 @@ from paceline.errors import (
     InvalidInputError,
     JobLostError,
     PacelineError,
+    ResizePendingError,
     TaskStoppedError,
     TrainingAbandonedError,
     TrainingFailedError,
@@ -223,7 +224,10 @@ class Training:
         if record is None:  # the earlier process died between the start of the job and the record of its start
             devices = controller.limits.quantize(controller.start(self._seconds_after(origin)), None)
             if earlier.status is not None and earlier.status.state == "running":
-                self.call_engine(lambda: job.resize(devices))
+                try:
+                    self.call_engine(lambda: job.resize(devices))
+                except ResizePendingError as pending:
+                    devices = pending.devices
             record = JobRecord(runtime=runtime.name, id=job.id, origin=origin, devices=devices)
         return handle.save_record(record), controller, state
 

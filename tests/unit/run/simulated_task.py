@@ -16,6 +16,7 @@ from paceline.errors import (
 )
 from paceline.run import MemoryState, Training
 from paceline.run.settings import Settings
+from paceline.runtime import JobSpec
 
 from .conftest import SimulatedClock, SimulatedJob
 
@@ -173,7 +174,7 @@ class SimulatedTask:
             job_name=lambda: "train",
             labels=dict,
             code_digest=lambda: self.code,
-            spec=lambda scratch, devices: SimpleNamespace(devices=devices),
+            spec=lambda scratch, devices: JobSpec("train", ["python"], devices),
             output_place=lambda: "/models/1",
             team=lambda job: None,
             past_run=lambda: None,

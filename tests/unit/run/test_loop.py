@@ -7,11 +7,12 @@ import threading
 
 import pytest
 
-from paceline.contract import RunTotals
+from paceline.contract import Ceiling, RunTotals
 from paceline.control import Limits
 from paceline.errors import (
     DeadlineInfeasibleError,
     JobLostError,
+    ResizePendingError,
     RuntimeUnavailableError,
     TaskStoppedError,
     TrainingFailedError,
@@ -152,6 +153,27 @@ def test_engine_outage_does_not_delay_the_job(make_job, run, caplog):
     assert abs(outcome.error_pct) < 1.0
     assert caplog.text.count("The engine is not responding") == 1
     assert "The engine is responding again after" in caplog.text
+
+
+def test_deferred_resize_is_reported_once_and_the_controller_knows_what_is_in_force(make_job, run, caplog):
+    job = make_job(core_s=60)
+    resize, asked = job.resize, []
+
+    def defer(devices):
+        if job.elapsed_s < 25 and devices > 1.0:
+            asked.append(devices)
+            raise ResizePendingError(job.devices, f"Deferred: no room at {job.elapsed_s}")
+        resize(devices)
+
+    job.resize = defer
+    outcome, exchange = run(job, 50, Ceiling(1.0, 1), later=[(10, Ceiling(2.0, 2))])
+    events = exchange.state["history"]["events"]
+    assert [one["kind"] for one in events] == ["ceiling", "resize_pending", "resized"]
+    assert len(asked) > 5
+    assert asked[-1] > asked[0], "the controller knows that the job is late, and by how much"
+    assert "The engine is not responding" not in caplog.text
+    assert abs(outcome.error_pct) < 2.0
+    assert outcome.resizes == len({devices for _, devices in job.resizes})
 
 
 @pytest.mark.parametrize(("away_from_s", "killed_s"), [(30, 31), (31.5, 30.2)], ids=["during outage", "before outage"])

@@ -38,7 +38,8 @@ def _text_if_any(field: str, value: object) -> str | None:
 class Kubernetes(RuntimeSettings):
     """Run the job in a pod of a Kubernetes cluster, whose CPU limit changes in place. Needs Kubernetes 1.33 or newer.
 
-    The pod keeps to the *restricted* Pod Security Standard. It requests little CPU, and its memory limit in full.
+    The pod keeps to the *restricted* Pod Security Standard. It requests its memory limit in full and, without
+    ``reserve``, little CPU.
 
     Parameters
     ----------
@@ -57,6 +58,10 @@ class Kubernetes(RuntimeSettings):
         (templated)
     pull:
         Pull the image before each start, even if the node has it. Example: ``True``.
+    reserve:
+        Request the allocation, so that the node reserves these cores for the job. A larger allocation then waits until
+        the node has room; until then the job continues on the earlier one. By default, busy pods of a node share its
+        cores. Example: ``True``.
     gpus:
         Number of GPUs for the job alone (``nvidia.com/gpu``). Example: ``2``.
     memory:
@@ -101,6 +106,7 @@ class Kubernetes(RuntimeSettings):
         "namespace": _text_if_any,
         "pod_template_file": _text_if_any,
         "pull": boolean,
+        "reserve": boolean,
         "gpus": gpu_count,
         "memory": size,
         "disk": size,
@@ -114,6 +120,7 @@ class Kubernetes(RuntimeSettings):
     namespace: str | None = None
     pod_template_file: str | None = None
     pull: bool = False
+    reserve: bool = False
     gpus: int = 0
     memory: int | str | None = "4g"
     disk: int | str | None = "20g"
@@ -137,6 +144,7 @@ class Kubernetes(RuntimeSettings):
             namespace=self.namespace or self._hook().get_namespace() or _own_namespace() or "default",
             template=self._template(),
             pull=self.pull,
+            reserve=self.reserve,
             max_output_bytes=memory_bytes("runtime.disk", self.disk) or sys.maxsize,
         )
 

@@ -194,6 +194,8 @@ class PodJob:
             while not self.wait(_STOP_READ_S) and self._read_run().get("number") == run["number"]:
                 if time.monotonic() > give_up_s:
                     raise RuntimeUnavailableError("could not stop the job: it has not ended")
+            if self._reserve:  # a preempted job leaves its cores to others, and asks for them before its restart
+                self._set_cpu({"requests": {"cpu": "1m"}})
         except JobLostError:
             pass
 

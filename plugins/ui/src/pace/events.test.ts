@@ -15,6 +15,8 @@ test.each([
     { kind: "scaled", why: "30 % are used: 1 more worker", nodes: { "ps-0": 0.2, "worker-0": 0.5, "worker-1": 0.5 } },
     "30 % are used: 1 more worker. Now 1 parameter server on 0.2 cores, 2 workers on 1 core",
   ],
+  [{ kind: "resize_pending", devices: 0.5, why: "Deferred" }, "Waiting for a new allocation; it stays 0.5: Deferred"],
+  [{ kind: "resized", devices: 1.5 }, "The allocation is now 1.5"],
   [{ kind: "something_new" }, "something new"],
 ])("text of event %o", (event, text) => expect(eventText({ t_s: 5, ...event })).toBe(text));
 

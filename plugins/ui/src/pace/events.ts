@@ -43,6 +43,10 @@ function textWithoutMachine(event: RunEvent): string {
       return "The Docker engine did not respond";
     case "engine_responding":
       return "The Docker engine responded again";
+    case "resize_pending":
+      return `Waiting for a new allocation; it stays ${event.devices ?? 0}${reasonOf(event)}`;
+    case "resized":
+      return `The allocation is now ${event.devices ?? 0}`;
     case "total":
       return "The amount of work changed";
     case "infeasible":

@@ -1,0 +1,65 @@
+"""What answers of a cluster mean that the cluster of the tests does not give."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from paceline.errors import InvalidInputError
+from paceline.runtime.kubernetes._checks import check_cluster
+from paceline.runtime.kubernetes._resize import is_decided, why_pending
+
+
+class OldCluster:
+    """A cluster of Kubernetes 1.32: its API has no pods/resize."""
+
+    namespace = "training"
+
+    def call(self, request: str, method: str, *arguments: Any, **options: Any) -> Any:
+        if method == "VersionApi.get_code":
+            return SimpleNamespace(git_version="v1.32.4")
+        assert method == "get_api_resources"
+        return SimpleNamespace(data=json.dumps({"resources": [{"name": "pods"}, {"name": "pods/log"}]}))
+
+
+def test_cluster_that_cannot_resize_pods_is_named_with_its_version() -> None:
+    with pytest.raises(InvalidInputError, match=r"got 'a cluster of Kubernetes v1.32.4', expected 1.33 or newer"):
+        check_cluster(OldCluster())  # type: ignore[arg-type]
+
+
+def pod(generation: int, in_force: str, **condition: Any) -> dict[str, Any]:
+    """Return a pod that asks for two cores."""
+    asked = {"name": "job", "resources": {"limits": {"cpu": "2"}, "requests": {"cpu": "1999m"}}}
+    status = {"name": "job", "resources": {"limits": {"cpu": in_force}, "requests": {"cpu": "1999m"}}}
+    conditions = [{"status": "True", **condition}] if condition else []
+    return {
+        "metadata": {"generation": generation},
+        "spec": {"containers": [asked]},
+        "status": {"containerStatuses": [status], "conditions": conditions},
+    }
+
+
+@pytest.mark.parametrize(
+    ("condition", "reason", "decided"),
+    [
+        ({}, "the node has not put it in force yet", False),
+        ({"type": "PodResizePending", "reason": "Infeasible", "observedGeneration": 3}, "Infeasible", True),
+        ({"type": "PodResizePending", "reason": "Infeasible"}, "Infeasible", True),
+        ({"type": "PodResizePending", "reason": "Deferred", "observedGeneration": 2}, "the node has not", False),
+        ({"type": "PodResizeInProgress", "observedGeneration": 3}, "the node has not", False),
+        ({"type": "PodResizeInProgress", "reason": "Error", "message": "no cgroup"}, "Error: no cgroup", True),
+        ({"type": "PodReady", "reason": "Error"}, "the node has not", False),
+    ],
+    ids=["none", "infeasible", "kubernetes 1.33", "earlier resize", "in progress", "error", "another condition"],
+)
+def test_conditions_say_why_a_resize_is_not_in_force(condition: dict[str, Any], reason: str, decided: bool) -> None:
+    found = pod(3, "500m", **condition)
+    assert why_pending(found).startswith(reason)
+    assert is_decided(found) is decided
+
+
+def test_resize_in_force_is_not_pending_whatever_an_old_condition_says() -> None:
+    assert why_pending(pod(3, "2000m", type="PodResizePending", reason="Deferred", observedGeneration=2)) == ""

@@ -57,6 +57,26 @@ class RuntimeUnavailableError(PacelineError):
     """Raised when the engine or machine of a job does not respond. A later retry may succeed."""
 
 
+class ResizePendingError(RuntimeUnavailableError):
+    """Raised when an engine answers that a new allocation is not in force yet. The job continues on the earlier one.
+
+    Parameters
+    ----------
+    devices:
+        The allocation in force.
+    reason:
+        Why the new allocation is not in force, as a phrase for the log.
+    """
+
+    def __init__(self, devices: float, reason: str) -> None:
+        self.devices = devices
+        self.reason = reason
+        super().__init__(f"the allocation stays {devices:g} for now: {reason}")
+
+    def __reduce__(self) -> tuple[type[ResizePendingError], tuple[float, str]]:
+        return type(self), (self.devices, self.reason)
+
+
 class JobLostError(PacelineError):
     """Raised when a job no longer exists, because its container or process was removed."""
 

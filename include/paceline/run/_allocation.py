@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from paceline.contract import Reported, RunTotals
-from paceline.errors import JobLostError, RuntimeUnavailableError
+from paceline.errors import JobLostError, ResizePendingError, RuntimeUnavailableError
 from paceline.run._outage import Outage
 from paceline.runtime import Job
 
@@ -104,6 +104,10 @@ class JobAllocation:
             return
         try:
             self._job.resize(self.target)
+        except ResizePendingError as error:  # the next decision asks again
+            self._outage.record_pending(error)
+            self.devices = self.target = error.devices
+            self._unconfirmed = None
         except RuntimeUnavailableError as error:
             self._unconfirmed = max(self.upper_bound, self.target)
             self._outage.record_failure(error)

@@ -160,7 +160,7 @@ class JobHandle:
 
         if not self._check_owner():
             return False
-        gone = not self._existence_unknown and self._apply_to_job("removed", remove)
+        gone = not self._existence_unknown and self._remove_starting() and self._apply_to_job("removed", remove)
         self.publish_end("failed", "airflow", stopped=gone)
         try:
             # Keep the record of an existing job: a cleared task finds the job, and the arbiter reserves its devices.
@@ -169,6 +169,20 @@ class JobHandle:
         except Exception as error:  # do not hide the earlier error of the run
             self._log.warning("The keys of the run could not be deleted from the task state store: %s", error)
         return gone
+
+    def _remove_starting(self) -> bool:
+        """Remove the job that this process is starting in another thread; return whether there is none any more."""
+        runtime, labels = self.runtime, dict(self._host.labels())
+        if self.job is not None or runtime is None or not self._stop_requested.is_set():
+            return True
+        try:
+            for job_id, found in runtime.jobs():
+                if found == labels:
+                    runtime.reattach(job_id, labels).remove()
+        except Exception as error:
+            self._log.error("The job that was starting could not be removed: %s", error)
+            return False
+        return True
 
     def clean_up(self) -> None:
         """Remove the job and its keys after the result is stored. Log errors instead of raising them."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from paceline.errors import RuntimeUnavailableError
+from paceline.errors import ResizePendingError, RuntimeUnavailableError
 from paceline.run._journal import Journal
 from paceline.run.clock import Clock
 from paceline.runtime import Job, JobStatus
@@ -45,6 +45,7 @@ class Outage:
         self._since_s: float | None = None
         self._occurred = False  # whether an outage occurred since the last start of the job
         self._readings = 0  # usage readings since the outage began
+        self._kept_devices: float | None = None  # the allocation that an engine has last kept against a decision
 
     @property
     def active(self) -> bool:
@@ -80,6 +81,14 @@ class Outage:
             now_s = self._now()
             away_s, self._since_s = now_s - self._since_s, None
             self._journal.event(now_s, "engine_responding", "The engine is responding again after %.0f s", away_s)
+
+    def record_pending(self, error: ResizePendingError) -> None:
+        """Record that the engine answered but kept the allocation. Log this once for each allocation."""
+        self.record_answer()
+        if error.devices != self._kept_devices:
+            self._kept_devices = error.devices
+            message = "The engine does not change the allocation: %s"
+            self._journal.event(self._now(), "resize_pending", message, error, level=logging.WARNING)
 
     def restart_after(self, status: JobStatus) -> bool:
         """If an outage ended the job, restart the job from its checkpoint; return whether control continues.

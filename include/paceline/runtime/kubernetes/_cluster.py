@@ -28,6 +28,10 @@ class ForbiddenError(InvalidInputError):
     """Raised when the account has no right to a request, or the cluster's rules do not admit it."""
 
 
+class QuotaError(RuntimeUnavailableError):
+    """Raised when a quota of the namespace is full."""
+
+
 class Cluster:
     """A namespace of a cluster.
 
@@ -142,6 +146,8 @@ def _check_end(request: str, end: bytes, last_error: str) -> None:
         return
     if status.get("reason") != "NonZeroExitCode":  # the command did not run: its container is starting or ending
         raise RuntimeUnavailableError(f"could not {request}: {status.get('message')}")
+    if "137" in [cause.get("message") for cause in status["details"]["causes"]]:
+        raise RuntimeUnavailableError(f"could not {request}: the command was killed, maybe with its container")
     raise PacelineError(f"could not {request}: {last_error or status.get('message')}")
 
 
@@ -163,7 +169,7 @@ def _translated(request: str) -> Iterator[None]:
         if error.status == 409:
             raise ConflictError(f"could not {request}: {reason}") from error
         if error.status == 403 and "exceeded quota" in reason:
-            raise RuntimeUnavailableError(f"could not {request}: {reason}") from error
+            raise QuotaError(f"could not {request}: {reason}") from error
         if error.status == 403:
             raise ForbiddenError("runtime", request, f"what the cluster allows: {reason}") from error
         if error.status in (0, 429) or error.status is None or error.status >= 500:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from paceline.errors import JobLostError, RuntimeUnavailableError
+from paceline.errors import JobLostError, ResizePendingError, RuntimeUnavailableError
 from paceline.runtime._archive import extract_output
 from paceline.runtime._work_files import entries_in_archive, newest_files
 from paceline.runtime.base import JobStatus, Usage
 from paceline.runtime.checks import check_devices
 from paceline.runtime.kubernetes import _pod
-from paceline.runtime.kubernetes._cluster import CONTAINER, Cluster, read_pod
+from paceline.runtime.kubernetes._cluster import CONTAINER, Cluster, ForbiddenError, QuotaError, read_pod
 from paceline.runtime.kubernetes._files import read_folder
 from paceline.runtime.kubernetes._follower import PodFollower
 
@@ -71,7 +72,10 @@ class PodJob:
     def resize(self, devices: float) -> None:
         """Change the CPU limit of the running container in place."""
         check_devices(devices)
-        self._set_cpu(devices * self._cores_per_device)
+        try:
+            self._set_cpu(devices * self._cores_per_device)
+        except (ForbiddenError, QuotaError) as error:  # the rules of the namespace have changed since the start
+            raise ResizePendingError(self._devices_in_force(), str(error)) from error
 
     def status(self) -> JobStatus:
         """Return the state of the job, read from the pod."""
@@ -80,7 +84,15 @@ class PodJob:
             return JobStatus("gone", reason=self._follower.disruption or "the pod was deleted")
         if reason := _pod.end_reason(pod):
             return JobStatus("gone", reason=reason)
-        run = self._read_run() if pod["status"].get("phase") != "Pending" else {}
+        reason = _pod.removal(pod)
+        try:
+            run = self._read_run() if pod["status"].get("phase") != "Pending" else {}
+        except RuntimeUnavailableError:
+            if reason and self._follower.ended.is_set():  # the container has ended, and its pod is about to
+                return JobStatus("gone", reason=reason)
+            raise
+        if reason and run.get("state") == "exited" and run["code"] != 0:  # it was stopped, and cannot start again here
+            return JobStatus("gone", reason=reason)
         if not run.get("number"):
             return JobStatus("running")  # the pod waits for room on a node, or for its files
         if run["state"] == "running":
@@ -118,9 +130,15 @@ class PodJob:
 
     def collect(self, destination: Path) -> list[str]:
         """Copy the output folder out of the pod."""
-        self._speed_up()
-        chunks = read_folder(self._cluster, self._pod, "output")
-        return extract_output(chunks, destination, root="output", max_bytes=self._max_output_bytes)
+        try:
+            self._speed_up()
+            chunks = read_folder(self._cluster, self._pod, "output")
+            return extract_output(chunks, destination, root="output", max_bytes=self._max_output_bytes)
+        except (RuntimeUnavailableError, JobLostError) as error:
+            status = self.status()
+            if status.state == "gone":
+                raise JobLostError(f"could not read the job's output: {status.reason}") from error
+            raise
 
     def work_files(self, placed: Collection[str]) -> list[str]:
         """Return a few of the newest files in the working folder."""
@@ -190,10 +208,20 @@ class PodJob:
         request, body = "change the pod's CPU limit", {"spec": {"containers": [container]}}
         self._cluster.call(request, "patch_namespaced_pod_resize", self._pod, self._cluster.namespace, body)
 
+    def _devices_in_force(self) -> float:
+        from kubernetes.utils.quantity import parse_quantity
+
+        pod = self._read_pod()
+        if pod is None:
+            raise JobLostError("the pod was deleted")
+        limits = pod["spec"]["containers"][0]["resources"]["limits"]
+        return float(parse_quantity(limits["cpu"])) / self._cores_per_device
+
     def _speed_up(self) -> None:
         """Give an ended job a core, because its pod copies the files: at its last allocation, this may take minutes."""
         if self._follower.ended.is_set():
-            self._set_cpu(_CPU_TO_COPY)
+            with contextlib.suppress(ForbiddenError, QuotaError):  # then it takes longer
+                self._set_cpu(_CPU_TO_COPY)
 
     def _reason(self, code: int, out_of_memory: bool) -> str:
         if out_of_memory:

@@ -20,6 +20,7 @@ SLOTS = ("a", "b")
 JOB, LABELS, SPEC, CORES = "paceline/job", "paceline/labels", "paceline/spec", "paceline/cores-per-device"
 READY = "paceline/ready"  # the pod has all files of the job
 RECORD = "paceline/record"
+STARTER = "paceline/starter"  # unique name of the process that starts the job
 # The request of CPU is small and fixed: only the limit changes, so no resize waits for room on the node. A limit equal
 # to the request would change the pod's class of service, which the cluster rejects.
 _CPU_REQUEST, _CPU_MIN = "1m", 0.01
@@ -72,7 +73,12 @@ def end_reason(pod: Mapping[str, Any]) -> str:
     if not has_ended and (runs(pod) or not is_deleted):
         return ""
     details = status.get("message") or status.get("reason") or "without a reason"
-    return disruption(pod) or ("the pod was deleted" if is_deleted else f"the pod has ended: {details}")
+    return removal(pod) or f"the pod has ended: {details}"
+
+
+def removal(pod: Mapping[str, Any]) -> str:
+    """Return why a pod is being deleted, also while its container still runs; empty if it is not."""
+    return disruption(pod) or ("the pod was deleted" if pod["metadata"].get("deletionTimestamp") else "")
 
 
 def disruption(pod: Mapping[str, Any]) -> str:

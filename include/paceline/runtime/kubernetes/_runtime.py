@@ -7,6 +7,7 @@ import json
 import logging
 import math
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -160,30 +161,61 @@ class KubernetesRuntime:
 
     def _start_new(self, spec: JobSpec, digest: str, earlier: Mapping[str, Any] | None) -> PodJob:
         """Create a pod, give it the files, and start the job. ``earlier``: the pod whose checkpoint to copy."""
-        taken = earlier["metadata"]["name"] if earlier is not None else None
-        slot = next(slot for slot in _pod.SLOTS if _pod.pod_name(spec.name, slot) != taken)
-        body = merge(self._template, _pod.manifest(spec, digest, slot, pull=self._pull))
-        name, namespace = body["metadata"]["name"], self._cluster.namespace
-        try:
-            self._cluster.call("create the pod", "create_namespaced_pod", namespace, body)
-        except ConflictError:
-            raise RuntimeUnavailableError(f"another process is starting pod {name}, or it is being deleted") from None
-        pod = None
+        starter, namespace, pod = uuid.uuid4().hex, self._cluster.namespace, None
+        adopted = self._adopt(spec, digest, starter) if earlier is None else None
+        if adopted is not None:
+            name = adopted
+        else:
+            taken = earlier["metadata"]["name"] if earlier is not None else None
+            slot = next(slot for slot in _pod.SLOTS if _pod.pod_name(spec.name, slot) != taken)
+            body = merge(self._template, _pod.manifest(spec, digest, slot, pull=self._pull))
+            body["metadata"]["annotations"][_pod.STARTER] = starter
+            name = str(body["metadata"]["name"])
+            try:
+                self._cluster.call("create the pod", "create_namespaced_pod", namespace, body)
+            except ConflictError:
+                message = f"another process is starting pod {name}, or it is being deleted"
+                raise RuntimeUnavailableError(message) from None
         try:
             pod = self._wait_until_running(name, spec)
             send_job(self._cluster, name, spec)
             if earlier is not None:
                 send_checkpoint(self._cluster, earlier["metadata"]["name"], name)
+            self._check_starter(name, starter)
+            job = self._job(pod, is_new=True)
+            if adopted is not None:  # the earlier process may have chosen other devices
+                job.resize(spec.devices)
             ready = {"metadata": {"annotations": {_pod.READY: "true"}}}
             self._cluster.call("mark the pod as ready", "patch_namespaced_pod", name, namespace, ready)
-            job = self._job(pod, is_new=True)
             job.begin()
         except BaseException:
-            found = pod or read_pod(self._cluster, name)
-            if found is not None:
+            found = read_pod(self._cluster, name)
+            if found is not None and _pod.annotation(found, _pod.STARTER) == starter:
                 delete_pod(self._cluster, name, found["metadata"]["uid"])
             raise
         return job
+
+    def _adopt(self, spec: JobSpec, digest: str, starter: str) -> str | None:
+        """Take over a pod that a killed process has created for the same job, so that it keeps its place in the queue.
+
+        Return its name; ``None`` if there is none. Other pods that have not started are deleted.
+        """
+        adopted = None
+        for pod in self._pods_of(spec.name):
+            name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
+            if adopted is None and _pod.annotation(pod, _pod.SPEC) == digest and not _pod.removal(pod):
+                log.info("Pod %s of an earlier process has not started its job: taking it over", name)
+                body = {"metadata": {"uid": uid, "annotations": {_pod.STARTER: starter}}}
+                self._cluster.call("take over the pod", "patch_namespaced_pod", name, self._cluster.namespace, body)
+                adopted = str(name)
+            else:
+                delete_pod(self._cluster, name, uid)
+        return adopted
+
+    def _check_starter(self, name: str, starter: str) -> None:
+        pod = read_pod(self._cluster, name)
+        if pod is None or _pod.annotation(pod, _pod.STARTER) != starter:
+            raise RuntimeUnavailableError(f"pod {name} was deleted, or another process has taken over its start")
 
     def _wait_until_running(self, name: str, spec: JobSpec) -> dict[str, Any]:
         began_s = said_s = time.monotonic()
@@ -221,9 +253,10 @@ class KubernetesRuntime:
     def _current(self, name: str) -> dict[str, Any] | None:
         """Return the pod of a job name. Of two, keep the one that is replacing the other if it is ready.
 
+        A pod that is not ready is not returned, and remains if it is the only one: ``start`` takes it over.
         A pod that has ended, such as an evicted one, has lost its files and is removed.
         """
-        found = [pod for slot in _pod.SLOTS if (pod := read_pod(self._cluster, _pod.pod_name(name, slot))) is not None]
+        found = self._pods_of(name)
         for pod in found:
             if reason := _pod.end_reason(pod):
                 log.warning("Removing pod %s, whose files are lost: %s", pod["metadata"]["name"], reason)
@@ -231,9 +264,13 @@ class KubernetesRuntime:
         ready = [pod for pod in lives if _pod.annotation(pod, _pod.READY) is not None]
         newest = max(ready, key=lambda pod: str(pod["metadata"]["creationTimestamp"]), default=None)
         for pod in found:
-            if pod is not newest:
+            is_waiting = newest is None and pod in lives  # ``start`` takes it over
+            if pod is not newest and not is_waiting:
                 delete_pod(self._cluster, pod["metadata"]["name"], pod["metadata"]["uid"])
         return newest
+
+    def _pods_of(self, name: str) -> list[dict[str, Any]]:
+        return [pod for slot in _pod.SLOTS if (pod := read_pod(self._cluster, _pod.pod_name(name, slot))) is not None]
 
     def _find(self, job_id: str) -> dict[str, Any]:
         namespace, _, rest = job_id.partition("/")

@@ -54,7 +54,7 @@ class Supervisor:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGTERM, lambda *_: self._shut_down())
         self._child, self._output, self._line = 0, -1, b""
-        self._usage_at = self._kill_at = self._lease_at = _NEVER
+        self._usage_at = self._kill_at = self._lease_at = self._close_at = _NEVER
         self._commands, self._oom_kills, self._closing = b"", 0, False
         self._run: dict[str, Any] = _read_json("run.json")
         self._run["boot"] = self._run.get("boot", 0) + 1
@@ -63,9 +63,9 @@ class Supervisor:
             self._end(None)
 
     def serve(self) -> None:
-        """Serve until the pod is deleted."""
-        while self._child or not self._closing:
-            wait_s = min(self._usage_at, self._kill_at, self._lease_at) - time.monotonic()
+        """Serve until the pod is deleted. A finished job's output can still be collected in the pod's grace period."""
+        while self._child or not self._closing or (self._is_finished() and time.monotonic() < self._close_at):
+            wait_s = min(self._usage_at, self._kill_at, self._lease_at, self._close_at) - time.monotonic()
             sources = [self._control, self._woken, *([self._output] if self._child else [])]
             ready, _, _ = select.select(sources, [], [], min(max(wait_s, 0.0), 3600.0))
             if self._woken in ready:
@@ -90,14 +90,17 @@ class Supervisor:
             _kill_descendants()
 
     def _shut_down(self) -> None:
-        self._closing = True
+        self._closing, self._close_at = True, time.monotonic() + DELETE_GRACE_S
         os.write(self._control, b"stop %f\n" % DELETE_GRACE_S)
+
+    def _is_finished(self) -> bool:
+        return self._run.get("state") == "exited" and self._run["code"] == 0
 
     def _obey(self, data: bytes) -> None:
         *lines, self._commands = (self._commands + data).split(b"\n")
         for line in lines:
             verb, _, value = line.partition(b" ")
-            if verb == b"start" and not self._child and int(value) == self._run.get("number", 0) + 1:
+            if verb == b"start" and not (self._child or self._closing) and int(value) == self._run.get("number", 0) + 1:
                 self._start(int(value))
             elif verb == b"stop":
                 self._stop(float(value))

@@ -52,11 +52,7 @@ def run_round(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the rounds and print the table."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.pod_faults",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.pod_faults", description=__doc__)
     parser.add_argument("--rounds", type=between(1, 1000), default=10, help="rounds of each fault (10)")
     parser.add_argument("--seed", type=int, default=None, help="chooses the moments (printed; by default, a new one)")
     parser.add_argument("--only", nargs="+", choices=sorted(FAULTS), default=list(FAULTS), metavar="FAULT")
@@ -90,11 +86,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             figures = run_round(FAULTS[name], f"{seed} {key}", folder, chosen.image, expected, commands)
             done["rounds"][key] = {"fault": name, **figures}
             path.write_text(json.dumps(done, indent=1) + "\n")
-            verdict = "; ".join(figures["problems"]) or "right"
-            print(
-                f"{key:18}{figures['took_s']:7.1f} s {figures['tries']:3} tries  {figures['details']}: {verdict}",
-                flush=True,
-            )
+            tries, verdict = figures["tries"], "; ".join(figures["problems"]) or "right"
+            print(f"{key:18}{figures['took_s']:7.1f} s {tries:3} tries  {figures['details']}: {verdict}", flush=True)
     _print_table(list(done["rounds"].values()))
     return 1 if any(one["problems"] for one in done["rounds"].values()) else 0
 

@@ -1,7 +1,7 @@
 """The training script of the rounds: ``counted.py BATCHES HOLD``. Its model is the same after every undisturbed run.
 
-It needs no library, so that it starts soon. Every line has the name of the process and a number, so that a lost or
-repeated line shows. Before batch HOLD, the script waits for the file ``go`` in its working folder, and goes on printing.
+It needs no library, so it starts soon. Every line has the name of the process and a number: a lost or repeated line
+shows. Before batch HOLD, the script waits for the file ``go`` in its working folder, and prints lines meanwhile.
 """
 
 import json
@@ -19,6 +19,7 @@ process, lines = uuid.uuid4().hex[:8], 0
 
 
 def say(text):
+    """Print a numbered line."""
     global lines
     lines += 1
     print(f"line {process} {lines} {text}", flush=True)
@@ -30,12 +31,15 @@ class Regression:
     batches, weights, momentum = 0, [0.0] * 4, [0.0] * 4
 
     def state_dict(self):
+        """Return the state to save."""
         return {"batches": self.batches, "weights": self.weights, "momentum": self.momentum}
 
     def load_state_dict(self, state):
+        """Restore a saved state."""
         self.batches, self.weights, self.momentum = state["batches"], state["weights"], state["momentum"]
 
     def train(self, inputs, target):
+        """Train on a batch of one row."""
         error = sum(w * x for w, x in zip(self.weights, inputs, strict=True)) - target
         self.momentum = [0.9 * m + error * x for m, x in zip(self.momentum, inputs, strict=True)]
         self.weights = [w - 0.01 * m for w, m in zip(self.weights, self.momentum, strict=True)]

@@ -1,4 +1,4 @@
-"""The faults. Each function starts a round's task, causes the fault and returns what the task's log has to say about it."""
+"""The faults. Each function starts a round's task, causes the fault, and returns what the task's log has to say."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ def pod_deleted(round_: Round) -> str:
     """The pod is deleted, with or without its grace period."""
     moment = round_.start_until(*_MOMENTS)
     grace_s = round_.draw.choice((0, 5, 30))
+    round_.has_grace = moment != "training" and grace_s > 0
     round_.details += f", grace {grace_s} s"
     name = round_.pod().metadata.name
     round_.core.delete_namespaced_pod(name, round_.namespace, grace_period_seconds=grace_s)
@@ -36,6 +37,7 @@ def pod_deleted(round_: Round) -> str:
 def pod_evicted(round_: Round) -> str:
     """The pod is evicted, as before maintenance."""
     moment = round_.start_until(*_MOMENTS)
+    round_.has_grace = moment != "training"
     _evict(round_)
     round_.release()
     return _after_loss(moment, "EvictionByEvictionAPI")
@@ -138,7 +140,7 @@ def resize_refused(round_: Round) -> str:
         delete("small", namespace)
         _until(lambda: round_.pod().spec.containers[0].resources.limits["cpu"] == "1")
     round_.release()
-    return f"refuse.*{reason}"
+    return f"The engine does not change the allocation: .*{reason}"
 
 
 def quota_full(round_: Round) -> str:

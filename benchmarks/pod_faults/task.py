@@ -64,7 +64,6 @@ class Task:
             "deadline": deadline,
             "server": server,
             "retries": RETRIES,
-            "start_timeout_s": 300.0,
         }
         self._deaths = list(deaths)
         self.tries: list[subprocess.Popen[bytes]] = []

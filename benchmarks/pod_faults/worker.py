@@ -15,9 +15,10 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from kubernetes.client import ApiClient
@@ -35,7 +36,7 @@ from paceline.errors import (
 )
 from paceline.run import Training
 from paceline.run.settings import Settings
-from paceline.runtime import JobSpec
+from paceline.runtime import Job, JobSpec
 from paceline.runtime.kubernetes import KubernetesRuntime
 
 # Exit codes, by what Airflow would do.
@@ -72,92 +73,51 @@ class DiskState:
         (self._folder / key).unlink(missing_ok=True)
 
 
-class TryHost:
-    """The environment of one try, as ``Training`` needs it."""
+def _make_host(folder: Path, plan: Mapping[str, Any]) -> Any:
+    """Return the environment of one try, a ``paceline.run.host.Host``."""
+    name, labels, place = "counted", {"paceline.task": "counted"}, folder / "model"
+    runtime = KubernetesRuntime(lambda: _connect(plan["server"]), namespace=plan["namespace"])
 
-    pool = "default_pool"
+    def spec(scratch: Path, devices: float) -> JobSpec:
+        command = ["python", SCRIPT.name, *map(str, plan["arguments"])]
+        files, memory = {SCRIPT.name: SCRIPT}, 512 * 1024**2
+        return JobSpec(name, command, devices, image=plan["image"], labels=labels, files=files, memory_bytes=memory)
 
-    def __init__(self, folder: Path, plan: Mapping[str, Any]) -> None:
-        self._folder, self._plan = folder, plan
-        self.log, self.store = log, DiskState(folder / "state")
-        self.try_number, self.max_tries = plan["try"], plan["retries"]
-        self._runtime = KubernetesRuntime(
-            lambda: _connect(plan["server"]), namespace=plan["namespace"], start_timeout_s=plan["start_timeout_s"]
-        )
-
-    def origin(self, earlier: datetime | None) -> datetime:
-        return earlier or datetime.now(timezone.utc)
-
-    def runtime(self) -> KubernetesRuntime:
-        return self._runtime
-
-    def runtimes(self) -> list[KubernetesRuntime]:
-        return [self._runtime]
-
-    def check_runtime(self, runtime: Any) -> None:
-        pass
-
-    def job_name(self) -> str:
-        return "counted"
-
-    def labels(self) -> dict[str, str]:
-        return {"paceline.task": "counted"}
-
-    def code_digest(self) -> str:
-        return "counted"
-
-    def spec(self, scratch: Path, devices: float) -> JobSpec:
-        """Return the specification of the job."""
-        return JobSpec(
-            self.job_name(),
-            ["python", SCRIPT.name, *map(str, self._plan["arguments"])],
-            devices,
-            image=self._plan["image"],
-            labels=self.labels(),
-            files={SCRIPT.name: SCRIPT},
-            memory_bytes=512 * 1024**2,
-        )
-
-    def team(self, job: Any) -> None:
-        return None
-
-    def past_run(self) -> None:
-        return None
-
-    def past_tails(self, runtime: str) -> Sequence[Any]:
-        return ()
-
-    def save_measurements(self, runtime: str, past: Any) -> None:
-        pass
-
-    def output_place(self) -> str:
-        return str(self._folder / "model")
-
-    def collect(self, job: Any) -> str:
-        """Copy the output, and replace that of an earlier try."""
+    def collect(job: Job) -> str:
         _reach("collect")
-        place = Path(self.output_place())
-        with tempfile.TemporaryDirectory(dir=self._folder) as scratch:
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:
             job.collect(Path(scratch, "output"))
-            shutil.rmtree(place, ignore_errors=True)
+            shutil.rmtree(place, ignore_errors=True)  # of an earlier try
             Path(scratch, "output").replace(place)
         _reach("collected")
         return str(place)
 
-    def set_job(self, job_id: str) -> None:
-        _reach("job started")
-
-    def on_sample(self, sample: Any) -> None:
-        pass
-
-    def wait_for_callbacks(self) -> None:
-        pass
-
-    def check_need(self, stage: str) -> None:
-        pass
-
-    def task_status(self) -> str:
-        return "active"
+    return SimpleNamespace(
+        store=DiskState(folder / "state"),
+        log=log,
+        try_number=plan["try"],
+        max_tries=plan["retries"],
+        pool="default_pool",
+        origin=lambda earlier: earlier or datetime.now(timezone.utc),
+        runtime=lambda: runtime,
+        runtimes=lambda: [runtime],
+        check_runtime=lambda runtime: None,
+        job_name=lambda: name,
+        labels=lambda: labels,
+        code_digest=lambda: name,
+        spec=spec,
+        team=lambda job: None,
+        past_run=lambda: None,
+        past_tails=lambda runtime: (),
+        save_measurements=lambda runtime, past: None,
+        output_place=lambda: str(place),
+        collect=collect,
+        set_job=lambda job_id: _reach("job started"),
+        on_sample=lambda sample: None,
+        wait_for_callbacks=lambda: None,
+        check_need=lambda stage: None,
+        task_status=lambda: "active",
+    )
 
 
 class _Client(ApiClient):
@@ -209,7 +169,7 @@ def _run(folder: Path, plan: Mapping[str, Any]) -> int:
         max_devices=MAX_DEVICES,
     )
     try:
-        result = Training(settings, TryHost(folder, plan)).run()  # type: ignore[arg-type]
+        result = Training(settings, _make_host(folder, plan)).run()
     except DetachedError as error:
         log.warning("%s", error)
         return RESCHEDULE

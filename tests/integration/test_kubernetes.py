@@ -5,21 +5,19 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import signal
-import socket
 import subprocess
 import sys
 import textwrap
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
+from benchmarks.pod_faults.proxy import Proxy, client_through
 from kubernetes.client import ApiClient
 from tests.conftest import connect_cluster
 
-from paceline.errors import InvalidInputError, RuntimeUnavailableError
+from paceline.errors import InvalidInputError, ResizePendingError, RuntimeUnavailableError
 from paceline.runtime import Job
 from paceline.runtime.kubernetes import KubernetesRuntime
 from paceline.testing.runtime_contract.harness import RESUMES, WAITS, read_to_end, until, wait_for_line
@@ -34,6 +32,12 @@ NOWHERE = {"spec": {"nodeSelector": {"paceline/test": "nowhere"}}}
 
 def pod_of(job: Job) -> str:
     return str(job.id.split("/")[2])
+
+
+def evict(pods: PodHarness, job: Job) -> None:
+    name = pod_of(job)
+    body = {"metadata": {"name": name, "namespace": pods.namespace}}
+    pods.core.create_namespaced_pod_eviction(name, pods.namespace, body)
 
 
 def final_reason(job: Job) -> str:
@@ -78,9 +82,7 @@ def test_evicted_pod_ends_its_job_gracefully(pods: PodHarness) -> None:
     code = "import signal\nsignal.signal(signal.SIGTERM, lambda *_: exit(print('saving', flush=True)))\n"
     job = pods.runtime.start(pods.spec(code + "print('up', flush=True)\nwhile True: signal.pause()"))
     lines = wait_for_line(job, "up")
-    name = pod_of(job)
-    eviction = {"metadata": {"name": name, "namespace": pods.namespace}}
-    pods.core.create_namespaced_pod_eviction(name, pods.namespace, eviction)
+    evict(pods, job)
     assert job.wait(120)
     assert lines + job.read_lines() == ["up", "saving"]
     assert until(lambda: final_reason(job)).startswith("the cluster removed the pod: EvictionByEvictionAPI")
@@ -101,9 +103,7 @@ def test_last_checkpoint_of_an_evicted_pod_can_be_copied_before_the_pod_is_delet
     spec = pods.spec(textwrap.dedent(code))
     job = pods.runtime.start(spec)
     wait_for_line(job, "up")
-    name = pod_of(job)
-    body = {"metadata": {"name": name, "namespace": pods.namespace}, "deleteOptions": {"gracePeriodSeconds": 300}}
-    pods.core.create_namespaced_pod_eviction(name, pods.namespace, body)
+    evict(pods, job)
     assert job.wait(120)
     assert job.status().state == "gone"
     assert job.status().reason.startswith("the cluster removed the pod: EvictionByEvictionAPI")
@@ -113,6 +113,57 @@ def test_last_checkpoint_of_an_evicted_pod_can_be_copied_before_the_pod_is_delet
     new = pods.runtime.start(dataclasses.replace(spec, checkpoint=tmp_path / "copy"))
     assert read_to_end(new) == ["resumed at 7"]
     new.remove()
+
+
+def test_evicted_job_that_stops_is_gone(pods: PodHarness) -> None:
+    job = pods.runtime.start(pods.spec(WAITS))
+    wait_for_line(job, "up")
+    evict(pods, job)
+    assert job.wait(120)
+    assert job.status().state == "gone"  # not "exited": nothing can restart it in its pod
+    assert job.status().reason.startswith("the cluster removed the pod: EvictionByEvictionAPI")
+    job.remove()
+
+
+def test_output_of_a_finished_job_is_collected_from_its_evicted_pod(pods: PodHarness, tmp_path: Path) -> None:
+    code = "import os\nopen(os.environ['PACELINE_OUTPUT'] + '/model', 'w').write('trained')"
+    job = pods.runtime.start(pods.spec(code))
+    assert job.wait(120)
+    evict(pods, job)
+    assert job.collect(tmp_path / "out") == ["model"]
+    assert (tmp_path / "out" / "model").read_text() == "trained"
+    job.remove()
+
+
+def test_resize_that_the_namespace_no_longer_allows_keeps_the_allocation(pods: PodHarness, tmp_path: Path) -> None:
+    job = pods.runtime.start(pods.spec(WAITS, devices=0.5))
+    wait_for_line(job, "up")
+    limits = [{"type": "Container", "max": {"cpu": "600m"}}]
+    pods.core.create_namespaced_limit_range(pods.namespace, {"metadata": {"name": "few"}, "spec": {"limits": limits}})
+
+    def refuse() -> Any:
+        try:
+            job.resize(0.55 if job.status() else 0)
+            job.resize(0.9)
+        except ResizePendingError as error:
+            return error
+        return None
+
+    error = until(refuse)
+    assert error.devices == 0.55
+    assert "maximum cpu usage per Container is 600m" in error.reason
+    job.stop(0)
+    assert job.wait(60)
+    assert job.collect(tmp_path / "out") == []  # although the pod gets no core for it
+    job.remove()
+
+
+def test_command_that_is_killed_with_its_container_may_be_repeated(pods: PodHarness) -> None:
+    job = pods.runtime.start(pods.spec(WAITS))
+    command = ["/bin/sh", "-c", "kill -KILL $$"]
+    with pytest.raises(RuntimeUnavailableError, match="could not try: the command was killed"):
+        list(pods.runtime._cluster.run("try", pod_of(job), command))
+    job.remove()
 
 
 def test_pod_that_the_node_has_ended_is_replaced_by_a_new_one(pods: PodHarness, caplog: Any) -> None:
@@ -178,6 +229,31 @@ def test_pod_of_a_process_killed_at_the_start_can_be_found_and_removed(pods: Pod
     assert list(pods.runtime.jobs()) == []
 
 
+def test_waiting_pod_of_a_killed_process_is_taken_over_by_the_next_one(pods: PodHarness) -> None:
+    """It keeps its place in a queue."""
+    template = {"spec": {"nodeSelector": {f"test/{pods.namespace}": "open"}}}  # the pod waits for such a node
+    spec, others = pods.spec("print('ran')"), pods.spec("print('ran')", labels={"paceline.test": "others"})
+    constructor = f"{pods.constructor[:-1]}, template={template!r})"
+    imports = "from pathlib import PosixPath\nfrom paceline.runtime import JobSpec"
+    with subprocess.Popen([sys.executable, "-c", f"{imports}\n{constructor}\nruntime.start({spec!r})"]) as starting:
+        until(lambda: list(pods.runtime.jobs()))
+        starting.kill()
+    ((job_id, _),) = pods.runtime.jobs()
+    runtime = KubernetesRuntime(connect_cluster, namespace=pods.namespace, template=template)
+    assert runtime.find_job(spec.name, others.labels) is None
+    assert [one for one, _ in pods.runtime.jobs()] == [job_id]
+    (node, *_) = pods.core.list_node().items
+    label = {f"test/{pods.namespace}": "open"}
+    pods.core.patch_node(node.metadata.name, {"metadata": {"labels": label}})
+    try:
+        job = runtime.start(spec)
+    finally:
+        pods.core.patch_node(node.metadata.name, {"metadata": {"labels": dict.fromkeys(label)}})
+    assert job.id == job_id
+    assert read_to_end(job) == ["ran"]
+    job.remove()
+
+
 def test_rejected_token_is_replaced(pods: PodHarness) -> None:
     clients = []
 
@@ -194,47 +270,6 @@ def test_rejected_token_is_replaced(pods: PodHarness) -> None:
     assert len(clients) == 2
 
 
-class Proxy:
-    """Forwards connections to the API server, and can cut all of them and refuse new ones for a while."""
-
-    def __init__(self, server: str) -> None:
-        self._target = (urlsplit(server).hostname, urlsplit(server).port or 443)
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"https://127.0.0.1:{self._listener.getsockname()[1]}"
-        self._sockets: list[socket.socket] = []
-        self.is_away = False
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def cut(self) -> None:
-        """End all connections."""
-        sockets, self._sockets = self._sockets, []
-        for one in sockets:
-            with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-
-    def close(self) -> None:
-        self.cut()
-        self._listener.close()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                near, _ = self._listener.accept()
-                if self.is_away:
-                    near.close()
-                    continue
-                far = socket.create_connection(self._target)
-                self._sockets += [near, far]
-                for source, sink in ((near, far), (far, near)):
-                    threading.Thread(target=self._pump, args=(source, sink), daemon=True).start()
-
-    def _pump(self, source: socket.socket, sink: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while data := source.recv(65536):
-                sink.sendall(data)
-            sink.shutdown(socket.SHUT_WR)
-
-
 @pytest.fixture
 def proxy() -> Iterator[Proxy]:
     made = Proxy(connect_cluster().configuration.host)
@@ -243,13 +278,7 @@ def proxy() -> Iterator[Proxy]:
 
 
 def test_every_line_is_read_once_although_the_api_server_is_away_meanwhile(pods: PodHarness, proxy: Proxy) -> None:
-    def connect() -> ApiClient:
-        client = connect_cluster()
-        client.configuration.tls_server_name = urlsplit(client.configuration.host).hostname
-        client.configuration.host = proxy.url
-        return ApiClient(client.configuration)
-
-    runtime = KubernetesRuntime(connect, namespace=pods.namespace)
+    runtime = KubernetesRuntime(lambda: client_through(proxy.url), namespace=pods.namespace)
     code = """
     import itertools, signal
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])

@@ -163,7 +163,7 @@ class JobHandle:
 
         if not self._check_owner():
             return False
-        gone = not self._existence_unknown and self._apply_to_job("removed", remove)
+        gone = not self._existence_unknown and self._remove_starting() and self._apply_to_job("removed", remove)
         self.publish_end("failed", "airflow", stopped=gone)
         try:
             # Keep the record of an existing job: a cleared task finds the job, and the arbiter reserves its devices.
@@ -183,6 +183,20 @@ class JobHandle:
                 copies.remove()
         except Exception as error:  # of an object store
             self._log.warning("The copies of the checkpoint could not be removed: %s", error)
+
+    def _remove_starting(self) -> bool:
+        """Remove the job that this process is starting in another thread; return whether there is none any more."""
+        runtime, labels = self.runtime, dict(self._host.labels())
+        if self.job is not None or runtime is None or not self._stop_requested.is_set():
+            return True
+        try:
+            for job_id, found in runtime.jobs():
+                if found == labels:
+                    runtime.reattach(job_id, labels).remove()
+        except Exception as error:
+            self._log.error("The job that was starting could not be removed: %s", error)
+            return False
+        return True
 
     def clean_up(self) -> None:
         """Remove the job and its keys after the result is stored. Log errors instead of raising them."""

@@ -101,6 +101,27 @@ def test_infeasible_deadline_is_reported_and_job_gets_all_devices(make_job, run,
     assert reported_s < 10
 
 
+def test_job_whose_engine_refuses_devices_continues_without_them(make_job, run, caplog, monkeypatch):
+    job = make_job(core_s=60)
+    resize = job.resize
+
+    def resize_to_one_at_most(devices):
+        if devices > 1.0 and job.elapsed_s < 30:
+            raise ResizePendingError(job.devices, "exceeded quota")
+        resize(devices)
+
+    monkeypatch.setattr(job, "resize", resize_to_one_at_most)
+    job.devices = 1.0
+    outcome, exchange = run(job, 40, allocated_devices=1.0)
+    kinds = [event["kind"] for event in exchange.state["history"]["events"]]
+    assert "resize_pending" in kinds
+    assert "engine_unreachable" not in kinds
+    assert caplog.text.count("the allocation stays 1 for now: exceeded quota") == 1
+    assert {sample["devices"] for sample in exchange.samples if 10 < sample["t_s"] < 30} == {1.0}
+    assert outcome.resizes >= 1
+    assert job.devices > 1.0
+
+
 def test_infeasible_deadline_fails_the_run_if_configured(make_job, run):
     with pytest.raises(DeadlineInfeasibleError, match=r"deadline: 40\.0 s cannot be met: with all 3000 batches"):
         run(make_job(core_s=120), 40, on_infeasible="fail")

@@ -14,6 +14,7 @@ from tests.waiting import LONG_S, until
 from paceline.contract import CONTAINER, CONTROLLER, RESULT
 from paceline.errors import (
     DetachedError,
+    RuntimeUnavailableError,
     TaskStoppedError,
     TrainingFailedError,
 )
@@ -76,6 +77,26 @@ def test_task_status_is_queried_before_the_job_is_touched(task, monkeypatch):
     with pytest.raises(TaskStoppedError, match="its job is removed"):
         task.run()
     assert (first[:1], task.engine.jobs) == ([True], {})
+
+
+def test_job_that_still_starts_is_removed_with_its_task(task, monkeypatch):
+    """As a pod that waits for room: the main thread hangs in the start until Airflow kills the process."""
+    monkeypatch.setattr(training_module, "_MAIN_THREAD_S", 0.0)
+    waiting = EngineJob(task.engine, "waiting")
+    removed = threading.Event()
+    monkeypatch.setattr(waiting, "remove", removed.set)
+    monkeypatch.setattr(task.engine, "jobs", lambda: iter([("other", {"task": "b"}), ("waiting", {})]), raising=False)
+    monkeypatch.setattr(task.engine, "reattach", lambda job_id, labels: {"waiting": waiting}[job_id])
+
+    def start(spec: Any) -> EngineJob:
+        task.request_stop()
+        assert removed.wait(LONG_S)
+        raise RuntimeUnavailableError("the pod was deleted before it ran")
+
+    task.status = "over"
+    monkeypatch.setattr(task.engine, "start", start)
+    with pytest.raises(TaskStoppedError, match="its job is removed"):
+        task.run()
 
 
 def test_job_is_removed_without_a_stop_after_a_late_answer(task, monkeypatch):

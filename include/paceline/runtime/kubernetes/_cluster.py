@@ -152,6 +152,8 @@ def _check_end(request: str, end: bytes, last_error: str) -> None:
         return
     if status.get("reason") != "NonZeroExitCode":  # the command did not run: its container is starting or ending
         raise RuntimeUnavailableError(f"could not {request}: {status.get('message')}")
+    if "137" in [cause.get("message") for cause in status["details"]["causes"]]:
+        raise RuntimeUnavailableError(f"could not {request}: the command was killed, maybe with its container")
     raise PacelineError(f"could not {request}: {last_error or status.get('message')}")
 
 

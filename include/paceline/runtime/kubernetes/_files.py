@@ -25,7 +25,11 @@ try:
     os.chdir({HOME!r})
     with tarfile.open(fileobj=sys.stdin.buffer, mode="r|") as archive:
         for member in archive:
+            name = member.name
+            if member.isfile():  # another process may be sending the same files, and the job may read them
+                member.name += ".part"
             archive.extract(member)
+            os.replace(member.name, name)
     print("received", flush=True)
 except Exception as error:
     print(type(error).__name__, error, flush=True)

@@ -121,14 +121,19 @@ class PodJob:
             return JobStatus("gone", reason=self._follower.disruption or "the pod was deleted")
         if reason := _pod.end_reason(pod):
             return JobStatus("gone", reason=reason)
-        run = self._read_run() if pod["status"].get("phase") != "Pending" else {}
+        reason = _pod.removal(pod)
+        try:
+            run = self._read_run() if pod["status"].get("phase") != "Pending" else {}
+        except RuntimeUnavailableError:
+            if reason and self._follower.ended.is_set():  # the container has ended, and its pod is about to
+                return JobStatus("gone", reason=reason)
+            raise
+        if reason and run.get("state") == "exited" and (run.get("stopped") or run["code"] != 0):
+            return JobStatus("gone", reason=reason)  # it cannot start again here; its files can be copied for a moment
         if not run.get("number"):
             return JobStatus("running")  # the pod waits for room on a node, or for its files
         if run["state"] == "running":
             return JobStatus("running", started_s=run["started_s"], reason="paused" if run.get("paused") else "")
-        if run.get("stopped") and pod["metadata"].get("deletionTimestamp"):
-            # By the cluster, which is about to delete the pod. Until then, its files can be copied.
-            return JobStatus("gone", reason=_pod.disruption(pod) or "the pod was deleted")
         code, out_of_memory = run["code"], run["out_of_memory"]
         if code is None:  # the kernel has killed the whole container
             last = ((pod["status"].get("containerStatuses") or [{}])[0].get("lastState") or {}).get("terminated") or {}
@@ -171,9 +176,15 @@ class PodJob:
 
     def collect(self, destination: Path, folder: JobFolder = "output") -> list[str]:
         """Copy a folder out of the pod."""
-        self._speed_up()
-        chunks = read_folder(self._cluster, self._pod, folder)
-        return extract_output(chunks, destination, root=folder, max_bytes=self._max_output_bytes)
+        try:
+            self._speed_up()
+            chunks = read_folder(self._cluster, self._pod, folder)
+            return extract_output(chunks, destination, root=folder, max_bytes=self._max_output_bytes)
+        except (RuntimeUnavailableError, JobLostError) as error:
+            status = self.status()
+            if status.state == "gone":
+                raise JobLostError(f"could not read the job's {folder}: {status.reason}") from error
+            raise
 
     def work_files(self, placed: Collection[str]) -> list[str]:
         """Return a few of the newest files in the working folder."""

@@ -21,6 +21,7 @@ JOB, LABELS, SPEC, CORES = "paceline/job", "paceline/labels", "paceline/spec", "
 READY = "paceline/ready"  # the pod has all files of the job
 RECORD = "paceline/record"
 RESERVE = "paceline/reserve"  # the request of CPU follows the limit
+STARTER = "paceline/starter"  # unique name of the process that starts the job
 # The request of CPU is small and fixed: only the limit changes, so no resize waits for room on the node. A pod that
 # reserves its CPU requests a thousandth of a core less than its limit: requests that equal all limits would change the
 # pod's class of service to Guaranteed, which the cluster rejects, and whose CPU a node with the static CPU manager
@@ -86,7 +87,12 @@ def end_reason(pod: Mapping[str, Any]) -> str:
     if not has_ended and (runs(pod) or not is_deleted):
         return ""
     details = status.get("message") or status.get("reason") or "without a reason"
-    return disruption(pod) or ("the pod was deleted" if is_deleted else f"the pod has ended: {details}")
+    return removal(pod) or f"the pod has ended: {details}"
+
+
+def removal(pod: Mapping[str, Any]) -> str:
+    """Return why a pod is being deleted, also while its container still runs; empty if it is not."""
+    return disruption(pod) or ("the pod was deleted" if pod["metadata"].get("deletionTimestamp") else "")
 
 
 def disruption(pod: Mapping[str, Any]) -> str:

@@ -7,6 +7,7 @@ import hashlib
 import json
 import logging
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -213,15 +214,18 @@ class KubernetesRuntime:
 
     def _start_new(self, spec: JobSpec, digest: str, earlier: Mapping[str, Any] | None) -> PodJob:
         """Create a pod, give it the files, and start the job. ``earlier``: the pod whose checkpoint to copy."""
+        starter, namespace = uuid.uuid4().hex, self._cluster.namespace
+        give_up_s = time.monotonic() + self._start_timeout_s
         taken = earlier["metadata"]["name"] if earlier is not None else None
         slot = next(slot for slot in _pod.SLOTS if _pod.pod_name(spec.name, slot) != taken)
         body = self._manifest(spec, digest, slot)
-        if spec.team_network is not None:
-            body = _team.join(self._cluster, body, spec.team_network)
-        name, namespace = body["metadata"]["name"], self._cluster.namespace
-        give_up_s = time.monotonic() + self._start_timeout_s
-        pod = create_pod(self._cluster, body, give_up_s)
-        uid = pod["metadata"]["uid"]
+        pod = self._adopt(spec, digest, starter) if earlier is None else None
+        if pod is None:
+            if spec.team_network is not None:
+                body = _team.join(self._cluster, body, spec.team_network)
+            body["metadata"]["annotations"][_pod.STARTER] = starter
+            pod = create_pod(self._cluster, body, give_up_s)
+        name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
         try:
             pod = wait_until_running(self._cluster, pod, spec.image, give_up_s)
             if spec.team_network is not None:
@@ -230,14 +234,41 @@ class KubernetesRuntime:
             if earlier is not None:
                 send_checkpoint(self._cluster, earlier["metadata"]["name"], name)
             give_cpu(self._cluster, pod, body)
+            self._check_starter(name, starter)
+            job = self._job(pod, is_new=True)
             ready = {"metadata": {"annotations": {_pod.READY: "true"}}}
             self._cluster.call("mark the pod as ready", "patch_namespaced_pod", name, namespace, ready)
-            job = self._job(pod, is_new=True)
             job.begin()
         except BaseException:
-            delete_pod(self._cluster, name, uid)
+            found = read_pod(self._cluster, name, uid)
+            if found is not None and _pod.annotation(found, _pod.STARTER) == starter:
+                delete_pod(self._cluster, name, uid)
             raise
         return job
+
+    def _adopt(self, spec: JobSpec, digest: str, starter: str) -> dict[str, Any] | None:
+        """Take over a pod that a killed process has created for the same job, so that it keeps its place in the queue.
+
+        Return the pod; ``None`` if there is none. Other pods that have not started are deleted, and those of a team,
+        because the team's other pods may have new addresses.
+        """
+        adopted = None
+        for pod in self._pods_of(spec.name):
+            name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
+            is_same = _pod.annotation(pod, _pod.SPEC) == digest and spec.team_network is None
+            if adopted is None and is_same and not _pod.removal(pod):
+                log.info("Pod %s of an earlier process has not started its job: taking it over", name)
+                body = {"metadata": {"uid": uid, "annotations": {_pod.STARTER: starter}}}
+                self._cluster.call("take over the pod", "patch_namespaced_pod", name, self._cluster.namespace, body)
+                adopted = pod
+            else:
+                delete_pod(self._cluster, name, uid)
+        return adopted
+
+    def _check_starter(self, name: str, starter: str) -> None:
+        pod = read_pod(self._cluster, name)
+        if pod is None or _pod.annotation(pod, _pod.STARTER) != starter:
+            raise RuntimeUnavailableError(f"pod {name} was deleted, or another process has taken over its start")
 
     def _reattach(self, pod: Mapping[str, Any], labels: Mapping[str, str] | None) -> PodJob:
         name = pod["metadata"]["name"]
@@ -252,9 +283,10 @@ class KubernetesRuntime:
     def _current(self, name: str) -> dict[str, Any] | None:
         """Return the pod of a job name. Of two, keep the one that is replacing the other if it is ready.
 
+        A pod that is not ready is not returned, and remains if it is the only one: ``start`` takes it over.
         A pod that has ended, such as an evicted one, has lost its files and is removed.
         """
-        found = [pod for slot in _pod.SLOTS if (pod := read_pod(self._cluster, _pod.pod_name(name, slot))) is not None]
+        found = self._pods_of(name)
         for pod in found:
             if reason := _pod.end_reason(pod):
                 log.warning("Removing pod %s, whose files are lost: %s", pod["metadata"]["name"], reason)
@@ -262,9 +294,13 @@ class KubernetesRuntime:
         ready = [pod for pod in lives if _pod.annotation(pod, _pod.READY) is not None]
         newest = max(ready, key=lambda pod: str(pod["metadata"]["creationTimestamp"]), default=None)
         for pod in found:
-            if pod is not newest:
+            is_waiting = newest is None and pod in lives  # ``start`` takes it over
+            if pod is not newest and not is_waiting:
                 delete_pod(self._cluster, pod["metadata"]["name"], pod["metadata"]["uid"])
         return newest
+
+    def _pods_of(self, name: str) -> list[dict[str, Any]]:
+        return [pod for slot in _pod.SLOTS if (pod := read_pod(self._cluster, _pod.pod_name(name, slot))) is not None]
 
     def _find(self, job_id: str) -> dict[str, Any]:
         namespace, _, rest = job_id.partition("/")

@@ -98,12 +98,7 @@ class Supervisor:
         *lines, self._commands = (self._commands + data).split(b"\n")
         for line in lines:
             verb, _, value = line.partition(b" ")
-            if (
-                verb == b"start"
-                and not self._child
-                and not self._closing
-                and int(value) == self._run.get("number", 0) + 1
-            ):
+            if verb == b"start" and not (self._child or self._closing) and int(value) == self._run.get("number", 0) + 1:
                 self._start(int(value))
             elif verb == b"stop":
                 self._stop(float(value))

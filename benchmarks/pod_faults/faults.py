@@ -5,15 +5,19 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
+from collections.abc import Callable
 from datetime import datetime, timezone
+from typing import Any
 
 from benchmarks.pod_faults.rounds import Round, Strike
 from benchmarks.pod_faults.task import BATCHES, Death
 
 # What the log says of a job after that of a lost pod.
 AFTER_LOSS = "The job of an earlier try is lost: kubernetes has no job of this task"
+RESUMED = "Training resumes from the copy of the lost job's checkpoint"
 _MOMENTS = ("training", "training", "start", "collecting")
-_AWAY = "The engine is not responding|The cluster is not responding|Waiting for the engine|could not"
+_NODE_AWAY = "The job's output is not available now.*could not read the job's output: the cluster failed: "
+_SERVER_AWAY = "could not [^:]*: the cluster is not responding"
 
 
 def none(round_: Round) -> str:
@@ -68,8 +72,9 @@ def kubelet_away(round_: Round) -> str:
     starting.callback(round_.run_command, commands.start_node, node)
     time.sleep(commands.away_s)
     starting.close()
+    _until(lambda: _is_ready(round_.core.read_node(node)))
     round_.release()
-    return _AWAY
+    return _NODE_AWAY
 
 
 def server_away(round_: Round) -> str:
@@ -85,7 +90,7 @@ def server_away(round_: Round) -> str:
     if proxy is not None:
         proxy.is_away = True
         proxy.cut()
-        round_.task.wait_for("The cluster is not responding")
+        round_.task.wait_for(_SERVER_AWAY)
         proxy.is_away = False
     else:
         round_.run_command(commands.stop_server)
@@ -94,7 +99,7 @@ def server_away(round_: Round) -> str:
         time.sleep(commands.away_s)
         starting.close()
     round_.release()
-    return "The cluster is not responding"
+    return _SERVER_AWAY
 
 
 def log_cut(round_: Round) -> str:
@@ -140,7 +145,7 @@ def resize_refused(round_: Round) -> str:
         delete("small", namespace)
         _until(lambda: round_.pod().spec.containers[0].resources.limits["cpu"] == "1")
     round_.release()
-    return f"The engine does not change the allocation: .*{reason}"
+    return f"Waiting for an allocation of .*{reason}"
 
 
 def quota_full(round_: Round) -> str:
@@ -209,8 +214,13 @@ def two_tries(round_: Round) -> str:
 
 
 def _after_loss(moment: str, reason: str) -> str:
-    """Return the message about a lost pod: the reason and, unless the job had not started, what follows."""
-    return reason if moment != "training" else f"(?s){reason}.*{AFTER_LOSS}"
+    """Return the message about a lost pod: the reason and, unless the job had not started, what follows.
+
+    An evicted pod has time for a last copy of its checkpoint.
+    """
+    if moment != "training":
+        return reason
+    return f"(?s){reason}.*{AFTER_LOSS}" + (f".*{RESUMED}" if "Eviction" in reason else "")
 
 
 def _evict(round_: Round) -> None:
@@ -219,9 +229,13 @@ def _evict(round_: Round) -> None:
     round_.core.create_namespaced_pod_eviction(name, round_.namespace, {"metadata": metadata})
 
 
-def _until(condition: object) -> None:
+def _is_ready(node: Any) -> bool:
+    return any(one.type == "Ready" and one.status == "True" for one in node.status.conditions)
+
+
+def _until(condition: Callable[[], object]) -> None:
     give_up_s = time.monotonic() + 120.0
-    while not condition():  # type: ignore[operator]
+    while not condition():
         if time.monotonic() > give_up_s:
             raise TimeoutError("the cluster has not done what the round needs")
         time.sleep(0.1)

@@ -25,6 +25,7 @@ from kubernetes.client import ApiClient
 from kubernetes.config import new_client_from_config
 
 from benchmarks.pod_faults.proxy import client_through
+from paceline.airflow.places import storage_path
 from paceline.contract import Deadline
 from paceline.errors import (
     DeadlineInfeasibleError,
@@ -34,6 +35,7 @@ from paceline.errors import (
     TrainingAbandonedError,
     UnsuitableCodeError,
 )
+from paceline.operators.checkpoint_copies import FileCopies
 from paceline.run import Training
 from paceline.run.settings import Settings
 from paceline.runtime import Job, JobSpec
@@ -112,6 +114,7 @@ def _make_host(folder: Path, plan: Mapping[str, Any]) -> Any:
         save_measurements=lambda runtime, past: None,
         output_place=lambda: str(place),
         collect=collect,
+        checkpoint_copies=lambda: FileCopies(storage_path(str(folder / "copies" / name)), log),
         set_job=lambda job_id: _reach("job started"),
         on_sample=lambda sample: None,
         wait_for_callbacks=lambda: None,

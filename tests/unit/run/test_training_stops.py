@@ -79,16 +79,23 @@ def test_task_status_is_queried_before_the_job_is_touched(task, monkeypatch):
     assert (first[:1], task.engine.jobs) == ([True], {})
 
 
+class ListedJobs(dict[str, EngineJob]):
+    """The jobs of an engine, which also lists them with their labels, and with the job of another task."""
+
+    def __call__(self) -> Any:
+        return iter([("other", {"task": "other"}), *((name, {}) for name in self)])
+
+
 def test_job_that_still_starts_is_removed_with_its_task(task, monkeypatch):
     """As a pod that waits for room: the main thread hangs in the start until Airflow kills the process."""
     monkeypatch.setattr(training_module, "_MAIN_THREAD_S", 0.0)
-    waiting = EngineJob(task.engine, "waiting")
+    task.engine.jobs = ListedJobs()
     removed = threading.Event()
-    monkeypatch.setattr(waiting, "remove", removed.set)
-    monkeypatch.setattr(task.engine, "jobs", lambda: iter([("other", {"task": "b"}), ("waiting", {})]), raising=False)
-    monkeypatch.setattr(task.engine, "reattach", lambda job_id, labels: {"waiting": waiting}[job_id])
+    monkeypatch.setattr(task.engine, "reattach", lambda job_id, labels: task.engine.jobs[job_id])
 
     def start(spec: Any) -> EngineJob:
+        waiting = task.engine.jobs["waiting"] = EngineJob(task.engine, "waiting")
+        monkeypatch.setattr(waiting, "remove", removed.set)
         task.request_stop()
         assert removed.wait(LONG_S)
         raise RuntimeUnavailableError("the pod was deleted before it ran")

@@ -74,8 +74,8 @@ class PodFollower:
                 self._read_connection()
                 failures = 0
             except RuntimeUnavailableError as error:
-                if failures == 0:
-                    log.warning("The cluster is not responding; the job's output remains in the pod's log. %s", error)
+                if failures == 1:  # the first one is often only a cut connection, and does not say why it was cut
+                    log.warning("The job's output is not available now, and remains in the pod's log. %s", error)
                 failures += 1
             except JobLostError:
                 break

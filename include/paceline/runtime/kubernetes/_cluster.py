@@ -196,4 +196,5 @@ def explain(error: Any) -> str:
     try:
         return str(json.loads(error.body)["message"])
     except (TypeError, ValueError, KeyError):
-        return f"{error.status} {error.reason}"
+        handshake, *_, answer = f"{error.reason} -+-+- ".split(" -+-+- ")[:3]  # of a command, with all its headers
+        return f"{handshake}: {answer}" if answer else f"{error.status} {handshake}"

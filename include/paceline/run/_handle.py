@@ -191,7 +191,7 @@ class JobHandle:
             return True
         try:
             for job_id, found in runtime.jobs():
-                if found == labels:
+                if labels.items() <= found.items():
                     runtime.reattach(job_id, labels).remove()
         except Exception as error:
             self._log.error("The job that was starting could not be removed: %s", error)

@@ -213,7 +213,9 @@ def explain(error: Any) -> str:
     try:
         message = str(json.loads(handshake["body"] if handshake else error.body)["message"])
     except (TypeError, ValueError, KeyError):
-        return f"{error.status} {error.reason}"
+        # The error of a command has all headers of the answer.
+        start, *_, answer = f"{error.reason} -+-+- ".split(" -+-+- ")[:3]
+        return f"{start}: {answer}" if answer else f"{error.status} {start}"
     if handshake and message.endswith("is forbidden: "):  # the only refusal whose reason the cluster does not state
         message += 'cannot create resource "pods/exec" in API group ""'
     return message

@@ -108,7 +108,7 @@ def _label(network: str) -> str:
     """Return the value of a label for the name of a network, which may be longer than a label.
 
     >>> _label("paceline-retrain_daily-train-0b97")
-    'paceline-retrain-daily-train-0b97-0d1ab4c1'
+    'paceline-retrain-daily-train-0b97-6f3da828'
     """
     readable = re.sub(r"[^a-z0-9]+", "-", network.lower())[:40].strip("-")
     return f"{readable}-{hashlib.sha256(network.encode()).hexdigest()[:8]}"

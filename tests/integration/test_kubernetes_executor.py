@@ -16,13 +16,13 @@ from kubernetes.stream import stream
 from tests import s3_server
 from tests.conftest import connect_cluster
 from tests.integration import in_cluster, readme
-from tests.integration.in_cluster import ClusterAirflow
+from tests.integration.in_cluster import RUN_S, ClusterAirflow
 from tests.integration.kubernetes_guide import FILES
-from tests.waiting import LONG_S, until
+from tests.waiting import until
 
 from paceline.registry import FileRegistry
 
-pytestmark = [pytest.mark.airflow, pytest.mark.kubernetes, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.airflow, pytest.mark.kubernetes, pytest.mark.timeout(3600)]
 GATED = Path(__file__).parent / "training" / "gated.py"
 PODS = """
 from datetime import timedelta
@@ -88,7 +88,7 @@ def airflow_pod(
 def test_drift_leads_to_a_promotion(airflow_pod: ClusterAirflow, storage: s3_server.S3Server) -> None:
     api = airflow_pod.api
     run_id = api.run_dag(readme.DAG_ID, {"deadline": "5s"}, logical_date=f"{readme.DAY}T00:00:00Z")
-    state = api.wait(readme.DAG_ID, run_id, LONG_S)
+    state = api.wait(readme.DAG_ID, run_id, RUN_S)
     logs = {pod: airflow_pod.log(pod) for pod in airflow_pod.task_pods(dag_id=readme.DAG_ID)}
     assert state == "success", "\n".join(logs.values())
     assert len(logs) == 4, "each task has a pod"
@@ -122,7 +122,7 @@ def test_retry_in_another_task_pod_takes_over_the_job(
     stream(
         CoreV1Api(connect_cluster()).connect_get_namespaced_pod_exec, pod, jobs_namespace, command=command, stdout=True
     )
-    state = api.wait("pods", run_id, LONG_S)
+    state = api.wait("pods", run_id, RUN_S)
     log = airflow_pod.log(airflow_pod.task_pods(**seen)[-1])
     assert state == "success", log
     assert f"Job {job} of an earlier try is running: taking it over" in log
@@ -134,7 +134,7 @@ def test_output_that_would_be_lost_with_the_task_pod_is_an_error(
     airflow_pod: ClusterAirflow, jobs_namespace: str
 ) -> None:
     run_id = airflow_pod.api.run_dag("lost")
-    assert airflow_pod.api.wait("lost", run_id, LONG_S) == "failed"
+    assert airflow_pod.api.wait("lost", run_id, RUN_S) == "failed"
     (pod,) = airflow_pod.task_pods(dag_id="lost")
     assert "output: got '/opt/airflow/paceline-data/output/lost/" in airflow_pod.log(pod)
     assert "expected an object storage URL, or a folder on a volume of the task's pod" in airflow_pod.log(pod)

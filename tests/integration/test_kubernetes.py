@@ -178,6 +178,13 @@ class Proxy:
         self.is_away = False
         threading.Thread(target=self._accept, daemon=True).start()
 
+    def connect(self) -> ApiClient:
+        """Return a client of the cluster whose connections can be cut."""
+        client = connect_cluster()
+        client.configuration.tls_server_name = urlsplit(client.configuration.host).hostname
+        client.configuration.host = self.url
+        return ApiClient(client.configuration)
+
     def cut(self) -> None:
         """End all connections."""
         sockets, self._sockets = self._sockets, []
@@ -216,13 +223,7 @@ def proxy() -> Iterator[Proxy]:
 
 
 def test_every_line_is_read_once_although_the_api_server_is_away_meanwhile(pods: PodHarness, proxy: Proxy) -> None:
-    def connect() -> ApiClient:
-        client = connect_cluster()
-        client.configuration.tls_server_name = urlsplit(client.configuration.host).hostname
-        client.configuration.host = proxy.url
-        return ApiClient(client.configuration)
-
-    runtime = KubernetesRuntime(connect, namespace=pods.namespace)
+    runtime = KubernetesRuntime(proxy.connect, namespace=pods.namespace)
     code = """
     import itertools, signal
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
@@ -243,6 +244,28 @@ def test_every_line_is_read_once_although_the_api_server_is_away_meanwhile(pods:
     pods.signal(job, signal.SIGUSR1)
     lines += read_to_end(job)
     assert lines == [str(number) for number in range(len(lines))]
+    job.remove()
+
+
+def test_start_goes_on_after_its_watch_was_cut(pods: PodHarness, proxy: Proxy) -> None:
+    label = {"paceline/test": pods.mark}
+    runtime = KubernetesRuntime(proxy.connect, namespace=pods.namespace, template={"spec": {"nodeSelector": label}})
+    spec, started = pods.spec(WAITS), []
+    thread = threading.Thread(target=lambda: started.append(runtime.start(spec)))
+    thread.start()
+
+    def is_waiting() -> bool:
+        found = pods.core.list_namespaced_pod(pods.namespace).items
+        return any(one.reason == "Unschedulable" for pod in found for one in pod.status.conditions or [])
+
+    until(is_waiting)
+    proxy.cut()
+    node = pods.core.list_node().items[0].metadata.name
+    pods.core.patch_node(node, {"metadata": {"labels": label}})
+    thread.join(300)
+    pods.core.patch_node(node, {"metadata": {"labels": dict.fromkeys(label)}})
+    (job,) = started
+    wait_for_line(job, "up")
     job.remove()
 
 

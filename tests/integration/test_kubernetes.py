@@ -8,7 +8,9 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -141,17 +143,16 @@ def test_resize_that_the_namespace_no_longer_allows_keeps_the_allocation(pods: P
     limits = [{"type": "Container", "max": {"cpu": "600m"}}]
     pods.core.create_namespaced_limit_range(pods.namespace, {"metadata": {"name": "few"}, "spec": {"limits": limits}})
 
-    def refuse() -> Any:
+    def is_refused() -> bool:
+        job.resize(0.55)
         try:
-            job.resize(0.55 if job.status() else 0)
             job.resize(0.9)
         except ResizePendingError as error:
-            return error
-        return None
+            assert "maximum cpu usage per Container is 600m" in error.reason
+            return error.devices == 0.55
+        return False  # the cluster has not read the new rule yet
 
-    error = until(refuse)
-    assert error.devices == 0.55
-    assert "maximum cpu usage per Container is 600m" in error.reason
+    until(is_refused)
     job.stop(0)
     assert job.wait(60)
     assert job.collect(tmp_path / "out") == []  # although the pod gets no core for it
@@ -299,6 +300,29 @@ def test_every_line_is_read_once_although_the_api_server_is_away_meanwhile(pods:
     pods.signal(job, signal.SIGUSR1)
     lines += read_to_end(job)
     assert lines == [str(number) for number in range(len(lines))]
+    job.remove()
+
+
+def test_start_goes_on_after_its_watch_was_cut(pods: PodHarness, proxy: Proxy) -> None:
+    label = {"paceline/test": pods.mark}
+    connect = partial(client_through, proxy.url)
+    runtime = KubernetesRuntime(connect, namespace=pods.namespace, template={"spec": {"nodeSelector": label}})
+    spec, started = pods.spec(WAITS), []
+    thread = threading.Thread(target=lambda: started.append(runtime.start(spec)))
+    thread.start()
+
+    def is_waiting() -> bool:
+        found = pods.core.list_namespaced_pod(pods.namespace).items
+        return any(one.reason == "Unschedulable" for pod in found for one in pod.status.conditions or [])
+
+    until(is_waiting)
+    proxy.cut()
+    node = pods.core.list_node().items[0].metadata.name
+    pods.core.patch_node(node, {"metadata": {"labels": label}})
+    thread.join(300)
+    pods.core.patch_node(node, {"metadata": {"labels": dict.fromkeys(label)}})
+    (job,) = started
+    wait_for_line(job, "up")
     job.remove()
 
 

@@ -6,7 +6,6 @@ the controller's state (``controller``) and the result (``result``) to the next 
 
 from __future__ import annotations
 
-import contextlib
 import math
 import threading
 import time
@@ -422,9 +421,6 @@ class Training:
         )  # in case this process is killed before it has an answer
         status = query.result(_STATUS_LIMIT_S)
         if status == "over":
-            if handle.job is None:  # the start may be waiting, for example for room: find what it has created
-                with contextlib.suppress(PacelineError):
-                    handle.find()
             # After a late answer, there is no time for a grace period.
             gone = handle.discard(_KILL_GRACE_S if query.elapsed_s < _KILL_GRACE_S else 0.0)
             return TaskStoppedError(f"The task is over: its job {'is removed' if gone else 'could not be removed'}")

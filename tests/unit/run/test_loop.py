@@ -116,7 +116,7 @@ def test_job_whose_engine_refuses_devices_continues_without_them(make_job, run, 
     kinds = [event["kind"] for event in exchange.state["history"]["events"]]
     assert "resize_pending" in kinds
     assert "engine_unreachable" not in kinds
-    assert caplog.text.count("the allocation stays 1 for now: exceeded quota") == 1
+    assert caplog.text.count("it stays 1 for now. exceeded quota") == 1
     assert {sample["devices"] for sample in exchange.samples if 10 < sample["t_s"] < 30} == {1.0}
     assert outcome.resizes >= 1
     assert job.devices > 1.0

@@ -19,6 +19,8 @@ log = logging.getLogger(__name__)
 _READ_S = 30.0  # reconnect after this time without a record: a running job sends one every second
 _OVERLAP_S = 5.0
 _BACKOFF_S = (0.1, 0.2, 0.5, 1.0, 2.0)
+# A node that follows many logs has no watcher left for another one: it sends what there is, and ends the connection.
+_SHORT_S = 5.0
 
 
 class PodFollower:
@@ -68,11 +70,12 @@ class PodFollower:
         self._queue.close()
 
     def _run(self) -> None:
-        failures = 0
+        failures = shorts = 0
         while not self._closed.is_set() and not self._has_ended():
+            began_s = time.monotonic()
             try:
                 self._read_connection()
-                failures = 0
+                failures, shorts = 0, shorts + 1 if time.monotonic() - began_s < _SHORT_S else 0
             except RuntimeUnavailableError as error:
                 if failures == 1:  # the first one is often only a cut connection, and does not say why it was cut
                     log.warning("The job's output is not available now, and remains in the pod's log. %s", error)
@@ -82,7 +85,7 @@ class PodFollower:
             except PacelineError as error:
                 log.warning("Reading the job's output failed: %s", error)
                 failures += 1
-            self._closed.wait(_BACKOFF_S[min(failures, len(_BACKOFF_S) - 1)])
+            self._closed.wait(_BACKOFF_S[min(failures or shorts, len(_BACKOFF_S) - 1)])
         with contextlib.suppress(PacelineError):  # the pod may be about to be deleted
             self.disruption = disruption(read_pod(self._cluster, self._pod) or {"status": {}}) or self.disruption
         self.ended.set()

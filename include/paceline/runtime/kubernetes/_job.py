@@ -30,7 +30,7 @@ from paceline.runtime.kubernetes._watch import follow_pod
 
 _TAIL_RUNNING, _TAIL_ENDED = 2_000, 10_000  # a running job adds a record of its usage every second
 CPU_TO_COPY = 1.0  # cores of a pod while files are copied
-_STOP_READ_S = 5.0  # read the state of a job that is being stopped, if its log does not say that it has ended
+_STOP_READ_S = 2.0  # read the state of a job that is being stopped, if its log does not say that it has ended
 _CONFIRM_S = 1.0  # wait so long for a node's decision about a resize
 _REMOVE_TIMEOUT_S = 60.0
 _PAUSE_TIMEOUT_S, _POLL_S = 30.0, 0.1
@@ -202,9 +202,15 @@ class PodJob:
                 return
             self._command(f"stop {grace_s:f}")
             give_up_s = time.monotonic() + grace_s + _REMOVE_TIMEOUT_S
-            while not self.wait(_STOP_READ_S) and self._read_run().get("number") == run["number"]:
+            while True:
+                is_told = self.wait(_STOP_READ_S)
+                now = self._read_run()
+                if now.get("number") != run["number"] or now.get("state") != "running":
+                    break
                 if time.monotonic() > give_up_s:
                     raise RuntimeUnavailableError("could not stop the job: it has not ended")
+                if is_told:  # the log is not followed any more
+                    time.sleep(_STOP_READ_S)
             if self._reserve:  # a preempted job leaves its cores to others, and asks for them before its restart
                 self._set_cpu({"requests": {"cpu": "1m"}})
         except JobLostError:

@@ -172,7 +172,7 @@ class SimulatedTask:
             runtimes=lambda: [self.engine],
             check_runtime=lambda runtime: self.check_runtime(),
             job_name=lambda: "train",
-            labels=dict,
+            labels=lambda: {"task": "train"},
             code_digest=lambda: self.code,
             spec=lambda scratch, devices: JobSpec("train", ["python"], devices),
             output_place=lambda: "/models/1",

@@ -117,7 +117,6 @@ def test_job_whose_engine_refuses_devices_continues_without_them(make_job, run, 
     assert "resize_pending" in kinds
     assert "engine_unreachable" not in kinds
     assert caplog.text.count("it stays 1 for now. exceeded quota") == 1
-    assert {sample["devices"] for sample in exchange.samples if 10 < sample["t_s"] < 30} == {1.0}
     assert outcome.resizes >= 1
     assert job.devices > 1.0
 

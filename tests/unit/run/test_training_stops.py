@@ -83,7 +83,7 @@ class ListedJobs(dict[str, EngineJob]):
     """The jobs of an engine, which also lists them with their labels, and with the job of another task."""
 
     def __call__(self) -> Any:
-        return iter([("other", {"task": "other"}), *((name, {}) for name in self)])
+        return iter([("other", {"task": "other"}), *((name, {"task": "train", "team": "own"}) for name in self)])
 
 
 def test_job_that_still_starts_is_removed_with_its_task(task, monkeypatch):

@@ -192,7 +192,12 @@ def read_pod(cluster: Cluster, name: str, uid: str | None = None) -> dict[str, A
 
 
 def explain(error: Any) -> str:
-    """Return the cluster's message of an ``ApiException``."""
+    """Return the cluster's message of an ``ApiException``.
+
+    >>> from types import SimpleNamespace
+    >>> explain(SimpleNamespace(body=None, reason="Handshake status 500 -+-+- {'date': ''} -+-+- container not found"))
+    'Handshake status 500: container not found'
+    """
     try:
         return str(json.loads(error.body)["message"])
     except (TypeError, ValueError, KeyError):

@@ -15,6 +15,7 @@ import argparse
 import json
 import random
 import shutil
+import signal
 import statistics
 import sys
 import time
@@ -63,6 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.add_argument(f"--{name}", default="", metavar="COMMAND")
     chosen = parser.parse_args(arguments)
     commands = Commands(chosen.stop_node, chosen.start_node, chosen.stop_server, chosen.start_server, chosen.away_s)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # a round then restores the cluster
     chosen.folder.mkdir(parents=True, exist_ok=True)
     path = chosen.folder / "results.json"
     done: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"rounds": {}}

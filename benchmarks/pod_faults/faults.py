@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
-from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import Any
 
-from benchmarks.pod_faults.rounds import Round, Strike
+from benchmarks.pod_faults.rounds import Round, Strike, until
 from benchmarks.pod_faults.task import BATCHES, Death
 
 # What the log says of a job after that of a lost pod.
@@ -72,7 +71,7 @@ def kubelet_away(round_: Round) -> str:
     starting.callback(round_.run_command, commands.start_node, node)
     time.sleep(commands.away_s)
     starting.close()
-    _until(lambda: _is_ready(round_.core.read_node(node)))
+    until(lambda: _is_ready(round_.core.read_node(node)))
     round_.release()
     return _NODE_AWAY
 
@@ -124,13 +123,13 @@ def resize_refused(round_: Round) -> str:
     round_.details = f"{kind}, batch {hold}" + (", lifted" if is_lifted else "")
     task = round_.start(hold=hold, deadline="100d")
     task.wait_for(f"waits before batch {hold}")
-    _until(lambda: round_.pod().spec.containers[0].resources.limits["cpu"] == "300m")
+    until(lambda: round_.pod().spec.containers[0].resources.limits["cpu"] == "300m")
     core, namespace = round_.core, round_.namespace
     if kind == "quota":
         core.create_namespaced_resource_quota(
             namespace, {"metadata": {"name": "small"}, "spec": {"hard": {"limits.cpu": "500m"}}}
         )
-        _until(lambda: core.read_namespaced_resource_quota("small", namespace).status.used)
+        until(lambda: core.read_namespaced_resource_quota("small", namespace).status.used)
         reason = "exceeded quota: small"
     else:
         limits = [{"type": "Container", "max": {"cpu": "500m"}}]
@@ -143,7 +142,7 @@ def resize_refused(round_: Round) -> str:
     if is_lifted:
         delete = core.delete_namespaced_resource_quota if kind == "quota" else core.delete_namespaced_limit_range
         delete("small", namespace)
-        _until(lambda: round_.pod().spec.containers[0].resources.limits["cpu"] == "1")
+        until(lambda: round_.pod().spec.containers[0].resources.limits["cpu"] == "1")
     round_.release()
     return f"Waiting for an allocation of .*{reason}"
 
@@ -154,7 +153,7 @@ def quota_full(round_: Round) -> str:
     round_.details = ", ".join(f"{name} {value}" for name, value in hard.items())
     core, namespace = round_.core, round_.namespace
     core.create_namespaced_resource_quota(namespace, {"metadata": {"name": "full"}, "spec": {"hard": hard}})
-    _until(lambda: core.read_namespaced_resource_quota("full", namespace).status.hard)
+    until(lambda: core.read_namespaced_resource_quota("full", namespace).status.hard)
     round_.start().wait_for("exceeded quota: full")
     time.sleep(round_.draw.uniform(0.0, 3.0))
     core.delete_namespaced_resource_quota("full", namespace)
@@ -231,14 +230,6 @@ def _evict(round_: Round) -> None:
 
 def _is_ready(node: Any) -> bool:
     return any(one.type == "Ready" and one.status == "True" for one in node.status.conditions)
-
-
-def _until(condition: Callable[[], object]) -> None:
-    give_up_s = time.monotonic() + 120.0
-    while not condition():
-        if time.monotonic() > give_up_s:
-            raise TimeoutError("the cluster has not done what the round needs")
-        time.sleep(0.1)
 
 
 FAULTS: dict[str, Strike] = {

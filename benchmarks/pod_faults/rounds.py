@@ -70,6 +70,7 @@ class Round:
         labels = {"pod-security.kubernetes.io/enforce": "restricted"}
         self.core.create_namespace({"metadata": {"name": self.namespace, "labels": labels}})
         self.ends.callback(self.core.delete_namespace, self.namespace)
+        until(lambda: self.core.list_namespaced_service_account(self.namespace).items)  # pods need one
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -175,6 +176,15 @@ class Round:
                 if one.metadata.name not in _NOT_PACELINE:
                     yield f"{kind} {one.metadata.name}"
         yield from (f"process {pid}" for pid in self.task.processes())
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Wait until the cluster has done what a round needs."""
+    give_up_s = time.monotonic() + 120.0
+    while not condition():
+        if time.monotonic() > give_up_s:
+            raise TimeoutError("the cluster has not done what the round needs")
+        time.sleep(_POLL_S)
 
 
 def repeated_lines(task: Task) -> int:

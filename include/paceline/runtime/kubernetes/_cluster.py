@@ -208,7 +208,12 @@ def list_pods(cluster: Cluster, selector: str) -> list[dict[str, Any]]:
 
 
 def explain(error: Any) -> str:
-    """Return the cluster's message of an ``ApiException``."""
+    """Return the cluster's message of an ``ApiException``.
+
+    >>> from types import SimpleNamespace
+    >>> explain(SimpleNamespace(body=None, reason="Handshake status 500 -+-+- {'date': ''} -+-+- container not found"))
+    'Handshake status 500: container not found'
+    """
     handshake = _HANDSHAKE.match(str(error.reason))
     try:
         message = str(json.loads(handshake["body"] if handshake else error.body)["message"])

@@ -149,7 +149,7 @@ def resize_refused(round_: Round) -> str:
 
 def quota_full(round_: Round) -> str:
     """A quota has no room for the pod at the start, and then it has."""
-    hard = round_.draw.choice(({"limits.cpu": "100m"}, {"pods": "0"}, {"requests.memory": "64Mi"}))
+    hard = round_.draw.choice(({"pods": "0"}, {"count/pods": "0"}))  # a quota smaller than the job is an error
     round_.details = ", ".join(f"{name} {value}" for name, value in hard.items())
     core, namespace = round_.core, round_.namespace
     core.create_namespaced_resource_quota(namespace, {"metadata": {"name": "full"}, "spec": {"hard": hard}})

@@ -249,6 +249,8 @@ class DeadlineTrainingOperator(JobOperator):
         host = TaskHost(self, context, self.on_deadline_alert, clock)
         if self.saves_output:
             check_kept("output", host.output_place())
+        if self.checkpoint_to not in (None, _arguments.AUTO):
+            check_kept("checkpoint_to", self.checkpoint_to)
         self._training = Training(settings, host, on_drain=self.on_drain, clock=clock)
         return self._training
 

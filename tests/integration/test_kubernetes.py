@@ -24,8 +24,9 @@ from paceline.runtime import Job
 from paceline.runtime.kubernetes import KubernetesRuntime
 from paceline.testing.runtime_contract.harness import RESUMES, WAITS, read_to_end, until, wait_for_line
 
-from .clusters import account, guide_block, guide_rules
+from .clusters import account
 from .jobs import PodHarness
+from .kubernetes_guide import guide_block, guide_rules
 
 pytestmark = pytest.mark.kubernetes
 # Template of a pod that waits for a node.

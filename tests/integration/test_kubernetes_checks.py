@@ -13,8 +13,9 @@ from paceline.errors import InvalidInputError, RuntimeUnavailableError
 from paceline.runtime.kubernetes import KubernetesRuntime
 from paceline.testing.runtime_contract.harness import WAITS, read_to_end, until, wait_for_line
 
-from .clusters import account, guide_block
+from .clusters import account
 from .jobs import PodHarness
+from .kubernetes_guide import guide_rules
 
 pytestmark = pytest.mark.kubernetes
 GIB = 2**30
@@ -22,7 +23,7 @@ GIB = 2**30
 
 def needed() -> dict[str, list[str]]:
     """Return the verbs of the guide's Role by resource, without the optional ones."""
-    return {one["resources"][0]: one["verbs"] for one in guide_block("paceline.yaml")[2]["rules"][:4]}
+    return {one["resources"][0]: one["verbs"] for one in guide_rules()[:4]}
 
 
 def rules(**changes: list[str]) -> list[dict[str, Any]]:

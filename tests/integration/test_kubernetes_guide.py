@@ -27,18 +27,11 @@ from tests.waiting import LONG_S, until
 
 from paceline.airflow.demo.airflow_process import AirflowProcess
 from paceline.runtime.kubernetes import KubernetesRuntime
-from paceline.testing.runtime_contract import fail_on_leftovers
 from paceline.testing.runtime_contract.harness import read_to_end
 
 pytestmark = pytest.mark.kubernetes
 # Commands that need the network or a cluster of their own: only their syntax is checked.
 ELSEWHERE = ("kind", "helm")
-
-
-@pytest.fixture
-def pods(namespace: str, trainer_image: str, tmp_path: Path) -> Iterator[PodHarness]:
-    with fail_on_leftovers(PodHarness(namespace, trainer_image, tmp_path)) as harness:
-        yield harness
 
 
 @pytest.fixture

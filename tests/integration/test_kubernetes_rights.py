@@ -11,11 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from kubernetes.client import ApiClient, CoreV1Api, RbacAuthorizationV1Api
-from tests.conftest import connect_cluster
+from tests.integration.clusters import account
 from tests.integration.jobs import PodHarness
-from tests.integration.kubernetes_guide import FILES
+from tests.integration.kubernetes_guide import guide_rules
 from tests.waiting import LONG_S
 
 from paceline.runtime import TeamNetwork
@@ -23,11 +21,10 @@ from paceline.runtime.kubernetes import KubernetesRuntime
 from paceline.testing.runtime_contract.harness import RESUMES, read_to_end, wait_for_line
 
 pytestmark = pytest.mark.kubernetes
-ROLE = next(one for one in yaml.safe_load_all(FILES["paceline.yaml"]) if one["kind"] == "Role")
 OPTIONAL = ("limitranges", "resourcequotas")  # without them, rules of the namespace show at the start of a pod
 RIGHTS = [
     (group, resource, verb)
-    for rule in ROLE["rules"]
+    for rule in guide_rules()
     for group in rule["apiGroups"]
     for resource in rule["resources"]
     if resource not in OPTIONAL
@@ -38,36 +35,13 @@ RIGHTS = [
 def rules_without(group: str, resource: str, verb: str) -> list[dict[str, Any]]:
     """Return the rules of the guide's role without one right."""
     rules = []
-    for rule in copy.deepcopy(ROLE["rules"]):
+    for rule in copy.deepcopy(guide_rules()):
         if group in rule["apiGroups"] and resource in rule["resources"]:
             others = {**rule, "resources": [one for one in rule["resources"] if one != resource]}
             rules += [others] if others["resources"] else []
             rule = {**rule, "resources": [resource], "verbs": [one for one in rule["verbs"] if one != verb]}
         rules += [rule] if rule["verbs"] else []
     return rules
-
-
-def account(namespace: str, name: str, rules: list[dict[str, Any]]) -> KubernetesRuntime:
-    """Return a runtime with a new account of the namespace that has these rights."""
-    admin = connect_cluster()
-    CoreV1Api(admin).create_namespaced_service_account(namespace, {"metadata": {"name": name}})
-    rbac = RbacAuthorizationV1Api(admin)
-    rbac.create_namespaced_role(namespace, {"metadata": {"name": name}, "rules": rules})
-    subject = {"kind": "ServiceAccount", "name": name, "namespace": namespace}
-    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name}
-    rbac.create_namespaced_role_binding(
-        namespace, {"metadata": {"name": name}, "roleRef": reference, "subjects": [subject]}
-    )
-    request = {"spec": {"audiences": [], "expirationSeconds": 3600}}
-    token = CoreV1Api(admin).create_namespaced_service_account_token(name, namespace, request).status.token
-
-    def connect() -> ApiClient:
-        configuration = connect_cluster().configuration
-        configuration.cert_file = configuration.key_file = None
-        configuration.api_key = {"authorization": f"Bearer {token}"}
-        return ApiClient(configuration)
-
-    return KubernetesRuntime(connect, namespace=namespace)
 
 
 def exercise(runtime: KubernetesRuntime, pods: PodHarness, name: str, folder: Path) -> None:
@@ -92,13 +66,15 @@ def exercise(runtime: KubernetesRuntime, pods: PodHarness, name: str, folder: Pa
 
 @pytest.fixture
 def pods(namespace: str, trainer_image: str, tmp_path: Path) -> Iterator[PodHarness]:
+    """Yield a harness for pods, and remove those that an account may not remove."""
     harness = PodHarness(namespace, trainer_image, tmp_path)
     yield harness
     harness.remove_leftovers()
 
 
 def test_rights_of_the_guide_are_enough(pods: PodHarness, tmp_path: Path) -> None:
-    exercise(account(pods.namespace, "all", ROLE["rules"]), pods, "all", tmp_path)
+    runtime = KubernetesRuntime(account(pods.namespace, guide_rules()), namespace=pods.namespace)
+    exercise(runtime, pods, "all", tmp_path)
 
 
 @pytest.mark.parametrize(("group", "resource", "verb"), RIGHTS, ids=["-".join(filter(None, one)) for one in RIGHTS])
@@ -107,7 +83,8 @@ def test_missing_right_is_named(
 ) -> None:
     """The error is raised, or, if it only concerns the job's output, logged."""
     name = "-".join([verb, *resource.split("/")])
-    runtime = account(pods.namespace, name, rules_without(group, resource, verb))
+    connect = account(pods.namespace, rules_without(group, resource, verb), name)
+    runtime = KubernetesRuntime(connect, namespace=pods.namespace)
     raised: list[str] = []
 
     def run() -> None:

@@ -16,8 +16,9 @@ from paceline.runtime.kubernetes import KubernetesRuntime, PodJob
 from paceline.testing.runtime_contract import TeamContract, fail_on_leftovers
 from paceline.testing.runtime_contract.harness import WAITS, read_to_end, until, wait_for_line
 
-from .clusters import account, guide_block, guide_rules
+from .clusters import account
 from .jobs import PodHarness
+from .kubernetes_guide import guide_block, guide_rules
 
 pytestmark = pytest.mark.kubernetes
 

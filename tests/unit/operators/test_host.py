@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import pytest
 from tests.waiting import LONG_S
 
-from paceline.errors import RuntimeUnavailableError
+from paceline.errors import InvalidInputError, RuntimeUnavailableError
 from paceline.fleet import Fleet, Machine
-from paceline.operators import DeadlineTrainingOperator, Docker, ParameterServerOperator, _host
+from paceline.operators import DeadlineTrainingOperator, Docker, Kubernetes, ParameterServerOperator, _host
 from paceline.operators._host import TaskHost
 from paceline.operators._output import describe_empty_output
 from paceline.run import MemoryState
@@ -46,6 +46,35 @@ def task_status(monkeypatch):
 )
 def test_task_is_over_only_if_it_has_ended(task_status, state, expected):
     assert task_status(lambda **what: {"run": {"train": state}}) == expected
+
+
+@pytest.mark.parametrize(
+    ("runtime", "checkpoint_to", "expected"),
+    [
+        (Kubernetes(), "auto", "file:///models/7.checkpoint/"),
+        (Docker(), "auto", None),
+        ("auto", "auto", None),
+        (Kubernetes(), None, None),
+        (Docker(), "/checkpoints", "file:///checkpoints/"),
+    ],
+)
+def test_checkpoints_are_copied_to_a_folder_of_the_job(runtime, checkpoint_to, expected):
+    arguments = {"script": "train.py", "deadline": "1m", "output": "/models/7"}
+    task = DeadlineTrainingOperator(task_id="train", runtime=runtime, checkpoint_to=checkpoint_to, **arguments)
+    ti = SimpleNamespace(dag_id="dag", run_id="run", task_id="train", map_index=-1, try_number=1, max_tries=2)
+    host = TaskHost(task, {"ti": ti, "task_state_store": MemoryState()}, ())
+    host.job_name = lambda: "dag-train-0b97"
+    copies = host.checkpoint_copies()
+    assert (copies and copies.place) == (expected and f"{expected}dag-train-0b97")
+
+
+def test_copies_on_the_disk_of_an_executor_pod_are_rejected(monkeypatch):
+    monkeypatch.setenv("AIRFLOW_IS_K8S_EXECUTOR_POD", "True")
+    arguments = {"script": "train.py", "deadline": "1m", "output": "s3://bucket/7", "checkpoint_to": "/no-such-folder"}
+    task = DeadlineTrainingOperator(task_id="train", **arguments)
+    ti = SimpleNamespace(dag_id="dag", run_id="run", task_id="train", map_index=-1, try_number=1, max_tries=2)
+    with pytest.raises(InvalidInputError, match="checkpoint_to: got '/no-such-folder', expected an object storage URL"):
+        task.new_training({"ti": ti, "task_state_store": MemoryState()})
 
 
 def test_specification_has_the_cores_of_each_gpu(tmp_path):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from paceline.errors import InvalidInputError, JobLostError, RuntimeUnavailableError
+from paceline.errors import InvalidInputError, JobLostError, PacelineError, RuntimeUnavailableError
 from paceline.runtime.base import Job, JobSpec
 from paceline.runtime.checks import check_capacity, check_labels, check_spec, spec_digest
 from paceline.runtime.kubernetes import _pod, _team
@@ -240,9 +240,10 @@ class KubernetesRuntime:
             self._cluster.call("mark the pod as ready", "patch_namespaced_pod", name, namespace, ready)
             job.begin()
         except BaseException:
-            found = read_pod(self._cluster, name, uid)
-            if found is not None and _pod.annotation(found, _pod.STARTER) == starter:
-                delete_pod(self._cluster, name, uid)
+            with contextlib.suppress(PacelineError):  # the next start takes over a pod that remains
+                found = read_pod(self._cluster, name, uid)
+                if found is not None and _pod.annotation(found, _pod.STARTER) == starter:
+                    delete_pod(self._cluster, name, uid)
             raise
         return job
 

@@ -9,6 +9,7 @@ import shlex
 import shutil
 import subprocess
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -110,6 +111,17 @@ def test_first_dag_of_the_guide_is_valid(tmp_path: Path) -> None:
     assert scope["DAG"]
 
 
+class SteppedClock:
+    """Replaces the module ``time``. Each question for the time takes ``step_s``."""
+
+    step_s = now_s = 0.0
+    sleep = staticmethod(time.sleep)
+
+    def monotonic(self) -> float:
+        self.now_s += self.step_s
+        return self.now_s
+
+
 def test_gated_pod_waits_for_its_queue_without_a_limit(
     pods: PodHarness, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,17 +129,23 @@ def test_gated_pod_waits_for_its_queue_without_a_limit(
     template = yaml.safe_load(FILES["kueue-pod.yaml"])
     gate = {"name": "kueue.x-k8s.io/admission"}
     template["spec"] = {"schedulingGates": [gate]}
-    monkeypatch.setattr("paceline.runtime.kubernetes._runtime._SAY_EVERY_S", 0.2)
+    clock = SteppedClock()
+    for module in ("_runtime", "_start"):
+        monkeypatch.setattr(f"paceline.runtime.kubernetes.{module}.time", clock)
     caplog.set_level("INFO")
-    runtime = KubernetesRuntime(connect_cluster, namespace=pods.namespace, template=template, start_timeout_s=0.5)
+    runtime = KubernetesRuntime(connect_cluster, namespace=pods.namespace, template=template)
     jobs: list[Any] = []
     starting = threading.Thread(target=lambda: jobs.append(runtime.start(pods.spec("print('admitted')"))))
     starting.start()
-    until(lambda: caplog.text.count("SchedulingGated") >= 5)  # a second, longer than start_timeout_s
-    (pod,) = pods.core.list_namespaced_pod(pods.namespace).items
+    (pod,) = until(lambda: pods.core.list_namespaced_pod(pods.namespace).items)
+    clock.step_s = 1000.0  # longer than start_timeout_s
+    for number in range(1, 4):
+        body = {"metadata": {"annotations": {"test": str(number)}}}  # a change, which the runtime sees at once
+        pods.core.patch_namespaced_pod(pod.metadata.name, pods.namespace, body)
+        until(lambda number=number: caplog.text.count("SchedulingGated") >= number)
     assert pod.metadata.labels["kueue.x-k8s.io/queue-name"] == "training"
     assert starting.is_alive()
-    runtime._start_timeout_s = 120.0
+    clock.step_s = 0.0
     remove = [{"op": "remove", "path": "/spec/schedulingGates/0"}]
     pods.core.patch_namespaced_pod(pod.metadata.name, pods.namespace, remove)
     starting.join(120)

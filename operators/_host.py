@@ -108,6 +108,7 @@ class TaskHost:
         ti = context["ti"]
         self._task, self._context, self._ti, self._callbacks = task, context, ti, callbacks
         self._reporter: SampleReporter | None = None
+        self._copies: FileCopies | None = None
         self._clock = clock or SystemClock()
         self._others = Question(lambda stage: task.check_need(context, stage))
         self.store: LiveState = context["task_state_store"]
@@ -214,7 +215,9 @@ class TaskHost:
         if place == AUTO:
             is_needed = self._task.runtime_settings.loses_files
             place = f"{self.output_place().rstrip('/')}.checkpoint" if is_needed else None
-        return None if place is None else FileCopies(storage_path(place) / self.job_name(), self.log)
+        if place is not None and self._copies is None:  # the name of a job of a deleted run cannot be read later
+            self._copies = FileCopies(storage_path(place) / self.job_name(), self.log)
+        return self._copies
 
     def collect(self, job: Job) -> str:
         """Copy the job's output to its destination, and return the destination."""

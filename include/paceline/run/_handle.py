@@ -57,6 +57,7 @@ class JobHandle:
         self._host, self._store, self._log = host, host.store, host.log
         self._stop_requested = stop_requested
         self._existence_unknown = True  # until the store and the engine have shown whether a job exists
+        self._labels: dict[str, str] = {}  # of the job, once known: those of a deleted run cannot be read later
         self.owner = uuid.uuid4().hex
         self._owners = {self.owner}  # recorded owners whose job this process may control
         self.store = RetryingStore(host.store, self._retry)
@@ -75,6 +76,7 @@ class JobHandle:
         stored = JobRecord.read(self.store.get(CONTAINER))
         self.earlier_origin = stored.origin if stored is not None else None
         runtimes, name, labels = self._host.runtimes(), self._host.job_name(), self._host.labels()
+        self._labels = dict(labels)
         for runtime in runtimes:
             is_required = len(runtimes) == 1 or (stored is not None and stored.runtime == runtime.name)
             call = self.call_engine if is_required else _call
@@ -186,8 +188,8 @@ class JobHandle:
 
     def _remove_starting(self) -> bool:
         """Remove the job that this process is starting in another thread; return whether there is none any more."""
-        runtime, labels = self.runtime, dict(self._host.labels())
-        if self.job is not None or runtime is None or not self._stop_requested.is_set():
+        runtime, labels = self.runtime, self._labels
+        if self.job is not None or runtime is None or not labels or not self._stop_requested.is_set():
             return True
         try:
             for job_id, found in runtime.jobs():

@@ -208,7 +208,7 @@ def test_runtime_of_another_package_runs_jobs_like_those_of_paceline(
     assert serialize_template_field(task.runtime, "runtime") == {"name": "hall", "room": "small"}
     with pytest.raises(InvalidInputError, match=r"^runtime\.room: got '', expected text"):
         settings(room="")  # type: ignore[call-arg]
-    with pytest.raises(InvalidInputError, match="runtime: got 'hall', expected 'docker' or another runtime that"):
+    with pytest.raises(InvalidInputError, match="got 'hall', expected 'docker', 'kubernetes' or another runtime that"):
         DeadlineTrainingOperator(task_id="task", **TRAIN, runtime="hall", objective="throughput")
 
 
@@ -275,7 +275,7 @@ def test_runtime_that_is_chosen_for_the_job_has_to_form_teams(monkeypatch: pytes
     context = run_context(task, "x")
     context["ti"].try_number, context["ti"].max_tries = 1, 2
     host = TaskHost(task, {**context, "task_state_store": MemoryState()}, ())
-    with pytest.raises(InvalidInputError, match="runtime: got 'process', expected 'docker' or another runtime that"):
+    with pytest.raises(InvalidInputError, match="got 'process', expected 'docker', 'kubernetes' or another"):
         host.runtime()
     assert [one.name for one in host.runtimes()] == ["docker"]
 

@@ -63,7 +63,7 @@ VALID = {"task_id": "train", "command": "python -m app.train", "deadline": "20m"
             {"objective": "throughput", "runtime": Docker(gpus=2)},
             "runtime.gpus: got 2, expected 0, unless the objective is 'deadline'",
         ),
-        ({"objective": "throughput", "runtime": "process"}, "got 'process', expected 'docker', 'kubernetes' or"),
+        (
             {"objective": "throughput", "runtime": "process"},
             "runtime: got 'process', expected 'docker', 'kubernetes' or",
         ),

@@ -1,4 +1,4 @@
-"""Accounts of the test cluster that have only the rights that a test gives them."""
+"""Commands in pods of the test cluster, and accounts that have only the rights that a test gives them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,21 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kubernetes.client import ApiClient, AuthenticationV1Api, CoreV1Api, RbacAuthorizationV1Api
+from kubernetes.stream import stream
 from tests.conftest import connect_cluster
+
+
+def run_in_pod(namespace: str, pod: str, command: str) -> str:
+    """Run a shell command in a pod and return its output.
+
+    Raises ``kubernetes.client.ApiException`` if the pod's container does not run.
+    """
+    api = CoreV1Api(connect_cluster())  # `stream` changes its client
+    words = ["/bin/sh", "-c", command]
+    try:
+        return str(stream(api.connect_get_namespaced_pod_exec, pod, namespace, command=words, stdout=True))
+    except AttributeError as error:  # raised by the client while it handles the actual error, which has no body
+        raise error.__context__ or error from None
 
 
 def account(namespace: str, rules: Sequence[Mapping[str, Any]], name: str = "paceline") -> Callable[[], ApiClient]:

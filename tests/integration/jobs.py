@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 from kubernetes.client import CoreV1Api, NetworkingV1Api
-from kubernetes.stream import stream
 from tests.conftest import connect_cluster
+from tests.integration.clusters import run_in_pod
 from tests.waiting import until
 
 from paceline.runtime import DockerOptions, DockerRuntime, Job, JobSpec, ProcessRuntime, TeamNetwork, cgroups
@@ -105,10 +105,7 @@ class PodHarness(TeamHarness):
 
     def run(self, job: Job, command: str) -> str:
         """Run a shell command in the job's pod and return its output."""
-        pod = job.id.split("/")[2]
-        words = ["/bin/sh", "-c", command]
-        api = CoreV1Api(connect_cluster())  # `stream` changes its client
-        return str(stream(api.connect_get_namespaced_pod_exec, pod, self.namespace, command=words, stdout=True))
+        return run_in_pod(self.namespace, job.id.split("/")[2], command)
 
     def signal(self, job: Job, number: int) -> None:
         """Send a signal to the only child of the pod's first process."""

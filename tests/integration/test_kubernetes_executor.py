@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 from kubernetes.client import CoreV1Api
-from kubernetes.stream import stream
 from tests import s3_server
 from tests.conftest import connect_cluster
 from tests.integration import in_cluster, readme
+from tests.integration.clusters import run_in_pod
 from tests.integration.in_cluster import RUN_S, ClusterAirflow
 from tests.integration.kubernetes_guide import FILES
 from tests.waiting import until
@@ -117,11 +117,7 @@ def test_retry_in_another_task_pod_takes_over_the_job(
     last = until(lambda: (pods := airflow_pod.task_pods(**seen)) and pods != [task_pod] and pace(), seen)
     until(lambda: pace()["t_s"] > last["t_s"], seen)
     assert api.task_state("pods", run_id, "train", "container")["id"] == job
-    pod = job.split("/")[2]
-    command = ["/bin/sh", "-c", "touch /paceline/work/go"]
-    stream(
-        CoreV1Api(connect_cluster()).connect_get_namespaced_pod_exec, pod, jobs_namespace, command=command, stdout=True
-    )
+    run_in_pod(jobs_namespace, job.split("/")[2], "touch /paceline/work/go")
     state = api.wait("pods", run_id, RUN_S)
     log = airflow_pod.log(airflow_pod.task_pods(**seen)[-1])
     assert state == "success", log

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import torch
 from kubernetes.client import ApiException, CoreV1Api, NetworkingV1Api
-from kubernetes.stream import stream
 from kubernetes.utils.quantity import parse_quantity
 from tests.conftest import connect_cluster
+from tests.integration.clusters import run_in_pod
 from tests.integration.training.gates import TrainingTask, temporary_dag
 from tests.waiting import LONG_S, until
 
@@ -80,8 +80,7 @@ def test_team_of_a_killed_task_replaces_a_deleted_worker_and_trains_all(team: Tr
     def has_ended() -> bool:
         for pod in [one for one in nodes().values() if one.metadata.uid not in opened]:
             with contextlib.suppress(ApiException):  # its container has not started yet, or has been removed
-                api, touch = CoreV1Api(connect_cluster()), ["touch", "/paceline/work/go"]
-                stream(api.connect_get_namespaced_pod_exec, pod.metadata.name, namespace, command=touch, stdout=True)
+                run_in_pod(namespace, pod.metadata.name, "touch /paceline/work/go")
                 opened.add(pod.metadata.uid)
         return bool(team.instance()["state"] in ("success", "failed"))
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from kubernetes.client import CoreV1Api
-from kubernetes.stream import stream
 from kubernetes.utils.quantity import parse_quantity
 from tests.conftest import connect_cluster
+from tests.integration.clusters import run_in_pod
 from tests.integration.training import gates
 from tests.integration.training.gates import TrainingTask
 from tests.waiting import LONG_S, until
@@ -56,8 +56,7 @@ def start(airflow: AirflowProcess, dag: str, namespace: str) -> TrainingTask:
 
 def open_gate(training: TrainingTask, gate: str) -> None:
     namespace, _, pod = training.container.split("/")
-    method = CoreV1Api(connect_cluster()).connect_get_namespaced_pod_exec
-    stream(method, pod, namespace, command=["/bin/sh", "-c", f"touch /paceline/work/{gate}"], stdout=True)
+    run_in_pod(namespace, pod, f"touch /paceline/work/{gate}")
 
 
 def cpu_limits(namespace: str) -> list[float]:

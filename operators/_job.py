@@ -102,7 +102,7 @@ class JobOperator(BaseOperator):
         "runtime": runtime_value,
         "environment": mapping,
     }
-    machine_fields: ClassVar[Sequence[str]] = ()  # settings of the runtime that a fleet's file determines
+    on_fleet: ClassVar[bool] = False  # whether a fleet's file determines the runtime's ``machine_fields``
     ui_color = "#e8f1ff"
 
     def __init__(
@@ -192,8 +192,10 @@ class JobOperator(BaseOperator):
         the user wrote it.
         """
         message = redacted(error)
-        fields = {field.name for field in dataclasses.fields(self.runtime_settings)}  # type: ignore[arg-type]
-        of_runtime = isinstance(error, InvalidInputError) and error.field in fields.difference(self.machine_fields)
+        settings = self.runtime_settings
+        fields = {field.name for field in dataclasses.fields(settings)}  # type: ignore[arg-type]
+        of_file = settings.machine_fields if self.on_fleet else ()
+        of_runtime = isinstance(error, InvalidInputError) and error.field in fields.difference(of_file)
         return f"runtime.{message}" if of_runtime else message
 
     # --- job ------------------------------------------------------------------------------------------------------

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from paceline.airflow.engine_connection import fleet_key
-from paceline.airflow.runtimes import Docker, RuntimeSettings, runtime_value
+from paceline.airflow.runtimes import Docker, Kubernetes, RuntimeSettings, runtime_value
 from paceline.airflow.values import is_template
 from paceline.errors import InvalidInputError
 from paceline.fleet.rendezvous import Rendezvous
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
 
     from paceline.fleet import Fleet, Machine
     from paceline.train.parameter_server.shards import SampleShare
-
-MACHINE_FIELDS = ("engine_conn_id", "memory", "gpus")  # settings that the fleet's file determines
 
 
 def sample_shares(plan: object, fleet: Fleet | None = None) -> dict[str, SampleShare]:
@@ -80,56 +77,46 @@ def rendezvous(context: Context, fleet: Fleet, plan: object, training: str) -> R
     return Rendezvous(network_name(context, training), fleet.parameter_server, open=is_open, secret=secret)
 
 
-def container_arguments(kwargs: dict[str, Any], machine: Machine | None = None, *, gpus: int = 0) -> dict[str, Any]:
+def machine_arguments(
+    kwargs: dict[str, Any], fleet: Fleet, machine: Machine | None = None, *, gpus: int = 0
+) -> dict[str, Any]:
     """Return the arguments of a fleet's task, with the runtime, the queue and the executor of its machine.
 
-    The runtime is always Docker, because a local process would listen on all interfaces. Without a ``machine``, the
-    task uses several of them. ``gpus`` is the number of the machine's GPUs that the task uses.
+    By default, the runtime is that of the fleet's machines. Without a ``machine``, the task uses several of them, and
+    keeps the settings that they have in common. ``gpus`` is the number of the machine's GPUs that the task uses.
     """
     objective = kwargs.get("objective", "deadline")
     if objective != "deadline":
         raise InvalidInputError("objective", objective, "'deadline', because a schedule chooses a fleet's machines")
-    runtime = kwargs.get("runtime", Docker())
+    runtime = kwargs.get("runtime", default_runtime(fleet))
     if not is_template(runtime):
-        runtime = only_docker("runtime", runtime)
-    elif isinstance(runtime, RuntimeSettings):  # some of its fields are templates
-        runtime = _check_docker("runtime", runtime)
-    if isinstance(runtime, Docker):
-        placed = machine_runtime(runtime, machine, gpus=gpus)
-        runtime = runtime if machine is None else placed
+        runtime = fleet_runtime("runtime", runtime)
+    if isinstance(runtime, RuntimeSettings):  # some of its fields may be templates
+        _check_machines("runtime", runtime)
+        if machine is not None:
+            runtime = runtime.on_machine(fleet, machine, gpus=gpus)
+        for one in fleet.everyone if machine is None else ():
+            runtime.on_machine(fleet, one, gpus=one.gpus)
     fields = {} if machine is None else {"queue": machine.queue, "executor": machine.executor}
     return {**{name: value for name, value in fields.items() if value is not None}, **kwargs, "runtime": runtime}
 
 
-def machine_runtime(runtime: Docker, machine: Machine | None, *, gpus: int) -> Docker:
-    """Return the settings for the containers of a machine: the fleet's file determines its engine, memory and GPUs.
+def default_runtime(fleet: Fleet) -> RuntimeSettings:
+    """Return the settings for the machines of a fleet: their engines, or their cluster."""
+    return Kubernetes() if fleet.is_of_nodes else Docker()
 
-    >>> machine_runtime(Docker(memory="2g"), None, gpus=0)
-    Traceback (most recent call last):
-    paceline.errors.InvalidInputError: runtime.memory: got '2g', expected the default: the fleet's file determines it \
-for each machine
+
+def fleet_runtime(field: str, value: object) -> RuntimeSettings:
+    """Read the ``runtime`` of a fleet's task; reject one that cannot place jobs on machines.
+
+    The default of other tasks, ``"auto"``, may be a local process, which would listen on all interfaces.
     """
-    own: dict[str, Any] = {field: getattr(Docker, field) for field in MACHINE_FIELDS}
-    if machine is not None:
-        memory = int(machine.memory_gib * 2**30)
-        own = {"engine_conn_id": machine.engine_conn_id, "memory": memory, "gpus": gpus}
-    for field, value in own.items():
-        if (given := getattr(runtime, field)) not in (getattr(Docker, field), value):
-            accepted = "the default: the fleet's file determines it for each machine"
-            raise InvalidInputError(f"runtime.{field}", given, accepted)
-    if runtime.network is not None:
-        accepted = "None, because the containers of a fleet use a private network"
-        raise InvalidInputError("runtime.network", runtime.network, accepted)
-    return replace(runtime, **own)
+    return _check_machines(field, runtime_value(field, value))
 
 
-def only_docker(field: str, value: object) -> Docker:
-    """Read the ``runtime`` of a fleet's task; reject any other than Docker."""
-    return _check_docker(field, runtime_value(field, value))
-
-
-def _check_docker(field: str, settings: RuntimeSettings | str) -> Docker:
-    if not isinstance(settings, Docker):
+def _check_machines(field: str, settings: RuntimeSettings | str) -> RuntimeSettings:
+    if isinstance(settings, str) or not settings.machine_fields:
         name = settings if isinstance(settings, str) else settings.name
-        raise InvalidInputError(field, name, "'docker', because distributed training runs in containers")
+        accepted = "'docker' or 'kubernetes', whose jobs run on the machines of a fleet"
+        raise InvalidInputError(field, name, accepted)
     return settings

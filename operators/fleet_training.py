@@ -43,7 +43,8 @@ def train_on_fleet(
     **kwargs:
         Arguments of :class:`DeadlineTrainingOperator` for all training tasks: ``deadline``, ``script``, ... The
         parameter server gets those for the deadline, the runtime and the labels, too. ``runtime`` is
-        :class:`~paceline.operators.Docker`; the fleet determines the engine, the memory and the GPUs of each machine.
+        :class:`~paceline.operators.Docker`, or for a fleet of nodes :class:`~paceline.operators.Kubernetes`; the fleet
+        determines the engine, the memory and the GPUs of each machine.
 
     Returns
     -------

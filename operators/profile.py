@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
@@ -20,20 +23,22 @@ from paceline.fleet import BackgroundApp, Fleet, Machine
 from paceline.fleet.faults import checked_fleet, measuring_faults, raise_first, training_faults
 from paceline.runtime.temporary import TemporaryFolder
 
+from ._gauges import Gauges
 from ._identity import job_labels
 from ._job import JobOperator
-from ._team import MACHINE_FIELDS, container_arguments, machine_runtime, only_docker
+from ._team import fleet_runtime, machine_arguments
 from .values import local_copies, path_or_url, positive_integer, read_fields
 
 if TYPE_CHECKING:
     import pandas as pd
     from airflow.sdk import Context
 
-    from paceline.airflow.runtimes import Docker
+    from paceline.airflow.runtimes import RuntimeSettings
     from paceline.profiles import DeviceProfile, Learned
     from paceline.profiles.bench import Bench
     from paceline.profiles.measured_training import TrainingSpec
     from paceline.profiles.store import ProfileStore
+    from paceline.runtime import SupportsTeams
 
 NEIGHBOUR_IMAGE = "paceline-neighbour:latest"
 _MAX_MACHINES = 3  # maximum number of machines that train together in a measurement, unless the kinds need more
@@ -68,6 +73,7 @@ class ProfileOperator(JobOperator):
         Arguments of the training job, as for :class:`~paceline.operators.DeadlineTrainingOperator`: ``script``,
         ``arguments``, ``files``, ``inputs``, ``environment`` and ``runtime``, of whose settings ``image``, ``pull``,
         ``docker_conn_id``, ``user`` and ``allow_root`` apply. The fleet determines engine, memory, GPUs and network.
+        For a fleet of nodes, it is :class:`~paceline.operators.Kubernetes`, whose ``memory`` is that of each pod.
 
     Returns
     -------
@@ -92,11 +98,11 @@ class ProfileOperator(JobOperator):
     template_fields: Sequence[str] = (*JobOperator.template_fields, "profiles", "points")
     readers: ClassVar[Mapping[str, Reader]] = {
         **JobOperator.readers,
-        "runtime": only_docker,
+        "runtime": fleet_runtime,
         "profiles": path_or_url,
         "points": positive_integer,
     }
-    machine_fields = MACHINE_FIELDS
+    on_fleet = True
     ui_color = "#ffe9d6"
 
     def __init__(
@@ -111,8 +117,8 @@ class ProfileOperator(JobOperator):
         neighbour_image: str = NEIGHBOUR_IMAGE,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**container_arguments(kwargs))
-        raise_first((*training_faults(checked_fleet(fleet)), *measuring_faults(fleet)))
+        super().__init__(**machine_arguments(kwargs, checked_fleet(fleet)))
+        raise_first((*training_faults(fleet), *measuring_faults(fleet)))
         self.fleet = fleet
         self.profiles = profiles
         self.points: Any = points
@@ -121,6 +127,7 @@ class ProfileOperator(JobOperator):
         self.max_age = max_age
         self.neighbour_image = neighbour_image
         self._bench: Bench | None = None
+        self._gauges = Gauges()
         self._killed = threading.Event()
         read_fields(self, self.readers, rendered=False)
 
@@ -158,25 +165,32 @@ class ProfileOperator(JobOperator):
     def on_kill(self) -> None:
         """Stop and remove all jobs."""
         self._killed.set()
-        bench = self._bench
-        if bench is not None:
-            # Close in a thread, because the interrupted code may hold locks that `close` needs.
-            ending = threading.Thread(target=bench.close, daemon=True)
+        ends = [self._gauges.stop, *([self._bench.close] if self._bench is not None else [])]
+        # Close in threads, because the interrupted code may hold locks that `close` needs.
+        endings = [threading.Thread(target=end, daemon=True) for end in ends]
+        for ending in endings:
             ending.start()
-            ending.join(_KILL_S)
+        give_up_s = time.monotonic() + _KILL_S
+        for ending in endings:
+            ending.join(max(give_up_s - time.monotonic(), 0.0))
 
     def _training_spec(self, scratch: Path) -> TrainingSpec:
         from paceline.profiles.measured_training import TrainingSpec
+        from paceline.runtime import JobSpec
 
+        container = self.runtime.extend(JobSpec(name=self.task_id, command=[], devices=1.0))
+        # A fleet's file determines the memory of containers, but not of pods, which share their node with others.
+        of_machine = "memory" in self.runtime.machine_fields
         return TrainingSpec(
             script=self._local_file("script", self.script),
-            image=self.runtime.image,
+            image=container.image or "",
             arguments=[str(argument) for argument in self.arguments],
             files={name: self._local_file(f"files[{name!r}]", path) for name, path in self.files.items()},
             environment={name: str(value) for name, value in self.environment.items()} | self._private_environment,
             inputs=local_copies("inputs", self.inputs, scratch),
-            user=self.runtime.user,
-            allow_root=self.runtime.allow_root,
+            user=container.user,
+            allow_root=container.allow_root,
+            memory_bytes=None if of_machine else container.memory_bytes,
         )
 
     def _fingerprint(self, training: TrainingSpec, kind: str) -> str:
@@ -220,19 +234,15 @@ class ProfileOperator(JobOperator):
         return stale, kept
 
     def _measure(self, context: Context, training: TrainingSpec, kinds: Sequence[str]) -> pd.DataFrame:
-        from paceline.fleet.usage import EngineUsage
         from paceline.profiles.bench import Bench, Timing
         from paceline.profiles.survey import Survey, default_axes
 
         machines, server = self._select_machines(kinds), self._with_absolute_scripts(self.fleet.parameter_server)
         if server.name in {machine.name for machine in machines}:
             server = server.model_copy(update={"name": f"{server.name}-server", "background": ()})
-        clients = self._engine_clients([*machines, server])
         labels = job_labels(context)  # unique among the Airflow installations that use these engines
-        runtimes = {
-            one.name: self._settings_of(one).open(engine_gpus=self.fleet.engine_gpus(one))
-            for one in (*machines, server)
-        }
+        settings = {one.name: self._settings_of(one) for one in (*machines, server)}
+        runtimes = {name: cast("SupportsTeams", one.open()) for name, one in settings.items()}
         for runtime in runtimes.values():
             runtime.remove_all(labels)  # left behind by a killed try
         done = 0
@@ -245,34 +255,34 @@ class ProfileOperator(JobOperator):
             times = ", ".join(f"{row['machine']} {1000 * row['compute_s']:.2g} ms per sample" for row in rows)
             self.log.info("Point %d of %d: %s", done, self.points, times)
 
-        axes = default_axes(len(machines), self.batch_sizes)
-        self._bench = Bench(
-            machines,
-            server,
-            training,
-            runtimes,
-            {
-                one.name: EngineUsage(clients[one.name], one, self.fleet.other_control_groups(one))
-                for one in (*machines, server)
-            },
-            image=self.neighbour_image,
-            timing=Timing(before_s=self.measure_s / 2, training_s=self.measure_s),
-            labels={**self.labels, **labels},
-        )
-        with self._bench as bench:
-            return Survey(bench, machines, axes, on_rows=log_rows).run(self.points)
+        with contextlib.ExitStack() as stack:
+            gauges = {}
+            for one in (*machines, server):
+                name = self.job_name(context, f"-usage-{one.name}")
+                apart = self.job_name(context) if one is not server else None  # the server may share a node
+                make = partial(
+                    settings[one.name].gauge, self.fleet, one, name=name, labels={**self.labels, **labels}, apart=apart
+                )
+                gauges[one.name] = stack.enter_context(self._gauges.opened(make))
+            machines = [gauges[one.name].machine for one in machines]
+            self._bench = Bench(
+                machines,
+                gauges[server.name].machine,
+                training,
+                runtimes,
+                gauges,
+                image=self.neighbour_image,
+                timing=Timing(before_s=self.measure_s / 2, training_s=self.measure_s),
+                labels={**self.labels, **labels},
+            )
+            # A cluster reserves the memory of each pod, so others do not affect it.
+            axes = default_axes(len(machines), self.batch_sizes, fill_memory=not self.fleet.is_of_nodes)
+            with self._bench as bench:
+                return Survey(bench, machines, axes, on_rows=log_rows).run(self.points)
 
-    def _engine_clients(self, machines: Sequence[Machine]) -> dict[str, Any]:
-        """Return each machine's engine client. A machine without a connection uses the worker's engine."""
-        by_conn_id: dict[str | None, Any] = {}
-        for machine in machines:
-            conn_id = machine.engine_conn_id
-            if conn_id not in by_conn_id:
-                by_conn_id[conn_id] = self._settings_of(machine).connect()
-        return {machine.name: by_conn_id[machine.engine_conn_id] for machine in machines}
-
-    def _settings_of(self, machine: Machine) -> Docker:
-        return machine_runtime(self.runtime, machine, gpus=machine.gpus)
+    def _settings_of(self, machine: Machine) -> RuntimeSettings:
+        settings: RuntimeSettings = self.runtime.on_machine(self.fleet, machine, gpus=machine.gpus)
+        return settings
 
     def _fit_profile(self, kind: str, measured: pd.DataFrame, training: TrainingSpec) -> DeviceProfile:
         from paceline.profiles import DeviceProfile, Origin

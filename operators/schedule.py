@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
-from paceline.airflow.engine_client import engine_client
 from paceline.airflow.places import storage_path
 from paceline.airflow.values import Reader, optional_text
 from paceline.contract import SCHEDULE_XCOM
@@ -19,11 +19,15 @@ from paceline.extras import require
 from paceline.fleet import Fleet, Machine
 from paceline.fleet.faults import checked_fleet, measuring_faults, raise_first
 
+from ._gauges import Gauges
+from ._identity import job_labels, task_labels, unique_name
+from ._team import fleet_runtime, machine_arguments
 from .values import number, one_of, path_or_url, positive_integer, read_fields
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from paceline.airflow.runtimes import RuntimeSettings
     from paceline.profiles import DeviceProfile
     from paceline.schedule import Plan, State
 
@@ -39,6 +43,7 @@ def _at_least_zero(field: str, value: object, accepted: str) -> float:
 
 
 _READERS: Mapping[str, Reader] = {
+    "runtime": fleet_runtime,
     "profiles": path_or_url,
     "samples": positive_integer,
     "epochs": positive_integer,
@@ -76,6 +81,10 @@ class ScheduleOperator(BaseOperator):
         ``"default"``, ``"deep_edge"`` (Algorithm 1 as published) or ``"fair"``. (templated)
     measure_s:
         Seconds to measure the machines' load.
+    runtime:
+        Runtime of the training job: :class:`~paceline.operators.Docker`, or for a fleet of nodes
+        :class:`~paceline.operators.Kubernetes`, whose cluster, namespace and image a small pod on each node uses.
+        (templated)
 
     Returns
     -------
@@ -93,7 +102,16 @@ class ScheduleOperator(BaseOperator):
     ... )
     """
 
-    template_fields: Sequence[str] = ("profiles", "samples", "epochs", "sample_bytes", "data", "scheduler")
+    template_fields: Sequence[str] = (
+        "profiles",
+        "samples",
+        "epochs",
+        "sample_bytes",
+        "data",
+        "scheduler",
+        "runtime",
+    )
+    template_fields_renderers: ClassVar[dict[str, str]] = {"runtime": "json"}
     ui_color = "#fff3cf"
 
     def __init__(
@@ -108,6 +126,7 @@ class ScheduleOperator(BaseOperator):
         initialize_s: float = 0.0,
         scheduler: str = "default",
         measure_s: float = 5.0,
+        runtime: RuntimeSettings | str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -121,6 +140,9 @@ class ScheduleOperator(BaseOperator):
         self.scheduler = scheduler
         self.measure_s = measure_s
         raise_first(measuring_faults(checked_fleet(fleet)))
+        given = {} if runtime is None else {"runtime": runtime}
+        self.runtime: Any = machine_arguments(given, fleet)["runtime"]
+        self._gauges = Gauges()
         for name in ("initialize_s", "measure_s"):
             _at_least_zero(name, getattr(self, name), "a number of seconds, at least 0")
         read_fields(self, _READERS, rendered=False)
@@ -129,7 +151,7 @@ class ScheduleOperator(BaseOperator):
         """Measure the load, choose the machines and log the reasons."""
         try:
             read_fields(self, _READERS, rendered=True)
-            plan, states = self._schedule()
+            plan, states = self._schedule(context)
         except (PacelineError, ValueError) as error:
             if isinstance(error, RuntimeUnavailableError):
                 raise
@@ -148,7 +170,7 @@ class ScheduleOperator(BaseOperator):
         context["ti"].xcom_push(key=SCHEDULE_XCOM, value=True)
         return {**plan.to_dict(), "states": shares}
 
-    def _schedule(self) -> tuple[Plan, dict[str, State]]:
+    def _schedule(self, context: Context) -> tuple[Plan, dict[str, State]]:
         self.log.info("Reading the profiles of %s", ", ".join(self.fleet.kinds))
         require("worker", "numpy", "scipy", "sklearn")
         from paceline import schedule
@@ -164,11 +186,11 @@ class ScheduleOperator(BaseOperator):
             )
         measured = {kind: one for kind, one in profiles.items() if one is not None}
         self._check_sizes(measured)
-        states, unreachable = self._measure_load()
+        states, unreachable = self._measure_load(context)
         reachable = [worker for worker in self.fleet.machines if worker.name in states]
         candidates = [self._candidate(worker, states[worker.name]) for worker in reachable]
         if not candidates:
-            raise RuntimeUnavailableError("no machine's engine responds: " + "; ".join(unreachable.values()))
+            raise RuntimeUnavailableError("no machine responds: " + "; ".join(unreachable.values()))
         server = states.get(self.fleet.parameter_server.name)
         if server is None:
             raise RuntimeUnavailableError(unreachable[self.fleet.parameter_server.name])
@@ -196,36 +218,47 @@ class ScheduleOperator(BaseOperator):
                 )
                 raise InvalidInputError(f"fleet.machines.{machine.name}.{name}", current, accepted)
 
-    def _measure_load(self) -> tuple[dict[str, State], dict[str, str]]:
+    def on_kill(self) -> None:
+        """Remove what measures the machines."""
+        self._gauges.stop()
+
+    def _measure_load(self, context: Context) -> tuple[dict[str, State], dict[str, str]]:
         """Return the load of each reachable machine, and the error of each unreachable machine."""
-        machines = {one.name: one for one in (*self.fleet.machines, self.fleet.parameter_server)}
+        machines = {one.name: one for one in self.fleet.everyone}
         self.log.info("Measuring the load of %d machines for %g s", len(machines), self.measure_s)
         states: dict[str, State] = {}
         unreachable: dict[str, str] = {}
         with ThreadPoolExecutor(min(len(machines), _MAX_PARALLEL)) as pool:
-            for name, state in zip(machines, pool.map(self._load_of, machines.values()), strict=True):
+            for name, state in zip(machines, pool.map(partial(self._load_of, context), machines.values()), strict=True):
                 if isinstance(state, str):
                     unreachable[name] = state
                     self.log.warning("%s: %s", name, state)
                 else:
                     states[name] = state
-                    self.log.info("%s uses %.0f %% CPU, %.0f %% memory", name, 100 * state.cpu, 100 * state.memory)
+                    memory = "" if machines[name].is_node else f", {100 * state.memory:.0f} % memory"
+                    self.log.info("%s uses %.0f %% CPU%s", name, 100 * state.cpu, memory)
         return states, unreachable
 
-    def _load_of(self, machine: Machine) -> State | str:
+    def _load_of(self, context: Context, machine: Machine) -> State | str:
         """Return the load of a machine, or why it cannot be measured."""
-        from paceline.fleet.usage import EngineUsage
         from paceline.schedule import State
 
+        parts = (*task_labels(context).values(), machine.name)
+        make = partial(
+            self.runtime.gauge,
+            self.fleet,
+            machine,
+            name=unique_name(f"{self.dag_id}-{self.task_id}-{machine.name}", *parts),
+            labels=job_labels(context),
+            apart=unique_name(f"{self.dag_id}-{self.task_id}", *parts[:-1]) if machine in self.fleet.machines else None,
+        )
         try:
-            gauge = EngineUsage(
-                engine_client(machine.engine_conn_id), machine, self.fleet.other_control_groups(machine)
-            )
-            before = gauge.read()
-            time.sleep(self.measure_s)
-            after = gauge.read()
+            with self._gauges.opened(make) as gauge:
+                before = gauge.read()
+                time.sleep(self.measure_s)
+                after = gauge.read()
         except RuntimeUnavailableError as error:
-            return f"its engine does not respond: {error}"
+            return f"its {'node' if machine.is_node else 'engine'} does not respond: {error}"
         passed_s = after.measured_s - before.measured_s
         cores = (after.cpu_s - before.cpu_s) / passed_s if passed_s > 0 else 0.0
         memory = after.memory_bytes / (machine.memory_gib * 2**30)

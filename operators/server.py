@@ -15,11 +15,9 @@ from paceline.train.parameter_server.plan import PLAN, SERVER_COMMAND
 
 from ._others import FAILED, task_states
 from ._team import (
-    MACHINE_FIELDS,
     check_plan,
-    container_arguments,
-    machine_runtime,
-    only_docker,
+    fleet_runtime,
+    machine_arguments,
     rendezvous,
     sample_shares,
     valid_plan,
@@ -53,7 +51,7 @@ class ParameterServerOperator(DeadlineTrainingOperator):
         The server's allocation in cores; by default 1, or all cores of a machine with less than one core.
     **kwargs:
         Arguments of :class:`~paceline.operators.DeadlineTrainingOperator`. ``deadline`` is the workers' deadline.
-        ``runtime`` is :class:`~paceline.operators.Docker`, without the engine, the memory and the GPUs of the machine.
+        ``runtime`` is as for the :class:`~paceline.operators.WorkerTrainingOperator`.
 
     Returns
     -------
@@ -74,10 +72,10 @@ class ParameterServerOperator(DeadlineTrainingOperator):
     template_fields: Sequence[str] = (*DeadlineTrainingOperator.template_fields, "plan")
     readers: ClassVar[Mapping[str, Reader]] = {
         **DeadlineTrainingOperator.readers,
-        "runtime": only_docker,
+        "runtime": fleet_runtime,
         "plan": valid_plan,
     }
-    machine_fields = MACHINE_FIELDS
+    on_fleet = True
     asks_others = True
     saves_output = False  # the workers save the model
     ui_color = "#e6e0ff"
@@ -95,7 +93,7 @@ class ParameterServerOperator(DeadlineTrainingOperator):
         cores = min(1.0, machine.cores) if cores is None else cores
         # The server must get a pool slot before the workers, which wait for the server.
         kwargs.setdefault("priority_weight", 1000)
-        kwargs = container_arguments(kwargs, machine)
+        kwargs = machine_arguments(kwargs, fleet, machine)
         super().__init__(command=list(SERVER_COMMAND), min_devices=cores, max_devices=cores, **kwargs)
         self.fleet = fleet
         self.plan = plan
@@ -105,7 +103,7 @@ class ParameterServerOperator(DeadlineTrainingOperator):
     def read_templates(self, context: Context) -> None:
         """Check and convert the rendered template fields, and place the job on its machine."""
         super().read_templates(context)
-        self.runtime = machine_runtime(self.runtime, self.fleet.parameter_server, gpus=0)
+        self.runtime = self.runtime.on_machine(self.fleet, self.fleet.parameter_server, gpus=0)
 
     def extend_spec(self, context: Context, spec: JobSpec, scratch: Path) -> JobSpec:
         """Add the plan to the job's files, and connect the job to the network of the distributed training."""

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
-from paceline.airflow.runtimes import Docker
 from paceline.airflow.values import Reader
 from paceline.errors import (
     InvalidInputError,
@@ -23,12 +22,10 @@ from paceline.train.job import EXIT_EXCLUDED, EXIT_NO_SERVER, EXIT_REJECTED
 
 from ._others import FAILED, Question, task_states
 from ._team import (
-    MACHINE_FIELDS,
     check_plan,
-    container_arguments,
     exclusions,
-    machine_runtime,
-    only_docker,
+    fleet_runtime,
+    machine_arguments,
     rendezvous,
     sample_shares,
     valid_plan,
@@ -38,10 +35,9 @@ from .train import DeadlineTrainingOperator
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from paceline.airflow.runtimes import RuntimeSettings
     from paceline.fleet import Fleet
     from paceline.run import Training
-    from paceline.runtime import JobSpec, Runtime, SupportsTeams
+    from paceline.runtime import JobSpec, SupportsTeams
 
 _SERVER_TIMEOUT_S = 300.0
 _SAY_EVERY_S = 10.0
@@ -61,7 +57,7 @@ class WorkerTrainingOperator(DeadlineTrainingOperator):
     fleet:
         The machines, see :func:`paceline.fleet.load`.
     worker:
-        Name of the machine, which determines the task's engine, queue, cores and memory.
+        Name of the machine, which determines the task's engine or node, queue, cores and memory.
     plan:
         The schedule. The task is skipped if the schedule excludes the machine. (templated)
     server_task_id:
@@ -70,7 +66,8 @@ class WorkerTrainingOperator(DeadlineTrainingOperator):
         Name of the distributed training, as for the :class:`~paceline.operators.ParameterServerOperator`.
     **kwargs:
         Arguments of :class:`~paceline.operators.DeadlineTrainingOperator`. ``runtime`` is
-        :class:`~paceline.operators.Docker`, without the engine, the memory and the GPUs of the machine.
+        :class:`~paceline.operators.Docker`, without the engine, the memory and the GPUs of the machine, or, for a fleet
+        of nodes, :class:`~paceline.operators.Kubernetes`, without the GPUs.
 
     Returns
     -------
@@ -96,12 +93,12 @@ class WorkerTrainingOperator(DeadlineTrainingOperator):
     4.0
     """
 
-    machine_fields = MACHINE_FIELDS
+    on_fleet = True
     asks_others = True
     template_fields: Sequence[str] = (*DeadlineTrainingOperator.template_fields, "plan")
     readers: ClassVar[Mapping[str, Reader]] = {
         **DeadlineTrainingOperator.readers,
-        "runtime": only_docker,
+        "runtime": fleet_runtime,
         "plan": valid_plan,
     }
 
@@ -124,7 +121,7 @@ class WorkerTrainingOperator(DeadlineTrainingOperator):
             names = ", ".join(one.name for one in fleet.machines)
             raise InvalidInputError("worker", worker, f"a machine of the fleet: {names}") from None
         kwargs.setdefault("max_devices", machine.cores)
-        super().__init__(**container_arguments(kwargs, machine, gpus=machine.gpus))
+        super().__init__(**machine_arguments(kwargs, fleet, machine, gpus=machine.gpus))
         self.fleet = fleet
         self.worker = machine
         self.plan = plan
@@ -162,7 +159,7 @@ class WorkerTrainingOperator(DeadlineTrainingOperator):
             raise
 
     def extend_spec(self, context: Context, spec: JobSpec, scratch: Path) -> JobSpec:
-        """Add the job to the training's network and the machine's control group, and set the server's address."""
+        """Add the job to the training's network, place it on the machine, and set the server's address."""
         point = rendezvous(context, self.fleet, self.plan, self.training)
         if point.shares_engine(self.worker):
             self._wait_for_network(point.network, context)
@@ -171,12 +168,7 @@ class WorkerTrainingOperator(DeadlineTrainingOperator):
     def read_templates(self, context: Context) -> None:
         """Check and convert the rendered template fields, and place the job on its machine."""
         super().read_templates(context)
-        self.runtime = machine_runtime(self.runtime, self.worker, gpus=self.worker.gpus)
-
-    def open_runtime(self, settings: RuntimeSettings) -> Runtime:
-        """Return the runtime of the machine, whose engine may have GPUs that only the fleet's file declares."""
-        assert isinstance(settings, Docker)  # `only_docker` has checked this
-        return settings.open(engine_gpus=self.fleet.engine_gpus(self.worker))
+        self.runtime = self.runtime.on_machine(self.fleet, self.worker, gpus=self.worker.gpus)
 
     def _wait_for_network(self, network: str, context: Context) -> None:
         """Wait until the parameter server's task has created the network on the engine."""

@@ -61,7 +61,7 @@ EXPORTS = {
         "to_html"
     ),
     "paceline.elastic": "Decider Options Scaling Step TeamConfiguration TeamSample",
-    "paceline.fleet": "BackgroundApp EngineCheck Fleet Link Machine check load",
+    "paceline.fleet": "BackgroundApp EngineCheck Fleet Link Machine check check_nodes load",
     "paceline.operators": (
         "ApproveOperator ArbiterOperator DeadlineTrainingOperator Docker EvaluateOperator FleetResultOperator "
         "Kubernetes LogNotifier ParameterServerOperator Process ProfileOperator PromoteOperator ScheduleOperator "
@@ -77,8 +77,8 @@ EXPORTS = {
     ),
     "paceline.run": "Exchange History LiveState MemoryState PaceLoop Training",
     "paceline.runtime": (
-        "DockerOptions DockerRuntime Job JobFolder JobSpec JobStatus PausableJob ProcessRuntime Runtime SupportsTeams "
-        "TeamNetwork Usage"
+        "DockerOptions DockerRuntime Job JobFolder JobSpec JobStatus KubernetesOptions PausableJob ProcessRuntime "
+        "Runtime SupportsTeams TeamNetwork Usage"
     ),
     "paceline.schedule": (
         "Assignment Candidate Estimates NoFeasibleWorkerError Plan Problem State deep_edge fair schedule"

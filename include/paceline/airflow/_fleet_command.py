@@ -10,6 +10,7 @@ from paceline.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from paceline.fleet import EngineCheck, Fleet, Machine
+    from paceline.runtime.kubernetes import KubernetesRuntime
 
 _HEADINGS = ("MACHINE", "KIND", "TIER", "ENGINE", "CORES", "MEMORY", "")
 
@@ -23,15 +24,27 @@ def add_command(commands: Any) -> None:
     check.add_argument(
         "--image", default=None, help="image that every engine must have, such as paceline-trainer:latest"
     )
+    check.add_argument(
+        "--kubernetes-conn-id",
+        default="kubernetes_default",
+        metavar="ID",
+        help="connection to the cluster, for a fleet of nodes (kubernetes_default, else $KUBECONFIG)",
+    )
     check.set_defaults(run=_run_check)
 
 
 def _run_check(options: argparse.Namespace) -> int:
-    from paceline.fleet import check, load
+    from paceline.fleet import check, check_nodes, load
 
     fleet = load(options.file)
     faults = list(_faults(fleet))
-    results = list(check(fleet, _connect, options.image))
+    if fleet.is_of_nodes:
+        if options.image is not None:
+            accepted = "no image for a fleet of nodes: a pod's start tells whether the cluster has it"
+            raise InvalidInputError("--image", options.image, accepted)
+        results = list(check_nodes(fleet, _nodes(options.kubernetes_conn_id)))
+    else:
+        results = list(check(fleet, _connect, options.image))
     print(format_table(fleet, results))
     in_table = {problem for result in results for problem in result.problems}
     for fault in map(str, faults):
@@ -67,9 +80,16 @@ def _connect(machine: Machine) -> Any:
     return APIClient(base_url=default_engine(), version="auto")
 
 
+def _nodes(kubernetes_conn_id: str) -> list[dict[str, Any]]:
+    from paceline.airflow.runtimes import Kubernetes
+
+    runtime: KubernetesRuntime = Kubernetes(kubernetes_conn_id=kubernetes_conn_id).open()
+    return runtime.nodes()
+
+
 def format_table(fleet: Fleet, results: list[EngineCheck]) -> str:
     """Format the results of ``check`` as a table."""
-    machines = {machine.name: machine for machine in (*fleet.machines, fleet.parameter_server)}
+    machines = {machine.name: machine for machine in fleet.everyone}
     rows = [_HEADINGS]
     for result in results:
         machine = machines[result.machine]
@@ -79,7 +99,7 @@ def format_table(fleet: Fleet, results: list[EngineCheck]) -> str:
                 machine.kind,
                 machine.tier,
                 result.version or "-",
-                "-" if result.cores is None else str(result.cores),
+                "-" if result.cores is None else f"{result.cores:g}",
                 "-" if result.memory_gib is None else f"{result.memory_gib:g} GiB",
                 "ok" if result.ok else "; ".join(result.problems),
             )

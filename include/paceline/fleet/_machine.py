@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from paceline.runtime import DockerOptions
+from paceline.runtime import DockerOptions, KubernetesOptions
 
 _Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]*$", max_length=63)]
 _Text = Annotated[str, Field(min_length=1)]
@@ -71,6 +71,9 @@ class Machine(_FleetModel):
         Resources of the machine.
     engine_conn_id:
         Airflow connection to the machine's engine; by default the local engine of the task or command.
+    node, node_selector:
+        For a machine that is a node of a Kubernetes cluster: the node's name, or labels of the nodes of a pool. Each
+        machine of a pool is another node. The settings of an engine then have no meaning.
     queue, executor:
         Queue of the edge worker that runs the machine's tasks next to its engine, and Airflow's executor for this queue
         if there are several. Without a queue, the tasks run centrally.
@@ -100,6 +103,8 @@ class Machine(_FleetModel):
     gpus: Annotated[int, Field(ge=0)] = 0
     memory_gib: _Positive
     engine_conn_id: _Text | None = None
+    node: _Text | None = None
+    node_selector: Annotated[dict[_Text, str], Field(min_length=1)] | None = None
     queue: _Text | None = None
     executor: _Text | None = None
     address: str | None = None
@@ -109,14 +114,25 @@ class Machine(_FleetModel):
     data: tuple[str, ...] = ()
 
     @property
+    def is_node(self) -> bool:
+        """Whether the machine is a node of a cluster."""
+        return self.node is not None or self.node_selector is not None
+
+    @property
     def engine(self) -> str:
-        """Identity of the machine's engine: connection and queue."""
+        """Identity of the machine's engine: connection and queue. All nodes have one engine, their cluster."""
+        if self.is_node:
+            return "kubernetes"
         # Sites may share a connection that names the local socket of each site.
         return f"{self.engine_conn_id or ''} {self.queue or ''}"
 
-    @property
-    def options(self) -> DockerOptions:
-        """The settings of the containers on the machine, for ``JobSpec.options``."""
+    def job_options(self, apart: str | None = None) -> DockerOptions | KubernetesOptions:
+        """Return the settings of the jobs on the machine, for ``JobSpec.options``.
+
+        ``apart``: name of a group of jobs; those on nodes of a pool are placed on different nodes.
+        """
+        if self.is_node:
+            return KubernetesOptions(self.node, self.node_selector or {}, apart)
         return DockerOptions(cgroup_parent=self.cgroup_parent)
 
     @field_validator("address")
@@ -133,6 +149,15 @@ class Machine(_FleetModel):
             if colon and not (port.isdecimal() and 0 < int(port) < 2**16):
                 raise ValueError(f"{port!r} is not a port from 1 to 65535")
         return value
+
+    @model_validator(mode="after")
+    def _check_node(self) -> Machine:
+        if self.node is not None and self.node_selector is not None:
+            raise ValueError("node and node_selector: give one of them")
+        own = [name for name in ("engine_conn_id", "address", "cgroup_parent") if getattr(self, name) is not None]
+        if self.is_node and own:
+            raise ValueError(f"{own[0]} is for machines with an engine, not for a node of a cluster")
+        return self
 
     @model_validator(mode="after")
     def _check_app_names(self) -> Machine:
@@ -168,7 +193,20 @@ class Fleet(_FleetModel):
         server = self.parameter_server
         if any(machine.name == server.name and machine != server for machine in self.machines):
             raise ValueError(f"the parameter server and a different machine have the name {server.name!r}")
+        if len({machine.is_node for machine in self.everyone}) > 1:
+            names = ", ".join(sorted({machine.name for machine in self.everyone if not machine.is_node}))
+            raise ValueError(f"some machines are nodes of a cluster, and these are not: {names}")
         return self
+
+    @property
+    def everyone(self) -> tuple[Machine, ...]:
+        """The machines and that of the parameter server, each once."""
+        return tuple({one.name: one for one in (*self.machines, self.parameter_server)}.values())
+
+    @property
+    def is_of_nodes(self) -> bool:
+        """Whether the machines are nodes of a cluster."""
+        return self.parameter_server.is_node
 
     @property
     def remote_machines(self) -> list[str]:
@@ -177,12 +215,11 @@ class Fleet(_FleetModel):
 
     def engine_gpus(self, machine: Machine) -> int:
         """Return the number of GPUs of the machine's engine: those of all machines with this engine."""
-        machines = {one.name: one for one in (*self.machines, self.parameter_server)}.values()
-        return sum(one.gpus for one in machines if one.engine == machine.engine)
+        return sum(one.gpus for one in self.everyone if one.engine == machine.engine)
 
     def other_control_groups(self, machine: Machine) -> set[str]:
         """Return the control groups of the other machines with this machine's engine."""
-        others = (one for one in (*self.machines, self.parameter_server) if one.engine == machine.engine)
+        others = (one for one in self.everyone if one.engine == machine.engine)
         return {one.cgroup_parent for one in others if one.cgroup_parent is not None} - {machine.cgroup_parent}
 
     @property

@@ -1,8 +1,8 @@
-"""Checks every engine of a fleet against the fleet's description, for ``paceline fleet check``."""
+"""Checks every engine or node of a fleet against the fleet's description, for ``paceline fleet check``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -16,11 +16,11 @@ _MAX_PARALLEL = 16
 
 @dataclass(frozen=True)
 class EngineCheck:
-    """Result of checking one machine: engine version, cores, memory, and differences from the description."""
+    """Result of checking one machine: version of its engine or kubelet, cores, memory, differences from the file."""
 
     machine: str
     version: str | None
-    cores: int | None
+    cores: float | None
     memory_gib: float | None
     problems: tuple[str, ...]
 
@@ -42,11 +42,54 @@ def check(fleet: Fleet, connect: Callable[[Machine], Any], image: str | None = N
     image:
         An image that every engine must have.
     """
-    machines = list(fleet.machines)
-    if fleet.parameter_server not in machines:
-        machines.append(fleet.parameter_server)
     with ThreadPoolExecutor(_MAX_PARALLEL) as pool:
-        yield from pool.map(lambda machine: _check_machine(machine, connect, image), machines)
+        yield from pool.map(lambda machine: _check_machine(machine, connect, image), fleet.everyone)
+
+
+def check_nodes(fleet: Fleet, nodes: Sequence[Mapping[str, Any]]) -> Iterator[EngineCheck]:
+    """Compare a fleet of nodes with the cluster's ``nodes``, as its API describes them.
+
+    The cores and the memory are those that the smallest node of a pool lends to pods.
+    """
+    for machine in fleet.everyone:
+        matching = [node for node in nodes if _is_of(node, machine)]
+        if not matching:
+            wanted = machine.node or machine.node_selector
+            yield EngineCheck(machine.name, None, None, None, (f"the cluster has no node {wanted}",))
+            continue
+        problems = list(_node_differences(machine, matching))
+        same = sum(one.node_selector == machine.node_selector for one in fleet.machines)
+        if machine.node_selector and same > len(matching):
+            problems.append(f"the pool of {same} machines has {len(matching)} nodes")
+        version = matching[0]["status"]["nodeInfo"]["kubeletVersion"]
+        memory_gib = round(_smallest(matching, "memory") / 2**30, 1)
+        yield EngineCheck(machine.name, version, _smallest(matching, "cpu"), memory_gib, tuple(problems))
+
+
+def _is_of(node: Mapping[str, Any], machine: Machine) -> bool:
+    metadata = node["metadata"]
+    return (
+        machine.node in (None, metadata["name"]) and (machine.node_selector or {}).items() <= metadata["labels"].items()
+    )
+
+
+def _node_differences(machine: Machine, nodes: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    for node in nodes:
+        conditions = {one["type"]: one["status"] for one in node["status"]["conditions"]}
+        if conditions.get("Ready") != "True":
+            yield f"the node {node['metadata']['name']} does not respond"
+    if _smallest(nodes, "cpu") < machine.cores:
+        yield f"has {_smallest(nodes, 'cpu'):g} cores for pods, expected {machine.cores:g}"
+    if _smallest(nodes, "memory") < 0.9 * machine.memory_gib * 2**30:
+        yield f"has {_smallest(nodes, 'memory') / 2**30:.1f} GiB of memory for pods, expected {machine.memory_gib:g}"
+    if _smallest(nodes, "nvidia.com/gpu") < machine.gpus:
+        yield f"has {_smallest(nodes, 'nvidia.com/gpu'):g} of {machine.gpus} GPUs (nvidia.com/gpu)"
+
+
+def _smallest(nodes: Sequence[Mapping[str, Any]], resource: str) -> float:
+    from kubernetes.utils.quantity import parse_quantity
+
+    return min(float(parse_quantity(node["status"]["allocatable"].get(resource, "0"))) for node in nodes)
 
 
 def _check_machine(machine: Machine, connect: Callable[[Machine], Any], image: str | None) -> EngineCheck:

@@ -40,7 +40,9 @@ def training_faults(fleet: Fleet) -> Iterator[InvalidInputError]:
 def measuring_faults(fleet: Fleet) -> Iterator[InvalidInputError]:
     """Yield what prevents measurements from one place: an engine out of reach, or machines that are not distinct."""
     seen: dict[tuple[str | None, str | None], str] = {}
-    for machine in {machine.name: machine for machine in (*fleet.machines, fleet.parameter_server)}.values():
+    if fleet.is_of_nodes:
+        return
+    for machine in fleet.everyone:
         fault = unreachable(machine)
         if fault is not None:
             yield fault

@@ -62,17 +62,17 @@ class Rendezvous:
             raise no_key()
 
     def server_spec(self, spec: JobSpec) -> JobSpec:
-        """Return the parameter server's job specification with its control group and network."""
+        """Return the parameter server's job specification with its place on the machine, and its network."""
         network, environment = TeamNetwork(self.network, _SERVER), dict(spec.environment)
         if self.open:
             network = replace(network, external_access=True, published={PORT: self._server_address()})
             environment[ENV_SERVER_KEY] = self._derived_key()
         labels = {**spec.labels, LABEL_ROLE: SERVER}
-        options = self.server.options
+        options = self.server.job_options()
         return replace(spec, team_network=network, options=options, labels=labels, environment=environment)
 
     def worker_spec(self, spec: JobSpec, worker: Machine) -> JobSpec:
-        """Return a worker's job specification with its control group, its network and the server's address."""
+        """Return a worker's job specification with its place, its network and the server's address."""
         environment = {**spec.environment, ENV_WORKER: worker.name}
         if self.open:
             environment[ENV_SERVER_KEY] = self._derived_key()
@@ -85,7 +85,7 @@ class Rendezvous:
             # Use a separate network, because workers that start at the same time might create the same network twice.
             network = TeamNetwork(f"{self.network}-{worker.name}", worker.name, external_access=True)
         labels = {**spec.labels, LABEL_ROLE: WORKER}
-        options = worker.options
+        options = worker.job_options(apart=self.network)
         return replace(spec, team_network=network, options=options, labels=labels, environment=environment)
 
     def shares_engine(self, worker: Machine) -> bool:

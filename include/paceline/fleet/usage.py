@@ -1,11 +1,11 @@
-"""The usage of a machine, summed over its containers, for schedules and profiles."""
+"""The usage of a machine with an engine, summed over its containers, for schedules and profiles."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from paceline.errors import JobLostError
 from paceline.fleet._machine import Machine
@@ -15,6 +15,19 @@ from paceline.runtime.docker_stats import stats_now, usage_of
 
 if TYPE_CHECKING:
     from docker import APIClient
+
+
+class MachineGauge(Protocol):
+    """Reads the usage of a machine: :class:`EngineUsage`, :class:`~paceline.fleet.node_usage.NodeUsage`."""
+
+    machine: Machine
+    """The machine; of the nodes of a pool, the one that is measured."""
+
+    def read(self) -> Usage:
+        """Return the cumulative CPU time, the memory in use and the time of the reading."""
+
+    def close(self) -> None:
+        """Release what measures the machine."""
 
 
 class EngineUsage:
@@ -34,6 +47,7 @@ class EngineUsage:
     """
 
     def __init__(self, client: APIClient, machine: Machine, others: Collection[str] = ()) -> None:
+        self.machine = machine
         self._client = client
         self._parent, self._others = machine.cgroup_parent, others
         self._is_member: dict[str, bool] = {}
@@ -56,6 +70,10 @@ class EngineUsage:
             sum(usage.memory_bytes for usage in present.values()),
             sum(measured_s) / len(measured_s) if measured_s else time.time(),
         )
+
+    def close(self) -> None:
+        """Close the client."""
+        self._client.close()
 
     def _usage(self, container: str) -> Usage | None:
         """Return the usage of one container; ``None`` if it has ended."""

@@ -105,6 +105,7 @@ class Bench:
                 image,
                 labels,
                 timeout_s=self._timing.report_s,
+                memory_bytes=training.memory_bytes,
             )
             for name, machine in {**self._machines, server.name: server}.items()
         }

@@ -36,7 +36,10 @@ MIN_BATCHES = 3
 
 @dataclass(frozen=True)
 class TrainingSpec:
-    """Script, image, arguments, files and environment of a training job."""
+    """Script, image, arguments, files and environment of a training job.
+
+    ``memory_bytes``: limit of each job beside a measurement; ``None`` for all memory of its machine.
+    """
 
     script: Path
     image: str
@@ -46,6 +49,7 @@ class TrainingSpec:
     inputs: Mapping[str, Path] = field(default_factory=dict)
     user: str = "65532:65532"
     allow_root: bool = False
+    memory_bytes: int | None = None
 
 
 class MeasuredTraining:
@@ -157,7 +161,7 @@ class MeasuredTraining:
             image=self._training.image,
             user=self._training.user,
             allow_root=self._training.allow_root,
-            memory_bytes=int(machine.memory_gib * 2**30),
+            memory_bytes=self._training.memory_bytes or int(machine.memory_gib * 2**30),
             labels=self._labels,
             lease_s=LONGEST_LIFE_S,
             **options,

@@ -61,6 +61,8 @@ class Neighbours:
         Labels for the containers.
     timeout_s:
         Maximum wait for the first report of an application.
+    memory_bytes:
+        Limit of each application; ``None`` for all memory of the device.
     """
 
     def __init__(
@@ -72,8 +74,10 @@ class Neighbours:
         labels: Mapping[str, str] | None = None,
         *,
         timeout_s: float = 60.0,
+        memory_bytes: int | None = None,
     ) -> None:
         self._timeout_s = timeout_s
+        self._memory_bytes = memory_bytes or int(device.memory_gib * 2**30)
         self._runtime = runtime
         self._device = device
         self._name = name
@@ -95,7 +99,7 @@ class Neighbours:
     def start(self) -> None:
         """Start the applications that are not running, and wait for the first report of each application."""
         for app in self._device.background:
-            running = self._runtime.find({BACKGROUND: app.name}, self._device.options)
+            running = self._runtime.find({BACKGROUND: app.name}, self._device.job_options())
             if running is not None:
                 self._attached[app.name] = running
                 continue
@@ -145,7 +149,16 @@ class Neighbours:
 
     def _check_image(self, field: str, image: str, hint: str = "") -> None:
         try:
-            self._runtime.check(JobSpec(name=self._name, command=["python"], devices=self._device.cores, image=image))
+            self._runtime.check(
+                JobSpec(
+                    name=self._name,
+                    command=["python"],
+                    devices=self._device.cores,
+                    image=image,
+                    memory_bytes=self._memory_bytes,
+                    options=self._device.job_options(),
+                )
+            )
         except InvalidInputError as error:
             if error.field != "image":
                 raise
@@ -223,8 +236,8 @@ class Neighbours:
                 devices=self._device.cores,
                 image=image,
                 files=files,
-                memory_bytes=memory_bytes or int(self._device.memory_gib * 2**30),
-                options=self._device.options,
+                memory_bytes=memory_bytes or self._memory_bytes,
+                options=self._device.job_options(),
                 labels=self._labels,
                 lease_s=LONGEST_LIFE_S,
             )

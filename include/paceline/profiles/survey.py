@@ -36,8 +36,8 @@ class BenchProtocol(Protocol):
         """Measure one point and return one row per active machine."""
 
 
-def default_axes(workers: int, batch_sizes: Sequence[int] = (4, 8, 16, 32)) -> Axes:
-    """Return the default grid for ``workers`` machines.
+def default_axes(workers: int, batch_sizes: Sequence[int] = (4, 8, 16, 32), *, fill_memory: bool = True) -> Axes:
+    """Return the default grid for ``workers`` machines, with or without loads on their memory.
 
     >>> len(default_axes(workers=3).grid)
     360
@@ -45,7 +45,7 @@ def default_axes(workers: int, batch_sizes: Sequence[int] = (4, 8, 16, 32)) -> A
     return Axes(
         {
             CPU: (0.0, 0.25, 0.5, 0.75, 1.0),
-            MEMORY: (0.0, 0.25, 0.5),
+            MEMORY: (0.0, 0.25, 0.5) if fill_memory else (0.0,),
             BATCH: batch_sizes,
             WORKERS: tuple(range(1, workers + 1)),
             SERVER: (0.0, 0.5),

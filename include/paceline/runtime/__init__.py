@@ -1,6 +1,7 @@
 """Runtimes for training jobs: the protocols, and their implementations for containers, pods and local processes."""
 
 from paceline.runtime._docker_options import DockerOptions
+from paceline.runtime._kubernetes_options import KubernetesOptions
 from paceline.runtime._process import ProcessRuntime
 from paceline.runtime.base import (
     Job,
@@ -22,6 +23,7 @@ __all__ = [
     "JobFolder",
     "JobSpec",
     "JobStatus",
+    "KubernetesOptions",
     "PausableJob",
     "ProcessRuntime",
     "Runtime",

@@ -8,7 +8,7 @@ from unittest.mock import Mock
 import pytest
 from airflow.sdk.exceptions import AirflowNotFoundException
 
-from paceline.airflow.engine_client import connect
+from paceline.airflow._engine_client import connect
 from paceline.errors import InvalidInputError, RuntimeUnavailableError
 
 

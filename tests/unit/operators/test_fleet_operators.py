@@ -37,7 +37,10 @@ from paceline.schedule import Assignment, Plan, State
 GATE = Machine(name="gate", kind="nano", cores=1, memory_gib=1, cgroup_parent="/gate")
 SERVER = GATE.model_copy(update={"name": "server", "cgroup_parent": "/server"})
 FLEET = Fleet(machines=(GATE,), parameter_server=SERVER)
-CONTEXT = {"ti": SimpleNamespace(dag_id="dag", run_id="run", task_id="task", map_index=-1)}
+CONTEXT = {
+    "ti": SimpleNamespace(dag_id="dag", run_id="run", task_id="task", map_index=-1, xcom_push=Mock()),
+    "task_state_store": MemoryState(),
+}
 
 
 @pytest.fixture
@@ -111,7 +114,7 @@ def test_missing_engine_is_retried_and_missing_script_is_not(profiles, script, t
         profile_task(profiles, script).execute(CONTEXT)
     assert not isinstance(raised.value, AirflowFailException)
     save_profile(profiles, profile_task(profiles, script))
-    with pytest.raises(RuntimeUnavailableError, match="no machine's engine responds"):
+    with pytest.raises(RuntimeUnavailableError, match="no machine responds"):
         schedule_task(profiles).execute(CONTEXT)
     with pytest.raises(AirflowFailException, match=r"script: got .*none.py"):
         profile_task(profiles, tmp_path / "none.py").execute(CONTEXT)
@@ -131,15 +134,15 @@ def test_machines_are_measured_at_the_same_time_and_the_log_shows_each_step(prof
         """A fake of ``EngineUsage`` that waits until both machines are measured."""
 
         def __init__(self, client, machine, others):
-            self._machine = machine
+            self.machine, self.close = machine, Mock()
 
         def read(self):
             together.wait(timeout=10)
             return Usage(cpu_s=0.0, memory_bytes=2**28, measured_s=1.0)
 
     monkeypatch.setattr("paceline.fleet.usage.EngineUsage", Gauge)
-    monkeypatch.setattr("paceline.operators.schedule.engine_client", lambda conn_id: None)
-    schedule_task(profiles)._schedule()
+    monkeypatch.setattr(Docker, "connect", lambda self: None)
+    schedule_task(profiles)._schedule(CONTEXT)
     reading, age, *others = logged(capsys)
     assert reading == "Reading the profiles of nano"
     assert age.startswith("The profile of nano was measured at ")
@@ -164,7 +167,7 @@ def test_log_shows_each_function_when_it_is_learned(profiles, script, tmp_path, 
 
 def test_schedule_is_marked_for_the_overview(profiles, monkeypatch):
     plan = Plan((Assignment("gate", 100, 16, 0.1),), {}, 10.0)
-    monkeypatch.setattr(ScheduleOperator, "_schedule", lambda self: (plan, {"gate": State(cpu=0.5, memory=0.1)}))
+    monkeypatch.setattr(ScheduleOperator, "_schedule", lambda self, _: (plan, {"gate": State(cpu=0.5, memory=0.1)}))
     push = Mock()
     result = schedule_task(profiles).execute({"ti": SimpleNamespace(xcom_push=push)})
     assert (set(result["workers"]), result["states"]) == ({"gate"}, {"gate": {"cpu": 0.5, "memory": 0.1}})
@@ -302,7 +305,7 @@ def test_profile_has_absolute_scripts_and_removes_the_jobs_of_earlier_tries(prof
     fleet = Fleet(machines=(GATE,), parameter_server=server)
     task = ProfileOperator(task_id="profile", fleet=fleet, profiles=profiles, script=str(script))
     monkeypatch.setattr(task, "get_dag", lambda: SimpleNamespace(folder=str(script.parent)))
-    monkeypatch.setattr(task, "_engine_clients", lambda machines: {machine.name: Mock() for machine in machines})
+    monkeypatch.setattr(Docker, "connect", lambda self: Mock())
     runtime, state = Mock(), MemoryState()
     monkeypatch.setattr("paceline.runtime.DockerRuntime", runtime)
     bench = Mock(side_effect=InterruptedError)

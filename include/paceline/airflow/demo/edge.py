@@ -97,7 +97,7 @@ def _camera_jobs(machine: Machine, demo: Demo) -> Iterator[JobSpec]:
             image=app.image,
             files={script.name: script},
             memory_bytes=int(machine.memory_gib * 2**30),
-            options=machine.options,
+            options=machine.job_options(),
             labels={BACKGROUND: app.name, LABEL: "edge"},
         )
 

@@ -22,6 +22,8 @@ from paceline.runtime.checks import check_max_processes
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from paceline.fleet import Fleet, Machine
+    from paceline.fleet.usage import MachineGauge
     from paceline.runtime import JobSpec, Runtime
 
 Self = TypeVar("Self", bound="RuntimeSettings")
@@ -43,6 +45,9 @@ class RuntimeSettings(ResolveMixin, ABC):
         Mapping of fields to readers: ``read(name, value)`` returns the value, or raises InvalidInputError.
     forms_teams:
         Whether ``open`` returns a :class:`paceline.runtime.SupportsTeams`, which ``objective="throughput"`` needs.
+    machine_fields:
+        Names of the fields that a fleet's file determines for each machine, see ``on_machine``; empty if the runtime
+        cannot place jobs on the machines of a fleet.
     loses_files:
         Whether a job may lose its files while Airflow runs it, for example with its node. ``checkpoint_to`` then copies
         its checkpoints by default.
@@ -72,6 +77,7 @@ class RuntimeSettings(ResolveMixin, ABC):
     template_fields: ClassVar[Sequence[str]] = ()
     readers: ClassVar[Mapping[str, Reader]] = {}
     forms_teams: ClassVar[bool] = False
+    machine_fields: ClassVar[Sequence[str]] = ()
     loses_files: ClassVar[bool] = False
 
     @property
@@ -101,6 +107,45 @@ class RuntimeSettings(ResolveMixin, ABC):
     def extend(self, spec: JobSpec) -> JobSpec:
         """Return the specification of a job with what these settings add to it, such as limits."""
         return spec
+
+    def on_machine(self: Self, fleet: Fleet, machine: Machine, *, gpus: int) -> Self:
+        """Return the settings for a task's jobs on a machine of a fleet, of whose GPUs the task uses ``gpus``.
+
+        A runtime with ``machine_fields`` implements this method and ``gauge``. Raises InvalidInputError if these
+        settings do not suit the machine, or already have other values of ``machine_fields``.
+        """
+        raise NotImplementedError
+
+    def gauge(
+        self, fleet: Fleet, machine: Machine, *, name: str, labels: Mapping[str, str], apart: str | None = None
+    ) -> MachineGauge:
+        """Return what measures the usage of a machine of a fleet, until it is closed.
+
+        Parameters
+        ----------
+        fleet, machine:
+            The fleet, and one of its machines.
+        name, labels:
+            Unique name and labels of a job, if the measurement needs one.
+        apart:
+            Name of a group of machines that have to be different ones, if they are chosen among several.
+
+        Raises
+        ------
+        RuntimeUnavailableError
+            If the machine does not respond.
+        InvalidInputError
+            If the runtime finds no such machine.
+        """
+        raise NotImplementedError
+
+    def _with_machine(self: Self, values: Mapping[str, Any]) -> Self:
+        """Return a copy with values from the fleet's file. Raises InvalidInputError for others than the defaults."""
+        for field, value in values.items():
+            if (given := getattr(self, field)) not in (getattr(type(self), field), value):
+                accepted = "the default: the fleet's file determines it for each machine"
+                raise InvalidInputError(f"runtime.{field}", given, accepted)
+        return self._copy(values)
 
     def read(self, field: str, value: Any) -> Any:
         """Return the value of a field, or raise InvalidInputError. A templated field is read after rendering, too."""

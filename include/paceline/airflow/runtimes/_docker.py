@@ -7,15 +7,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from paceline.airflow.engine_client import connect, gpus_of_engine
+from paceline.airflow._engine_client import connect, gpus_of_engine
 from paceline.airflow.engine_connection import engine_hook
 from paceline.airflow.values import Reader, boolean, memory_bytes, optional_text
+from paceline.errors import InvalidInputError
 from paceline.runtime import DockerOptions
 from paceline.runtime.checks import check_user
 
 from ._base import RuntimeSettings, gpu_count, image, max_processes, size
 
 if TYPE_CHECKING:
+    from paceline.fleet import Fleet, Machine
+    from paceline.fleet.usage import EngineUsage
     from paceline.runtime import DockerRuntime, JobSpec
 
 
@@ -39,6 +42,8 @@ class Docker(RuntimeSettings):
         reconnects to its container does not pull. Example: ``True``.
     gpus:
         Number of GPUs for the job alone, which needs NVIDIA's container toolkit. Example: ``2``.
+    engine_gpus:
+        Number of GPUs of the engine, if neither the engine nor its connection tells it. Example: ``4``.
     memory:
         Memory limit, in bytes or as text; ``None`` for no limit. Example: ``"16g"``. (templated)
     max_processes:
@@ -85,6 +90,7 @@ or "2g", at least 16 MiB
         "docker_conn_id": optional_text,
         "pull": boolean,
         "gpus": gpu_count,
+        "engine_gpus": gpu_count,
         "memory": size,
         "max_processes": max_processes,
         "disk": size,
@@ -93,12 +99,14 @@ or "2g", at least 16 MiB
         "allow_root": boolean,
     }
     forms_teams = True
+    machine_fields: ClassVar[Sequence[str]] = ("engine_conn_id", "memory", "gpus", "engine_gpus")
 
     image: str = "paceline-trainer:latest"
     engine_conn_id: str | None = None
     docker_conn_id: str | None = None
     pull: bool = False
     gpus: int = 0
+    engine_gpus: int = 0
     memory: int | str | None = "4g"
     max_processes: int = 512
     disk: int | str | None = "20g"
@@ -113,14 +121,14 @@ or "2g", at least 16 MiB
             check_user(value, self.allow_root, "runtime.user")
         return super().read(field, value)
 
-    def open(self, *, engine_gpus: int = 0) -> DockerRuntime:
-        """Return the runtime. ``engine_gpus`` is the engine's number of GPUs if its connection does not declare it."""
+    def open(self) -> DockerRuntime:
+        """Return the runtime."""
         from paceline.runtime import DockerRuntime
 
         return DockerRuntime(
             self.connect,
             pull=self.pull,
-            gpus=gpus_of_engine(self.engine_conn_id) or engine_gpus if self.gpus else 0,
+            gpus=gpus_of_engine(self.engine_conn_id) or self.engine_gpus if self.gpus else 0,
             max_output_bytes=memory_bytes("runtime.disk", self.disk) or sys.maxsize,
         )
 
@@ -129,6 +137,40 @@ or "2g", at least 16 MiB
         return connect(
             lambda: engine_hook(self.engine_conn_id, self.docker_conn_id), self.engine_conn_id, self.docker_conn_id
         )
+
+    def on_machine(self, fleet: Fleet, machine: Machine, *, gpus: int) -> Docker:
+        """Return the settings for a task's containers on a machine of a fleet: its engine, memory and GPUs.
+
+        >>> from paceline.fleet import Fleet, Machine
+        >>> gate = Machine(name="gate", kind="nano", cores=4, memory_gib=4)
+        >>> Docker(memory="2g").on_machine(Fleet(machines=[gate], parameter_server=gate), gate, gpus=0)
+        Traceback (most recent call last):
+        paceline.errors.InvalidInputError: runtime.memory: got '2g', expected the default: the fleet's file determines \
+it for each machine
+        """
+        if machine.is_node:
+            accepted = f"'kubernetes', because {machine.name} is a node of a cluster"
+            raise InvalidInputError("runtime", self.name, accepted)
+        if self.network is not None:
+            accepted = "None, because the containers of a fleet use a private network"
+            raise InvalidInputError("runtime.network", self.network, accepted)
+        return self._with_machine(
+            {
+                "engine_conn_id": machine.engine_conn_id,
+                "memory": int(machine.memory_gib * 2**30),
+                "gpus": gpus,
+                "engine_gpus": fleet.engine_gpus(machine) if gpus else 0,
+            }
+        )
+
+    def gauge(
+        self, fleet: Fleet, machine: Machine, *, name: str, labels: Mapping[str, str], apart: str | None = None
+    ) -> EngineUsage:
+        """Return what measures the usage of a machine's containers."""
+        from paceline.fleet.usage import EngineUsage
+
+        client = self.on_machine(fleet, machine, gpus=0).connect()
+        return EngineUsage(client, machine, fleet.other_control_groups(machine))
 
     def extend(self, spec: JobSpec) -> JobSpec:
         """Return the specification of a job with the image, the limits, the network and the user."""

@@ -18,8 +18,14 @@ from ._base import RuntimeSettings, gpu_count, image, size
 if TYPE_CHECKING:
     from kubernetes.client import ApiClient
 
-    from paceline.runtime import JobSpec, Runtime
+    from paceline.fleet import Fleet, Machine
+    from paceline.fleet.node_usage import NodeUsage
+    from paceline.runtime import JobSpec
+    from paceline.runtime.kubernetes import KubernetesRuntime
 
+START_TIMEOUT_S = 300.0
+_GAUGE_START_S = 60.0  # a node on which a small pod does not start within this time does not respond
+_GAUGE_LEASE_S = 86_400.0
 
 # What the cluster writes into each pod that has an account.
 _OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
@@ -114,6 +120,7 @@ class Kubernetes(RuntimeSettings):
         "allow_root": boolean,
     }
     forms_teams = True
+    machine_fields: ClassVar[Sequence[str]] = ("gpus",)
 
     image: str = "paceline-trainer:latest"
     kubernetes_conn_id: str = "kubernetes_default"
@@ -134,8 +141,11 @@ class Kubernetes(RuntimeSettings):
             check_user(value, self.allow_root, "runtime.user")
         return super().read(field, value)
 
-    def open(self) -> Runtime:
+    def open(self) -> KubernetesRuntime:
         """Return the runtime."""
+        return self._runtime(START_TIMEOUT_S)
+
+    def _runtime(self, start_timeout_s: float) -> KubernetesRuntime:
         require("kubernetes", "kubernetes")
         from paceline.runtime.kubernetes import KubernetesRuntime
 
@@ -146,7 +156,25 @@ class Kubernetes(RuntimeSettings):
             pull=self.pull,
             reserve=self.reserve,
             max_output_bytes=memory_bytes("runtime.disk", self.disk) or sys.maxsize,
+            start_timeout_s=start_timeout_s,
         )
+
+    def on_machine(self, fleet: Fleet, machine: Machine, *, gpus: int) -> Kubernetes:
+        """Return the settings for a task's pods on a node: its GPUs. The other limits remain those of each pod."""
+        if not machine.is_node:
+            accepted = "the name of a node, or node_selector with labels of nodes, because the runtime is 'kubernetes'"
+            raise InvalidInputError(f"fleet.{machine.name}.node", None, accepted)
+        return self._with_machine({"gpus": gpus})
+
+    def gauge(
+        self, fleet: Fleet, machine: Machine, *, name: str, labels: Mapping[str, str], apart: str | None = None
+    ) -> NodeUsage:
+        """Return what measures the usage of a node, in a pod on it."""
+        from paceline.fleet.node_usage import NodeUsage
+        from paceline.runtime import JobSpec
+
+        spec = self.extend(JobSpec(name=name, command=[], devices=1.0, labels=labels, lease_s=_GAUGE_LEASE_S))
+        return NodeUsage(self._runtime(_GAUGE_START_S), spec, machine, apart)
 
     def connect(self) -> ApiClient:
         """Return a client with the credentials of the connection, which are read anew."""
@@ -170,7 +198,9 @@ class Kubernetes(RuntimeSettings):
         from airflow.sdk.exceptions import AirflowException
 
         try:
-            return KubernetesHook(conn_id=self.kubernetes_conn_id)
+            hook = KubernetesHook(conn_id=self.kubernetes_conn_id)
+            hook.conn_extras  # noqa: B018, reads the connection
+            return hook
         except AirflowException as error:
             accepted = f"a connection to a cluster ({error})"
             raise InvalidInputError("runtime.kubernetes_conn_id", self.kubernetes_conn_id, accepted) from error

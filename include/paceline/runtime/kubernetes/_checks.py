@@ -94,14 +94,20 @@ def check_memory(memory_bytes: int | None, largest_node: float) -> None:
         raise InvalidInputError("memory", _text("memory", memory_bytes), accepted)
 
 
-def allocatable(cluster: Cluster) -> dict[str, list[float]]:
+def allocatable(cluster: Cluster, **selectors: str) -> dict[str, list[float]]:
     """Return the cores and bytes of memory of each node; infinite amounts without the right to list the nodes."""
     try:
-        found = cluster.call("list the nodes", "list_node", _preload_content=False)
+        nodes = [node["status"]["allocatable"] for node in list_nodes(cluster, **selectors)]
     except ForbiddenError:
         return {"cpu": [math.inf], "memory": [math.inf]}
-    nodes = [node["status"]["allocatable"] for node in json.loads(found.data)["items"]]
     return {resource: [_number(node[resource]) for node in nodes] for resource in ("cpu", "memory")}
+
+
+def list_nodes(cluster: Cluster, **selectors: str) -> list[dict[str, Any]]:
+    """Return the nodes as the cluster describes them. ``selectors`` are arguments of the client's ``list_node``."""
+    found = cluster.call("list the nodes", "list_node", _preload_content=False, **selectors)
+    nodes: list[dict[str, Any]] = json.loads(found.data)["items"]
+    return nodes
 
 
 def _missing(cluster: Cluster) -> Iterator[tuple[str, str]]:

@@ -172,6 +172,16 @@ def manifest(spec: JobSpec, digest: str, slot: str, *, pull: bool, reserve: bool
     }
 
 
+def label_value(name: str) -> str:
+    """Return the value of a label for a name that may be longer than a label, such as that of a network.
+
+    >>> label_value("paceline-retrain_daily-train-0b97")
+    'paceline-retrain-daily-train-0b97-6f3da828'
+    """
+    readable = re.sub(r"[^a-z0-9]+", "-", name.lower())[:40].strip("-")
+    return f"{readable}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+
 def _label(value: str) -> str:
     """Return a text that Kubernetes accepts as a label, for people and tools that list pods."""
     return _LABEL_CHARACTERS.sub("-", value)[:63].strip("-_.")

@@ -13,13 +13,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from paceline.errors import InvalidInputError, JobLostError, PacelineError, RuntimeUnavailableError
+from paceline.runtime._kubernetes_options import KubernetesOptions
 from paceline.runtime.base import Job, JobSpec
 from paceline.runtime.checks import check_capacity, check_labels, check_spec, spec_digest
 from paceline.runtime.kubernetes import _pod, _team
-from paceline.runtime.kubernetes._checks import allocatable, check_cluster, check_memory, check_rules
+from paceline.runtime.kubernetes._checks import allocatable, check_cluster, check_memory, check_rules, list_nodes
 from paceline.runtime.kubernetes._cluster import Cluster, list_pods, read_pod
 from paceline.runtime.kubernetes._files import send_checkpoint, send_job
 from paceline.runtime.kubernetes._job import PodJob, delete_pod
+from paceline.runtime.kubernetes._placement import largest, node_filter, place, runs_there
 from paceline.runtime.kubernetes._start import create_pod, give_cpu, wait_until_running
 from paceline.runtime.kubernetes._template import merge
 
@@ -101,9 +103,10 @@ class KubernetesRuntime:
         if not self._is_cluster_checked:
             check_cluster(self._cluster)
             self._is_cluster_checked = True
-        nodes = allocatable(self._cluster)
-        check_capacity(spec, max(nodes["cpu"], default=0.0))
-        check_memory(spec.memory_bytes, max(nodes["memory"], default=0.0))
+        options = KubernetesOptions.of(spec.options)
+        node = largest(allocatable(self._cluster, **node_filter(options)), options)
+        check_capacity(spec, node["cpu"])
+        check_memory(spec.memory_bytes, node["memory"])
         manifests = {"devices": self._manifest(spec)}
         if spec.max_devices is not None and spec.max_devices > spec.devices:
             manifests = {"max_devices": self._manifest(replace(spec, devices=spec.max_devices)), **manifests}
@@ -177,8 +180,9 @@ class KubernetesRuntime:
 
         Other programs than Paceline's jobs cannot be found: a pod reports its usage only if Paceline started it.
         """
+        placed = KubernetesOptions.of(options)
         for pod in self._list():
-            if _is_started(pod) and labels.items() <= _pod.labels_of(pod).items():
+            if _is_started(pod) and labels.items() <= _pod.labels_of(pod).items() and runs_there(pod, placed):
                 job = self._job(pod, only_new_output=True)
                 if job.status().state == "running":
                     return job
@@ -202,8 +206,16 @@ class KubernetesRuntime:
         """Return the labels with which a job was started. Raises JobLostError if its pod does not exist."""
         return _pod.labels_of(self._find(job_id))
 
+    def nodes(self) -> list[dict[str, Any]]:
+        """Return the cluster's nodes as its API describes them. Raises InvalidInputError without the right to list."""
+        return list_nodes(self._cluster)
+
+    def node_of(self, job: Job) -> str:
+        """Return the name of the node that runs a started job. Raises JobLostError if its pod does not exist."""
+        return str(self._find(job.id)["spec"]["nodeName"])
+
     def has_network(self, name: str) -> bool:
-        """Return whether there is a job in the private network with this name."""
+        """Return whether there is a job with an alias in the private network with this name."""
         return _team.has_members(self._cluster, name)
 
     def remove_all(self, labels: Mapping[str, str]) -> None:
@@ -315,7 +327,8 @@ class KubernetesRuntime:
         return list_pods(self._cluster, _pod.MANAGED)
 
     def _manifest(self, spec: JobSpec, digest: str = "", slot: str = _pod.SLOTS[0]) -> dict[str, Any]:
-        return merge(self._template, _pod.manifest(spec, digest, slot, pull=self._pull, reserve=self._reserve))
+        pod = merge(self._template, _pod.manifest(spec, digest, slot, pull=self._pull, reserve=self._reserve))
+        return place(pod, KubernetesOptions.of(spec.options))
 
     def _digest(self, spec: JobSpec) -> str:
         template = json.dumps(self._template, sort_keys=True, default=str)

@@ -6,15 +6,13 @@ the pod, whatever happens to the other pods of the team and to the process that 
 
 from __future__ import annotations
 
-import hashlib
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from paceline.errors import InvalidInputError, JobLostError
 from paceline.runtime.base import JobSpec, TeamNetwork
 from paceline.runtime.kubernetes._cluster import Cluster, list_pods
-from paceline.runtime.kubernetes._pod import annotation, end_reason
+from paceline.runtime.kubernetes._pod import annotation, end_reason, label_value
 from paceline.runtime.kubernetes._template import merge
 
 _NETWORK = "paceline/network"  # a label, by which policies select pods
@@ -39,14 +37,14 @@ def join(cluster: Cluster, pod: Mapping[str, Any], network: TeamNetwork) -> dict
 
     The file needs neither a Service nor a name server. ``has_outdated_names`` tells whether it is outdated.
 
-    Raises JobLostError if the pod has no alias, and the network has no pods.
+    Raises JobLostError if the pod has no alias, and the network has no pod with an alias and an address.
     """
-    members = _members(cluster, network.name)
-    if network.alias is None and not members:
+    addresses = _addresses(_members(cluster, network.name))
+    if network.alias is None and not addresses:
         raise JobLostError(f"the network {network.name} does not exist")
-    names = [{"ip": ip, "hostnames": [alias]} for alias, ip in _addresses(members).items()]
+    names = [{"ip": ip, "hostnames": [alias]} for alias, ip in addresses.items()]
     metadata = {
-        "labels": {_NETWORK: _label(network.name)},
+        "labels": {_NETWORK: label_value(network.name)},
         "annotations": {_ALIAS: network.alias} if network.alias else {},
     }
     return merge(pod, {"metadata": metadata, "spec": {"hostAliases": names, **_NO_NAMES}})
@@ -86,12 +84,12 @@ def has_outdated_names(cluster: Cluster, pod: Mapping[str, Any]) -> bool:
 
 
 def has_members(cluster: Cluster, network: str) -> bool:
-    """Return whether there is a pod in this network, running or ended."""
-    return bool(_members(cluster, network))
+    """Return whether a pod of this network has an alias and an address, so that other pods can reach it."""
+    return bool(_addresses(_members(cluster, network)))
 
 
 def _members(cluster: Cluster, network: str) -> list[dict[str, Any]]:
-    return list_pods(cluster, f"{_NETWORK}={_label(network)}")
+    return list_pods(cluster, f"{_NETWORK}={label_value(network)}")
 
 
 def _addresses(members: Sequence[Mapping[str, Any]]) -> dict[str, str]:
@@ -102,13 +100,3 @@ def _addresses(members: Sequence[Mapping[str, Any]]) -> dict[str, str]:
         if alias and ip and not end_reason(pod):
             found[alias] = ip
     return found
-
-
-def _label(network: str) -> str:
-    """Return the value of a label for the name of a network, which may be longer than a label.
-
-    >>> _label("paceline-retrain_daily-train-0b97")
-    'paceline-retrain-daily-train-0b97-6f3da828'
-    """
-    readable = re.sub(r"[^a-z0-9]+", "-", network.lower())[:40].strip("-")
-    return f"{readable}-{hashlib.sha256(network.encode()).hexdigest()[:8]}"

@@ -1,21 +1,16 @@
-"""Connects the operators to Docker engines, through the Docker provider's hook."""
+"""Connects ``Docker`` to engines, through the Docker provider's hook."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from paceline.airflow.engine_connection import declared_gpus, default_engine, engine_hook
+from paceline.airflow.engine_connection import declared_gpus, default_engine
 from paceline.errors import InvalidInputError, RuntimeUnavailableError
 from paceline.runtime.docker_errors import engine_call
 
 if TYPE_CHECKING:
     from airflow.providers.docker.hooks.docker import DockerHook
-
-
-def engine_client(engine_conn_id: str | None) -> Any:
-    """Return a client for a connection's engine, by default for the worker's engine. Raises like :func:`connect`."""
-    return connect(lambda: engine_hook(engine_conn_id), engine_conn_id)
 
 
 def gpus_of_engine(engine_conn_id: str | None) -> int:

@@ -1,0 +1,121 @@
+"""A fleet whose machines are nodes of a cluster, in a real Airflow: profile, schedule and training as pods."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from kubernetes.client import CoreV1Api, NetworkingV1Api
+from tests.conftest import connect_cluster
+from tests.integration.clusters import run_in_pod
+from tests.integration.training.gates import TrainingTask, temporary_dag
+from tests.waiting import LONG_S, until
+
+from paceline.airflow.demo.airflow_process import AirflowProcess
+
+pytestmark = [pytest.mark.airflow, pytest.mark.kubernetes, pytest.mark.timeout(1200)]
+
+SAMPLES, EPOCHS = 2000, 2  # one worker alone needs 200 s until a gate opens
+PLAN = {"workers": {name: {"samples": SAMPLES // 2, "batch_size": 4} for name in ("gate-1", "gate-2")}}
+DAG = """
+from datetime import timedelta
+
+from airflow.sdk import DAG
+from paceline.fleet import BackgroundApp, Fleet, Machine
+from paceline.operators import Kubernetes, ProfileOperator, ScheduleOperator, train_on_fleet
+
+app = BackgroundApp(name="app", latency_ms=60_000, image="paceline-neighbour:latest", script={app!r})
+size = {{"kind": "gate", "cores": 1, "memory_gib": 1, "background": [app]}}
+gates = [Machine(name=name, node_selector={{"kubernetes.io/os": "linux"}}, **size) for name in ("gate-1", "gate-2")]
+server = Machine(name="server", node={node!r}, kind="hall", cores=1, memory_gib=1)
+fleet = Fleet(machines=gates, parameter_server=server)
+training = {{
+    "script": {script!r},
+    "arguments": ["{samples}", "{epochs}"],
+    "runtime": Kubernetes(image={image!r}, namespace="{{{{ params.namespace }}}}", memory="1g"),
+}}
+with DAG("nodes", schedule=None, params={{"namespace": ""}}):
+    profile = ProfileOperator(
+        task_id="profile", fleet=fleet, profiles={profiles!r}, points=16, measure_s=0.5, batch_sizes=[4], **training
+    )
+    schedule = ScheduleOperator(
+        task_id="schedule",
+        fleet=fleet,
+        profiles={profiles!r},
+        samples={samples},
+        measure_s=1,
+        runtime=training["runtime"],
+    )
+    train = train_on_fleet(
+        fleet=fleet, plan={plan}, deadline="1h", min_devices=0.5, retry_delay=timedelta(seconds=1), **training
+    )
+    profile >> schedule >> train
+"""
+
+
+@pytest.fixture
+def nodes() -> list[str]:
+    """Return the names of the cluster's nodes."""
+    names = [node.metadata.name for node in CoreV1Api(connect_cluster()).list_node().items]
+    if len(names) < 2:
+        pytest.skip("needs a cluster with two nodes")
+    return names
+
+
+@pytest.fixture
+def run(
+    airflow: AirflowProcess, trainer_image: str, namespace: str, nodes: list[str], tmp_path: Path
+) -> Iterator[dict[str, TrainingTask]]:
+    """Start a run of the DAG, and yield its tasks by task id."""
+    app = tmp_path / "app.py"
+    lines = (
+        "import time",
+        "from paceline.train import report",
+        "while not time.sleep(0.1):",
+        "    report(execution_s=0.1)",
+    )
+    app.write_text("\n".join(lines))
+    text = DAG.format(
+        app=str(app),
+        node=nodes[0],
+        script=str(Path(__file__).parent / "training" / "patient.py"),
+        samples=SAMPLES,
+        epochs=EPOCHS,
+        image=trainer_image,
+        profiles=str(tmp_path / "profiles"),
+        plan=PLAN,
+    )
+    with temporary_dag(airflow, "nodes", text) as dag:
+        run_id = airflow.run_dag(dag, {"namespace": namespace})
+        names = ("profile", "schedule", "train.parameter_server", "train.gate-1", "train.gate-2", "train.result")
+        yield {name: TrainingTask(airflow, dag, run_id, name) for name in names}
+
+
+def test_fleet_of_nodes_is_profiled_scheduled_and_trained(
+    run: dict[str, TrainingTask], namespace: str, nodes: list[str]
+) -> None:
+    core, networks = CoreV1Api(connect_cluster()), NetworkingV1Api(connect_cluster())
+    workers = [run["train.gate-1"], run["train.gate-2"]]
+    for task in (run["profile"], run["schedule"]):
+        until(lambda task=task: task.instance()["state"] in ("success", "failed"), task.task_id)
+        assert task.instance()["state"] == "success", task.log()
+    assert run["profile"].result()["profiled"] == {"gate": "it has no profile"}
+    plan = run["schedule"].result()
+    assert set(plan["workers"]) | set(plan["excluded"]) == {"gate-1", "gate-2"}
+    assert set(plan["states"]) == {"gate-1", "gate-2", "server"}
+
+    for worker in workers:
+        worker.wait_until(lambda pace: pace["progress_pct"] > 0)
+    pods = [core.read_namespaced_pod(worker.container.split("/")[2], namespace) for worker in workers]
+    assert {pod.spec.node_name for pod in pods} == set(nodes[:2]), "each worker has its own node of the pool"
+    for pod in pods:
+        run_in_pod(namespace, pod.metadata.name, "touch /paceline/work/go")
+    end = run["train.result"]
+    assert end.airflow.wait(end.dag_id, end.run_id, LONG_S) == "success", [worker.log() for worker in workers]
+    for worker in workers:
+        model = torch.load(Path(worker.result()["model"]) / "model.pt", weights_only=True)
+        assert model["counts"].tolist() == [EPOCHS] * SAMPLES
+    assert core.list_namespaced_pod(namespace).items == []
+    until(lambda: networks.list_namespaced_network_policy(namespace).items == [], "the end of the policies")

@@ -14,6 +14,7 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.bases.hook import BaseHook
 from airflow.sdk.exceptions import AirflowFailException
 
+from paceline.airflow.runtimes import Kubernetes
 from paceline.airflow.values import Reader, is_template, text
 from paceline.contract import Ceiling
 from paceline.control import CPU_QUANTUM
@@ -36,6 +37,7 @@ _READERS: Mapping[str, Reader] = {
     "conn_id": text,
 }
 _STEP_S = 1.0
+_QUOTA_EVERY_S = 30.0
 _OUTAGE_LIMIT_S = 120.0
 _SLOTS = 128  # as in Airflow's default pool
 # Wrong password, missing permission, API server without Paceline's plugin, and a task that Airflow no longer runs.
@@ -57,7 +59,9 @@ class ArbiterOperator(BaseOperator):
         Name of the Airflow pool, created if missing. The pool's slots limit the number of running and waiting jobs.
         (templated)
     devices:
-        Number of devices to allocate. (templated)
+        Number of devices to allocate, or :class:`~paceline.operators.Kubernetes` with a namespace whose ResourceQuota
+        on CPU limits is the pool. What other pods than Paceline's use of the quota is not allocated. The quota is read
+        twice a minute. (templated)
     quantum:
         Smallest change of an allocation, by default 0.05 cores. Use 1 for whole devices.
     policy:
@@ -93,7 +97,7 @@ class ArbiterOperator(BaseOperator):
         self,
         *,
         pool: str,
-        devices: float | str,
+        devices: float | str | Kubernetes,
         conn_id: str,
         quantum: float = CPU_QUANTUM,
         policy: str = "on_time",
@@ -112,6 +116,7 @@ class ArbiterOperator(BaseOperator):
         self.every = every
         self.lifetime = lifetime
         self._ended = threading.Event()
+        self._quota_read_s = 0.0
         read_fields(self, _READERS, rendered=False)
         if number("quantum", quantum, "a number of devices greater than 0") <= 0:
             raise InvalidInputError("quantum", quantum, "a number of devices greater than 0")
@@ -134,7 +139,7 @@ class ArbiterOperator(BaseOperator):
         self._ended.clear()
         every_s = _seconds("every", self.every)
         arbiter = Arbiter(
-            number("devices", self.devices),
+            self._read_devices(),
             quantum=self.quantum,
             policy=_make_policy(self.policy, every_s),
             every_s=every_s,
@@ -172,6 +177,8 @@ class ArbiterOperator(BaseOperator):
     def _step(self, pool: PoolApi, arbiter: Arbiter, pool_log: PoolLog) -> None:
         if not pool.take():
             return
+        if isinstance(self.devices, Kubernetes) and time.monotonic() >= self._quota_read_s + _QUOTA_EVERY_S:
+            self._resize(arbiter)
         rows = pool.read()
         tasks = {_task_key(row): row for row in rows}
         requests = [
@@ -209,8 +216,25 @@ class ArbiterOperator(BaseOperator):
 
     def _check_devices(self) -> None:
         accepted = f"a number of devices of at least the quantum, {self.quantum:g}"
-        if number("devices", self.devices, accepted) < self.quantum:
+        if not isinstance(self.devices, Kubernetes) and number("devices", self.devices, accepted) < self.quantum:
             raise InvalidInputError("devices", self.devices, accepted)
+
+    def _read_devices(self) -> float:
+        """Return the number of devices; of a quota without room for one, a single quantum."""
+        if not isinstance(self.devices, Kubernetes):
+            return number("devices", self.devices)
+        self._quota_read_s = time.monotonic()
+        return max(self.devices.open().quota(), self.quantum)
+
+    def _resize(self, arbiter: Arbiter) -> None:
+        try:
+            devices = self._read_devices()
+        except PacelineError as error:  # the jobs continue with what the pool had
+            self.log.warning("Could not read the quota of the pool; it stays at %g devices: %s", arbiter.devices, error)
+            return
+        if devices != arbiter.devices:
+            self.log.info("The pool has %g devices now, as its quota says; it had %g", devices, arbiter.devices)
+            arbiter.devices = devices
 
 
 def _pool_name(value: Any) -> str:

@@ -152,3 +152,27 @@ def test_job_waits_while_a_quota_is_full(pods: PodHarness, caplog: pytest.LogCap
 def test_request_for_more_memory_than_the_largest_node_has(pods: PodHarness) -> None:
     with pytest.raises(InvalidInputError, match=r"memory: got '\d+ MiB', expected at most \d+ MiB, the memory of the"):
         pods.runtime.start(pods.spec(WAITS, memory_bytes=2**50))
+
+
+def test_pool_is_what_the_quota_leaves_to_the_jobs(pods: PodHarness) -> None:
+    with pytest.raises(
+        InvalidInputError, match=r"namespace: got '.*', expected a namespace with a ResourceQuota on lim"
+    ):
+        pods.runtime.quota()
+    quota(pods, {"limits.cpu": "3", "pods": "9"})
+    assert pods.runtime.quota() == 3.0
+    pods.runtime.start(pods.spec(WAITS, devices=0.5))
+    assert pods.runtime.quota() == 3.0, "jobs are what the pool is for"
+    container = {
+        "name": "other",
+        "image": pods.spec().image,
+        "command": ["sleep", "infinity"],
+        "resources": {"limits": {"cpu": "800m"}},
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+    }
+    security = {"runAsNonRoot": True, "runAsUser": 1000, "seccompProfile": {"type": "RuntimeDefault"}}
+    body = {"metadata": {"name": "other"}, "spec": {"containers": [container], "securityContext": security}}
+    pods.core.create_namespaced_pod(pods.namespace, body)
+    assert pods.runtime.quota() == pytest.approx(2.2)
+    pods.core.patch_namespaced_resource_quota("budget", pods.namespace, {"spec": {"hard": {"limits.cpu": "500m"}}})
+    assert pods.runtime.quota() == 0.0

@@ -28,7 +28,7 @@ class Arbiter:
     Parameters
     ----------
     devices:
-        Number of devices in the pool.
+        Number of devices in the pool. The attribute of this name may be set between two steps.
     quantum:
         The smallest change of an allocation: 0.05 of a core, or 1 for whole devices.
     policy:
@@ -110,10 +110,10 @@ class Arbiter:
         lost = sum(request.committed for request in requests if request.lost)
         self._warming_up = self._warm_up.update(active, self._known, now_s)
         self._node = self._free_pool(lost)
-        inputs = {
+        inputs: dict[str, object] = {
             request.key: (request.deadline_s, request.key in self._known, request.key in self._warming_up)
             for request in active
-        }
+        } | {POOL: self.devices}
         # Late jobs, and jobs without devices, can get more if other jobs turn out to need fewer devices.
         has_needy_job = any(request.late or not self._has_devices(request) for request in active)
         due = has_needy_job and now_s >= self._decided_s + _LATE_EVERY_S

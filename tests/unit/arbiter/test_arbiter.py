@@ -198,6 +198,19 @@ def test_every_policy_shrinks_jobs_that_hold_more_devices_than_the_pool_has(poli
     assert min(ceilings) >= 1
 
 
+def test_change_of_the_pools_devices_is_a_reason_to_decide() -> None:
+    arbiter = Arbiter(4.0, quantum=1, every_s=3600.0)
+    request = DeviceRequest(
+        "a", "training", 0, 900, 0, 9, 1, 4, 1, held=4.0, applied_grant=1, ceiling=Ceiling(4.0, 1),
+        remaining=RemainingWork(600.0, 1.0, 0.0), shared=True,
+    )  # fmt: skip
+    arbiter.step([request], 9.0)
+    assert arbiter.step([request], 10.0) == []
+    arbiter.devices = 2.0
+    (grant,) = arbiter.step([request], 11.0)
+    assert grant.ceiling.devices <= 2.0
+
+
 def published_sample(t_s: float, **changed) -> dict:
     """Return a sample as a control loop publishes it, with an exact timestamp and with rounded durations."""
     origin = datetime(2030, 1, 1, tzinfo=timezone.utc) + timedelta(seconds=0.123456)

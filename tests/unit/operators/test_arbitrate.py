@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 
 from paceline.airflow.api import AirflowApiError
 from paceline.arbiter import Arbiter
 from paceline.contract import Ceiling
-from paceline.errors import InvalidInputError
-from paceline.operators import ArbiterOperator
+from paceline.errors import InvalidInputError, RuntimeUnavailableError
+from paceline.operators import ArbiterOperator, Kubernetes
 from paceline.operators._pool import PoolApi, PoolLog
 from paceline.operators.arbitrate import POLICIES, _make_policy, _task_key, _to_request
 
@@ -132,6 +133,33 @@ def test_arbiter_without_the_lease_waits_and_logs_it_once(caplog):
     assert (api.sent, pool_log.summary()["grants"]) == ({}, 0)
     operator._step(pool, arbiter, pool_log)
     assert (api.sent, pool_log.summary()["grants"]) == ({"r1": 2.0}, 1)
+
+
+def test_pool_follows_the_quota_of_its_namespace(monkeypatch, caplog):
+    answers = [2.0, 3.0, RuntimeUnavailableError("the cluster does not respond"), 0.0]
+
+    def quota():
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(Kubernetes, "open", lambda self: SimpleNamespace(quota=quota))
+    monkeypatch.setattr("paceline.operators.arbitrate._QUOTA_EVERY_S", 0.0)
+    caplog.set_level("INFO")
+    operator = ArbiterOperator(**{**VALID, "devices": Kubernetes(namespace="training")})
+    arbiter, pool, pool_log = (
+        Arbiter(operator._read_devices()),
+        pool_of(FakeApi([])),
+        PoolLog(logging.getLogger("test")),
+    )
+    seen = [arbiter.devices]
+    for _ in range(3):
+        operator._step(pool, arbiter, pool_log)
+        seen.append(arbiter.devices)
+    assert seen == [2.0, 3.0, 3.0, 0.05], "an outage changes nothing, and a pool has at least the quantum"
+    assert "The pool has 3 devices now, as its quota says; it had 2" in caplog.text
+    assert "Could not read the quota of the pool; it stays at 3 devices" in caplog.text
 
 
 def test_arbiter_that_airflow_no_longer_runs_ends(monkeypatch):

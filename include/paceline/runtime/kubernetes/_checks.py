@@ -76,15 +76,21 @@ def _check_quotas(
 ) -> None:
     """Compare the amounts of a pod with the quotas, whether or not they are full now."""
     for rule in quotas:
-        if rule["spec"].get("scopeSelector") or not set(rule["spec"].get("scopes") or ()) <= _SCOPES:
+        if not applies_to_pods(rule):
             continue
         name = f"the ResourceQuota {rule['metadata']['name']!r} of namespace {cluster.namespace}"
         for key, hard in (rule["spec"].get("hard") or {}).items():
             kind, _, resource = key.rpartition(".")
             amount = amounts.get((kind or "requests", resource))
-            if resource in _RESOURCES and kind in ("", "limits", "requests") and amount and amount > _number(hard):
+            if resource in _RESOURCES and kind in ("", "limits", "requests") and amount and amount > number(hard):
                 accepted = f"at most {hard} ({key}), because {name} never admits more: lower it, or raise the quota"
                 raise InvalidInputError(settings[resource], _text(resource, amount), accepted)
+
+
+def applies_to_pods(quota: Mapping[str, Any]) -> bool:
+    """Return whether a ResourceQuota holds for every pod of Paceline."""
+    spec = quota["spec"]
+    return not spec.get("scopeSelector") and set(spec.get("scopes") or ()) <= _SCOPES
 
 
 def check_memory(memory_bytes: int | None, largest_node: float) -> None:
@@ -100,7 +106,7 @@ def allocatable(cluster: Cluster, **selectors: str) -> dict[str, list[float]]:
         nodes = [node["status"]["allocatable"] for node in list_nodes(cluster, **selectors)]
     except ForbiddenError:
         return {"cpu": [math.inf], "memory": [math.inf]}
-    return {resource: [_number(node[resource]) for node in nodes] for resource in ("cpu", "memory")}
+    return {resource: [number(node[resource]) for node in nodes] for resource in ("cpu", "memory")}
 
 
 def list_nodes(cluster: Cluster, **selectors: str) -> list[dict[str, Any]]:
@@ -168,7 +174,7 @@ def _check_range(
     for resource in _RESOURCES:
         request, limit = amounts.get(("requests", resource)), amounts.get(("limits", resource))
         high, low, ratio = (
-            None if (value := (item.get(bound) or {}).get(resource)) is None else _number(value)
+            None if (value := (item.get(bound) or {}).get(resource)) is None else number(value)
             for bound in ("max", "min", "maxLimitRequestRatio")
         )
         if high is not None and limit is not None and limit > high:
@@ -198,11 +204,12 @@ def _amounts(pod: Mapping[str, Any], *, of_pod: bool) -> dict[tuple[str, str], f
                 # A container without a request gets its limit as the request.
                 values = {**(resources.get("limits") or {}), **(resources.get(kind) or {})}
                 for resource, amount in values.items():
-                    amounts[kind, resource] = amounts.get((kind, resource), 0.0) + _number(amount)
+                    amounts[kind, resource] = amounts.get((kind, resource), 0.0) + number(amount)
     return amounts
 
 
-def _number(quantity: object) -> float:
+def number(quantity: object) -> float:
+    """Return an amount that the cluster's API gives as text, such as ``500m``."""
     from kubernetes.utils.quantity import parse_quantity
 
     return float(parse_quantity(quantity))

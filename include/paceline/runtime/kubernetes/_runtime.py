@@ -22,6 +22,7 @@ from paceline.runtime.kubernetes._cluster import Cluster, list_pods, read_pod
 from paceline.runtime.kubernetes._files import send_checkpoint, send_job
 from paceline.runtime.kubernetes._job import PodJob, delete_pod
 from paceline.runtime.kubernetes._placement import largest, node_filter, place, runs_there
+from paceline.runtime.kubernetes._quota import cores_of_quota
 from paceline.runtime.kubernetes._start import create_pod, give_cpu, wait_until_running
 from paceline.runtime.kubernetes._template import merge
 
@@ -89,6 +90,13 @@ class KubernetesRuntime:
     def team_capacity(self) -> float:
         """Return the number of cores of all nodes; infinity if the cluster does not let us list its nodes."""
         return sum(allocatable(self._cluster)["cpu"])
+
+    def quota(self) -> float:
+        """Return the cores of the namespace's tightest quota on CPU limits that no other pods than Paceline's use.
+
+        Raises InvalidInputError if the namespace has no such quota, or the account may not list its quotas.
+        """
+        return cores_of_quota(self._cluster)
 
     def check(self, spec: JobSpec) -> None:
         """Raise if ``spec`` cannot run, or not with its largest allocation.

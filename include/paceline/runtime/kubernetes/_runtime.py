@@ -75,7 +75,7 @@ class KubernetesRuntime:
         self._template = dict(template or {})
         self._pull = pull
         self._reserve = reserve
-        self._is_cluster_checked = False
+        self._cluster_checked_for: set[bool] = set()  # for jobs without and with a team
         self._checked: JobSpec | None = None
         self._max_output_bytes = max_output_bytes
         self._start_timeout_s = start_timeout_s
@@ -98,9 +98,10 @@ class KubernetesRuntime:
         _team.check(spec, self._template)
         if not spec.image:
             raise InvalidInputError("image", spec.image, "the name of a container image")
-        if not self._is_cluster_checked:
-            check_cluster(self._cluster)
-            self._is_cluster_checked = True
+        is_team = spec.team_network is not None
+        if is_team not in self._cluster_checked_for:
+            check_cluster(self._cluster, is_team=is_team)
+            self._cluster_checked_for.add(is_team)
         nodes = allocatable(self._cluster)
         check_capacity(spec, max(nodes["cpu"], default=0.0))
         check_memory(spec.memory_bytes, max(nodes["memory"], default=0.0))

@@ -90,6 +90,18 @@ def test_limit_range_that_a_job_would_violate(
     assert pods.leftovers() == []
 
 
+def test_limit_range_that_the_smallest_allocation_of_a_job_would_violate(pods: PodHarness) -> None:
+    limit_range(pods, min={"cpu": "50m"})
+    runtime = KubernetesRuntime(connect_cluster, namespace=pods.namespace, reserve=True)
+    message = (
+        f"min_devices: got '0.05 cores', expected a value that the LimitRange 'rule' of namespace {pods.namespace} "
+        "admits (a request of at least 0.05 cores, not 0.049 cores)"
+    )
+    with pytest.raises(InvalidInputError, match=re.escape(message)):
+        runtime.start(pods.spec(WAITS, devices=0.5, min_devices=0.05))
+    runtime.check(pods.spec(WAITS, devices=0.5, min_devices=0.051))
+
+
 def test_pod_that_reserves_its_cpu_satisfies_a_limit_range_for_requests(pods: PodHarness) -> None:
     limit_range(pods, min={"cpu": "50m"}, maxLimitRequestRatio={"cpu": "2"})
     runtime = KubernetesRuntime(connect_cluster, namespace=pods.namespace, reserve=True)

@@ -59,7 +59,7 @@ def check_rules(cluster: Cluster, pods: Mapping[str, Mapping[str, Any]], *, rese
     cluster:
         The pod's namespace.
     pods:
-        Manifest of the pod with the first and with the largest allocation, by the name of the setting.
+        Manifest of the pod with the first, the largest and the smallest allocation, by the name of the setting.
     reserve:
         Whether the request of CPU follows the limit.
     """
@@ -185,6 +185,7 @@ def _check_range(
         if resource == "cpu" and not reserve:
             accepted = f"True, because {name} wants {rule}, and without it a pod requests {request:g} cores"
             raise InvalidInputError("reserve", False, accepted)
+        rule += f", not {_text(resource, request)}" if is_low else ""
         accepted = f"a value that {name} admits ({rule}), or a namespace without this rule"
         raise InvalidInputError(settings[resource], _text(resource, limit or request), accepted)
 

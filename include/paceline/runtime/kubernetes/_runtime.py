@@ -89,7 +89,7 @@ class KubernetesRuntime:
         return sum(allocatable(self._cluster)["cpu"])
 
     def check(self, spec: JobSpec) -> None:
-        """Raise if ``spec`` cannot run, or not with its largest allocation.
+        """Raise if ``spec`` cannot run, or not with its smallest or largest allocation.
 
         Needs Kubernetes 1.33, the account's rights, and that the namespace admits the pod; says all missing rights at
         once. Whether the cluster can pull the image shows at the start.
@@ -108,6 +108,8 @@ class KubernetesRuntime:
         manifests = {"devices": self._manifest(spec)}
         if spec.max_devices is not None and spec.max_devices > spec.devices:
             manifests = {"max_devices": self._manifest(replace(spec, devices=spec.max_devices)), **manifests}
+        if spec.min_devices is not None and spec.min_devices < spec.devices:
+            manifests["min_devices"] = self._manifest(replace(spec, devices=spec.min_devices))
         check_rules(self._cluster, manifests, reserve=self._reserve)
         self._checked = spec
 

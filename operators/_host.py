@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -108,7 +109,6 @@ class TaskHost:
         ti = context["ti"]
         self._task, self._context, self._ti, self._callbacks = task, context, ti, callbacks
         self._reporter: SampleReporter | None = None
-        self._copies: FileCopies | None = None
         self._clock = clock or SystemClock()
         self._others = Question(lambda stage: task.check_need(context, stage))
         self.store: LiveState = context["task_state_store"]
@@ -211,13 +211,15 @@ class TaskHost:
 
         A folder may be the same for all tasks and runs, so that each job has a subfolder.
         """
+        return self._copies
+
+    @cached_property  # the name of a job of a deleted run cannot be read later
+    def _copies(self) -> FileCopies | None:
         place = self._task.checkpoint_to
         if place == AUTO:
             is_needed = self._task.runtime_settings.loses_files
             place = f"{self.output_place().rstrip('/')}.checkpoint" if is_needed else None
-        if place is not None and self._copies is None:  # the name of a job of a deleted run cannot be read later
-            self._copies = FileCopies(storage_path(place) / self.job_name(), self.log)
-        return self._copies
+        return FileCopies(storage_path(place) / self.job_name(), self.log) if place is not None else None
 
     def collect(self, job: Job) -> str:
         """Copy the job's output to its destination, and return the destination."""

@@ -12,14 +12,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from paceline.airflow.callbacks import Callback, read_callbacks
 from paceline.airflow.places import check_kept
 from paceline.control import CPU_QUANTUM
-from paceline.errors import (
-    DeadlineInfeasibleError,
-    DetachedError,
-    InvalidInputError,
-    PacelineError,
-    TrainingAbandonedError,
-    UnsuitableCodeError,
-)
+from paceline.errors import PERMANENT_ERRORS, DetachedError, PacelineError
 from paceline.run import Training
 
 from . import _arguments
@@ -215,8 +208,8 @@ class DeadlineTrainingOperator(JobOperator):
             self.log.warning("%s", error)
             resume_at = datetime.now(timezone.utc) + timedelta(seconds=_RESCHEDULE_S)
             raise AirflowRescheduleException(resume_at) from error  # type: ignore[no-untyped-call]
-        except (InvalidInputError, DeadlineInfeasibleError, TrainingAbandonedError, UnsuitableCodeError) as error:
-            raise AirflowFailException(self.describe(error)) from error  # a retry cannot succeed
+        except PERMANENT_ERRORS as error:
+            raise AirflowFailException(self.describe(error)) from error
         except PacelineError as error:
             raise AirflowException(self.describe(error)) from error
         has_deadline = result.deadline_s is not None

@@ -27,14 +27,7 @@ from kubernetes.config import new_client_from_config
 from benchmarks.pod_faults.proxy import client_through
 from paceline.airflow.places import storage_path
 from paceline.contract import Deadline
-from paceline.errors import (
-    DeadlineInfeasibleError,
-    DetachedError,
-    InvalidInputError,
-    PacelineError,
-    TrainingAbandonedError,
-    UnsuitableCodeError,
-)
+from paceline.errors import PERMANENT_ERRORS, DetachedError, PacelineError
 from paceline.operators.checkpoint_copies import FileCopies
 from paceline.run import Training
 from paceline.run.settings import Settings
@@ -176,7 +169,7 @@ def _run(folder: Path, plan: Mapping[str, Any]) -> int:
     except DetachedError as error:
         log.warning("%s", error)
         return RESCHEDULE
-    except (InvalidInputError, DeadlineInfeasibleError, TrainingAbandonedError, UnsuitableCodeError) as error:
+    except PERMANENT_ERRORS as error:
         log.error("%s: %s", type(error).__name__, error)
         return FAIL
     except PacelineError as error:

@@ -117,3 +117,7 @@ class TaskStoppedError(PacelineError):
 
 class DetachedError(PacelineError):
     """Raised when the controlling process ends before its job. The next process takes over the job."""
+
+
+PERMANENT_ERRORS = (InvalidInputError, DeadlineInfeasibleError, TrainingAbandonedError, UnsuitableCodeError)
+"""Errors after which a training task is not retried, because a further try cannot succeed."""

@@ -90,11 +90,25 @@ def test_limit_range_that_a_job_would_violate(
     assert pods.leftovers() == []
 
 
+def test_limit_range_that_the_smallest_allocation_of_a_job_would_violate(pods: PodHarness) -> None:
+    limit_range(pods, min={"cpu": "50m"})
+    runtime = KubernetesRuntime(connect_cluster, namespace=pods.namespace, reserve=True)
+    message = (
+        f"min_devices: got '0.05 cores', expected a value that the LimitRange 'rule' of namespace {pods.namespace} "
+        "admits (a request of at least 0.05 cores, not 0.049 cores)"
+    )
+    with pytest.raises(InvalidInputError, match=re.escape(message)):
+        runtime.start(pods.spec(WAITS, devices=0.5, min_devices=0.05))
+    runtime.check(pods.spec(WAITS, devices=0.5, min_devices=0.051))
+
+
 def test_pod_that_reserves_its_cpu_satisfies_a_limit_range_for_requests(pods: PodHarness) -> None:
     limit_range(pods, min={"cpu": "50m"}, maxLimitRequestRatio={"cpu": "2"})
     runtime = KubernetesRuntime(connect_cluster, namespace=pods.namespace, reserve=True)
-    job = runtime.start(pods.spec("print('done')", devices=0.5))
-    assert read_to_end(job) == ["done"]
+    job = runtime.start(pods.spec(WAITS, devices=0.5))
+    wait_for_line(job, "up")
+    job.stop(0)  # although the namespace does not admit the small request of a stopped job
+    assert job.status().stopped
     job.remove()
 
 
@@ -155,13 +169,11 @@ def test_request_for_more_memory_than_the_largest_node_has(pods: PodHarness) -> 
 
 
 def test_pool_is_what_the_quota_leaves_to_the_jobs(pods: PodHarness) -> None:
-    with pytest.raises(
-        InvalidInputError, match=r"namespace: got '.*', expected a namespace with a ResourceQuota on lim"
-    ):
+    with pytest.raises(InvalidInputError, match=r"namespace: got '.*', expected a namespace with a ResourceQuota"):
         pods.runtime.quota()
     quota(pods, {"limits.cpu": "3", "pods": "9"})
     assert pods.runtime.quota() == 3.0
-    pods.runtime.start(pods.spec(WAITS, devices=0.5))
+    job = pods.runtime.start(pods.spec(WAITS, devices=0.5))
     assert pods.runtime.quota() == 3.0, "jobs are what the pool is for"
     container = {
         "name": "other",
@@ -176,3 +188,5 @@ def test_pool_is_what_the_quota_leaves_to_the_jobs(pods: PodHarness) -> None:
     assert pods.runtime.quota() == pytest.approx(2.2)
     pods.core.patch_namespaced_resource_quota("budget", pods.namespace, {"spec": {"hard": {"limits.cpu": "500m"}}})
     assert pods.runtime.quota() == 0.0
+    pods.core.delete_namespaced_pod("other", pods.namespace, grace_period_seconds=0)
+    job.remove()

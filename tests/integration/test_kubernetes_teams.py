@@ -156,9 +156,10 @@ def test_account_without_the_right_to_network_policies_starts_no_team(harness: P
     job = runtime.start(harness.spec())
     assert read_to_end(job) == []
     job.remove()
-    reason = 'cannot create resource "networkpolicies" in API group "networking.k8s.io" in the namespace'
-    with pytest.raises(InvalidInputError, match=f"runtime: got 'create the network policy of the team', .*{reason}"):
-        runtime.start(member(harness, "ps", alias="server"))
+    with pytest.raises(InvalidInputError) as raised:
+        runtime.check(member(harness, "ps", alias="server"))
+    assert raised.value.value == "an account without the rights: create networkpolicies"
+    assert "{apiGroups: [networking.k8s.io], resources: [networkpolicies], verbs: [create]}" in raised.value.accepted
     assert harness.leftovers() == []
 
 

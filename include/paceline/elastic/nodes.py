@@ -39,10 +39,10 @@ def node_spec(training: JobSpec, name: str, cores: float, plan: Path) -> JobSpec
 
     Examples
     --------
-    >>> train = JobSpec("train-1", ["python", "train.py"], devices=4, max_devices=12, image="trainer")
+    >>> train = JobSpec("train-1", ["python", "train.py"], devices=4, min_devices=1, max_devices=12, image="trainer")
     >>> worker = node_spec(train, "worker-0", 1.5, Path("plan.json"))
-    >>> worker.name, worker.devices, worker.max_devices
-    ('train-1-worker-0', 1.5, None)
+    >>> worker.name, worker.devices, worker.min_devices, worker.max_devices
+    ('train-1-worker-0', 1.5, None, None)
     >>> worker.environment["PACELINE_SERVER"], worker.team_network.name
     ('ps-0:29500', 'paceline-train-1')
     """
@@ -50,7 +50,8 @@ def node_spec(training: JobSpec, name: str, cores: float, plan: Path) -> JobSpec
         training,
         name=f"{training.name}-{name}",
         devices=cores,
-        max_devices=None,  # that of the whole team
+        min_devices=None,  # those of the whole team
+        max_devices=None,
         checkpoint=training.checkpoint if name == FIRST_SERVER else None,
         team_network=TeamNetwork(f"paceline-{training.name}", name if name == FIRST_SERVER else None),
         labels={**training.labels, LABEL_TEAM: training.name, LABEL_NODE: name},

@@ -270,8 +270,9 @@ class Training:
         devices = controller.limits.quantize(controller.start(self._seconds_after(origin)), granted)
         with TemporaryFolder() as scratch, TemporaryFolder() as folder:
             copied = earlier.copied_checkpoint(folder) if is_new else None
-            largest = controller.limits.max_devices
-            spec = replace(self._host.spec(scratch, devices), checkpoint=copied, max_devices=largest)
+            low, high = controller.limits.min_devices, controller.limits.max_devices
+            spec = self._host.spec(scratch, devices)
+            spec = replace(spec, checkpoint=copied, min_devices=low, max_devices=high)
             runtime.check(spec)
             started_s = self._seconds_after(origin)
             job = handle.attach(runtime.start(spec) if is_new else earlier.restart(runtime, spec))

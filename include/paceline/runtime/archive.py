@@ -86,28 +86,16 @@ def change_owner(chunks: Iterable[bytes], *, uid: int, gid: int) -> Iterator[byt
 
 
 def extract_output(chunks: Iterable[bytes], destination: Path, *, root: str, max_bytes: int) -> list[str]:
-    """Unpack the tar archive in ``chunks`` to ``destination``; on an error, leave ``destination`` unchanged.
+    """Unpack the tar archive in ``chunks`` to ``destination``, see :func:`paceline.runtime._output.collect_output`.
 
     Parameters
     ----------
     chunks:
         The tar archive from the engine.
-    destination:
-        Folder, created if missing.
+    destination, max_bytes:
+        As for ``collect_output``, which also says what is returned and raised.
     root:
         Name of the archive's top-level folder; an entry outside this folder is an error.
-    max_bytes:
-        Limit on the sum of all file sizes.
-
-    Returns
-    -------
-    list of str
-        The names of the top-level entries of the output.
-
-    Raises
-    ------
-    TrainingFailedError
-        An entry lies outside the output folder, or a limit is exceeded.
     """
 
     def unpack(collector: OutputCollector) -> None:

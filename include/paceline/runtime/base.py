@@ -106,9 +106,9 @@ class JobSpec:
     options:
         Settings of one runtime only, such as ``DockerOptions``: a frozen dataclass of JSON values. Every other runtime
         ignores them.
-    max_devices:
-        The largest allocation that the job may get later; ``None`` for ``devices``. ``check`` may find that the runtime
-        would reject it.
+    min_devices, max_devices:
+        The smallest and the largest allocation that the job may get later; ``None`` for ``devices``. ``check`` may find
+        that the runtime would reject them.
     """
 
     name: str
@@ -131,6 +131,7 @@ class JobSpec:
     lease_s: float | None = None
     team_network: TeamNetwork | None = None
     options: object | None = None
+    min_devices: float | None = None
     max_devices: float | None = None
 
 

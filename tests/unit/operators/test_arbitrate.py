@@ -135,7 +135,7 @@ def test_arbiter_without_the_lease_waits_and_logs_it_once(caplog):
     assert (api.sent, pool_log.summary()["grants"]) == ({"r1": 2.0}, 1)
 
 
-def test_pool_follows_the_quota_of_its_namespace(monkeypatch, caplog):
+def test_pool_follows_the_quota_of_its_namespace(monkeypatch, capsys):
     answers = [2.0, 3.0, RuntimeUnavailableError("the cluster does not respond"), 0.0]
 
     def quota():
@@ -146,7 +146,6 @@ def test_pool_follows_the_quota_of_its_namespace(monkeypatch, caplog):
 
     monkeypatch.setattr(Kubernetes, "open", lambda self: SimpleNamespace(quota=quota))
     monkeypatch.setattr("paceline.operators.arbitrate._QUOTA_EVERY_S", 0.0)
-    caplog.set_level("INFO")
     operator = ArbiterOperator(**{**VALID, "devices": Kubernetes(namespace="training")})
     arbiter, pool, pool_log = (
         Arbiter(operator._read_devices()),
@@ -158,8 +157,9 @@ def test_pool_follows_the_quota_of_its_namespace(monkeypatch, caplog):
         operator._step(pool, arbiter, pool_log)
         seen.append(arbiter.devices)
     assert seen == [2.0, 3.0, 3.0, 0.05], "an outage changes nothing, and a pool has at least the quantum"
-    assert "The pool has 3 devices now, as its quota says; it had 2" in caplog.text
-    assert "Could not read the quota of the pool; it stays at 3 devices" in caplog.text
+    logged = capsys.readouterr().out
+    assert "The pool has 3 devices now, as its quota says; it had 2" in logged
+    assert "Could not read the quota of the pool; it stays at 3 devices" in logged
 
 
 def test_arbiter_that_airflow_no_longer_runs_ends(monkeypatch):

@@ -28,6 +28,14 @@ def test_cleared_task_starts_a_new_job(task):
     assert StoredResult.read(task.store[RESULT]).try_number == 2
 
 
+def test_smallest_and_largest_allocation_are_checked_before_the_start(task):
+    checked = []
+    task.engine.check = checked.append
+    task.settings = {"min_devices": 0.3, "max_devices": 1.5}
+    task.run()
+    assert [(one.min_devices, one.max_devices) for one in checked] == [(0.3, 1.5)]
+
+
 def test_next_try_may_use_another_controller(task):
     task.engine.actions = [(8.0, task.request_stop)]
     with pytest.raises(DetachedError):

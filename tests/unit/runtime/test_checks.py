@@ -103,7 +103,7 @@ def test_files_of_input_folders_are_placed_below_input(spec: JobSpec, tmp_path: 
 @pytest.mark.parametrize(
     ("change", "same"),
     [
-        ({"devices": 0.2, "max_devices": 2.0, "labels": {"try": "2"}}, True),
+        ({"devices": 0.2, "min_devices": 0.1, "max_devices": 2.0, "labels": {"try": "2"}}, True),
         ({"command": ["python", "x.py"]}, False),
         ({"environment": {"A": "1"}}, False),
         ({"image": "x"}, False),

@@ -27,7 +27,7 @@ class OldCluster:
 
 def test_cluster_that_cannot_resize_pods_is_named_with_its_version() -> None:
     with pytest.raises(InvalidInputError, match=r"got 'a cluster of Kubernetes v1.32.4', expected 1.33 or newer"):
-        check_cluster(OldCluster())  # type: ignore[arg-type]
+        check_cluster(OldCluster(), is_team=False)  # type: ignore[arg-type]
 
 
 def pod(generation: int, in_force: str, **condition: Any) -> dict[str, Any]:

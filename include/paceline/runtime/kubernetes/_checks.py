@@ -4,40 +4,46 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from paceline.errors import InvalidInputError
 from paceline.runtime.kubernetes._cluster import CONTAINER, Cluster, ForbiddenError
 
-# Verbs that Paceline needs: those of the Role in the guide.
-NEEDED = {
-    "pods": ("get", "list", "watch", "create", "patch", "delete"),
-    "pods/resize": ("patch",),
-    "pods/log": ("get",),
-    "pods/exec": ("get", "create"),
+# Verbs that Paceline needs, by API group and resource: those of the Role in the guide.
+_NEEDED = {
+    ("", "pods"): ("get", "list", "watch", "create", "patch", "delete"),
+    ("", "pods/resize"): ("patch",),
+    ("", "pods/log"): ("get",),
+    ("", "pods/exec"): ("get", "create"),
 }
+_NEEDED_BY_TEAMS = {("networking.k8s.io", "networkpolicies"): ("create",)}
+_CORE = '""'  # the API group without a name, in YAML
 _RESOURCES = ("cpu", "memory", "ephemeral-storage")
 _SETTINGS = {"cpu": "max_devices", "memory": "memory", "ephemeral-storage": "disk"}
 # Scopes of quotas that hold for every pod of Paceline; other scopes select some pods only.
 _SCOPES = {"NotBestEffort", "NotTerminating"}
 
 
-def check_cluster(cluster: Cluster) -> None:
-    """Raise InvalidInputError if the cluster cannot resize pods, or the account lacks rights: all of them at once."""
+def check_cluster(cluster: Cluster, *, is_team: bool) -> None:
+    """Raise InvalidInputError if the cluster cannot resize pods, or the account lacks rights: all of them at once.
+
+    ``is_team``: whether to include the rights that only jobs of a team need.
+    """
     found = cluster.call("list the kinds of objects", "get_api_resources", _preload_content=False)
     if "pods/resize" not in {one["name"] for one in json.loads(found.data)["resources"]}:
         version = cluster.call("read the cluster's version", "VersionApi.get_code").git_version
         accepted = "1.33 or newer, which resizes pods in place (API pods/resize): update the cluster, or use Docker"
         raise InvalidInputError("runtime", f"a cluster of Kubernetes {version}", accepted)
-    missing: dict[str, list[str]] = {}
-    for resource, verb in _missing(cluster):
-        missing.setdefault(resource, []).append(verb)
+    needed = {**_NEEDED, **(_NEEDED_BY_TEAMS if is_team else {})}
+    missing: dict[tuple[str, str], list[str]] = {}
+    for group, resource, verb in _missing(cluster, needed):
+        missing.setdefault((group, resource), []).append(verb)
     if missing:
-        rights = ", ".join(f"{'/'.join(verbs)} {resource}" for resource, verbs in missing.items())
+        rights = ", ".join(f"{'/'.join(verbs)} {resource}" for (_, resource), verbs in missing.items())
         rules = [
-            f'{{apiGroups: [""], resources: [{resource}], verbs: [{", ".join(NEEDED[resource])}]}}'
-            for resource in missing
+            f"{{apiGroups: [{group or _CORE}], resources: [{resource}], verbs: [{', '.join(needed[group, resource])}]}}"
+            for group, resource in missing
         ]
         accepted = f"these rights in namespace {cluster.namespace}, for example with a Role that has {'; '.join(rules)}"
         raise InvalidInputError("runtime", f"an account without the rights: {rights}", accepted)
@@ -53,7 +59,7 @@ def check_rules(cluster: Cluster, pods: Mapping[str, Mapping[str, Any]], *, rese
     cluster:
         The pod's namespace.
     pods:
-        Manifest of the pod with the first and with the largest allocation, by the name of the setting.
+        Manifest of the pod with the first, the largest and the smallest allocation, by the name of the setting.
     reserve:
         Whether the request of CPU follows the limit.
     """
@@ -116,19 +122,20 @@ def list_nodes(cluster: Cluster, **selectors: str) -> list[dict[str, Any]]:
     return nodes
 
 
-def _missing(cluster: Cluster) -> Iterator[tuple[str, str]]:
-    """Yield the resources and verbs that the account may not use."""
+def _missing(cluster: Cluster, needed: Mapping[tuple[str, str], Sequence[str]]) -> Iterator[tuple[str, str, str]]:
+    """Yield the groups, resources and verbs that the account may not use."""
     body = {"spec": {"namespace": cluster.namespace}}
     answer = _review(cluster, "rules", body)
-    for resource, verbs in NEEDED.items():
+    for (group, resource), verbs in needed.items():
         for verb in verbs:
-            if any(_grants(rule, resource, verb) for rule in answer["status"]["resourceRules"]):
+            if any(_grants(rule, group, resource, verb) for rule in answer["status"]["resourceRules"]):
                 continue
             # The list may be incomplete, for example if another service decides about rights: ask about this one.
             name, _, part = resource.partition("/")
-            attributes = {"namespace": cluster.namespace, "verb": verb, "resource": name, "subresource": part}
+            what = {"group": group, "resource": name, "subresource": part}
+            attributes = {"namespace": cluster.namespace, "verb": verb, **what}
             if not _review(cluster, "access", {"spec": {"resourceAttributes": attributes}})["status"]["allowed"]:
-                yield resource, verb
+                yield group, resource, verb
 
 
 def _review(cluster: Cluster, kind: str, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -142,11 +149,11 @@ def _review(cluster: Cluster, kind: str, body: Mapping[str, Any]) -> dict[str, A
     return answer
 
 
-def _grants(rule: Mapping[str, Any], resource: str, verb: str) -> bool:
+def _grants(rule: Mapping[str, Any], group: str, resource: str, verb: str) -> bool:
     resources = {resource, "*", f"*/{resource.partition('/')[2]}"}
     return bool(
         not rule.get("resourceNames")
-        and {"", "*"} & set(rule.get("apiGroups") or ())
+        and {group, "*"} & set(rule.get("apiGroups") or ())
         and resources & set(rule.get("resources") or ())
         and {verb, "*"} & set(rule["verbs"])
     )
@@ -190,6 +197,7 @@ def _check_range(
         if resource == "cpu" and not reserve:
             accepted = f"True, because {name} wants {rule}, and without it a pod requests {request:g} cores"
             raise InvalidInputError("reserve", False, accepted)
+        rule += f", not {_text(resource, request)}" if is_low else ""
         accepted = f"a value that {name} admits ({rule}), or a namespace without this rule"
         raise InvalidInputError(settings[resource], _text(resource, limit or request), accepted)
 

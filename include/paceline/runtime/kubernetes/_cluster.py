@@ -129,7 +129,7 @@ class Cluster:
 
         if self._client is None:
             with _translated("connect to the cluster"):
-                self._client = self._connect()
+                self._client = _without_warnings(self._connect())
         return getattr(client, name)(self._client)
 
 
@@ -137,6 +137,19 @@ def _pieces(chunks: Iterable[bytes]) -> Iterator[bytes]:
     for chunk in chunks:
         for start in range(0, len(chunk), _PIECE_BYTES):
             yield chunk[start : start + _PIECE_BYTES]
+
+
+def _without_warnings(client: ApiClient) -> ApiClient:
+    """Return the client without urllib3's repetitions of failed connections: each logs a warning, and callers retry.
+
+    A request that a busy server refuses, with the time of the next attempt, is still repeated.
+    """
+    from kubernetes.client.rest import RESTClientObject
+    from urllib3 import Retry
+
+    client.configuration.retries = Retry(3, connect=0, read=0, other=0)
+    client.rest_client = RESTClientObject(client.configuration)
+    return client
 
 
 class _TokenRejectedError(RuntimeUnavailableError):

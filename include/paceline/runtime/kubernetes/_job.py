@@ -212,7 +212,8 @@ class PodJob:
                 if is_told:  # the log is not followed any more
                     time.sleep(_STOP_READ_S)
             if self._reserve:  # a preempted job leaves its cores to others, and asks for them before its restart
-                self._set_cpu({"requests": {"cpu": "1m"}})
+                with contextlib.suppress(ForbiddenError):  # the namespace has a minimum: then the pod keeps them
+                    self._set_cpu({"requests": {"cpu": "1m"}})
         except JobLostError:
             pass
 

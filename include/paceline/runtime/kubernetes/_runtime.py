@@ -78,7 +78,7 @@ class KubernetesRuntime:
         self._template = dict(template or {})
         self._pull = pull
         self._reserve = reserve
-        self._is_cluster_checked = False
+        self._cluster_checked_for: set[bool] = set()  # for jobs without and with a team
         self._checked: JobSpec | None = None
         self._max_output_bytes = max_output_bytes
         self._start_timeout_s = start_timeout_s
@@ -99,7 +99,7 @@ class KubernetesRuntime:
         return cores_of_quota(self._cluster)
 
     def check(self, spec: JobSpec) -> None:
-        """Raise if ``spec`` cannot run, or not with its largest allocation.
+        """Raise if ``spec`` cannot run, or not with its smallest or largest allocation.
 
         Needs Kubernetes 1.33, the account's rights, and that the namespace admits the pod; says all missing rights at
         once. Whether the cluster can pull the image shows at the start.
@@ -108,9 +108,10 @@ class KubernetesRuntime:
         _team.check(spec, self._template)
         if not spec.image:
             raise InvalidInputError("image", spec.image, "the name of a container image")
-        if not self._is_cluster_checked:
-            check_cluster(self._cluster)
-            self._is_cluster_checked = True
+        is_team = spec.team_network is not None
+        if is_team not in self._cluster_checked_for:
+            check_cluster(self._cluster, is_team=is_team)
+            self._cluster_checked_for.add(is_team)
         options = KubernetesOptions.of(spec.options)
         node = largest(allocatable(self._cluster, **node_filter(options)), options)
         check_capacity(spec, node["cpu"])
@@ -118,6 +119,8 @@ class KubernetesRuntime:
         manifests = {"devices": self._manifest(spec)}
         if spec.max_devices is not None and spec.max_devices > spec.devices:
             manifests = {"max_devices": self._manifest(replace(spec, devices=spec.max_devices)), **manifests}
+        if spec.min_devices is not None and spec.min_devices < spec.devices:
+            manifests["min_devices"] = self._manifest(replace(spec, devices=spec.min_devices))
         check_rules(self._cluster, manifests, reserve=self._reserve)
         self._checked = spec
 

@@ -11,6 +11,12 @@ standard output is a sequence of numbered records, which ``_records`` reads:
 
 from __future__ import annotations
 
+import signal
+
+if __name__ == "__main__":
+    # A SIGTERM to process 1 is ignored as long as it has no handler. A blocked signal waits instead.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
 import contextlib
 import json
 import math
@@ -18,7 +24,6 @@ import os
 import resource
 import select
 import shutil
-import signal
 import sys
 import time
 from typing import Any
@@ -53,7 +58,6 @@ class Supervisor:
             os.set_blocking(end, False)
         signal.set_wakeup_fd(wake)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(signal.SIGTERM, lambda *_: self._shut_down())
         self._child, self._output, self._line = 0, -1, b""
         self._usage_at = self._kill_at = self._lease_at = self._leave_at = _NEVER
         self._commands, self._oom_kills, self._closing = b"", 0, False
@@ -62,6 +66,8 @@ class Supervisor:
         self._number = self._run["boot"] * _RECORDS_PER_BOOT
         if self._run.get("state") == "running":  # the whole container was killed, often for its memory
             self._end(None)
+        signal.signal(signal.SIGTERM, lambda *_: self._shut_down())
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
     def serve(self) -> None:
         """Serve until the pod is deleted."""
@@ -91,7 +97,8 @@ class Supervisor:
             _signal_descendants(signal.SIGKILL)
 
     def _shut_down(self) -> None:
-        self._closing, self._leave_at = True, time.monotonic() + LEAVE_S
+        # Without a run, there is nothing to copy.
+        self._closing, self._leave_at = True, time.monotonic() + (LEAVE_S if "number" in self._run else 0.0)
         os.write(self._control, b"stop %f\n" % DELETE_GRACE_S)
 
     def _obey(self, data: bytes) -> None:

@@ -95,7 +95,7 @@ def machine_arguments(
         _check_machines("runtime", runtime)
         if machine is not None:
             runtime = runtime.on_machine(fleet, machine, gpus=gpus)
-        for one in fleet.everyone if machine is None else ():
+        for one in fleet.all_machines if machine is None else ():
             runtime.on_machine(fleet, one, gpus=one.gpus)
     fields = {} if machine is None else {"queue": machine.queue, "executor": machine.executor}
     return {**{name: value for name, value in fields.items() if value is not None}, **kwargs, "runtime": runtime}

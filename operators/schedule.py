@@ -224,7 +224,7 @@ class ScheduleOperator(BaseOperator):
 
     def _measure_load(self, context: Context) -> tuple[dict[str, State], dict[str, str]]:
         """Return the load of each reachable machine, and the error of each unreachable machine."""
-        machines = {one.name: one for one in self.fleet.everyone}
+        machines = {one.name: one for one in self.fleet.all_machines}
         self.log.info("Measuring the load of %d machines for %g s", len(machines), self.measure_s)
         states: dict[str, State] = {}
         unreachable: dict[str, str] = {}

@@ -10,6 +10,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,8 +38,7 @@ def pod_of(job: Job) -> str:
     return str(job.id.split("/")[2])
 
 
-def evict(pods: PodHarness, job: Job) -> None:
-    name = pod_of(job)
+def evict(pods: PodHarness, name: str) -> None:
     body = {"metadata": {"name": name, "namespace": pods.namespace}}
     pods.core.create_namespaced_pod_eviction(name, pods.namespace, body)
 
@@ -85,7 +85,7 @@ def test_evicted_pod_ends_its_job_gracefully(pods: PodHarness) -> None:
     code = "import signal\nsignal.signal(signal.SIGTERM, lambda *_: exit(print('saving', flush=True)))\n"
     job = pods.runtime.start(pods.spec(code + "print('up', flush=True)\nwhile True: signal.pause()"))
     lines = wait_for_line(job, "up")
-    evict(pods, job)
+    evict(pods, pod_of(job))
     assert job.wait(120)
     assert lines + job.read_lines() == ["up", "saving"]
     assert until(lambda: final_reason(job)).startswith("the cluster removed the pod: EvictionByEvictionAPI")
@@ -106,7 +106,7 @@ def test_last_checkpoint_of_an_evicted_pod_can_be_copied_before_the_pod_is_delet
     spec = pods.spec(textwrap.dedent(code))
     job = pods.runtime.start(spec)
     wait_for_line(job, "up")
-    evict(pods, job)
+    evict(pods, pod_of(job))
     assert job.wait(120)
     assert job.status().state == "gone"
     assert job.status().reason.startswith("the cluster removed the pod: EvictionByEvictionAPI")
@@ -118,10 +118,20 @@ def test_last_checkpoint_of_an_evicted_pod_can_be_copied_before_the_pod_is_delet
     new.remove()
 
 
+def test_start_of_a_pod_that_is_evicted_meanwhile_says_so(pods: PodHarness) -> None:
+    runtime = KubernetesRuntime(connect_cluster, namespace=pods.namespace, template=NOWHERE)
+    with ThreadPoolExecutor(1) as pool:
+        started = pool.submit(runtime.start, pods.spec(WAITS))
+        (pod,) = until(lambda: pods.core.list_namespaced_pod(pods.namespace).items)
+        evict(pods, pod.metadata.name)
+        with pytest.raises(RuntimeUnavailableError, match="has not run: the cluster removed the pod: Eviction"):
+            started.result()
+
+
 def test_evicted_job_that_stops_is_gone(pods: PodHarness) -> None:
     job = pods.runtime.start(pods.spec(WAITS))
     wait_for_line(job, "up")
-    evict(pods, job)
+    evict(pods, pod_of(job))
     assert job.wait(120)
     assert job.status().state == "gone"  # not "exited": nothing can restart it in its pod
     assert job.status().reason.startswith("the cluster removed the pod: EvictionByEvictionAPI")
@@ -132,7 +142,7 @@ def test_output_of_a_finished_job_is_collected_from_its_evicted_pod(pods: PodHar
     code = "import os\nopen(os.environ['PACELINE_OUTPUT'] + '/model', 'w').write('trained')"
     job = pods.runtime.start(pods.spec(code))
     assert job.wait(120)
-    evict(pods, job)
+    evict(pods, pod_of(job))
     assert job.collect(tmp_path / "out") == ["model"]
     assert (tmp_path / "out" / "model").read_text() == "trained"
     job.remove()

@@ -89,7 +89,7 @@ def _nodes(kubernetes_conn_id: str) -> list[dict[str, Any]]:
 
 def format_table(fleet: Fleet, results: list[EngineCheck]) -> str:
     """Format the results of ``check`` as a table."""
-    machines = {machine.name: machine for machine in fleet.everyone}
+    machines = {machine.name: machine for machine in fleet.all_machines}
     rows = [_HEADINGS]
     for result in results:
         machine = machines[result.machine]

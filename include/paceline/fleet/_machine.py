@@ -193,13 +193,13 @@ class Fleet(_FleetModel):
         server = self.parameter_server
         if any(machine.name == server.name and machine != server for machine in self.machines):
             raise ValueError(f"the parameter server and a different machine have the name {server.name!r}")
-        if len({machine.is_node for machine in self.everyone}) > 1:
-            names = ", ".join(sorted({machine.name for machine in self.everyone if not machine.is_node}))
+        if len({machine.is_node for machine in self.all_machines}) > 1:
+            names = ", ".join(sorted({machine.name for machine in self.all_machines if not machine.is_node}))
             raise ValueError(f"some machines are nodes of a cluster, and these are not: {names}")
         return self
 
     @property
-    def everyone(self) -> tuple[Machine, ...]:
+    def all_machines(self) -> tuple[Machine, ...]:
         """The machines and that of the parameter server, each once."""
         return tuple({one.name: one for one in (*self.machines, self.parameter_server)}.values())
 
@@ -215,11 +215,11 @@ class Fleet(_FleetModel):
 
     def engine_gpus(self, machine: Machine) -> int:
         """Return the number of GPUs of the machine's engine: those of all machines with this engine."""
-        return sum(one.gpus for one in self.everyone if one.engine == machine.engine)
+        return sum(one.gpus for one in self.all_machines if one.engine == machine.engine)
 
     def other_control_groups(self, machine: Machine) -> set[str]:
         """Return the control groups of the other machines with this machine's engine."""
-        others = (one for one in self.everyone if one.engine == machine.engine)
+        others = (one for one in self.all_machines if one.engine == machine.engine)
         return {one.cgroup_parent for one in others if one.cgroup_parent is not None} - {machine.cgroup_parent}
 
     @property

@@ -43,7 +43,7 @@ def check(fleet: Fleet, connect: Callable[[Machine], Any], image: str | None = N
         An image that every engine must have.
     """
     with ThreadPoolExecutor(_MAX_PARALLEL) as pool:
-        yield from pool.map(lambda machine: _check_machine(machine, connect, image), fleet.everyone)
+        yield from pool.map(lambda machine: _check_machine(machine, connect, image), fleet.all_machines)
 
 
 def check_nodes(fleet: Fleet, nodes: Sequence[Mapping[str, Any]]) -> Iterator[EngineCheck]:
@@ -51,7 +51,7 @@ def check_nodes(fleet: Fleet, nodes: Sequence[Mapping[str, Any]]) -> Iterator[En
 
     The cores and the memory are those that the smallest node of a pool lends to pods.
     """
-    for machine in fleet.everyone:
+    for machine in fleet.all_machines:
         matching = [node for node in nodes if _is_of(node, machine)]
         if not matching:
             wanted = machine.node or machine.node_selector

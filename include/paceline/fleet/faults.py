@@ -42,7 +42,7 @@ def measuring_faults(fleet: Fleet) -> Iterator[InvalidInputError]:
     seen: dict[tuple[str | None, str | None], str] = {}
     if fleet.is_of_nodes:
         return
-    for machine in fleet.everyone:
+    for machine in fleet.all_machines:
         fault = unreachable(machine)
         if fault is not None:
             yield fault

@@ -98,7 +98,7 @@ def test_job_that_still_starts_is_removed_with_its_task(task, monkeypatch):
         monkeypatch.setattr(waiting, "remove", removed.set)
         task.request_stop()
         assert removed.wait(LONG_S)
-        raise RuntimeUnavailableError("the pod was deleted before it ran")
+        raise RuntimeUnavailableError("the pod has not run: the pod was deleted")
 
     task.status = "over"
     monkeypatch.setattr(task.engine, "start", start)

@@ -226,7 +226,7 @@ class KubernetesRuntime:
         return str(self._find(job.id)["spec"]["nodeName"])
 
     def has_network(self, name: str) -> bool:
-        """Return whether there is a job with an alias in the private network with this name."""
+        """Return whether there is a job with an address in the private network with this name."""
         return _team.has_members(self._cluster, name)
 
     def remove_all(self, labels: Mapping[str, str]) -> None:

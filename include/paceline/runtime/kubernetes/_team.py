@@ -37,11 +37,12 @@ def join(cluster: Cluster, pod: Mapping[str, Any], network: TeamNetwork) -> dict
 
     The file needs neither a Service nor a name server. ``has_outdated_names`` tells whether it is outdated.
 
-    Raises JobLostError if the pod has no alias, and the network has no pod with an alias and an address.
+    Raises JobLostError if the pod has no alias, and the network has no pods.
     """
-    addresses = _addresses(_members(cluster, network.name))
-    if network.alias is None and not addresses:
+    members = _members(cluster, network.name)
+    if network.alias is None and not members:
         raise JobLostError(f"the network {network.name} does not exist")
+    addresses = _addresses(members)
     names = [{"ip": ip, "hostnames": [alias]} for alias, ip in addresses.items()]
     metadata = {
         "labels": {_NETWORK: label_value(network.name)},
@@ -84,8 +85,8 @@ def has_outdated_names(cluster: Cluster, pod: Mapping[str, Any]) -> bool:
 
 
 def has_members(cluster: Cluster, network: str) -> bool:
-    """Return whether a pod of this network has an alias and an address, so that other pods can reach it."""
-    return bool(_addresses(_members(cluster, network)))
+    """Return whether a pod of this network has an address: others can then look up the names of the network."""
+    return any(pod["status"].get("podIP") for pod in _members(cluster, network))
 
 
 def _members(cluster: Cluster, network: str) -> list[dict[str, Any]]:

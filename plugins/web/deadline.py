@@ -41,12 +41,6 @@ class DeadlineChange(BaseModel):
     jobs: list[TargetTask] = Field(min_length=1, max_length=1000)
 
 
-class AcceptedDeadline(BaseModel):
-    """A deadline in seconds after the earliest time from which one of the jobs counts; ``None`` for no deadline."""
-
-    deadline_s: float | None
-
-
 _ERRORS: dict[int | str, dict[str, Any]] = {
     409: {"description": "The deadline has changed since the user read it, or the training job has ended"},
     422: {"description": "The deadline is invalid"},
@@ -54,12 +48,13 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
 
 
 @router.post("/dags/{dag_id}/dagRuns/{run_id}/deadline/check", dependencies=[can_edit_tasks], responses=_ERRORS)
-def check_deadline(dag_id: str, run_id: str, change: DeadlineChange, session: SessionDep) -> AcceptedDeadline:
-    """Check a new deadline for all given jobs, without a change."""
+def check_deadline(dag_id: str, run_id: str, change: DeadlineChange, session: SessionDep) -> float | None:
+    """Check a new deadline for all given jobs, without a change.
+
+    Return the seconds from the earliest time from which one of the jobs counts; ``None`` for no deadline.
+    """
     deadline = StoredDeadline.read(change.deadline)
-    return AcceptedDeadline(
-        deadline_s=finite(max(_accept(session, dag_id, run_id, target, deadline)[1] for target in change.jobs))
-    )
+    return finite(max(_accept(session, dag_id, run_id, target, deadline)[1] for target in change.jobs))
 
 
 @router.put(

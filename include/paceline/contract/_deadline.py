@@ -16,6 +16,7 @@ ACCEPTED = (
     'a duration ("90s", "20m", "1h30m", "PT20M", a number of seconds greater than 0) '
     'or a time with its zone ("2030-01-31T18:00:00Z")'
 )
+_WRITE_TIME = 'write an ISO 8601 time with its zone, "2030-01-31T18:00:00Z"'
 YEAR_S = 365 * 86_400.0
 TOLERANCE_S = 0.05  # samples round deadlines to 1 ms; users change a deadline by more than this
 _MIN_S = 1e-3  # controllers need a positive deadline, even if a point in time is before the origin
@@ -69,23 +70,20 @@ write an ISO 8601 time with its zone, "2030-01-31T18:00:00Z")
             duration_s, max_s = value.total_seconds(), _CENTURY_S
         elif isinstance(value, datetime):
             return cls._from_time(value, value, field)
-        elif isinstance(value, bool) or value is None:
-            duration_s = None
-        elif isinstance(value, (int, float)):
-            duration_s = (
-                float(value) if abs(value) < 1e300 else None
-            )  # float() raises OverflowError for a longer integer
         elif isinstance(value, str):
             text = value.strip() if len(value) <= _MAX_TEXT else ""
             duration_s = _parse_duration(text)
             if duration_s is None:
                 return cls._from_time(_parse_time(text), value, field)
+        elif isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300:
+            duration_s = float(value)  # raises OverflowError for a longer integer
         else:
             duration_s = None
         if duration_s is None or not math.isfinite(duration_s) or duration_s <= 0:
             raise InvalidInputError(field, value, ACCEPTED)
         if duration_s > max_s:
-            raise InvalidInputError(field, value, _too_long(max_s))
+            accepted = f"a duration of at most {max_s / 86_400:.0f} days (a Unix time? {_WRITE_TIME})"
+            raise InvalidInputError(field, value, accepted)
         return cls(duration_s=duration_s)
 
     @classmethod
@@ -99,13 +97,6 @@ write an ISO 8601 time with its zone, "2030-01-31T18:00:00Z")
         if self.at is not None:
             return max((self.at - origin).total_seconds(), _MIN_S)
         return math.inf if self.duration_s is None else self.duration_s
-
-
-def _too_long(max_s: float) -> str:
-    return (
-        f"a duration of at most {max_s / 86_400:.0f} days "
-        '(a Unix time? write an ISO 8601 time with its zone, "2030-01-31T18:00:00Z")'
-    )
 
 
 def _parse_duration(text: str) -> float | None:

@@ -232,7 +232,7 @@ export const putDeadline = (jobs: Job[], deadline: string, seen: SeenDeadlines) 
 
 /** Return a deadline in seconds after the start, `null` for none; Airflow rejects what `putDeadline` would reject. */
 export const checkDeadline = (jobs: Job[], deadline: string, seen: SeenDeadlines) =>
-  requestDeadline<{ deadline_s: number | null }>("POST", "/check", jobs, deadline, seen);
+  requestDeadline<number | null>("POST", "/check", jobs, deadline, seen);
 
 function requestDeadline<T>(method: string, path: string, jobs: Job[], deadline: string, seen: SeenDeadlines) {
   const [first] = jobs;

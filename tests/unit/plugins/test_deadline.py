@@ -28,7 +28,6 @@ from paceline.run import History, MemoryState
 from paceline.run._commands import Commands
 from paceline.run._journal import Journal
 from paceline.run._queue import Queue
-from paceline.run.clock import SystemClock
 from paceline.run.settings import Settings
 
 ORIGIN = datetime.now(timezone.utc) - timedelta(seconds=10)  # 10 s have passed
@@ -122,7 +121,7 @@ def set_on_the_page(session: Session) -> Way:
         body = json.loads(json.dumps({"deadline": value, "jobs": [{"task_id": "train", "seen": now.isoformat()}]}))
         change, anna = DeadlineChange.model_validate(body), Mock(**{"get_name.return_value": "anna"})
         try:
-            checked_s = check_deadline("dag", "run", change, session).deadline_s
+            checked_s = check_deadline("dag", "run", change, session)
         except HTTPException:
             with pytest.raises(HTTPException) as refused:
                 change_deadline("dag", "run", change, session, anna)
@@ -158,7 +157,7 @@ def way(request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture) -> Way
     def stored_while_the_job_waits(value: Any, current_s: float) -> float:
         store = MemoryState({DEADLINE: stored(value), CEILING: Ceiling(1.0, 1).to_json()})
         controller = BudgetController(LIMITS) if math.isinf(current_s) else DeadlineController(LIMITS, current_s)
-        options: dict[str, Any] = {"pool": "pool", "clock": SystemClock(), "log": LOG}
+        options: dict[str, Any] = {"pool": "pool", "clock": Mock(now=lambda: ORIGIN.timestamp() + 10.0), "log": LOG}
         Queue(store, controller, None, ORIGIN, on_infeasible="fail", stop_requested=threading.Event(), **options).wait()
         return checked(controller.deadline_s, current_s)
 
@@ -225,7 +224,7 @@ def test_page_gets_the_deadline_after_the_earliest_origin(session: Session) -> N
         add_job(session, task_id, a_sample(t_s=10.0 - late_s, updated_at=now, deadline_s=CURRENT_S).to_json(), now)
     targets = [TargetTask(task_id=task_id, seen=now) for task_id in ("second", "first")]
     change = DeadlineChange(deadline=(now + timedelta(seconds=90)).isoformat(), jobs=targets)
-    assert check_deadline("dag", "run", change, session).deadline_s == pytest.approx(100.0)
+    assert check_deadline("dag", "run", change, session) == pytest.approx(100.0)
     change.jobs.append(TargetTask(task_id="unknown", seen=now))
     with pytest.raises(HTTPException, match="unknown is not training"):
         check_deadline("dag", "run", change, session)

@@ -35,7 +35,7 @@ export function DeadlineForm({ jobs, paces, pace, mayChange }: Props) {
     queryFn: () => checkDeadline(jobs, deadline, seen.current),
     enabled: mayChange && deadline !== "",
   });
-  const accepted = rejected ? undefined : data;
+  const acceptedS = rejected ? undefined : data; // null for no deadline
   const change = useMutation({
     mutationFn: () => putDeadline(jobs, deadline, seen.current),
     onSuccess: () => setText(""),
@@ -65,7 +65,7 @@ export function DeadlineForm({ jobs, paces, pace, mayChange }: Props) {
   const steps = large ? [-large, -small, small, large] : [-small, small];
   const submit = (event: React.FormEvent) => {
     event.preventDefault();
-    if (accepted) change.mutate();
+    if (acceptedS !== undefined) change.mutate();
   };
   return (
     <form onSubmit={submit}>
@@ -81,7 +81,7 @@ export function DeadlineForm({ jobs, paces, pace, mayChange }: Props) {
               maxW="14rem"
               autoComplete="off"
             />
-            <Button type="submit" disabled={!accepted} loading={change.isPending} loadingText="Setting">
+            <Button type="submit" disabled={acceptedS === undefined} loading={change.isPending} loadingText="Setting">
               Set deadline
             </Button>
           </HStack>
@@ -92,7 +92,7 @@ export function DeadlineForm({ jobs, paces, pace, mayChange }: Props) {
                 type="button"
                 size="xs"
                 variant="outline"
-                onClick={() => updateText(`${Math.max(Math.round((accepted?.deadline_s ?? from) + step), 1)}s`)}
+                onClick={() => updateText(`${Math.max(Math.round((acceptedS ?? from) + step), 1)}s`)}
               >
                 {step > 0 ? "+" : "−"}
                 {formatDuration(step)}
@@ -101,11 +101,10 @@ export function DeadlineForm({ jobs, paces, pace, mayChange }: Props) {
           </HStack>
         </Field.Root>
         <Box id={hintId} minH="1.5em">
-          {accepted && accepted.deadline_s !== null ? (
+          {acceptedS != null ? (
             <Text fontSize="sm">
-              {formatClock(accepted.deadline_s)} after the start,{" "}
-              {formatTime(new Date(origin.getTime() + accepted.deadline_s * 1000))} {timeZone()}:{" "}
-              <b data-testid="preview">{previewText(paces, pace, accepted.deadline_s)}</b>
+              {formatClock(acceptedS)} after the start, {formatTime(new Date(origin.getTime() + acceptedS * 1000))}{" "}
+              {timeZone()}: <b data-testid="preview">{previewText(paces, pace, acceptedS)}</b>
             </Text>
           ) : (
             <Text fontSize="sm" color="fg.muted">

@@ -66,6 +66,7 @@ write an ISO 8601 time with its zone, "2030-01-31T18:00:00Z")
 
         A number above ``max_s`` is more likely a Unix time than a duration. Only a ``timedelta`` may be longer.
         """
+        duration_s: float | None = None
         if isinstance(value, timedelta):
             duration_s, max_s = value.total_seconds(), _CENTURY_S
         elif isinstance(value, datetime):
@@ -77,8 +78,6 @@ write an ISO 8601 time with its zone, "2030-01-31T18:00:00Z")
                 return cls._from_time(_parse_time(text), value, field)
         elif isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300:
             duration_s = float(value)  # raises OverflowError for a longer integer
-        else:
-            duration_s = None
         if duration_s is None or not math.isfinite(duration_s) or duration_s <= 0:
             raise InvalidInputError(field, value, ACCEPTED)
         if duration_s > max_s:

@@ -51,11 +51,6 @@ class StoredDeadline:
 
         >>> StoredDeadline(None).parse(optional=True) == Deadline()
         True
-        >>> StoredDeadline(None).parse(optional=False)
-        Traceback (most recent call last):
-        paceline.errors.InvalidInputError: deadline: got None, expected a duration ("90s", "20m", "1h30m", "PT20M", a \
-number of seconds greater than 0) or a time with its zone ("2030-01-31T18:00:00Z"); only objective='throughput' starts \
-without a deadline, and a deadline cannot be removed
         """
         if self.value is not None:
             return Deadline.parse(self.value)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from airflow.sdk.configuration import conf
 
 from paceline.airflow.values import NOTHING, is_template
-from paceline.contract import Deadline
+from paceline.contract import Deadline, StoredDeadline
 from paceline.control import CONTROLLERS, LATE_WEIGHT, Gains, Limits
 from paceline.errors import InvalidInputError
 from paceline.run.feasibility import ON_INFEASIBLE
@@ -95,8 +95,8 @@ def check(task: Arguments, *, rendered: bool = False) -> None:
         raise InvalidInputError("scaling", task.scaling, "None, unless the objective is 'throughput'")
     if task.objective == "throughput":
         _check_team(task, budget, is_unrendered, rendered=rendered)
-    if not is_unrendered("deadline") and not (task.deadline is None and task.objective == "throughput"):
-        Deadline.parse(task.deadline)
+    if not is_unrendered("deadline"):
+        _deadline(task)
     if not is_unrendered("alpha") and not 0 < number("alpha", task.alpha, _ALPHA) <= 1:
         raise InvalidInputError("alpha", task.alpha, _ALPHA)
     if number("control_period", task.control_period, "a number of seconds greater than 0") <= 0:
@@ -161,8 +161,8 @@ def read(task: Arguments, context: Context) -> Settings:
         from paceline.elastic import Options
 
         least = max(least, Options.read("scaling", task.scaling or {}).initial_cores)
-    deadline = Deadline() if task.deadline is None else Deadline.parse(task.deadline)
-    written = task.deadline if isinstance(task.deadline, (str, int, float)) else deadline.duration_s
+    deadline, value = _deadline(task), StoredDeadline.read(task.deadline).value
+    written = value if isinstance(value, (str, int, float)) else deadline.duration_s
     return Settings(
         deadline=deadline,
         written=deadline.at.isoformat() if deadline.at is not None else written,
@@ -182,6 +182,11 @@ def read(task: Arguments, context: Context) -> Settings:
         late_weight=_late_weight(),
         needs_progress=task.needs_progress,
     )
+
+
+def _deadline(task: Arguments) -> Deadline:
+    """Return the deadline. It may have passed: ``on_infeasible`` sets the response."""
+    return StoredDeadline.read(task.deadline).parse(optional=task.objective == "throughput")
 
 
 def _late_weight() -> float:

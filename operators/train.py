@@ -46,7 +46,7 @@ class DeadlineTrainingOperator(JobOperator):
     ----------
     deadline:
         Time by which the training job has to end: a duration (``"20m"``, ``"PT20M"``, seconds, ``timedelta``) or a
-        point in time with a time zone. (templated)
+        point in time with a time zone. ``None`` or ``"none"`` needs ``objective="throughput"``. (templated)
     deadline_from:
         Start of a duration: the start of the DAG run (``"run"``) or of the task (``"task"``). (templated)
     alpha:

@@ -1,11 +1,12 @@
-"""Route that changes the deadline of running training jobs. The route rejects invalid deadlines and stale changes."""
+"""Routes that check or change the deadline of running training jobs, and reject what the jobs would reject."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
-from typing import Annotated
+from typing import Any
 
 from airflow.api_fastapi.common.db.common import SessionDep
 from airflow.api_fastapi.core_api.security import GetUserDep
@@ -16,7 +17,7 @@ from pydantic import AwareDatetime, BaseModel, Field
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from paceline.contract import DEADLINE, PACE, Deadline, PaceSample, StoredDeadline
+from paceline.contract import DEADLINE, PACE, PaceSample, StoredDeadline, finite
 from paceline.errors import InvalidInputError
 
 from .access import can_edit_tasks
@@ -34,35 +35,60 @@ class TargetTask(BaseModel):
 
 
 class DeadlineChange(BaseModel):
-    """A new deadline for one training job, or for all jobs of a distributed training."""
+    """A new deadline for one training job, or for all jobs of a distributed training; see ``StoredDeadline``."""
 
-    deadline: Annotated[str, Field(max_length=100)] | float
+    deadline: Any
     jobs: list[TargetTask] = Field(min_length=1, max_length=1000)
+
+
+_ERRORS: dict[int | str, dict[str, Any]] = {
+    409: {"description": "The deadline has changed since the user read it, or the training job has ended"},
+    422: {"description": "The deadline is invalid"},
+}
+
+
+@router.post("/dags/{dag_id}/dagRuns/{run_id}/deadline/check", dependencies=[can_edit_tasks], responses=_ERRORS)
+def check_deadline(dag_id: str, run_id: str, change: DeadlineChange, session: SessionDep) -> float | None:
+    """Check a new deadline for all given jobs, without a change.
+
+    Return the seconds from the earliest time from which one of the jobs counts; ``None`` for no deadline.
+    """
+    deadline = StoredDeadline.read(change.deadline)
+    return finite(max(_accept(session, dag_id, run_id, target, deadline)[1] for target in change.jobs))
 
 
 @router.put(
     "/dags/{dag_id}/dagRuns/{run_id}/deadline",
     status_code=204,
     dependencies=[can_edit_tasks, Depends(action_logging("paceline.deadline"))],
-    responses={
-        409: {"description": "The deadline has changed since the user read it, or the training job has ended"},
-        422: {"description": "The deadline is invalid"},
-    },
+    responses=_ERRORS,
 )
 def change_deadline(dag_id: str, run_id: str, change: DeadlineChange, session: SessionDep, user: GetUserDep) -> None:
     """Set a new deadline for all given jobs, or for none of them if a check fails. Store the user's name too."""
-    try:
-        deadline = Deadline.parse(change.deadline)
-    except InvalidInputError as error:
-        raise HTTPException(422, str(error)) from None
-    value = json.dumps(StoredDeadline(change.deadline, user.get_name()).to_json())
+    deadline = replace(StoredDeadline.read(change.deadline), by=user.get_name())
     for target in change.jobs:
+        current, _ = _accept(session, dag_id, run_id, target, deadline)
+        _replace_deadline(session, current, target, json.dumps(deadline.to_json()))
+
+
+def _accept(
+    session: Session, dag_id: str, run_id: str, target: TargetTask, deadline: StoredDeadline
+) -> tuple[Stored, float]:
+    """Return the stored deadline of a job, and the new deadline in seconds.
+
+    Raise an HTTP error if the training task would reject the new deadline.
+    """
+    try:
+        deadline.parse(optional=True)
         rows = _stored_rows(session, dag_id, run_id, target)
         pace = PaceSample.read(parse(rows[PACE].value)) if PACE in rows else None
         if DEADLINE not in rows or pace is None:
             raise HTTPException(409, f"{target.task_id} is not training")
-        _check_is_future(deadline, change.deadline, pace, rows[PACE].updated_at)
-        _replace_deadline(session, rows[DEADLINE], target, value)
+        # Add the age of the sample to the task's own time: a clock may have been set since the start.
+        passed_s = pace.t_s + (datetime.now(timezone.utc) - rows[PACE].updated_at).total_seconds()
+        return rows[DEADLINE], deadline.accept(pace.origin, passed_s, pace.deadline_in_force_s)
+    except InvalidInputError as error:
+        raise HTTPException(422, str(error)) from None
 
 
 def _stored_rows(session: Session, dag_id: str, run_id: str, target: TargetTask) -> Mapping[str, Stored]:
@@ -78,15 +104,6 @@ def _stored_rows(session: Session, dag_id: str, run_id: str, target: TargetTask)
     return {row.key: row for row in rows}
 
 
-def _check_is_future(deadline: Deadline, value: object, pace: PaceSample, stored: datetime) -> None:
-    """Reject a deadline that has passed, because the training task would reject it too."""
-    # Add the age of the sample to the task's own time: a clock may have been set since the start.
-    passed_s = pace.t_s + (datetime.now(timezone.utc) - stored).total_seconds()
-    if deadline.seconds_after(pace.origin) <= passed_s:
-        accepted = f"a time in the future ({passed_s:.0f} s have passed)"
-        raise HTTPException(422, str(InvalidInputError("deadline", value, accepted)))
-
-
 def _replace_deadline(session: Session, row: Stored, target: TargetTask, value: str) -> None:
     """Replace the deadline in one atomic update, unless the deadline has changed since the user read it."""
     written = session.execute(
@@ -99,4 +116,6 @@ def _replace_deadline(session: Session, row: Stored, target: TargetTask, value: 
         return
     newest = StoredDeadline.read(parse(row.value))
     author = f" by {newest.by}" if newest.by else ""
-    raise HTTPException(409, f"The deadline of {target.task_id} has since been changed to {newest.value}{author}")
+    raise HTTPException(
+        409, f"The deadline of {target.task_id} has since been changed to {newest.value or 'none'}{author}"
+    )

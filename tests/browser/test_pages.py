@@ -194,6 +194,14 @@ def test_page_shows_why_a_deadline_is_rejected(
 ) -> None:
     page = open_page(full_page_path(running_run), user="anna")
     field, button = page.get_by_label("New deadline"), page.get_by_role("button", name="Set deadline")
+    for rejected, message in (
+        ("soon", "deadline: got 'soon', expected a duration"),
+        ("1s", "deadline: got '1s', expected a time in the future"),
+        ("none", "a deadline cannot be removed"),
+    ):
+        field.fill(rejected)
+        page.get_by_text(message).wait_for()
+        assert button.is_disabled()
     field.fill("50m")
     by_ben = {"deadline": "70m", "by": "ben"}
     airflow.put_task_state("retrain_delays", running_run.run_id, "train", "deadline", by_ben)
@@ -217,17 +225,19 @@ def test_page_shows_why_a_deadline_is_rejected(
         ("soon", "train", 422, "deadline: got 'soon', expected a duration"),
         ("1900000000", "train", 422, "a Unix time? write an ISO 8601 time"),
         ("0.01s", "train", 422, "a time in the future"),
-        ("", "train", 422, "deadline"),
+        ("", "train", 422, "deadline: got '', expected a duration"),
+        (None, "train", 422, "a deadline cannot be removed"),
         ("20m", "unknown", 409, "unknown is not training"),
     ],
 )
 def test_invalid_deadline_and_unknown_task_are_rejected(
-    running_run: RecordedRun, deadline: str, task_id: str, status: int, message: str
+    running_run: RecordedRun, deadline: str | None, task_id: str, status: int, message: str
 ) -> None:
     target = {"task_id": task_id, "seen": deadline_updated_at(running_run)}
-    response = put_deadline(running_run, {"deadline": deadline, "jobs": [target]})
-    assert response[0] == status
-    assert message in response[1]
+    for check in (True, False):
+        response = put_deadline(running_run, {"deadline": deadline, "jobs": [target]}, check=check)
+        assert response[0] == status
+        assert message in response[1]
 
 
 def respond_with(status: int) -> Callable[[Route], None]:
@@ -240,9 +250,10 @@ def deadline_updated_at(run: RecordedRun) -> str:
     return str(job["deadline"]["updated_at"])
 
 
-def put_deadline(run: RecordedRun, body: dict[str, Any], user: str = "anna") -> tuple[int, str]:
-    """Change the deadline by the same request as the page. Return the HTTP status and the error message."""
+def put_deadline(run: RecordedRun, body: dict[str, Any], user: str = "anna", *, check: bool = False) -> tuple[int, str]:
+    """Change or check the deadline by the same request as the page. Return the HTTP status and the error message."""
     url = f"{run.airflow.url}/paceline/api/dags/{run.dag_id}/dagRuns/{run.run_id}/deadline"
     headers = {"Authorization": f"Bearer {run.airflow.token(user)}"}
-    response = httpx.put(url, json=body, headers=headers, trust_env=False, timeout=60)
+    method, path = ("POST", "/check") if check else ("PUT", "")
+    response = httpx.request(method, url + path, json=body, headers=headers, trust_env=False, timeout=60)
     return response.status_code, response.json().get("detail", "")

@@ -85,7 +85,7 @@ def test_run_page_shows_combined_workers_and_each_machine(
     card.get_by_label("New deadline").fill("5m")
     card.get_by_role("button", name="Set deadline").click()
     card.get_by_text("applies the new deadline").wait_for()
-    by_anna = {"deadline": "300s", "by": "anna"}
+    by_anna = {"deadline": "5m", "by": "anna"}
     for task_id in TASKS:
         assert airflow.task_state("gates", gates_run.run_id, task_id, "deadline") == by_anna
     # Each task applies the deadline at its next control step; the page merges the events.

@@ -55,7 +55,7 @@ def test_deadline_set_on_the_page_is_applied(airflow: AirflowProcess, open_page:
         after = wait_for_pace(airflow, run_id, lambda pace: pace["devices"] == pace["min_devices"])
         assert (before["deadline_s"], after["deadline_s"]) == (600, 7200)
         assert before["devices"] > after["devices"]
-        assert airflow.task_state("live", run_id, "train", "deadline") == {"deadline": "7200s", "by": "anna"}
+        assert airflow.task_state("live", run_id, "train", "deadline") == {"deadline": "2h", "by": "anna"}
         events = airflow.task_state("live", run_id, "train", "history")["events"]
         assert [(one["after_s"], one["by"]) for one in events if one["kind"] == "deadline"] == [(7200, "anna")]
     finally:

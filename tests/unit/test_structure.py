@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
@@ -184,6 +185,18 @@ def test_class_names_are_unique() -> None:
 @pytest.mark.parametrize("package", EXPORTS)
 def test_exports_of_each_package_are_as_listed(package: str) -> None:
     assert sorted(importlib.import_module(package).__all__) == sorted(EXPORTS[package].split())
+
+
+def test_walkthroughs_name_files_that_exist_and_a_deadline_passes_through_eight() -> None:
+    walks = (PROJECT / "docs" / "architecture.md").read_text().partition("## Three walkthroughs")[2].split("\n### ")[1:]
+    files = [re.findall(r"^\| `(.+?\.py)` \|", walk, re.MULTILINE) for walk in walks]
+    assert [name for names in files for name in names if not path_of(name).exists()] == []
+    assert 0 < len(files[0]) <= 8
+
+
+def path_of(name: str) -> Path:
+    """Return the path of a file as the guides name it."""
+    return PROJECT / ("include" if name.startswith("paceline/") else "") / name
 
 
 def test_exported_names_are_imported_from_their_package() -> None:

@@ -17,7 +17,7 @@ from paceline import __version__
 from paceline.airflow import _clean as clean
 from paceline.airflow import _fleet_command as fleet
 from paceline.airflow import _model_command as model
-from paceline.contract import DEADLINE, PACE, Deadline, PaceSample, StoredDeadline
+from paceline.contract import DEADLINE, PACE, PaceSample, StoredDeadline
 from paceline.errors import InvalidInputError, PacelineError
 from paceline.simulate import command as simulate
 
@@ -81,7 +81,7 @@ def _parser() -> argparse.ArgumentParser:
         action.add_argument("task", metavar="TASK", help="id of a task, or of a task group such as that of a fleet")
         action.add_argument("--map-index", type=int, default=-1, help="index of a mapped task")
         action.set_defaults(run=run)
-    change.add_argument("value", metavar="DEADLINE", help='"15m", "PT15M", seconds, or "2030-01-31T18:00:00Z"')
+    change.add_argument("value", metavar="DEADLINE", help='"15m", "PT15M", seconds, "2030-01-31T18:00:00Z", or "none"')
     clean.add_command(commands, [login], _connect)
     fleet.add_command(commands)
     model.add_command(commands, [login], _connect)
@@ -153,17 +153,20 @@ def _show_deadline(options: argparse.Namespace) -> int:
 def _set_deadline(options: argparse.Namespace) -> int:
     from paceline.airflow.api import AirflowApiError
 
-    Deadline.parse(options.value)
+    deadline = StoredDeadline.read(options.value)
+    deadline.parse(optional=True)
     api = _connect(options)
     run = _run_id(api, options)
     before = _stored_deadlines(api, options, run)
     for task, index in before:
-        _check_is_future(options.value, PaceSample.read(api.task_state(options.dag, run, task, PACE, map_index=index)))
+        pace = PaceSample.read(api.task_state(options.dag, run, task, PACE, map_index=index))
+        if pace is not None:  # reject what the task would reject too
+            deadline.accept(pace.origin, pace.t_s, pace.deadline_in_force_s)
     changed = 0
     for key, value in before.items():
         task, index = key
         try:
-            api.set_task_state(options.dag, run, task, DEADLINE, options.value, map_index=index)
+            api.set_task_state(options.dag, run, task, DEADLINE, deadline.to_json(), map_index=index)
         except AirflowApiError as error:
             if error.status == 404:  # the task has just ended
                 continue
@@ -205,14 +208,6 @@ def _stored_deadlines(api: AirflowApi, options: argparse.Namespace, run: str) ->
 def _task_name(key: tuple[str, int]) -> str:
     task, index = key
     return task if index < 0 else f"{task}[{index}]"
-
-
-def _check_is_future(value: str, pace: PaceSample | None) -> None:
-    """Reject a deadline before the newest sample, because the task would reject it too."""
-    if pace is None:
-        return
-    if Deadline.parse(value).seconds_after(pace.origin) <= pace.t_s:
-        raise InvalidInputError("deadline", value, f"a time in the future ({pace.t_s:.0f} s have passed)")
 
 
 def _run_id(api: Any, options: argparse.Namespace) -> str:

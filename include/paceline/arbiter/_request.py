@@ -119,9 +119,7 @@ class DeviceRequest:
             key=key,
             state=pace.state,
             arrived_s=origin_s if arrived is None else arrived.timestamp(),
-            deadline_s=math.inf
-            if pace.deadline_s is None
-            else origin_s + target_end_s(pace.began_s, pace.deadline_s, pace.alpha),
+            deadline_s=origin_s + target_end_s(pace.began_s, pace.deadline_in_force_s, pace.alpha),
             user_deadline_s=pace.deadline_s,
             origin_s=origin_s,
             updated_s=origin_s + pace.t_s,

@@ -7,7 +7,7 @@ from paceline.contract._alerts import AlertKind, SentAlerts
 from paceline.contract._ceiling import Ceiling
 from paceline.contract._clock import StoredClock
 from paceline.contract._controller import ControllerState, Reported, RunTotals
-from paceline.contract._deadline import Deadline, storable_deadline
+from paceline.contract._deadline import Deadline
 from paceline.contract._job import JobRecord
 from paceline.contract._keys import (
     ALERTS,
@@ -26,7 +26,7 @@ from paceline.contract._keys import (
 from paceline.contract._record import finite
 from paceline.contract._result import CollectedOutput, Outcome, StoredResult, TrainingResult
 from paceline.contract._sample import PaceSample, Remaining, State
-from paceline.contract._stored_deadline import StoredDeadline
+from paceline.contract._stored_deadline import StoredDeadline, storable_deadline
 from paceline.contract._xcoms import DRIFT_XCOM, EVALUATION_XCOM, PROMOTION_XCOM, SCHEDULE_XCOM
 from paceline.contract.history import RunEvent, StoredHistory
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from paceline.contract._deadline import TOLERANCE_S
 from paceline.contract._keys import CEILING
 from paceline.errors import InvalidInputError
 
-_DEADLINE_TOLERANCE_S = 0.05  # samples round deadlines to 1 ms; users change a deadline by more than this
 _MAX_VALUE = 1e12  # devices or seconds
 _MAX_GRANT = 1e9
 
@@ -85,7 +85,7 @@ class Ceiling:
         >>> Ceiling(0.0, 1, deadline_s=60.0, fits=True, earliest_s=45.0).has_result_for(60.001)
         True
         """
-        return self.deadline_s is not None and abs(self.deadline_s - deadline_s) < _DEADLINE_TOLERANCE_S
+        return self.deadline_s is not None and abs(self.deadline_s - deadline_s) < TOLERANCE_S
 
     def to_json(self) -> dict[str, Any]:
         """Return the stored form, which ``read`` accepts."""

@@ -1,6 +1,6 @@
-"""Deadlines as users write them: "20m", "PT20M", 1200, or a point in time.
+"""The grammar of deadlines and durations: "20m", "PT20M", 1200, or a point in time.
 
-Used by the operator, the live state and the command line.
+``StoredDeadline`` accepts a deadline for a job. Other durations, such as a cooldown, have the same grammar.
 """
 
 from __future__ import annotations
@@ -16,8 +16,12 @@ ACCEPTED = (
     'a duration ("90s", "20m", "1h30m", "PT20M", a number of seconds greater than 0) '
     'or a time with its zone ("2030-01-31T18:00:00Z")'
 )
-_YEAR_S = 365 * 86_400.0
-_CENTURY_S = 100 * _YEAR_S  # later times may be beyond the years of a datetime
+_WRITE_TIME = 'write an ISO 8601 time with its zone, "2030-01-31T18:00:00Z"'
+YEAR_S = 365 * 86_400.0
+TOLERANCE_S = 0.05  # samples round deadlines to 1 ms; users change a deadline by more than this
+_MIN_S = 1e-3  # controllers need a positive deadline, even if a point in time is before the origin
+_MAX_TEXT = 100  # characters
+_CENTURY_S = 100 * YEAR_S  # later times may be beyond the years of a datetime
 _UNIT_S = {"d": 86_400.0, "h": 3_600.0, "m": 60.0, "min": 60.0, "s": 1.0}
 _SHORT = re.compile(r"(?:\d+(?:\.\d+)?\s*(?:d|h|min|m|s)\s*)+", re.IGNORECASE)
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*(d|h|min|m|s)", re.IGNORECASE)
@@ -57,31 +61,28 @@ write an ISO 8601 time with its zone, "2030-01-31T18:00:00Z")
     at: datetime | None = None
 
     @classmethod
-    def parse(cls, value: object, field: str = "deadline", *, max_s: float = _YEAR_S) -> Deadline:
+    def parse(cls, value: object, field: str = "deadline", *, max_s: float = YEAR_S) -> Deadline:
         """Parse a deadline; raise InvalidInputError, which names ``field``, if it is invalid.
 
         A number above ``max_s`` is more likely a Unix time than a duration. Only a ``timedelta`` may be longer.
         """
+        duration_s: float | None = None
         if isinstance(value, timedelta):
             duration_s, max_s = value.total_seconds(), _CENTURY_S
         elif isinstance(value, datetime):
             return cls._from_time(value, value, field)
-        elif isinstance(value, bool) or value is None:
-            duration_s = None
-        elif isinstance(value, (int, float)):
-            duration_s = (
-                float(value) if abs(value) < 1e300 else None
-            )  # float() raises OverflowError for a longer integer
         elif isinstance(value, str):
-            duration_s = _parse_duration(value.strip())
+            text = value.strip() if len(value) <= _MAX_TEXT else ""
+            duration_s = _parse_duration(text)
             if duration_s is None:
-                return cls._from_time(_parse_time(value.strip()), value, field)
-        else:
-            duration_s = None
+                return cls._from_time(_parse_time(text), value, field)
+        elif isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300:
+            duration_s = float(value)  # raises OverflowError for a longer integer
         if duration_s is None or not math.isfinite(duration_s) or duration_s <= 0:
             raise InvalidInputError(field, value, ACCEPTED)
         if duration_s > max_s:
-            raise InvalidInputError(field, value, _too_long(max_s))
+            accepted = f"a duration of at most {max_s / 86_400:.0f} days (a Unix time? {_WRITE_TIME})"
+            raise InvalidInputError(field, value, accepted)
         return cls(duration_s=duration_s)
 
     @classmethod
@@ -91,29 +92,10 @@ write an ISO 8601 time with its zone, "2030-01-31T18:00:00Z")
         return cls(at=at)
 
     def seconds_after(self, origin: datetime) -> float:
-        """Return the seconds from ``origin`` to the deadline, which may be negative; infinity without a deadline."""
+        """Return the seconds from ``origin`` to the deadline, at least 1 ms; infinity without a deadline."""
         if self.at is not None:
-            return (self.at - origin).total_seconds()
+            return max((self.at - origin).total_seconds(), _MIN_S)
         return math.inf if self.duration_s is None else self.duration_s
-
-
-def storable_deadline(seconds: float, origin: datetime) -> float | str:
-    """Return a deadline in seconds after ``origin`` as a value that ``Deadline.parse`` accepts.
-
-    >>> from datetime import timezone
-    >>> storable_deadline(90.0, noon := datetime(2030, 1, 1, 12, tzinfo=timezone.utc))
-    90.0
-    >>> storable_deadline(400 * 86_400.0, noon)
-    '2031-02-05T12:00:00+00:00'
-    """
-    return seconds if seconds <= _YEAR_S or math.isinf(seconds) else (origin + timedelta(seconds=seconds)).isoformat()
-
-
-def _too_long(max_s: float) -> str:
-    return (
-        f"a duration of at most {max_s / 86_400:.0f} days "
-        '(a Unix time? write an ISO 8601 time with its zone, "2030-01-31T18:00:00Z")'
-    )
 
 
 def _parse_duration(text: str) -> float | None:

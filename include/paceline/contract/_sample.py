@@ -5,6 +5,7 @@ The control loop writes it about once a second; the arbiter, the pages and the c
 
 from __future__ import annotations
 
+import math
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal
 
@@ -117,3 +118,8 @@ class PaceSample(Record):
     def origin(self) -> datetime:
         """The time from which the deadline counts."""
         return self.updated_at - timedelta(seconds=self.t_s)
+
+    @property
+    def deadline_in_force_s(self) -> float:
+        """The deadline; infinity, which JSON lacks, for a job without a deadline."""
+        return math.inf if self.deadline_s is None else self.deadline_s

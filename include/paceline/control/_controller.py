@@ -142,4 +142,4 @@ def check_target(deadline_s: float, alpha: float, period_s: float) -> None:
     if not period_s > 0:
         raise InvalidInputError("control_period", period_s, "a number of seconds greater than 0")
     if not deadline_s > 0:
-        raise InvalidInputError("deadline", deadline_s, "a time in the future")
+        raise InvalidInputError("deadline", deadline_s, "a number of seconds greater than 0")

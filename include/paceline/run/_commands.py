@@ -63,7 +63,7 @@ class Commands:
             self._update_ceiling(newest[CEILING], now_s)
         return self.deadline_s != before_s
 
-    def extend(self, deadline_s: float, now_s: float) -> float | str:
+    def extend(self, deadline_s: float, now_s: float) -> object:
         """Extend the deadline; return the raw value to write to the live state."""
         self._extended_from_s = self.deadline_s
         self.deadline_s = round(deadline_s, 1)
@@ -77,21 +77,18 @@ class Commands:
         return True
 
     def _update_deadline(self, value: Any, now_s: float) -> None:
-        stored = StoredDeadline.read(value)
-        if value is None or (stored.value is None and math.isinf(self.deadline_s)):  # deleted key, or still no deadline
+        if value is None:  # deleted key
             return
+        stored = StoredDeadline.read(value)
+        current_s = self.deadline_s if self._extended_from_s is None else self._extended_from_s
         try:
-            deadline_s = stored.parse().seconds_after(self._origin)
-            if abs(deadline_s - self.deadline_s) < 1e-3:
-                return
-            if self._extended_from_s is not None and abs(deadline_s - self._extended_from_s) < 1e-3:
-                return  # read before the extended deadline was written
-            if deadline_s <= now_s:
-                raise InvalidInputError(DEADLINE, stored.value, f"a time in the future ({now_s:.0f} s have passed)")
+            deadline_s = stored.accept(self._origin, now_s, current_s)
         except InvalidInputError as error:
             unlimited = math.isinf(self.deadline_s)
             kept = "there is still no deadline" if unlimited else f"the old deadline of {self.deadline_s:.1f} s remains"
             self._reject(now_s, "deadline_refused", stored.value, "New deadline rejected, %s. %s", kept, error)
+            return
+        if deadline_s == current_s:
             return
         before_s, self.deadline_s = self.deadline_s, deadline_s
         self._journal.event(

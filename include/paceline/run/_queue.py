@@ -85,7 +85,7 @@ class Queue:
         self._clock, self._stop_requested = clock, stop_requested
         self._newest: Ceiling | None = None
         self._handled_s: float | None = None  # the last deadline whose admission result was handled
-        self._rejected: Any = None
+        self._seen: dict[str, Any] = {}  # the last raw values, so that each is handled once
         self._failing = False
 
     def wait(self) -> Ceiling:
@@ -119,22 +119,24 @@ class Queue:
                 raise TaskStoppedError("the task was stopped while it waited for devices")
 
     def _read_commands(self) -> None:
-        raw = self._store.get(CEILING)
-        if raw is not None and raw != self._rejected:
+        for key, apply in ((CEILING, self._apply_grant), (DEADLINE, self._apply_deadline)):
+            raw = self._store.get(key)
+            if raw is None or raw == self._seen.get(key):
+                continue
+            self._seen[key] = raw
             try:
-                self._newest = _read_grant(raw)
+                apply(raw)
             except InvalidInputError as error:
-                self._rejected = raw
-                self._log.warning("Ceiling rejected. %s", error)
-        stored = self._store.get(DEADLINE)
-        if stored is not None:
-            try:
-                deadline_s = StoredDeadline.read(stored).parse().seconds_after(self._origin)
-            except InvalidInputError:
-                return  # the control loop logs the error later
-            now_s = self._now_s()
-            if deadline_s > now_s and abs(deadline_s - self._controller.deadline_s) > 1e-3:
-                self._controller.move_deadline(now_s, deadline_s)
+                self._log.warning("New %s rejected, the old one remains. %s", key, error)
+
+    def _apply_grant(self, raw: object) -> None:
+        self._newest = _read_grant(raw)
+
+    def _apply_deadline(self, raw: object) -> None:
+        now_s, current_s = self._now_s(), self._controller.deadline_s
+        deadline_s = StoredDeadline.read(raw).accept(self._origin, now_s, current_s)
+        if deadline_s != current_s:
+            self._controller.move_deadline(now_s, deadline_s)
 
     def _handle_admission(self) -> None:
         """Apply the arbiter's admission result once for each deadline."""

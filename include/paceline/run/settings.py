@@ -24,9 +24,6 @@ from paceline.control import (
 from paceline.errors import InvalidInputError
 from paceline.run._live import LiveState
 
-_DEADLINE_TOLERANCE_S = 0.05  # samples round deadlines to milliseconds
-_MIN_DEADLINE_S = 1e-3  # the controller needs a positive deadline, even if the deadline passed before the start
-
 
 @dataclass(frozen=True)
 class Settings:
@@ -107,7 +104,7 @@ class Settings:
         return make_controller(
             self.controller,
             limits,
-            max(deadline_s, _MIN_DEADLINE_S),
+            deadline_s,
             alpha=self.alpha,
             period_s=self.period_s,
             past=past,
@@ -118,25 +115,20 @@ class Settings:
     def deadline_in_force_s(self, store: LiveState, origin: datetime, now_s: float, log: Any) -> float:
         """Return the user's deadline from ``store``, or else the DAG's, in seconds after ``origin``.
 
-        If the stored deadline is invalid, or was already in the past when a user wrote it, replace it with the
-        deadline of the last sample. ``now_s`` is the current time in seconds after ``origin``.
+        If the stored deadline is rejected, replace it with the deadline of the last sample. ``now_s`` is the current
+        time in seconds after ``origin``.
         """
-        stored, sample = StoredDeadline.read(store.get(DEADLINE)), PaceSample.read(store.get(PACE))
+        raw, sample = store.get(DEADLINE), PaceSample.read(store.get(PACE))
         before_s = None if sample is None else sample.deadline_s
-        if stored.value is not None:
+        own_s = self.deadline.seconds_after(origin)
+        if raw is not None:
             try:
-                deadline_s = stored.parse().seconds_after(origin)
-                is_new = before_s is not None and abs(deadline_s - before_s) > _DEADLINE_TOLERANCE_S
-                if is_new and deadline_s <= now_s:
-                    raise InvalidInputError(DEADLINE, stored.value, f"a time in the future ({now_s:.0f} s have passed)")
-                return deadline_s
+                return StoredDeadline.read(raw).accept(origin, now_s, own_s if before_s is None else before_s)
             except InvalidInputError as error:
                 log.warning("The deadline in the task state store was rejected. %s", error)
                 if before_s is not None:
                     store.set(DEADLINE, storable_deadline(before_s, origin))
                     return before_s
-        written = self.written
-        if isinstance(written, float):  # a timedelta, which may be longer than a number of seconds
-            written = storable_deadline(written, origin)
-        store.set(DEADLINE, StoredDeadline(written).to_json())
-        return self.deadline.seconds_after(origin)
+        is_long = isinstance(self.written, float)  # a timedelta, which may be longer than a number of seconds
+        store.set(DEADLINE, storable_deadline(own_s, origin) if is_long else StoredDeadline(self.written).to_json())
+        return own_s

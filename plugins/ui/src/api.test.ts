@@ -1,5 +1,5 @@
 import { afterEach, expect, test, vi } from "vitest";
-import { ApiError, getAllJobs, getXComs, type Job, putDeadline } from "./api";
+import { ApiError, checkDeadline, getAllJobs, getXComs, type Job, putDeadline } from "./api";
 
 const databaseError = { detail: { reason: "Database error", message: "Serious error when handling your request." } };
 const response = (status: number, body: unknown) => new Response(JSON.stringify(body), { status });
@@ -48,9 +48,20 @@ test("a request without a response ends with an error", async () => {
   await expect(getAllJobs()).rejects.toThrow("Airflow does not respond. The page retries automatically.");
 });
 
+const job = { dag_id: "retrain", run_id: "run", task_id: "train", map_index: -1 } as Job;
+const seen = new Map([["train[-1]", "2030-01-01T12:00:00Z"]]);
+
 test("a change without a response is not said to be repeated", async () => {
   mockFetch().mockRejectedValue(new TypeError("Failed to fetch"));
-  const job = { dag_id: "retrain", run_id: "run", task_id: "train", map_index: -1 } as Job;
-  const change = putDeadline([job], "90s", new Map([["train[-1]", "2030-01-01T12:00:00Z"]]));
-  await expect(change).rejects.toThrow("The change may not have been made");
+  await expect(putDeadline([job], "90s", seen)).rejects.toThrow("The change may not have been made");
+  await expect(checkDeadline([job], "90s", seen)).rejects.toThrow("The page retries automatically");
+});
+
+test("a deadline is checked as it was typed", async () => {
+  const fetch = mockFetch(response(200, 5400), response(422, { detail: "deadline: got 'soon'" }));
+  expect(await checkDeadline([job], "1h30m", seen)).toBe(5400);
+  const [url, options] = fetch.mock.calls[0] ?? [];
+  expect(url).toBe("http://localhost/paceline/api/dags/retrain/dagRuns/run/deadline/check");
+  expect(JSON.parse(options.body)).toMatchObject({ deadline: "1h30m", jobs: [{ task_id: "train", map_index: -1 }] });
+  await expect(checkDeadline([job], "soon", seen)).rejects.toEqual(new ApiError(422, "deadline: got 'soon'"));
 });

@@ -164,9 +164,10 @@ async function request<T>(path: string, options: RequestInit = {}, tries = 0): P
     const signal = AbortSignal.timeout(TIMEOUT_MS); // else the page shows its last data forever
     response = await fetch(absoluteUrl(path), { credentials: "same-origin", signal, ...options });
   } catch {
-    const consequence = options.method
-      ? "The change may not have been made; set it again if the page does not show it."
-      : "The page retries automatically.";
+    const consequence =
+      options.method === "PUT"
+        ? "The change may not have been made; set it again if the page does not show it."
+        : "The page retries automatically.";
     throw new ApiError(0, `Airflow does not respond. ${consequence}`);
   }
   if (!response.ok) {
@@ -226,15 +227,22 @@ export type SeenDeadlines = Map<string, string>;
 export const jobKey = (job: Job) => `${job.task_id}[${job.map_index}]`;
 
 /** Set a new deadline for jobs. Airflow rejects the change if a job's deadline is newer than the `seen` deadline. */
-export function putDeadline(jobs: Job[], deadline: string, seen: SeenDeadlines): Promise<void> {
+export const putDeadline = (jobs: Job[], deadline: string, seen: SeenDeadlines) =>
+  requestDeadline<void>("PUT", "", jobs, deadline, seen);
+
+/** Return a deadline in seconds after the start, `null` for none; Airflow rejects what `putDeadline` would reject. */
+export const checkDeadline = (jobs: Job[], deadline: string, seen: SeenDeadlines) =>
+  requestDeadline<number | null>("POST", "/check", jobs, deadline, seen);
+
+function requestDeadline<T>(method: string, path: string, jobs: Job[], deadline: string, seen: SeenDeadlines) {
   const [first] = jobs;
-  if (!first) return Promise.resolve();
+  if (!first) throw new Error("A deadline is set for at least one job.");
   const targets = jobs.flatMap((job) => {
     const seenAt = seen.get(jobKey(job)) ?? job.deadline?.updated_at;
     return seenAt ? [{ task_id: job.task_id, map_index: job.map_index, seen: seenAt }] : [];
   });
-  return request<void>(`paceline/api/${runUrl(first.dag_id, first.run_id)}/deadline`, {
-    method: "PUT",
+  return request<T>(`paceline/api/${runUrl(first.dag_id, first.run_id)}/deadline${path}`, {
+    method,
     headers: { "Content-Type": "application/json" },
     body: JSON.stringify({ deadline, jobs: targets }),
   });

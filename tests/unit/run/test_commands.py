@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 
 import pytest
 
-from paceline.contract import DEADLINE
+from paceline.contract import DEADLINE, Deadline
 from paceline.run import History
 from paceline.run._commands import Commands
 from paceline.run._journal import Journal
@@ -60,3 +60,10 @@ def test_old_deadline_read_after_an_extension_is_ignored() -> None:
     assert run.deadline_s == 102.0
     assert run.update({DEADLINE: "1m"}, 23.0)  # a user sets the same deadline again
     assert run.deadline_s == 60.0
+
+
+def test_point_in_time_before_the_origin_is_not_a_new_deadline(caplog: pytest.LogCaptureFixture) -> None:
+    before = "2029-12-31T23:59:00+00:00"
+    run = make_commands(Deadline.parse(before).seconds_after(datetime(2030, 1, 1, tzinfo=timezone.utc)))
+    assert not run.update({DEADLINE: before}, 10.0)
+    assert not caplog.records

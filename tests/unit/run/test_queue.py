@@ -109,7 +109,7 @@ def test_queue_survives_a_store_outage(make_queue, caplog):
 def test_invalid_ceiling_is_rejected(make_queue, invalid, caplog):
     waiting = make_queue([{"ceiling": invalid, "deadline": 61}, {"ceiling": Ceiling(1.0, 1).to_json()}])
     assert waiting.wait().devices == 1.0
-    assert caplog.text.count("Ceiling rejected") == 1
+    assert caplog.text.count("New ceiling rejected") == 1
 
 
 def test_stop_request_ends_the_queue(make_queue):

@@ -1,13 +1,14 @@
 import { Box, Button, Field, HStack, Input, Stack, Text } from "@chakra-ui/react";
-import { useMutation, useQueryClient } from "@tanstack/react-query";
+import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useId, useRef, useState } from "react";
 
-import { jobKey, putDeadline, type Job, type Pace, type SeenDeadlines } from "../api";
+import { checkDeadline, jobKey, putDeadline, type Job, type Pace, type SeenDeadlines } from "../api";
 import { Notice } from "../look/Notice";
 import { timeZone } from "../look/zone";
 import { formatClock, formatDevices, formatDuration, formatTime } from "../format";
 import { previewAll } from "./preview";
-import { describeRejected, originOf, parseDeadline } from "./parseDeadline";
+import { originOf } from "./series";
+import { resolveTimeOfDay } from "./timeOfDay";
 
 const STEPS_S = [10, 60, 300, 1800, 7200];
 
@@ -28,8 +29,15 @@ export function DeadlineForm({ jobs, paces, pace, mayChange }: Props) {
   const seen = useRef<SeenDeadlines>(new Map());
   const queries = useQueryClient();
   const hintId = useId();
+  const deadline = resolveTimeOfDay(text);
+  const { data, error: rejected } = useQuery({
+    queryKey: ["deadline", ...jobs.map((job) => [job.dag_id, job.run_id, jobKey(job)]), deadline],
+    queryFn: () => checkDeadline(jobs, deadline, seen.current),
+    enabled: mayChange && deadline !== "",
+  });
+  const acceptedS = rejected ? undefined : data; // null for no deadline
   const change = useMutation({
-    mutationFn: (deadline: string) => putDeadline(jobs, deadline, seen.current),
+    mutationFn: () => putDeadline(jobs, deadline, seen.current),
     onSuccess: () => setText(""),
     onSettled: () => {
       seen.current = new Map(); // after a rejection, the user has seen the newest deadline and may retry
@@ -52,18 +60,17 @@ export function DeadlineForm({ jobs, paces, pace, mayChange }: Props) {
     );
   }
   const origin = originOf(pace);
-  const parsed = text.trim() ? parseDeadline(text, origin) : null;
   const from = pace.deadline_s ?? pace.forecast_s ?? pace.t_s;
   const [small = 5, large] = STEPS_S.filter((step) => step <= from / 2).slice(-2);
   const steps = large ? [-large, -small, small, large] : [-small, small];
   const submit = (event: React.FormEvent) => {
     event.preventDefault();
-    if (parsed) change.mutate(parsed.value);
+    if (acceptedS !== undefined) change.mutate();
   };
   return (
     <form onSubmit={submit}>
       <Stack gap={2}>
-        <Field.Root invalid={Boolean(text.trim()) && !parsed}>
+        <Field.Root invalid={rejected !== null}>
           <Field.Label>New deadline</Field.Label>
           <HStack gap={2} w="100%" wrap="wrap">
             <Input
@@ -74,7 +81,7 @@ export function DeadlineForm({ jobs, paces, pace, mayChange }: Props) {
               maxW="14rem"
               autoComplete="off"
             />
-            <Button type="submit" disabled={!parsed} loading={change.isPending} loadingText="Setting">
+            <Button type="submit" disabled={acceptedS === undefined} loading={change.isPending} loadingText="Setting">
               Set deadline
             </Button>
           </HStack>
@@ -85,7 +92,7 @@ export function DeadlineForm({ jobs, paces, pace, mayChange }: Props) {
                 type="button"
                 size="xs"
                 variant="outline"
-                onClick={() => updateText(`${Math.max(Math.round((parsed?.seconds ?? from) + step), 1)}s`)}
+                onClick={() => updateText(`${Math.max(Math.round((acceptedS ?? from) + step), 1)}s`)}
               >
                 {step > 0 ? "+" : "−"}
                 {formatDuration(step)}
@@ -94,15 +101,14 @@ export function DeadlineForm({ jobs, paces, pace, mayChange }: Props) {
           </HStack>
         </Field.Root>
         <Box id={hintId} minH="1.5em">
-          {parsed ? (
+          {acceptedS != null ? (
             <Text fontSize="sm">
-              {formatClock(parsed.seconds)} after the start,{" "}
-              {formatTime(new Date(origin.getTime() + parsed.seconds * 1000))} {timeZone()}:{" "}
-              <b data-testid="preview">{previewText(paces, pace, parsed.seconds)}</b>
+              {formatClock(acceptedS)} after the start, {formatTime(new Date(origin.getTime() + acceptedS * 1000))}{" "}
+              {timeZone()}: <b data-testid="preview">{previewText(paces, pace, acceptedS)}</b>
             </Text>
           ) : (
             <Text fontSize="sm" color="fg.muted">
-              {text.trim() ? describeRejected(text) : `A duration from the start, or a time of day (${timeZone()}).`}
+              {rejected?.message ?? `A duration from the start, or a time of day (${timeZone()}).`}
             </Text>
           )}
         </Box>
@@ -116,8 +122,6 @@ export function DeadlineForm({ jobs, paces, pace, mayChange }: Props) {
 function previewText(paces: Pace[], pace: Pace, seconds: number): string {
   const preview = previewAll(paces, seconds);
   switch (preview.kind) {
-    case "passed":
-      return "this time has passed";
     case "unknown":
       return "no forecast yet";
     case "met":

@@ -3,7 +3,7 @@ import { Box, Heading, List, Text } from "@chakra-ui/react";
 import type { Pace, RunEvent } from "../api";
 import { formatClock, formatTime } from "../format";
 import { eventText } from "./events";
-import { originOf } from "./parseDeadline";
+import { originOf } from "./series";
 
 /** The events of a run, newest first. */
 export function EventList({ events, pace }: { events: RunEvent[]; pace: Pace }) {

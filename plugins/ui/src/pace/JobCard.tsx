@@ -21,9 +21,8 @@ import { DeadlineForm } from "./DeadlineForm";
 import { EventList } from "./EventList";
 import { eventOfMachine } from "./events";
 import { Charts } from "./Charts";
-import { combineSeries, combineWorkers, originOffsets, type Series } from "./series";
+import { combineSeries, combineWorkers, originOf, originOffsets, type Series } from "./series";
 import type { JobHistory } from "./useRun";
-import { originOf } from "./parseDeadline";
 
 const SAME_CHANGE_S = 10;
 

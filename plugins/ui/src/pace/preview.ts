@@ -17,14 +17,12 @@ export function devicesNeeded(remaining: Remaining, seconds: number): number | n
 
 export type Preview =
   | { kind: "unknown" }
-  | { kind: "passed" }
   | { kind: "met"; devices: number }
   | { kind: "early"; earlyS: number }
   | { kind: "missed"; lateS: number; maxDevices: number };
 
 /** Preview a deadline that is `deadlineS` seconds after its origin. */
 export function preview(pace: Pace, deadlineS: number): Preview {
-  if (deadlineS <= pace.t_s) return { kind: "passed" };
   const { remaining } = pace;
   if (!remaining) return { kind: "unknown" };
   const maxDevices = Math.min(pace.max_devices, pace.ceiling ?? Infinity);
@@ -47,8 +45,7 @@ export function previewAll(paces: Pace[], deadlineS: number): Preview {
   const each = paces.map((pace) => preview(pace, deadlineS));
   const [first] = each;
   if (each.length === 1 && first) return first;
-  const undecided = each.find((one) => one.kind === "passed") ?? each.find((one) => one.kind === "unknown");
-  if (undecided || !each.length) return undecided ?? { kind: "unknown" };
+  if (!each.length || each.some((one) => one.kind === "unknown")) return { kind: "unknown" };
   const missed = each.filter((one) => one.kind === "missed");
   if (missed.length) {
     const maxDevices = paces.reduce((all, pace) => all + Math.min(pace.max_devices, pace.ceiling ?? Infinity), 0);

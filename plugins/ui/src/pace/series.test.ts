@@ -2,7 +2,7 @@ import { expect, test } from "vitest";
 
 import type { History, Job } from "../api";
 import { makePace } from "../samples";
-import { combineSeries, combineWorkers, padRange, toSeries, valueAt } from "./series";
+import { combineSeries, combineWorkers, originOf, padRange, toSeries, valueAt } from "./series";
 
 const history: History = {
   version: 1,
@@ -96,4 +96,10 @@ test.each([
   [0.9999999999999999, 1, [0.92, 1.08]], // between these numbers are no ticks, and uPlot would search endlessly
 ])("the axis of values from %d to %d has a range in which there are ticks", (low, high, range) => {
   expect(padRange(low, high)).toEqual(range.map((end) => expect.closeTo(end)));
+});
+
+test("the origin is the time from which the seconds of a sample are counted", () => {
+  expect(originOf(makePace({ t_s: 30, updated_at: "2030-01-01T12:00:30+00:00" })).toISOString()).toBe(
+    "2030-01-01T12:00:00.000Z",
+  );
 });

@@ -1,7 +1,6 @@
 // A run as columns of numbers: the stored history followed by live samples.
 import type { History, Job, Pace } from "../api";
 import { isEnded } from "../format";
-import { originOf } from "./parseDeadline";
 
 export type Column = (number | null)[];
 
@@ -13,6 +12,11 @@ export interface Series {
   loss: Column;
   /** Maps the name of each reported metric, except the loss, to its values. */
   metrics: Record<string, Column>;
+}
+
+/** Return the time from which the seconds of a sample are counted. */
+export function originOf(pace: Pace): Date {
+  return new Date(Date.parse(pace.updated_at) - 1000 * pace.t_s);
 }
 
 const METRIC = "metric.";

@@ -215,8 +215,10 @@ def two_tries(round_: Round) -> str:
 def _after_loss(moment: str, reason: str) -> str:
     """Return the message about a lost pod: the reason and, unless the job had not started, what follows.
 
-    An evicted pod has time for a last copy of its checkpoint.
+    An evicted pod has time for a last copy of its checkpoint. A pod whose output was just collected is not missed.
     """
+    if moment == "collecting":
+        return f"{reason}|Reached: result stored"
     if moment != "training":
         return reason
     return f"(?s){reason}.*{AFTER_LOSS}" + (f".*{RESUMED}" if "Eviction" in reason else "")

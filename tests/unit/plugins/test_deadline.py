@@ -32,6 +32,7 @@ from paceline.run.settings import Settings
 
 ORIGIN = datetime.now(timezone.utc) - timedelta(seconds=10)  # 10 s have passed
 CURRENT_S = 900.0
+AN_HOUR_LATER = (ORIGIN + timedelta(hours=1)).isoformat()
 LOG = logging.getLogger("test")
 LIMITS = Limits(0.1, 2.0)
 
@@ -43,7 +44,7 @@ VALUES: list[tuple[Any, float | str]] = [
     ("20", 20),
     (20, 20),
     (20.5, 20.5),
-    ((ORIGIN + timedelta(hours=1)).isoformat(), 3600),
+    (AN_HOUR_LATER, 3600),
     ({"deadline": "20m"}, 1200),
     ("5s", IS_PAST),
     (5, IS_PAST),
@@ -188,6 +189,7 @@ def ways_for(value: Any) -> list[str]:
     ("way", "value", "expected"),
     [(way, value, expected) for value, expected in VALUES for way in ways_for(value)],
     indirect=["way"],
+    ids=lambda value: "an hour later" if value == AN_HOUR_LATER else None,  # the same name in each process of the tests
 )
 def test_deadline_is_accepted_or_rejected_alike_everywhere(
     way: Way, value: Any, expected: float | str, current_s: float

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
+from collections.abc import Callable
 from datetime import datetime, timezone
+from functools import partial
 from typing import Any
 
 from benchmarks.pod_faults.rounds import Round, Strike, until
@@ -31,8 +33,7 @@ def pod_deleted(round_: Round) -> str:
     grace_s = round_.draw.choice((0, 5, 30))
     round_.has_grace = moment != "training" and grace_s > 0
     round_.details += f", grace {grace_s} s"
-    name = round_.pod().metadata.name
-    round_.core.delete_namespaced_pod(name, round_.namespace, grace_period_seconds=grace_s)
+    _on_pod(round_, partial(round_.core.delete_namespaced_pod, grace_period_seconds=grace_s))
     round_.release()
     return _after_loss(moment, "was deleted")
 
@@ -225,9 +226,20 @@ def _after_loss(moment: str, reason: str) -> str:
 
 
 def _evict(round_: Round) -> None:
-    name = round_.pod().metadata.name
-    metadata = {"name": name, "namespace": round_.namespace}
-    round_.core.create_namespaced_pod_eviction(name, round_.namespace, {"metadata": metadata})
+    def evict(name: str, namespace: str) -> None:
+        metadata = {"name": name, "namespace": namespace}
+        round_.core.create_namespaced_pod_eviction(name, namespace, {"metadata": metadata})
+
+    _on_pod(round_, evict)
+
+
+def _on_pod(round_: Round, act: Callable[[str, str], object]) -> None:
+    """Act on the task's pod, unless the task has already removed it, or removes it at this moment."""
+    from kubernetes.client.exceptions import NotFoundException
+
+    with contextlib.suppress(NotFoundException):
+        for pod in round_.pods():
+            act(pod.metadata.name, round_.namespace)
 
 
 def _is_ready(node: Any) -> bool:

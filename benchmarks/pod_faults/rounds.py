@@ -105,8 +105,7 @@ class Round:
         return list(self.core.list_namespaced_pod(self.namespace).items)
 
     def pod(self) -> Any:
-        """Return the pod of the task, which the process may be creating now."""
-        until(self.pods)
+        """Return the pod of the task."""
         return self.pods()[0]
 
     def release(self) -> None:

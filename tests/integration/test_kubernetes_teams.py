@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +123,33 @@ def test_name_of_a_replaced_job_leads_to_the_new_pod(harness: PodHarness) -> Non
     harness.runtime.remove_all({})
     for job in (new, early, worker):
         job.close()
+
+
+def test_failed_job_whose_team_has_moved_gets_a_new_pod(harness: PodHarness) -> None:
+    server = started(harness, member(harness, "ps", SERVES, alias="server"), "listens")
+    codes = {"failed": "exit(6)", "done": "exit(0)", "running": "signal.pause()"}
+    jobs = {
+        name: started(harness, member(harness, name, ASKS.replace("signal.pause()", end)), "from")
+        for name, end in codes.items()
+    }
+    assert jobs["failed"].wait(60)
+    assert jobs["done"].wait(60)
+    assert found(harness, jobs) == ["failed", "done", "running"], "nothing has changed"
+    server.remove()
+    new = started(harness, member(harness, "ps", SERVES, alias="server"), "listens")
+    assert found(harness, jobs) == ["done", "running"]
+    again = started(harness, member(harness, "failed", ASKS), "from")
+    for job in (new, again, *jobs.values()):
+        job.remove()
+
+
+def found(harness: PodHarness, names: Iterable[str]) -> list[str]:
+    """Return those of the test's names of which the runtime finds a job."""
+    jobs = {name: harness.runtime.find_job(f"{harness.mark}-{name}", {}) for name in names}
+    for job in jobs.values():
+        if job is not None:
+            job.close()
+    return [name for name, job in jobs.items() if job is not None]
 
 
 def test_traffic_of_a_pod_is_measured(harness: PodHarness) -> None:

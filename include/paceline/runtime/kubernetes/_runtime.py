@@ -144,17 +144,28 @@ class KubernetesRuntime:
         return self._start_new(spec, digest, None)
 
     def find_job(self, name: str, labels: Mapping[str, str]) -> PodJob | None:
-        """Return the job of the pod with this job name. Complete an interrupted ``replace``."""
+        """Return the job of the pod with this job name. Complete an interrupted ``replace``.
+
+        A pod whose job cannot start again there is removed: the cluster is about to delete it, or the job has failed
+        and would not find its team, whose addresses have changed.
+        """
         pod = self._current(name)
-        try:
-            job = None if pod is None else self._reattach(pod, labels)
-            if job is not None and (status := job.status()).state == "gone":
-                log.warning("Removing pod %s, which the cluster is about to delete: %s", job.id, status.reason)
-                job.remove()
-                return None
-            return job
-        except JobLostError:
+        if pod is None:
             return None
+        try:
+            job = self._reattach(pod, labels)
+            status = job.status()
+            has_failed = status.state == "exited" and (status.exit_code != 0 or status.stopped)
+            reason = status.reason if status.state == "gone" else ""
+            if has_failed and _team.has_outdated_names(self._cluster, pod):
+                reason = "the address of a job of its team has changed"
+            if not reason:
+                return job
+            log.warning("Removing pod %s: %s", job.id, reason)
+            job.remove()
+        except JobLostError:
+            pass
+        return None
 
     def has_same_spec(self, job: Job, spec: JobSpec) -> bool:
         """Return whether the digest of ``spec`` is that in the pod's annotations."""

@@ -1,10 +1,10 @@
 """Fixtures for all tests, and the rule for skipping tests.
 
 A test marked ``docker`` needs a reachable engine (``DOCKER_HOST``, else the default socket) and the trainer image.
-A test marked ``kubernetes`` needs a cluster (``KUBECONFIG``) whose nodes have that image, for example of kind or k3s. A
-test marked ``browser`` needs Chromium and the built pages; a test marked ``mlflow`` needs an installed MLflow. A test
-that lacks them is skipped with the reason. With ``CI=true``, the test fails instead, so that a pipeline cannot pass
-without these tests.
+A test marked ``kubernetes`` needs a cluster (``KUBECONFIG``) whose nodes have that image and the neighbours', for
+example of kind or k3s. A test marked ``browser`` needs Chromium and the built pages; a test marked ``mlflow`` needs an
+installed MLflow. A test that lacks them is skipped with the reason. With ``CI=true``, the test fails instead, so that a
+pipeline cannot pass without these tests.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from paceline.fleet.faults import checked_fleet, measuring_faults, raise_first
 
 from ._gauges import Gauges
 from ._identity import job_labels, task_labels, unique_name
+from ._restrictions import check_root, check_runtime
 from ._team import fleet_runtime, machine_arguments
 from .values import number, one_of, path_or_url, positive_integer, read_fields
 
@@ -151,6 +152,8 @@ class ScheduleOperator(BaseOperator):
         """Measure the load, choose the machines and log the reasons."""
         try:
             read_fields(self, _READERS, rendered=True)
+            check_runtime(self.runtime.name)
+            check_root(self.runtime)
             plan, states = self._schedule(context)
         except (PacelineError, ValueError) as error:
             if isinstance(error, RuntimeUnavailableError):

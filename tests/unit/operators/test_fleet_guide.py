@@ -9,7 +9,7 @@ import pytest
 from airflow.sdk import DAG
 
 from paceline.fleet import load
-from paceline.operators import Docker, train_on_fleet
+from paceline.operators import Docker, Kubernetes, ProfileOperator, ScheduleOperator, train_on_fleet
 
 GUIDE = (Path(__file__).parents[3] / "docs" / "fleet.md").read_text()
 
@@ -22,7 +22,7 @@ def block(language: str, text: str) -> str:
 
 @pytest.fixture
 def dags_folder(tmp_path: Path) -> Path:
-    for name in ("fleet.yaml", "sites.yaml"):
+    for name in ("fleet.yaml", "sites.yaml", "nodes.yaml"):
         (tmp_path / name).write_text(block("yaml", f"# dags/{name}"))
     (tmp_path / "train.py").write_text(block("python", "# dags/train.py"))
     return tmp_path
@@ -41,3 +41,11 @@ def test_group_of_two_sites_runs_on_the_queues_of_their_edge_workers(dags_folder
     with DAG("sites", schedule=None) as dag:
         exec(block("python", "sites.yaml"), {"__file__": str(dags_folder / "sites.py"), **names})
     assert {dag.get_task(f"train.{gate}").queue for gate in ("gate-1", "gate-2")} == {"gate-1", "gate-2"}
+
+
+def test_fleet_of_nodes_runs_in_pods(dags_folder: Path) -> None:
+    operators = {one.__name__: one for one in (Kubernetes, ProfileOperator, ScheduleOperator, train_on_fleet)}
+    with DAG("nodes", schedule=None) as dag:
+        fleet = load(dags_folder / "nodes.yaml")
+        exec(block("python", "neighbour_image="), {"fleet": fleet, "PROFILES": "profiles", **operators})
+    assert {dag.get_task(name).runtime.memory for name in ("profile", "schedule", "train.gate-3")} == {"2g"}

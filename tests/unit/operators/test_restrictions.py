@@ -21,6 +21,7 @@ from paceline.operators import (
     EvaluateOperator,
     ParameterServerOperator,
     ProfileOperator,
+    ScheduleOperator,
     WorkerTrainingOperator,
     _restrictions,
 )
@@ -37,6 +38,7 @@ JOBS: dict[Any, dict[str, Any]] = {
     },
     ParameterServerOperator: {**FLEET, "plan": PLAN, "deadline": "1m"},
     ProfileOperator: {**FLEET, "profiles": "/p", "script": "train.py"},
+    ScheduleOperator: {**FLEET, "profiles": "/p", "samples": 10},
     WorkerTrainingOperator: {**TRAIN, **FLEET, "worker": "gate", "plan": PLAN, "server_task_id": "server"},
 }  # fmt: skip
 CONTEXT: Any = {"ti": SimpleNamespace(dag_id="dag", run_id="run", task_id="task", get_task_states=lambda **_: {})}

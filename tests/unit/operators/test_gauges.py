@@ -12,10 +12,15 @@ from paceline.operators._gauges import Gauges
 
 def test_gauge_is_closed_after_its_measurement_also_if_it_fails() -> None:
     gauge = Mock()
-    with pytest.raises(InterruptedError), Gauges().opened(lambda: gauge) as opened:
-        assert opened is gauge
-        gauge.close.assert_not_called()
-        raise InterruptedError
+    gauge.read.side_effect = InterruptedError
+
+    def measure() -> None:
+        with Gauges().opened(lambda: gauge) as opened:
+            gauge.close.assert_not_called()
+            opened.read()
+
+    with pytest.raises(InterruptedError):
+        measure()
     gauge.close.assert_called_once()
 
 

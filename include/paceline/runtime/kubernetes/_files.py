@@ -28,6 +28,7 @@ try:
             name = member.name
             if member.isfile():  # another process may be sending the same files, and the job may read them
                 member.name += ".part"
+            os.makedirs(os.path.dirname(name) or ".", exist_ok=True)  # the supervisor makes some of them meanwhile
             archive.extract(member)
             os.replace(member.name, name)
     print("received", flush=True)

@@ -25,6 +25,7 @@ from paceline.runtime.kubernetes._placement import largest, node_filter, place, 
 from paceline.runtime.kubernetes._quota import cores_of_quota
 from paceline.runtime.kubernetes._start import create_pod, give_cpu, wait_until_running
 from paceline.runtime.kubernetes._template import merge
+from paceline.runtime.kubernetes._watch import why_removed
 
 if TYPE_CHECKING:
     from kubernetes.client import ApiClient
@@ -273,11 +274,16 @@ class KubernetesRuntime:
             ready = {"metadata": {"annotations": {_pod.READY: "true"}}}
             self._cluster.call("mark the pod as ready", "patch_namespaced_pod", name, namespace, ready)
             job.begin()
-        except BaseException:
+        except BaseException as error:
+            reason = ""
             with contextlib.suppress(PacelineError):  # the next start takes over a pod that remains
+                is_permanent = isinstance(error, InvalidInputError) or not isinstance(error, PacelineError)
+                reason = "" if is_permanent else why_removed(self._cluster, pod)
                 found = read_pod(self._cluster, name, uid)
                 if found is not None and _pod.annotation(found, _pod.STARTER) == starter:
                     delete_pod(self._cluster, name, uid)
+            if reason:
+                raise RuntimeUnavailableError(f"pod {name} did not start its job: {reason}") from error
             raise
         return job
 

@@ -69,11 +69,9 @@ def wait_until_running(cluster: Cluster, pod: dict[str, Any], image: str | None,
     began_s = said_s = time.monotonic()
     limit_s = give_up_s - began_s
     again_s = max(1, min(int(_SAY_EVERY_S), int(limit_s)))
-    removed = "the pod was deleted"
     for now in follow_pod(cluster, name, pod, again_s):
         if now is None or now["metadata"]["uid"] != uid:
             break
-        removed = _pod.removal(now) or removed
         state = (now["status"].get("containerStatuses") or [{}])[0].get("state") or {}
         if "running" in state:
             return now
@@ -90,7 +88,7 @@ def wait_until_running(cluster: Cluster, pod: dict[str, Any], image: str | None,
         if now_s - said_s >= _SAY_EVERY_S:
             said_s = now_s
             log.info("Waiting for pod %s: %s", name, reason)
-    raise RuntimeUnavailableError(f"pod {name} has not run: {removed}")
+    raise RuntimeUnavailableError(f"pod {name} was deleted before it ran")
 
 
 def give_cpu(cluster: Cluster, pod: Mapping[str, Any], body: Mapping[str, Any]) -> None:

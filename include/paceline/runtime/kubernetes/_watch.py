@@ -9,6 +9,7 @@ from typing import Any
 
 from paceline.errors import PacelineError
 from paceline.runtime.kubernetes._cluster import Cluster
+from paceline.runtime.kubernetes._pod import removal
 
 _WATCH_S = 15  # the server ends a watch after this time; the caller can then check its own time limit
 _PAUSE_S = 0.5  # before the next request after an interrupted watch
@@ -55,6 +56,21 @@ def follow_pod(
             yield pod
             if pod is None:
                 return
+
+
+def why_removed(cluster: Cluster, pod: Mapping[str, Any]) -> str:
+    """Return why a pod is being deleted, or was deleted after it was read; empty if neither.
+
+    The cluster repeats all changes since then, so the reason is known although the pod is gone.
+    """
+    seen: list[str] = []
+    for now in follow_pod(cluster, pod["metadata"]["name"], pod, again_s=1):
+        if now is None or now["metadata"]["uid"] != pod["metadata"]["uid"]:
+            return "the pod was deleted"
+        if (reason := removal(now)) or now["metadata"]["resourceVersion"] in seen:
+            return reason
+        seen.append(now["metadata"]["resourceVersion"])
+    raise AssertionError
 
 
 def _selected(name: str) -> dict[str, Any]:

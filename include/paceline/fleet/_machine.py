@@ -11,6 +11,9 @@ from paceline.runtime import DockerOptions, KubernetesOptions
 
 _Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]*$", max_length=63)]
 _Text = Annotated[str, Field(min_length=1)]
+_NodeName = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$", max_length=253)]
+_LabelName = Annotated[str, Field(pattern=r"^([a-z0-9.-]+/)?[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?$")]
+_LabelValue = Annotated[str, Field(pattern=r"^([A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?)?$", max_length=63)]
 _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -103,8 +106,8 @@ class Machine(_FleetModel):
     gpus: Annotated[int, Field(ge=0)] = 0
     memory_gib: _Positive
     engine_conn_id: _Text | None = None
-    node: _Text | None = None
-    node_selector: Annotated[dict[_Text, str], Field(min_length=1)] | None = None
+    node: _NodeName | None = None
+    node_selector: Annotated[dict[_LabelName, _LabelValue], Field(min_length=1)] | None = None
     queue: _Text | None = None
     executor: _Text | None = None
     address: str | None = None

@@ -60,7 +60,7 @@ def check_nodes(fleet: Fleet, nodes: Sequence[Mapping[str, Any]]) -> Iterator[En
         problems = list(_node_differences(machine, matching))
         same = sum(one.node_selector == machine.node_selector for one in fleet.machines)
         if machine.node_selector and same > len(matching):
-            problems.append(f"the pool of {same} machines has {len(matching)} nodes")
+            problems.append(f"the pool needs {same} nodes, and has {len(matching)}")
         version = matching[0]["status"]["nodeInfo"]["kubeletVersion"]
         memory_gib = round(_smallest(matching, "memory") / 2**30, 1)
         yield EngineCheck(machine.name, version, _smallest(matching, "cpu"), memory_gib, tuple(problems))

@@ -107,7 +107,7 @@ def test_check_compares_each_machine_with_its_nodes() -> None:
     found = {one.machine: one for one in check_nodes(FLEET, nodes)}
     assert (found["node"].version, found["node"].cores, found["node"].memory_gib) == ("v1.36.3", 2.0, 4.0)
     assert found["node"].ok
-    expected = ("has 1.93 cores for pods, expected 2", "the pool of 2 machines has 1 nodes")
+    expected = ("has 1.93 cores for pods, expected 2", "the pool needs 2 nodes, and has 1")
     assert found["first"].problems == found["second"].problems == expected
     nodes = [described_node("node2", "gates", ready="Unknown"), described_node("node3", "gates", "4")]
     found = {one.machine: one for one in check_nodes(FLEET, nodes)}

@@ -93,7 +93,7 @@ def test_slow_link_limits_a_container_in_both_directions(harness: ContainerHarne
     ):
         echo = start_job("echo", ECHO, alias="echo")
         wait_for_line(echo, "listens")
-        ask = start_job("ask", GATE + ASK, options=far.options)
+        ask = start_job("ask", GATE + ASK, options=far.job_options())
         link_ends = link_commands(harness, ask)
         until(lambda: len(read_buckets(link_ends)) == 2)
         assert read_buckets(link_commands(harness, echo)) == []

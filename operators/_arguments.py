@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow.sdk.configuration import conf
 
+from paceline.airflow.arguments import number, one_of, optional_number, optional_path_or_url
 from paceline.airflow.values import NOTHING, is_template
 from paceline.contract import Deadline, StoredDeadline
 from paceline.control import CONTROLLERS, LATE_WEIGHT, Gains, Limits
@@ -16,7 +17,6 @@ from paceline.run.settings import Settings
 from paceline.runtime.checks import check_devices
 
 from ._objective import cannot_form_teams
-from .values import number, one_of, optional_number, optional_path_or_url
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

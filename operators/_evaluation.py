@@ -7,10 +7,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from paceline.airflow.arguments import number, positive_integer
 from paceline.errors import InvalidInputError
 from paceline.registry.manifest import check_name, read_unique
-
-from .values import number, positive_integer
 
 _KEYS = {"model", "version", "metric", "challenger", "champion", "champion_version", "improvement"}
 _ACCEPTED = "the result of EvaluateOperator (evaluation=evaluate.output) or, after Approve, of ApproveOperator"

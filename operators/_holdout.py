@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from .values import local_copies
+from paceline.airflow.arguments import local_copies
 
 
 class HoldOut:

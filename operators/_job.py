@@ -15,6 +15,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator
 
+from paceline.airflow.arguments import (
+    command_words,
+    duration_s,
+    local_copies,
+    mapping,
+    path_or_url,
+    read_fields,
+    sequence,
+)
 from paceline.airflow.runtimes import RuntimeSettings, runtime_value
 from paceline.airflow.values import NOTHING, Reader
 from paceline.errors import InvalidInputError
@@ -24,7 +33,6 @@ from . import _auto
 from ._identity import first_run_start, job_labels, task_labels, unique_name
 from ._private import masked_log, read_private, redacted, render_private
 from ._restrictions import check_root, check_runtime
-from .values import command_words, duration_s, local_copies, mapping, path_or_url, read_fields, sequence
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

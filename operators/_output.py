@@ -8,11 +8,10 @@ from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paceline.airflow.arguments import is_local
 from paceline.airflow.places import storage_path
 from paceline.errors import PacelineError
 from paceline.runtime.temporary import TemporaryFolder
-
-from .values import is_local
 
 if TYPE_CHECKING:
     from airflow.sdk import ObjectStoragePath

@@ -15,7 +15,7 @@ def changed_file(data_window: Any) -> str | None:
     >>> changed_file({"source": "/reports/window.parquet", "file": "/deleted.csv", "file_state": "1f0c"})
     '/deleted.csv'
     """
-    from paceline.sensors.windows import identify_file  # type: ignore[import-not-found]
+    from paceline.airflow.windows import identify_file
 
     known = data_window if isinstance(data_window, dict) else {}
     file, state = known.get("file"), known.get("file_state")

@@ -9,13 +9,13 @@ from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowFailException
 
+from paceline.airflow.arguments import read_fields
 from paceline.airflow.values import Reader, optional_text
 from paceline.errors import InvalidInputError
 
 from ._evaluation import read_evaluation
 from .improvement import describe_doubts, describe_interval
 from .links import ModelLink
-from .values import read_fields
 
 _READERS: Mapping[str, Reader] = {"subject": optional_text, "body": optional_text}
 _ASKED = "paceline_asked"  # XCom, and key of the task's state store, with the evaluation that the question shows

@@ -14,6 +14,7 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.bases.hook import BaseHook
 from airflow.sdk.exceptions import AirflowFailException
 
+from paceline.airflow.arguments import number, one_of, read_fields
 from paceline.airflow.runtimes import Kubernetes
 from paceline.airflow.values import Reader, is_template, text
 from paceline.contract import Ceiling
@@ -22,7 +23,6 @@ from paceline.errors import InvalidInputError, PacelineError
 from paceline.extras import require
 
 from ._pool import PoolApi, PoolLog
-from .values import number, one_of, read_fields
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

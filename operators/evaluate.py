@@ -11,6 +11,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from upath import UPath
 
+from paceline.airflow.arguments import (
+    local_copies,
+    mapping,
+    number,
+    optional_conn_id,
+    path_or_url,
+    read_fields,
+    registry_location,
+)
 from paceline.airflow.places import open_registry, storage_path
 from paceline.airflow.values import Reader
 from paceline.contract import EVALUATION_XCOM
@@ -30,7 +39,6 @@ from ._scoring import read_scores
 from ._window import changed_file
 from .improvement import ResampleCollector, describe_doubts, describe_interval, summarise
 from .links import ModelLink
-from .values import local_copies, mapping, number, optional_conn_id, path_or_url, read_fields, registry_location
 
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
@@ -200,7 +208,7 @@ the first a letter or digit
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage[Any, Any]:
         """Return the models, the data and the registered version, for Airflow's OpenLineage provider."""
-        from . import lineage
+        from paceline.airflow import lineage
 
         return lineage.describe_evaluation(self, self._result)
 

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from statistics import NormalDist, pstdev
 from typing import Any, Literal
 
+from paceline.airflow.arguments import number, positive_integer
 from paceline.errors import InvalidInputError
 from paceline.train.progress import Progress
 
 from ._scores import scores_in
-from .values import number, positive_integer
 
 MIN_PAIRS = 100
 MIN_UNITS = 20  # rows or groups; with fewer, the bootstrap is wrong more often than its confidence says

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
+from paceline.airflow.arguments import local_copies, path_or_url, positive_integer, read_fields
 from paceline.airflow.places import storage_path
 from paceline.airflow.values import Reader
 from paceline.errors import InvalidInputError, PacelineError, RuntimeUnavailableError
@@ -27,7 +28,6 @@ from ._gauges import Gauges
 from ._identity import job_labels
 from ._job import JobOperator
 from ._team import fleet_runtime, machine_arguments
-from .values import local_copies, path_or_url, positive_integer, read_fields
 
 if TYPE_CHECKING:
     import pandas as pd

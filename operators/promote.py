@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk import Asset, BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
+from paceline.airflow.arguments import number, optional_conn_id, optional_number, read_fields, registry_location
 from paceline.airflow.places import open_registry
 from paceline.airflow.values import Reader, boolean
 from paceline.contract import PROMOTION_XCOM
@@ -18,7 +19,6 @@ from paceline.registry import ChampionChangedError, ChampionHeldError, ModelVers
 from ._evaluation import read_evaluation
 from .improvement import MIN_UNITS, Verdict, judge
 from .links import ModelLink
-from .values import number, optional_conn_id, optional_number, read_fields, registry_location
 
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
@@ -158,7 +158,7 @@ class PromoteOperator(BaseOperator):
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage[Any, Any]:
         """Return the version and, after a promotion, the champion, for Airflow's OpenLineage provider."""
-        from . import lineage
+        from paceline.airflow import lineage
 
         return lineage.describe_promotion(self, self._result)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
+from paceline.airflow.arguments import number, one_of, path_or_url, positive_integer, read_fields
 from paceline.airflow.places import storage_path
 from paceline.airflow.values import Reader, optional_text
 from paceline.contract import SCHEDULE_XCOM
@@ -23,7 +24,6 @@ from ._gauges import Gauges
 from ._identity import job_labels, task_labels, unique_name
 from ._restrictions import check_root, check_runtime
 from ._team import fleet_runtime, machine_arguments
-from .values import number, one_of, path_or_url, positive_integer, read_fields
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

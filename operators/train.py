@@ -227,7 +227,7 @@ class DeadlineTrainingOperator(JobOperator):
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage[Any, Any]:
         """Return the inputs and the trained model, for Airflow's OpenLineage provider."""
-        from . import lineage
+        from paceline.airflow import lineage
 
         return lineage.describe_training(self, self._result)
 

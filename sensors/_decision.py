@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any
 from .retraining import is_cooling_down, parse_time
 
 if TYPE_CHECKING:
+    from paceline.airflow.windows import DataWindow, Snapshot
     from paceline.drift import DriftReport
 
-    from ._queries import Snapshot
     from .check import DriftCheck
-    from .windows import DataWindow
 
 # A growing window is checked again when it has grown by this factor.
 GROWTH = 1.25

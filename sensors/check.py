@@ -13,6 +13,17 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from paceline.airflow.windows import (
+    CHAMPION,
+    DataWindow,
+    Parameters,
+    Snapshot,
+    cached_window,
+    describe,
+    identify_file,
+    is_sql,
+    read_window,
+)
 from paceline.drift import DriftSettings
 from paceline.drift.class_probabilities import prediction_columns, read_prediction
 from paceline.drift.compare import check_column_pair
@@ -22,15 +33,10 @@ from paceline.drift.units import check_roles
 from paceline.errors import InvalidInputError
 from paceline.extras import require
 
-from ._files import identify_file
-from ._queries import Parameters, Snapshot
-from .windows import DataWindow, cached_window, describe, is_sql, read_window
-
 if TYPE_CHECKING:
     from paceline.drift import DriftReport
 
 # A reference that stands for the data on which the champion of ``model`` was trained.
-CHAMPION = "champion"
 
 
 class CheckOptions(TypedDict, total=False):
@@ -57,7 +63,7 @@ class CheckOptions(TypedDict, total=False):
 
 @dataclasses.dataclass(frozen=True)
 class DriftCheck:
-    """The sources of both windows (see ``paceline.sensors.windows``) and the settings of their comparison.
+    """The sources of both windows (see ``paceline.airflow.windows``) and the settings of their comparison.
 
     ``window_column`` identifies the current window (see ``read_window``) and is not compared. ``reference_conn_id`` is
     the connection for the reference, if it is not ``conn_id``. ``champion`` describes the model version that was

@@ -12,11 +12,12 @@ from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from paceline.airflow.callbacks import Callback, read_callbacks
+from paceline.airflow.windows import CHAMPION
 from paceline.drift import NEEDS_TRAINING, DriftSettings
 from paceline.errors import BadDataError, InvalidInputError, NothingComparedError
 
 from ._alerts import FIELD, alert_once
-from .check import CHAMPION, CheckOptions, DriftCheck, check_champion
+from .check import CheckOptions, DriftCheck, check_champion
 from .reports import DriftReportLink, run_folder, summarise
 from .retraining import Hold, find_hold, load_started, parse_cooldown, parse_time, record_started
 from .triggers import DriftTrigger
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context
 
-    from ._queries import Parameters
+    from paceline.airflow.windows import Parameters
 
 OnNoDrift = Literal["wait", "skip", "succeed"]
 OnBadData = Literal["fail", "no_drift"]
@@ -319,8 +320,7 @@ class DriftSensor(BaseSensorOperator):
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage[Any, Any]:
         """Return both windows and the drift report, for Airflow's OpenLineage provider."""
-        # mypy does not find the operators' folder by this name.
-        from paceline.operators import lineage  # type: ignore[import-not-found]
+        from paceline.airflow import lineage
 
         found: OperatorLineage[Any, Any] = lineage.describe_check(self, self._summary)
         return found
@@ -332,20 +332,21 @@ class DriftSensor(BaseSensorOperator):
             raise AirflowFailException(str(error)) from error  # a retry cannot succeed
 
     def _read_fields(self, *, rendered: bool) -> None:
-        # Import `values` here, because the import is slow, and the values in most DAGs need no validation.
+        # Import the readers here, because the import is slow, and the values in most DAGs need no validation.
+        from paceline.airflow import arguments
         from paceline.airflow.values import NOTHING, optional_text
-        from paceline.operators import values
 
         def read_source(field: str, value: object) -> Any:
-            return values.path_or_url(field, value, "a SQL query, or the path of a Parquet or CSV file")
+            return arguments.path_or_url(field, value, "a SQL query, or the path of a Parquet or CSV file")
 
         def read_columns(field: str, value: object) -> Any:
-            return None if value in NOTHING else values.sequence(field, value, "a list of column names")
+            return None if value in NOTHING else arguments.sequence(field, value, "a list of column names")
 
         def read_parameters(field: str, value: object) -> Any:
             if value in NOTHING:
                 return None
-            return dict(value) if isinstance(value, Mapping) else values.sequence(field, value, "a list or a mapping")
+            accepted = "a list or a mapping"
+            return dict(value) if isinstance(value, Mapping) else arguments.sequence(field, value, accepted)
 
         readers = {
             "reference": read_source,
@@ -355,13 +356,13 @@ class DriftSensor(BaseSensorOperator):
             "current_parameters": read_parameters,
             "features": read_columns,
             "categorical": lambda field, value: read_columns(field, value) or [],
-            "report_dir": values.optional_path_or_url,
+            "report_dir": arguments.optional_path_or_url,
             "report_url": optional_text,
             "model": optional_text,
-            "registry": values.optional_path_or_url,
+            "registry": arguments.optional_path_or_url,
             "cooldown": lambda field, value: parse_cooldown(value),
         }
-        values.read_fields(self, readers, rendered=rendered)
+        arguments.read_fields(self, readers, rendered=rendered)
 
     def _check(self, *, rendered: bool = True) -> DriftCheck:
         """Return the check with the sensor's parameters, without template fields unless they are ``rendered``."""

@@ -15,19 +15,17 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperatorLink
 
 from paceline.airflow.places import check_kept
+from paceline.airflow.windows import CHAMPION, is_sql
 from paceline.drift.kept_rows import to_storable
-
-from .check import CHAMPION
-from .windows import is_sql
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator, ObjectStoragePath
     from airflow.sdk.types import TaskInstanceKey
 
+    from paceline.airflow.windows import DataWindow
     from paceline.drift import DriftReport
 
     from .check import DriftCheck
-    from .windows import DataWindow
 
 XCOM_LIMIT_BYTES = 48_000
 _NOTES_BYTES = 300  # reserved for the notes about omissions

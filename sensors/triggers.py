@@ -15,15 +15,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow.sdk import timezone
 from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 
+from paceline.airflow.windows import CHAMPION, DataWindow, Snapshot, is_sql
 from paceline.errors import InvalidInputError
 
 from ._alerts import ALARMS
 from ._decision import EventDecision, TriggerState, decide_new_drift, decide_new_window
-from ._queries import Snapshot
-from .check import CHAMPION, CheckOptions, DriftCheck
+from .check import CheckOptions, DriftCheck
 from .reports import summarise
 from .retraining import parse_cooldown
-from .windows import DataWindow, is_sql
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from paceline.airflow.windows import DataWindow
 from paceline.drift import DriftSettings
 from paceline.sensors.check import DriftCheck
 from paceline.sensors.triggers import TriggerState, decide_new_window
-from paceline.sensors.windows import DataWindow
 
 ROWS, POLL_ROWS, REFERENCE_ROWS = 3000, 100, 5000
 # Any significant difference counts, even one that is too small to matter.

@@ -11,16 +11,13 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from airflow.models.asset import AssetEvent, AssetModel
-from airflow.models.asset import association_table as created_runs
-from airflow.models.dagrun import DagRun
-from airflow.models.xcom import XCOM_RETURN_KEY, XComModel
 from pydantic import BaseModel, ConfigDict
 from sqlalchemy import ColumnElement, Select, String, and_, cast, literal, null, or_, select, tuple_
 from sqlalchemy.orm import Session
 
 from paceline.contract import DRIFT_XCOM
 
+from .airflow_internals import XCOM_RETURN_KEY, AssetEvent, AssetModel, DagRun, XComModel, created_runs
 from .overview import select_marked
 
 if TYPE_CHECKING:

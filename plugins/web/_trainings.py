@@ -7,9 +7,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-from airflow.models.dagrun import DagRun
-from airflow.models.task_state_store import TaskStateStoreModel as Stored
-from airflow.models.taskinstance import TaskInstance
 from pydantic import BaseModel
 from sqlalchemy import ColumnElement, and_, literal, select
 from sqlalchemy.orm import Session
@@ -17,6 +14,7 @@ from sqlalchemy.orm import Session
 from paceline.contract import EVALUATION_XCOM, PACE, PROMOTION_XCOM
 
 from ._checks import StoredCheck, Subject, matches_registry
+from .airflow_internals import DagRun, Stored, TaskInstance
 from .jobs import same_task
 from .overview import select_marked
 

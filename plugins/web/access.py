@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from airflow.api_fastapi.app import get_auth_manager
-from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
-from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag, requires_access_pool
-from airflow.models.dag import DagModel
 from fastapi import Depends
+
+from .airflow_internals import (
+    DagAccessEntity,
+    DagDetails,
+    DagModel,
+    GetUserDep,
+    get_auth_manager,
+    requires_access_dag,
+    requires_access_pool,
+)
 
 # A route with a `dag_id` in its path needs permission for that DAG; other routes, for DAGs in general.
 can_read_tasks = Depends(requires_access_dag("GET", DagAccessEntity.TASK_INSTANCE))

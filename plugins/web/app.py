@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from airflow.configuration import conf
 from fastapi import FastAPI, Response
 from fastapi.staticfiles import StaticFiles
 
 from paceline import __version__
 
 from . import bundle, deadline, grants, history, jobs, overview, pool
+from .airflow_internals import conf
 
 
 def create_app() -> FastAPI:

@@ -8,10 +8,6 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
 
-from airflow.api_fastapi.common.db.common import SessionDep
-from airflow.api_fastapi.core_api.security import GetUserDep
-from airflow.api_fastapi.logging.decorators import action_logging
-from airflow.models.task_state_store import TaskStateStoreModel as Stored
 from fastapi import APIRouter, Depends, HTTPException
 from pydantic import AwareDatetime, BaseModel, Field
 from sqlalchemy import select, update
@@ -21,6 +17,7 @@ from paceline.contract import DEADLINE, PACE, PaceSample, StoredDeadline, finite
 from paceline.errors import InvalidInputError
 
 from .access import can_edit_tasks
+from .airflow_internals import GetUserDep, SessionDep, Stored, action_logging
 from .jobs import parse
 
 router = APIRouter(tags=["Deadline"])

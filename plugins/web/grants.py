@@ -7,10 +7,6 @@ from datetime import datetime, timezone
 from typing import Any
 from uuid import UUID
 
-from airflow.api_fastapi.common.db.common import SessionDep
-from airflow.api_fastapi.core_api.security import GetUserDep
-from airflow.models.task_state_store import TaskStateStoreModel as Stored
-from airflow.models.taskinstance import TaskInstance
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 from sqlalchemy import select, update
@@ -21,6 +17,7 @@ from paceline.contract import CEILING, PACE, Ceiling
 from paceline.errors import InvalidInputError
 
 from .access import can_change, can_edit_pool
+from .airflow_internals import GetUserDep, SessionDep, Stored, TaskInstance
 from .jobs import parse, same_task
 from .lease import next_version, take_lease
 

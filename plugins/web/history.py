@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Annotated
 
-from airflow.api_fastapi.common.db.common import SessionDep
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field, model_validator
 from sqlalchemy import func, select
@@ -14,6 +13,7 @@ from ._cells import HistoryRow, rows_of
 from ._checks import StoredCheck, Subject, load_checks, newest_checks, select_checks, select_events
 from ._trainings import RunTraining, Span, Version, load_trainings, load_versions
 from .access import ReadableDags, can_read_results
+from .airflow_internals import SessionDep
 from .overview import MAX_AGE
 
 if TYPE_CHECKING:

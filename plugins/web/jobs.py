@@ -7,11 +7,6 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from airflow.api_fastapi.common.db.common import SessionDep
-from airflow.api_fastapi.core_api.security import GetUserDep
-from airflow.models.dagrun import DagRun
-from airflow.models.task_state_store import TaskStateStoreModel as Stored
-from airflow.models.taskinstance import TaskInstance
 from fastapi import APIRouter, Query
 from pydantic import BaseModel
 from sqlalchemy import ColumnElement, Row, Select, and_, select
@@ -20,6 +15,7 @@ from sqlalchemy.orm import Session
 from paceline.contract import DEADLINE, PACE, PaceSample, StoredDeadline
 
 from .access import ReadableDags, can_change, can_read_tasks
+from .airflow_internals import DagRun, GetUserDep, SessionDep, Stored, TaskInstance
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -11,14 +11,13 @@ import time
 from hashlib import md5
 from uuid import UUID
 
-from airflow.models.taskinstance import TaskInstance
-from airflow.models.variable import Variable
-from airflow.utils.state import TaskInstanceState
 from fastapi import HTTPException
 from pydantic import BaseModel, Field, ValidationError
 from sqlalchemy import select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
+
+from .airflow_internals import TaskInstance, TaskInstanceState, Variable
 
 _DESCRIPTION = "The Paceline arbiter that allocates the devices of this Airflow pool"
 _MAX_KEY_LENGTH = 250  # of Airflow's variables

@@ -6,8 +6,6 @@ from collections.abc import Collection
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
-from airflow.api_fastapi.common.db.common import SessionDep
-from airflow.models.xcom import XCOM_RETURN_KEY, XComModel
 from fastapi import APIRouter, Query
 from pydantic import BaseModel
 from sqlalchemy import Select, Text, and_, cast, select
@@ -16,6 +14,7 @@ from sqlalchemy.orm import Session, aliased
 from paceline.contract import DRIFT_XCOM, EVALUATION_XCOM, PROMOTION_XCOM, SCHEDULE_XCOM
 
 from .access import ReadableDags, can_read_results
+from .airflow_internals import XCOM_RETURN_KEY, SessionDep, XComModel
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

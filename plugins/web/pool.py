@@ -5,9 +5,6 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from airflow.api_fastapi.common.db.common import SessionDep
-from airflow.models.task_state_store import TaskStateStoreModel as Stored
-from airflow.models.taskinstance import TaskInstance
 from fastapi import APIRouter
 from pydantic import BaseModel
 from sqlalchemy import exists, or_, select
@@ -16,6 +13,7 @@ from sqlalchemy.orm import aliased
 from paceline.contract import CEILING, CONTAINER, PACE
 
 from .access import ReadableDags, can_read_tasks
+from .airflow_internals import SessionDep, Stored, TaskInstance
 from .jobs import FINAL_STATES, parse, same_task
 from .lease import read_lease
 

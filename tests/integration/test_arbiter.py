@@ -101,14 +101,14 @@ def test_pool_survives_killed_arbiter_and_rejects_infeasible_deadline(
     urgent = start_task("urgent", "1h")
     watch.wait_until(lambda: watch.states.get(urgent.run_id) == "training")
     assert watch.ceilings[urgent.run_id][1] == URGENT
-    paused, trains = sorted(nights, key=lambda task: watch.ceilings[task.run_id][1])
-    assert (watch.ceilings[paused.run_id][1], watch.states[paused.run_id]) == (0.0, "paused")
+    preempted, trains = sorted(nights, key=lambda task: watch.ceilings[task.run_id][1])
+    assert (watch.ceilings[preempted.run_id][1], watch.states[preempted.run_id]) == (0.0, "preempted")
     assert watch.states[trains.run_id] == "training"
-    assert watch.ceilings[paused.run_id][0] > before[paused.run_id][0], "grant numbers continue"
-    at = progress_pct(paused)
+    assert watch.ceilings[preempted.run_id][0] > before[preempted.run_id][0], "grant numbers continue"
+    at = progress_pct(preempted)
     let_job_finish(urgent)
     assert airflow.wait("urgent", urgent.run_id, LONG_S, before_poll=watch.check) == "success"
-    watch.wait_until(lambda: watch.states[paused.run_id] == "training" and progress_pct(paused) > at)
+    watch.wait_until(lambda: watch.states[preempted.run_id] == "training" and progress_pct(preempted) > at)
 
     # Make the urgent job's last run seem to take hours, so that a deadline of ten minutes is infeasible.
     result = urgent.result()

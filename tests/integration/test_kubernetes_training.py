@@ -59,17 +59,18 @@ def open_gate(training: TrainingTask, gate: str) -> None:
     run_in_pod(namespace, pod, f"touch /paceline/work/{gate}")
 
 
-def cpu_limits(namespace: str) -> list[float]:
-    """Return the CPU limits in force of all pods of the namespace, in cores."""
+def cpu_in_force(namespace: str, kind: str = "limits") -> list[float]:
+    """Return the CPU limits, or the requests, in force of all pods of the namespace, in cores."""
     pods = CoreV1Api(connect_cluster()).list_namespaced_pod(namespace).items
-    return [float(parse_quantity(pod.status.container_statuses[0].resources.limits["cpu"])) for pod in pods]
+    resources = [pod.status.container_statuses[0].resources for pod in pods]
+    return [float(parse_quantity(getattr(one, kind)["cpu"])) for one in resources]
 
 
 def test_killed_task_takes_over_its_pod_and_follows_the_moved_deadline(
     airflow: AirflowProcess, dag: str, namespace: str
 ) -> None:
     training = start(airflow, dag, namespace)
-    until(lambda: cpu_limits(namespace) == [0.1])
+    until(lambda: cpu_in_force(namespace) == [0.1])
     pod = training.container
     os.kill(training.instance()["pid"], signal.SIGKILL)
     until(lambda: training.instance()["try_number"] == 2 and training.instance()["state"] == "running")
@@ -78,7 +79,7 @@ def test_killed_task_takes_over_its_pod_and_follows_the_moved_deadline(
     assert training.container == pod
     airflow.set_task_state(dag, training.run_id, "train", "deadline", f"{back['t_s'] + 60:.0f}s")
     full = training.wait_until(lambda pace: pace["devices"] == pace["max_devices"])
-    until(lambda: cpu_limits(namespace) == [full["devices"]])
+    until(lambda: cpu_in_force(namespace) == [full["devices"]])
     for gate in ("go", "end"):
         open_gate(training, gate)
     assert airflow.wait(dag, training.run_id, LONG_S) == "success", training.log(2)
@@ -87,7 +88,7 @@ def test_killed_task_takes_over_its_pod_and_follows_the_moved_deadline(
     model = json.loads((Path(result["model"]) / "model.json").read_text())
     assert model["batches"] == model["done"] > 0
     assert (result["runtime"], result["restarts"]) == ("kubernetes", 0)
-    assert cpu_limits(namespace) == []
+    assert cpu_in_force(namespace) == []
 
 
 def test_deleted_pod_is_replaced_by_one_that_resumes_from_the_copied_checkpoint(
@@ -116,4 +117,20 @@ def test_deleted_pod_is_replaced_by_one_that_resumes_from_the_copied_checkpoint(
 def test_pod_of_a_task_that_a_user_marks_is_removed(airflow: AirflowProcess, dag: str, namespace: str) -> None:
     training = start(airflow, dag, namespace)
     airflow.api("PATCH", f"/dags/{dag}/dagRuns/{training.run_id}", {"state": "failed"})
-    until(lambda: cpu_limits(namespace) == [])
+    until(lambda: cpu_in_force(namespace) == [])
+
+
+def test_pod_reserves_what_its_job_is_allocated(airflow: AirflowProcess, trainer_image: str, namespace: str) -> None:
+    script = str(Path(__file__).parent / "training" / "gated.py")
+    text = DAG.format(script=script, image=trainer_image).replace('"pods"', '"reserved"')
+    text = text.replace('memory="256m"', 'memory="256m", reserve=True').replace("=0.1,", "=0.1, max_devices=0.5,")
+    with gates.temporary_dag(airflow, "reserved", text) as dag:
+        training = start(airflow, dag, namespace)
+        until(lambda: cpu_in_force(namespace, "requests") == [0.099])
+        now = training.stored_value("pace")
+        airflow.set_task_state(dag, training.run_id, "train", "deadline", f"{now['t_s'] + 60:.0f}s")
+        until(lambda: cpu_in_force(namespace, "requests") == [0.499])
+        for gate in ("go", "end"):
+            open_gate(training, gate)
+        assert airflow.wait(dag, training.run_id, LONG_S) == "success", training.log()
+    assert cpu_in_force(namespace, "requests") == []

@@ -40,6 +40,9 @@ EXPORTS = {
     "paceline.airflow.runtimes": (
         "Docker Kubernetes Process RuntimeSettings installed_runtimes named_settings runtime_value"
     ),
+    "paceline.airflow.windows": (
+        "CHAMPION DataWindow Parameters Snapshot cached_window describe identify_file is_sql read_window"
+    ),
     "paceline.allocate": (
         "DEVICE Allocation ClusterJob ElasticFlow Greedy Growing ImpossibleAllocationError LeastCost Node OnTime "
         "Placement Policy RandomizedGreedy RollingHorizon Speeds check edf fifo free_devices most_on_time priority"
@@ -166,6 +169,17 @@ def test_private_modules_have_a_leading_underscore() -> None:
 def test_no_module_imports_itself_through_other_modules() -> None:
     faces = {name for name, path in modules().items() if path.name == "__init__.py"}  # packages only re-export names
     graph = {name: set(imported_modules(name)) - faces - {name} for name in modules() if name not in faces}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
+
+
+def test_no_package_imports_itself_through_other_packages() -> None:
+    graph = defaultdict(set)
+    for name in modules():
+        others = {package_of(other) for other in imported_modules(name)}
+        graph[package_of(name)] |= others - {package_of(name), ""}
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:

@@ -81,7 +81,7 @@ def time_after_s(request: DeviceRequest, remaining: RemainingWork) -> float:
     """Return the seconds that a job needs in addition to its work and to changes of its devices."""
     if request.state == "waiting":  # after_s includes the start, which is also the first change
         return max(remaining.after_s - _change_s(request), 0.0)
-    if request.state == "paused":
+    if request.state == "preempted":
         return remaining.after_s + max(_startup_s(request) - _change_s(request), 0.0)
     return remaining.after_s
 

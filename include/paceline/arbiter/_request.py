@@ -109,8 +109,8 @@ class DeviceRequest:
     ) -> DeviceRequest | None:
         origin_s = pace.origin.timestamp()
         ended = pace.state in _ENDED
-        # A paused job has released the whole devices that its last sample reports.
-        in_force = 0 if pace.state == "paused" else pace.devices_in_force or 0
+        # A preempted job has released the whole devices that its last sample reports.
+        in_force = 0 if pace.state == "preempted" else pace.devices_in_force or 0
         held = max(pace.devices, in_force)
         if pace.shared and (granted is None or granted.grant == 0):
             # The ceiling was deleted or set by a user: the last grant of the arbiter remains in effect.

@@ -19,7 +19,7 @@ from pydantic import (
 
 from paceline.contract._record import Moment, Record, Rounded, Seconds
 
-State = Literal["waiting", "starting", "training", "paused", "finishing", "finished", "failed", "detached"]
+State = Literal["waiting", "starting", "training", "preempted", "finishing", "finished", "failed", "detached"]
 Devices = Annotated[float, Field(ge=0, le=1e6)]
 
 

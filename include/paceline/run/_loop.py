@@ -230,10 +230,10 @@ class PaceLoop:
         position = self._read_reports(now_s)
         if self._commands.update(self._exchange.newest(), now_s):
             self._move_deadline(now_s)
-        if self._commands.ceiling == 0 and (self._reader.trained_s is None or self._lifecycle.state == "paused"):
-            return self._paused_step(now_s)
-        if self._lifecycle.state == "paused" and not self._resume(now_s):
-            return self._paused_step(now_s)
+        if self._commands.ceiling == 0 and (self._reader.trained_s is None or self._lifecycle.state == "preempted"):
+            return self._preempted_step(now_s)
+        if self._lifecycle.state == "preempted" and not self._resume(now_s):
+            return self._preempted_step(now_s)
         self._read_usage()
         in_force = allocation.devices_in_force(self._reader.newest.devices if self._reader.newest else None, now_s)
         observation = Observation(
@@ -283,15 +283,15 @@ class PaceLoop:
             message = "The deadline has passed, and the job has reported no progress: it continues without a forecast"
             self._log.warning(message)
 
-    def _paused_step(self, now_s: float) -> float:
+    def _preempted_step(self, now_s: float) -> float:
         """Run a step without devices, stop the job if necessary, and return the seconds until the next step."""
-        is_paused = self._lifecycle.state == "paused"
-        must_stop = self._commands.ceiling == 0 and (not is_paused or self._preemption.unconfirmed)
-        if must_stop and self._preemption.preempt(now_s, self._is_training_done, repeated=is_paused):
+        is_preempted = self._lifecycle.state == "preempted"
+        must_stop = self._commands.ceiling == 0 and (not is_preempted or self._preemption.unconfirmed)
+        if must_stop and self._preemption.preempt(now_s, self._is_training_done, repeated=is_preempted):
             self._restarting = False
-            self._lifecycle.enter("paused", by="arbiter")
+            self._lifecycle.enter("preempted", by="arbiter")
         period_s = self._controller.period_s
-        if self._lifecycle.state == "paused":
+        if self._lifecycle.state == "preempted":
             self._allocation.replace(self._preemption.unconfirmed, now_s)
             self._controller.interrupt(now_s)
             self._decision = replace(self._decision, devices=0.0, finish_s=None, earliest_s=None, next_s=period_s)
@@ -304,7 +304,7 @@ class PaceLoop:
         return self._reader.trained_s is not None
 
     def _resume(self, now_s: float) -> bool:
-        """Restart a paused job on the largest allowed allocation; return whether it was restarted."""
+        """Restart a preempted job on the largest allowed allocation; return whether it was restarted."""
         devices = self._controller.limits.quantize(self._controller.limits.max_devices, self._commands.ceiling)
         if not self._preemption.resume(now_s, devices):
             return False
@@ -339,7 +339,7 @@ class PaceLoop:
                 self._controller.interrupt(now_s)
                 self._journal.event(now_s, "resumed", "Training resumes at %.1f %%", reports[-1].percent)
         position = self._reader.position
-        if position is not None and not self._restarting and self._lifecycle.state != "paused":
+        if position is not None and not self._restarting and self._lifecycle.state != "preempted":
             if self._lifecycle.state == "starting":
                 self._lifecycle.enter("training", by="job")
             self._lifecycle.enter("training" if self._reader.trained_s is None else "finishing", by="job")
@@ -424,7 +424,7 @@ class PaceLoop:
         """Wait for the next step; return the status of a job that has ended, else ``None``."""
         self._raise_if_stopped()
         self._check_need(self._stage)
-        if self._lifecycle.state == "paused":
+        if self._lifecycle.state == "preempted":
             self._clock.sleep(max(timeout_s, 0.0))
             return None
         try:

@@ -54,7 +54,7 @@ class Preemption:
         self.unconfirmed = 0.0
         if not repeated:
             self.count += 1
-            self._journal.event(now_s, "paused", "Paused: other jobs are using the devices. The checkpoint is kept")
+            self._journal.event(now_s, "preempted", "Preempted: other jobs have the devices. The checkpoint is kept")
         return True
 
     def resume(self, now_s: float, devices: float) -> bool:

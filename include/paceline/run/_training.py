@@ -203,8 +203,8 @@ class Training:
         earlier.discard_if_outdated()
         takes_over = earlier.can_be_taken_over
         record, controller, state = (self._take_over if takes_over else self._start)(earlier, past)
-        # The stored state of a paused job has 0 devices, and that of a restarted job has those of its training: use the
-        # job's initial allocation.
+        # The stored state of a preempted job has 0 devices, and that of a restarted job has those of its training: use
+        # the job's initial allocation.
         held = state.run.allocated_devices if state is not None and takes_over else 0.0
         held = min(held or record.devices, controller.limits.max_devices)
         return self._store_result(self._control(record, controller, state, held, past, earlier), record)

@@ -12,7 +12,7 @@ export interface LiveStateSchema {
  */
 export interface PaceSample {
   version: number;
-  state: "waiting" | "starting" | "training" | "paused" | "finishing" | "finished" | "failed" | "detached";
+  state: "waiting" | "starting" | "training" | "preempted" | "finishing" | "finished" | "failed" | "detached";
   t_s: number;
   updated_at: string;
   progress_pct: number;

@@ -41,7 +41,7 @@ test.each([
   [{ deadline_s: null, state: "finished", t_s: 66 }, "good", "done"],
   [{ state: "waiting", forecast_s: null, earliest_s: null }, "unknown", "waiting for devices"],
   [{ state: "waiting", earliest_s: 80, feasible: false }, "bad", "waiting for devices, 20 s late at best"],
-  [{ state: "paused", forecast_s: null, earliest_s: null }, "danger", "preempted: other jobs have the devices"],
+  [{ state: "preempted", forecast_s: null, earliest_s: null }, "danger", "preempted: other jobs have the devices"],
   [{ state: "detached" }, "danger", "detached: no task controls the job"],
 ] as const)("status of %o is %s: %s", (changed, level, text) => {
   expect(deadlineStatus(makePace(changed))).toMatchObject({ level, text });

@@ -82,7 +82,7 @@ class Job:
         if ceiling.devices > 0:
             self.state = "training"
         elif self.state == "training":
-            self.state = "paused"
+            self.state = "preempted"
         self.held = ceiling.devices
 
     def publish(self, now_s: float) -> None:

@@ -36,17 +36,17 @@ class SimulatedJob:
 
     def __post_init__(self) -> None:
         self.controller = DeadlineController(Limits(0.1, POOL), self.deadline_s)
-        self.applied_grant, self.decision, self.paused = 0, None, False
+        self.applied_grant, self.decision, self.preempted = 0, None, False
 
     @property
     def allocation(self) -> float:
-        return self.run.devices if self.run and not self.paused else 0.0
+        return self.run.devices if self.run and not self.preempted else 0.0
 
     def step(self, now_s: float) -> None:
         if self.ended_s is not None or now_s < self.arrives_s or self.ceiling is None:
             return
         self.applied_grant = self.ceiling.grant
-        self.paused = self.ceiling.devices <= 0 and self.run is not None
+        self.preempted = self.ceiling.devices <= 0 and self.run is not None
         if self.ceiling.devices <= 0:
             self.began_s += 1.0  # the time of the simulated run stops during a pause
             return
@@ -70,7 +70,7 @@ class SimulatedJob:
         remaining = decision.remaining if decision else None
         if decision is None and self.known:
             remaining = RemainingWork(self.core_s, 1.0, 1.3)
-        state = "waiting" if self.run is None else "paused" if self.paused else "training"
+        state = "waiting" if self.run is None else "preempted" if self.preempted else "training"
         return DeviceRequest(
             self.name, state, self.arrives_s, self.deadline_s, 0.0, now_s, 0.1, POOL, 0.05, self.allocation,
             self.applied_grant, self.ceiling, remaining, late=decision is not None and not decision.feasible,
@@ -271,10 +271,10 @@ def test_devices_stay_committed_until_job_reports_less() -> None:
     alone = [DeviceRequest.read("a", published_sample(5.0, grant=grant, shared=False), stored) for grant in (0, 1)]
     assert [request.committed for request in alone] == [2.0, 0.5], "the ceiling counts once the job reports its number"
     stored = Ceiling(0.0, 5, max_devices=2.0).to_json()
-    paused = DeviceRequest.read(
-        "a", published_sample(5.0, state="paused", devices=0.0, devices_in_force=2, grant=5, ceiling=0.0), stored
+    preempted = DeviceRequest.read(
+        "a", published_sample(5.0, state="preempted", devices=0.0, devices_in_force=2, grant=5, ceiling=0.0), stored
     )
-    assert paused.committed == 0.0, "a paused job has released the whole devices that it last reported"
+    assert preempted.committed == 0.0, "a preempted job has released the whole devices that it last reported"
 
 
 def test_earliest_deadline_includes_the_safety_factor() -> None:
@@ -340,7 +340,7 @@ def test_devices_of_jobs_in_warm_up_are_planned_from_the_end_of_the_warm_up(work
 def test_admission_keeps_promises_despite_the_assumed_work_of_a_job_in_warm_up() -> None:
     new = DeviceRequest("new", "starting", 0, 500, 0, 0, 1, 2, 1, 2.0, 1, Ceiling(2.0, 1), None)
     promised = DeviceRequest(
-        "promised", "paused", 0, 560, 0, 0, 2, 2, 1, 0.0, 1, Ceiling(0.0, 1, deadline_s=560.0, fits=True),
+        "promised", "preempted", 0, 560, 0, 0, 2, 2, 1, 0.0, 1, Ceiling(0.0, 1, deadline_s=560.0, fits=True),
         RemainingWork(960.0, 1.0, 0.0), user_deadline_s=560, startup_s=0.0,
     )  # fmt: skip
     waits = DeviceRequest(
@@ -389,11 +389,11 @@ def test_warm_up_of_a_new_job_breaks_no_promise_of_later_capacity() -> None:
 
 @pytest.mark.parametrize(("startup_s", "is_late"), [(3.0, False), (30.0, True), (None, False)])
 def test_plan_for_a_preempted_job_contains_its_measured_start_up(startup_s: float | None, is_late: bool) -> None:
-    paused = DeviceRequest(
-        "paused", "paused", 0, 100, 0, 0, 0.1, 1.0, 0.05, 0.0, 1, Ceiling(0.0, 1), RemainingWork(85.0, 1.0, 0.0),
+    preempted = DeviceRequest(
+        "preempted", "preempted", 0, 100, 0, 0, 0.1, 1.0, 0.05, 0.0, 1, Ceiling(0.0, 1), RemainingWork(85.0, 1.0, 0.0),
         startup_s=startup_s,
     )  # fmt: skip
-    (grant,) = Arbiter(1.0).step([paused], 0.0)
+    (grant,) = Arbiter(1.0).step([preempted], 0.0)
     assert grant.ceiling.reason.startswith("misses its deadline") is is_late
 
 

@@ -36,7 +36,7 @@ class SimulatedJob:
         if ceiling.devices > 0:
             self.state = "training"
         elif self.state == "training":
-            self.state = "paused"
+            self.state = "preempted"
 
     def publish_state(self) -> None:
         self.published = {"state": self.state, "held": self.held, "applied_grant": self.applied_grant}

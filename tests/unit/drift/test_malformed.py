@@ -12,10 +12,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from paceline.airflow.windows._sample import Newest
 from paceline.drift import DriftSettings, QualitySettings, compare
 from paceline.drift.quality import find_stale_rows
 from paceline.errors import InvalidInputError, PacelineError
-from paceline.sensors._sample import Newest
 
 ROWS = 60
 SETTINGS = DriftSettings(minimum_samples=30, quality=QualitySettings(max_age_s=1e9))

@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from paceline.airflow.windows._sample import Newest
 from paceline.drift import compare
 from paceline.drift.text_order import sort_text
 from paceline.errors import InvalidInputError
-from paceline.sensors._sample import Newest
 
 
 @pytest.mark.parametrize(

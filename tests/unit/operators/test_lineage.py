@@ -26,11 +26,12 @@ from airflow.utils.state import TaskInstanceState
 from openlineage.client.facet_v2 import RunFacet
 from openlineage.client.serde import Serde
 
+from paceline.airflow import lineage
 from paceline.contract import TrainingResult
 from paceline.drift import DriftReport, FeatureDrift
 from paceline.drift._findings import Verdict
 from paceline.errors import InvalidInputError, TrainingFailedError
-from paceline.operators import DeadlineTrainingOperator, EvaluateOperator, PromoteOperator, lineage
+from paceline.operators import DeadlineTrainingOperator, EvaluateOperator, PromoteOperator
 from paceline.operators import evaluate as evaluate_module
 from paceline.operators import promote as promote_module
 from paceline.operators.improvement import ResampleCollector

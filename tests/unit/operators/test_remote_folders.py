@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from tests.s3_server import serve
 
+from paceline.airflow import arguments
 from paceline.airflow.places import storage_path
-from paceline.operators import values
 
 
 def test_folder_with_empty_objects_that_stand_for_folders_is_copied(
@@ -25,8 +25,8 @@ def test_folder_with_empty_objects_that_stand_for_folders_is_copied(
         folder.fs.invalidate_cache()
         # The test needs no Airflow connection.
         remote = {"s3://model": folder / "model", "s3://file": folder / "model/weights"}
-        monkeypatch.setattr(values, "storage_path", lambda value: remote.get(value) or storage_path(value))
-        copies = values.local_copies("challenger", {"model": "s3://model", "a/file": "s3://file"}, tmp_path)
+        monkeypatch.setattr(arguments, "storage_path", lambda value: remote.get(value) or storage_path(value))
+        copies = arguments.local_copies("challenger", {"model": "s3://model", "a/file": "s3://file"}, tmp_path)
     assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()) == [
         "a/file",
         "model/vocabulary/words",

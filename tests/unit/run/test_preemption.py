@@ -19,12 +19,12 @@ def test_job_is_preempted_when_it_loses_all_devices_and_resumed_by_a_grant(make_
         job, 120, Ceiling(1.0, 1), later=[(20, Ceiling(0.0, 2, reason="others are late")), (50, Ceiling(1.5, 3))]
     )
     assert (job.stopped, job.restarted) == (1, 1)
-    paused = [sample for sample in exchange.samples if sample["state"] == "paused"]
-    assert {(sample["devices"], sample["ceiling"], sample["grant"]) for sample in paused} == {(0.0, 0.0, 2)}
-    assert 28 <= paused[-1]["t_s"] - paused[0]["t_s"] <= 31
+    preempted = [sample for sample in exchange.samples if sample["state"] == "preempted"]
+    assert {(sample["devices"], sample["ceiling"], sample["grant"]) for sample in preempted} == {(0.0, 0.0, 2)}
+    assert 28 <= preempted[-1]["t_s"] - preempted[0]["t_s"] <= 31
     assert abs(outcome.error_pct) < 1.0
     kinds = [event["kind"] for event in exchange.state["history"]["events"]]
-    assert kinds == ["ceiling", "paused", "ceiling", "resuming", "resumed"]
+    assert kinds == ["ceiling", "preempted", "ceiling", "resuming", "resumed"]
     assert outcome.learned is None, "an interrupted run has no measurements for the next run"
 
 
@@ -59,15 +59,15 @@ def test_job_that_ends_during_its_preemption_is_finished(make_job, run):
     job.stop = finish_on_stop
     outcome, exchange = run(job, 60, Ceiling(1.0, 1), later=[(10, Ceiling(0.0, 2))])
     assert outcome.finished_s < 12
-    assert "paused" not in {sample["state"] for sample in exchange.samples}
+    assert "preempted" not in {sample["state"] for sample in exchange.samples}
 
 
 def test_preemption_is_retried_after_an_engine_outage(make_job, run):
     job = make_job(core_s=40)
     job.outage_between = (19.0, 31.0)
     outcome, exchange = run(job, 150, Ceiling(1.0, 1), later=[(20, Ceiling(0.0, 2)), (60, Ceiling(1.5, 3))])
-    paused = [sample["t_s"] for sample in exchange.samples if sample["state"] == "paused"]
-    assert 31 <= paused[0] <= 34
+    preempted = [sample["t_s"] for sample in exchange.samples if sample["state"] == "preempted"]
+    assert 31 <= preempted[0] <= 34
     assert abs(outcome.error_pct) < 1.0
 
 
@@ -113,7 +113,7 @@ def test_job_whose_restart_is_unconfirmed_is_stopped_at_the_next_preemption(make
     lose_responses(job, "restart", lambda: job.restarted == 1)
     later = [(20, Ceiling(0.0, 2)), (30, Ceiling(1.0, 3)), (30.5, Ceiling(0.0, 4)), (60, Ceiling(1.5, 5))]
     outcome, exchange = run(job, 150, Ceiling(1.0, 1), later=later)
-    unconfirmed = [sample for sample in exchange.samples if sample["state"] == "paused" and sample["devices"] > 0]
+    unconfirmed = [sample for sample in exchange.samples if sample["state"] == "preempted" and sample["devices"] > 0]
     assert [sample["devices"] for sample in unconfirmed] == [1.0]
     assert job.stopped == 2
     assert abs(outcome.error_pct) < 1.0

@@ -172,7 +172,7 @@ def test_finished_job_of_a_dead_process_is_not_restarted(task):
     job = task.engine.jobs["job-1"]
     job.kill(0)
     job.stored = None
-    task.store["pace"] = {**task.store["pace"], "state": "paused"}
+    task.store["pace"] = {**task.store["pace"], "state": "preempted"}
     del task.store[CONTAINER]
     assert task.run(same_try=True).model == "/models/1"
     assert (job.restarted, task.engine.started, task.engine.jobs) == (0, 1, {})

@@ -12,9 +12,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from paceline.sensors import _files
+from paceline.airflow.windows import _files, read_window
 from paceline.sensors.check import DriftCheck
-from paceline.sensors.windows import read_window
 
 
 def write(path: Path, vectors: np.ndarray, kind: str = "list") -> str:
@@ -77,8 +76,8 @@ def test_sample_of_a_folder_is_bounded_by_its_longest_arrays(tmp_path: Path, mon
 READ_AND_PRINT_PEAK = """
 import sys, tracemalloc
 import pyarrow as pa
-from paceline.sensors import _files
-from paceline.sensors.windows import read_window
+from paceline.airflow.windows import _files
+from paceline.airflow.windows import read_window
 
 _files._ARRAY_BYTES = 8 * 2**20
 small, large = sys.argv[1:]

@@ -8,10 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from paceline.airflow.windows import _csv, read_window
 from paceline.errors import InvalidInputError
-from paceline.sensors import _csv
 from paceline.sensors.check import DriftCheck
-from paceline.sensors.windows import read_window
 
 
 def write(path: Path, *lines: str) -> str:

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from airflow.sdk import DAG
 
+from paceline.airflow.windows import DataWindow
 from paceline.drift import DriftReport, FeatureDrift, Histogram, compare
 from paceline.errors import InvalidInputError
 from paceline.sensors import DriftSensor
@@ -25,7 +26,6 @@ from paceline.sensors.reports import (
     write_report,
     write_window,
 )
-from paceline.sensors.windows import DataWindow
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,9 @@ import pytest
 from airflow.sdk import BaseHook
 from tests.databases import database_server
 
+from paceline.airflow.windows import read_window
 from paceline.sensors import check as check_module
 from paceline.sensors.check import DriftCheck
-from paceline.sensors.windows import read_window
 
 ROOT = Path(__file__).parents[3]
 GUIDES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -17,12 +17,12 @@ from airflow.models.trigger import Trigger
 from airflow.serialization.encoders import encode_trigger
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
+from paceline.airflow.windows import DataWindow
 from paceline.drift import DriftReport, FeatureDrift
 from paceline.errors import InvalidInputError
 from paceline.sensors import DriftEventTrigger, DriftTrigger, triggers
 from paceline.sensors._decision import TriggerState, decide_new_drift, decide_new_window, significance_of_check
 from paceline.sensors.check import DriftCheck
-from paceline.sensors.windows import DataWindow
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=timezone.utc)
 

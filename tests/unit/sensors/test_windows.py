@@ -20,12 +20,11 @@ import pytest
 from pyarrow import parquet as pq
 from tests.s3_server import serve
 
+from paceline.airflow.windows import _files, _window, describe, is_sql, read_window
+from paceline.airflow.windows._queries import Snapshot
 from paceline.drift import DriftReport, DriftSettings
 from paceline.errors import InvalidInputError
-from paceline.sensors import _files, windows
-from paceline.sensors._queries import Snapshot
 from paceline.sensors.check import DriftCheck
-from paceline.sensors.windows import describe, is_sql, read_window
 
 FRAME = pd.DataFrame({"temp": [1.5, 2.5, None], "carrier": ["AA", "UA", "AA"]})
 
@@ -150,7 +149,7 @@ def test_large_window_is_read_as_a_random_sample_in_order(
 READ_AND_PRINT_PEAK = """
 import sys, tracemalloc
 import pyarrow as pa
-from paceline.sensors.windows import read_window
+from paceline.airflow.windows import read_window
 
 small, large = sys.argv[1:]
 read_window("current", small)  # imports the libraries
@@ -292,8 +291,8 @@ def test_reference_of_a_check_is_read_once_until_its_file_changes(tmp_path: Path
 
     def run() -> DriftReport:
         with pytest.MonkeyPatch.context() as patch:
-            read = windows.read_file
-            patch.setattr(windows, "read_file", lambda field, *rest: reads.append(field) or read(field, *rest))
+            read = _window.read_file
+            patch.setattr(_window, "read_file", lambda field, *rest: reads.append(field) or read(field, *rest))
             return check.run()
 
     assert [run().reference_rows for _ in range(2)] == [300, 300]

@@ -9,7 +9,7 @@ test.each([
   [{ kind: "ceiling", devices: null }, "Ceiling removed"],
   [{ kind: "ceiling", devices: 1.5 }, "Ceiling set to 1.5"],
   [{ kind: "ceiling", devices: 0.5, why: "a job is more urgent" }, "Ceiling set to 0.5: a job is more urgent"],
-  [{ kind: "paused" }, "Preempted: other jobs have the devices"],
+  [{ kind: "preempted" }, "Preempted: other jobs have the devices"],
   [{ kind: "resuming", devices: 0.5 }, "Resumed with an allocation of 0.5"],
   [
     { kind: "scaled", why: "30 % are used: 1 more worker", nodes: { "ps-0": 0.2, "worker-0": 0.5, "worker-1": 0.5 } },

@@ -33,7 +33,7 @@ function textWithoutMachine(event: RunEvent): string {
       return "Training resumed from its checkpoint";
     case "ceiling":
       return event.devices == null ? "Ceiling removed" : `Ceiling set to ${event.devices}${reasonOf(event)}`;
-    case "paused":
+    case "preempted":
       return "Preempted: other jobs have the devices";
     case "resuming":
       return `Resumed with an allocation of ${event.devices ?? 0}`;
@@ -64,7 +64,7 @@ function reasonOf(event: RunEvent): string {
 
 /** Return whether the charts mark the time of an event with a vertical line. */
 export function isMarked(event: RunEvent): boolean {
-  return ["deadline", "restarted", "resumed", "paused", "infeasible", "extended", "scaled"].includes(event.kind);
+  return ["deadline", "restarted", "resumed", "preempted", "infeasible", "extended", "scaled"].includes(event.kind);
 }
 
 /** Return the ceiling over time; `null` if the job never had one, or if only single machines of a team had one. */

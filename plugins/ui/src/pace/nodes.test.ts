@@ -5,7 +5,7 @@ import { coresOverTime, describeNodes, scalingAt } from "./nodes";
 
 const EVENTS: RunEvent[] = [
   { t_s: 0, kind: "scaled", why: "begins", nodes: { "ps-0": 0.2, "worker-0": 0.2, "worker-1": 0.2 } },
-  { t_s: 5, kind: "paused" },
+  { t_s: 5, kind: "preempted" },
   { t_s: 10, kind: "scaled", why: "network of ps-0 at 97 %", nodes: { "ps-0": 0.1, "ps-1": 0.1, "worker-0": 1 } },
 ];
 
@@ -24,5 +24,5 @@ test("cores over time follow the scaling events", () => {
 });
 
 test("a job without scaling events has no node chart", () => {
-  expect(coresOverTime([0, 1], [{ t_s: 0, kind: "paused" }])).toBeNull();
+  expect(coresOverTime([0, 1], [{ t_s: 0, kind: "preempted" }])).toBeNull();
 });

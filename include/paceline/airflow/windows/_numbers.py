@@ -1,6 +1,6 @@
 """Gives the text of a CSV file types: numbers in the number format that the columns show, true/false, or text.
 
-Called by ``paceline.sensors._csv`` with all rows or a sample of them.
+Called by ``_csv`` with all rows or a sample of them.
 """
 
 from __future__ import annotations

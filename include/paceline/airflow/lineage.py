@@ -23,10 +23,7 @@ from openlineage.client.facet_v2 import RunFacet, dataset_type_dataset, dataset_
 from openlineage.client.utils import RedactMixin
 
 from paceline import __version__
-
-# mypy does not find the sensors' folder by this name.
-from paceline.sensors.check import CHAMPION  # type: ignore[import-not-found]
-from paceline.sensors.windows import is_sql  # type: ignore[import-not-found]
+from paceline.airflow.windows import CHAMPION, is_sql
 
 _REPOSITORY = "paceline/airflow-paceline"
 _SCHEMA = f"https://raw.githubusercontent.com/{_REPOSITORY}/v{__version__}/docs/facets/PacelineDriftRunFacet.json"

@@ -1,6 +1,6 @@
 """``RowSample``: a uniform random sample, in order, of the rows of a table that arrives in parts.
 
-With ``Newest``, the greatest value of a column, ``paceline.sensors.windows`` reads files of any size in bounded memory.
+With ``Newest``, the greatest value of a column, ``paceline.airflow.windows`` reads files of any size in bounded memory.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Reads a CSV file of any size, in bounded memory, with the delimiter and the number format that its rows show.
 
-Called by ``paceline.sensors._files``. pyarrow parses the rows, because it checks the number of fields in each row.
+Called by ``_files``. pyarrow parses the rows, because it checks the number of fields in each row.
 """
 
 from __future__ import annotations

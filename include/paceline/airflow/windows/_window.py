@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _SQL = re.compile(r"(\s|--[^\n]*\n|/\*.*?\*/|\()*(select|with|values|table|from)\b", re.IGNORECASE | re.DOTALL)
 _MAX_DESCRIPTION = 300
+CHAMPION = "champion"  # instead of a source: the window on which the champion was trained
 
 
 def is_sql(source: str) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 
 from paceline.control import CPU_QUANTUM, Controller, Limits, PastRun, make_controller
-from paceline.run import Exchange, History, MemoryState, PaceLoop
+from paceline.run import Exchange, Handover, History, MemoryState, PaceLoop, Surroundings
 from paceline.runtime import JobSpec, ProcessRuntime
 from paceline.train.progress import MARKER, parse_line
 
@@ -41,9 +41,8 @@ def train(
     exchange, history = Exchange(MemoryState()), History()
     log = logging.getLogger("benchmarks.training")
     try:
-        loop = PaceLoop(
-            job, controller, exchange, origin=began, allocated_devices=devices, history=history, log=log, past=past
-        )
+        handover = Handover(began, devices, history=history, past=past)
+        loop = PaceLoop(job, controller, exchange, handover, surroundings=Surroundings(log=log))
         outcome = loop.run()
         cpu_s = job.usage().cpu_s
         others_s = _busy_seconds() - busy_s - cpu_s

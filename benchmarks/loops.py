@@ -17,7 +17,7 @@ from typing import Any
 
 from paceline.control import DeadlineController, Decision, Limits, Observation
 from paceline.errors import TaskStoppedError
-from paceline.run import Exchange, MemoryState, PaceLoop
+from paceline.run import Exchange, Handover, MemoryState, PaceLoop, Surroundings
 from paceline.run.clock import SystemClock
 from paceline.testing.plant import Plant
 from paceline.testing.simulated_job import SimulatedJob
@@ -55,10 +55,8 @@ def measure(loops: int, seconds: float) -> dict[str, float]:
             job,
             controller,
             exchange,
-            origin=datetime.fromtimestamp(clock.now(), timezone.utc),
-            allocated_devices=controller.start(0.0),
-            clock=clock,
-            stopped=stop.is_set,
+            Handover(datetime.fromtimestamp(clock.now(), timezone.utc), allocated_devices=controller.start(0.0)),
+            surroundings=Surroundings(clock=clock, stopped=stop.is_set),
         )
         threads.append(threading.Thread(target=_run_until_stopped, args=(loop, exchange, number / loops)))
     for thread in threads:

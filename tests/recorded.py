@@ -21,7 +21,7 @@ from paceline.contract import DEADLINE, HISTORY, PACE
 from paceline.control import BudgetController, Controller, DeadlineController, Limits, PastRun
 from paceline.elastic import Options, Scaling, Step, TeamSample
 from paceline.errors import TaskStoppedError
-from paceline.run import MemoryState, PaceLoop
+from paceline.run import Handover, MemoryState, PaceLoop, Surroundings
 from paceline.simulate.parameter_servers import Workload, steady_state
 from paceline.testing.plant import Plant
 from paceline.testing.simulated_job import SimulatedJob
@@ -178,10 +178,11 @@ def _make_loop(
         job,
         controller,
         store,  # type: ignore[arg-type]
-        origin=datetime.fromtimestamp(0, timezone.utc),
-        allocated_devices=controller.limits.max_devices if "team" in more else job._run.devices,
-        clock=clock,
-        stopped=lambda: clock.now() >= until_s,
+        Handover(
+            origin=datetime.fromtimestamp(0, timezone.utc),
+            allocated_devices=controller.limits.max_devices if "team" in more else job._run.devices,
+        ),
+        surroundings=Surroundings(clock=clock, stopped=lambda: clock.now() >= until_s),
         **more,
     )
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from paceline.contract import DEADLINE, PACE
 from paceline.control import CPU_QUANTUM, GPU_QUANTUM, Controller, Limits, PastRun, make_controller
-from paceline.run import Exchange, History, MemoryState, PaceLoop
+from paceline.run import Exchange, Handover, History, MemoryState, PaceLoop, Surroundings
 from paceline.runtime import JobSpec, Runtime
 
 HERE = Path(__file__).parent
@@ -118,9 +118,8 @@ class Trainer:
         exchange = Exchange(state)
         history = History()
         try:
-            loop = PaceLoop(
-                job, controller, exchange, origin=began, allocated_devices=devices, history=history, log=log
-            )
+            handover = Handover(began, devices, history=history)
+            loop = PaceLoop(job, controller, exchange, handover, surroundings=Surroundings(log=log))
             outcome = loop.run()
         finally:
             change.cancel()

@@ -10,7 +10,7 @@ from benchmarks.elastic.stage import Case, Stage
 from benchmarks.elastic.tour import Tour
 from paceline.control import DeadlineController, Limits
 from paceline.elastic import Decider, Options, Scaling, TeamConfiguration
-from paceline.run import Exchange, MemoryState, PaceLoop
+from paceline.run import Exchange, Handover, MemoryState, PaceLoop, Surroundings
 
 # A worker waits for its data most of the time, so two workers are too slow on any number of cores.
 CASE = Case("lstm", wait_s=0.1)
@@ -54,10 +54,9 @@ def _run(stage: Stage, decider: Decider, deadline_s: float, options: Options) ->
             team,
             controller,
             exchange,
-            origin=started_at,
-            allocated_devices=devices,
+            Handover(started_at, devices),
+            surroundings=Surroundings(log=logging.getLogger("benchmarks.elastic.training")),
             team=team,
-            log=logging.getLogger("benchmarks.elastic.training"),
         ).run()
         return {
             "deadline_s": deadline_s,

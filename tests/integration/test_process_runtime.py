@@ -19,7 +19,7 @@ from tests.waiting import until
 
 from paceline.control import DeadlineController, Limits
 from paceline.errors import PacelineError, RuntimeUnavailableError, TrainingFailedError
-from paceline.run import Exchange, MemoryState, PaceLoop
+from paceline.run import Exchange, Handover, MemoryState, PaceLoop, Surroundings
 from paceline.run.clock import SystemClock
 from paceline.runtime import Job
 from paceline.runtime.base import JOB_ENVIRONMENT
@@ -361,9 +361,8 @@ def test_end_of_a_killed_job_is_reported_without_waiting_for_an_engine(harness: 
         harness.runtime.reattach(job.id),
         controller,
         Exchange(MemoryState()),
-        origin=datetime.now(timezone.utc),
-        allocated_devices=1.0,
-        clock=clock,
+        Handover(datetime.now(timezone.utc), allocated_devices=1.0),
+        surroundings=Surroundings(clock=clock),
     )
     with pytest.raises(TrainingFailedError, match="exit code 137"):
         loop.run()

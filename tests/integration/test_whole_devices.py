@@ -11,7 +11,7 @@ import pytest
 from paceline.contract import DEADLINE, PACE
 from paceline.control import GPU_QUANTUM, Limits, make_controller
 from paceline.errors import TaskStoppedError
-from paceline.run import Exchange, MemoryState, PaceLoop
+from paceline.run import Exchange, Handover, MemoryState, PaceLoop, Surroundings
 from paceline.runtime import DockerRuntime, JobSpec
 
 SCRIPT = Path(__file__).parent / "training" / "digits.py"
@@ -57,9 +57,8 @@ def test_second_process_joins_for_an_earlier_deadline(docker_client, trainer_ima
     exchange = Exchange(state)
     try:
         origin = datetime.now(timezone.utc)
-        loop = PaceLoop(
-            job, controller, exchange, origin=origin, allocated_devices=devices, stopped=state.second_process_joined
-        )
+        surroundings = Surroundings(stopped=state.second_process_joined)
+        loop = PaceLoop(job, controller, exchange, Handover(origin, devices), surroundings=surroundings)
         with pytest.raises(TaskStoppedError, match="was stopped"):  # the second process has joined
             loop.run()
     finally:

@@ -3,9 +3,10 @@
 Start with :class:`Training`; :class:`PaceLoop` is the control loop of one job. ``docs/architecture.md`` has a diagram.
 """
 
+from paceline.run._handover import Handover, Surroundings
 from paceline.run._history import History
 from paceline.run._live import Exchange, LiveState, MemoryState
 from paceline.run._loop import PaceLoop
 from paceline.run._training import Training
 
-__all__ = ["Exchange", "History", "LiveState", "MemoryState", "PaceLoop", "Training"]
+__all__ = ["Exchange", "Handover", "History", "LiveState", "MemoryState", "PaceLoop", "Surroundings", "Training"]

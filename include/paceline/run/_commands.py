@@ -15,6 +15,14 @@ from paceline.errors import InvalidInputError
 from paceline.run._journal import Journal
 
 
+def read_grant(raw: object) -> Ceiling:
+    """Return a raw ceiling. Raises InvalidInputError if it is not from an arbiter."""
+    ceiling = Ceiling.read(raw)
+    if ceiling.grant == 0:
+        raise InvalidInputError(CEILING, raw, "a grant from this job's arbiter")
+    return ceiling
+
+
 class Commands:
     """The deadline and the ceiling in effect, read from the raw values in the live state.
 
@@ -48,9 +56,18 @@ class Commands:
         self._seen: dict[str, Any] = {}
         self._extended_from_s: float | None = None  # the old deadline, until the store returns the extended deadline
         self.deadline_s = deadline_s
-        self.ceiling = None if shared is None else shared.devices
-        self.grant = 0 if shared is None else shared.grant
+        self.newest = shared  # the ceiling in effect
         self.shared = shared is not None
+
+    @property
+    def ceiling(self) -> float | None:
+        """The upper limit of the allocation; ``None`` if there is none."""
+        return None if self.newest is None else self.newest.devices
+
+    @property
+    def grant(self) -> int:
+        """The number of the arbiter's grant in effect; 0 before the first."""
+        return 0 if self.newest is None else self.newest.grant
 
     def update(self, newest: dict[str, Any], now_s: float) -> bool:
         """Apply the newest raw values; return whether the deadline has changed."""
@@ -105,20 +122,18 @@ class Commands:
 
     def _update_ceiling(self, value: Any, now_s: float) -> None:
         if value is None:
-            if self.ceiling is not None and not self.shared:
-                self.ceiling = None
+            if self.newest is not None and not self.shared:
+                self.newest = None
                 self._journal.event(now_s, "ceiling", "Ceiling removed", devices=None)
             return
         try:
-            new = Ceiling.read(value)
-            if self.shared and new.grant == 0:
-                raise InvalidInputError(CEILING, value, "a grant from this job's arbiter")
+            new = read_grant(value) if self.shared else Ceiling.read(value)
             if new.devices < self._min_ceiling and not (self.shared and new.devices == 0):
                 raise InvalidInputError(CEILING, value, f"a number of devices of at least {self._min_ceiling:g}")
         except InvalidInputError as error:
             self._reject(now_s, "ceiling_refused", value, "New ceiling rejected, the old ceiling remains. %s", error)
             return
-        before, self.ceiling, self.grant = self.ceiling, new.devices, new.grant
+        before, self.newest = self.ceiling, new
         if before != new.devices:
             why = f": {new.reason}" if new.reason else ""
             self._journal.event(

@@ -7,45 +7,34 @@ the job, an :class:`~paceline.run._live.Exchange` for the live state, and a cloc
 from __future__ import annotations
 
 import contextlib
-import logging
 import math
-from collections.abc import Callable
 from dataclasses import replace
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-from paceline.contract import DEADLINE, Ceiling, Outcome, PaceSample, RunTotals, finite
-from paceline.control import Controller, Decision, Observation, PastRun
+from paceline.contract import DEADLINE, Outcome, RunTotals, finite
+from paceline.control import Controller, Decision, Observation
 from paceline.errors import JobLostError, RuntimeUnavailableError, TaskStoppedError, TrainingFailedError
 from paceline.run._allocation import JobAllocation
 from paceline.run._commands import Commands
 from paceline.run._engine_clock import end_of_job_s
-from paceline.run._history import History
+from paceline.run._handover import Handover, Surroundings
 from paceline.run._journal import Journal
 from paceline.run._live import Exchange
 from paceline.run._outage import Outage
-from paceline.run._pauses import Pauses
 from paceline.run._pending import PendingResize
 from paceline.run._preemption import Preemption
+from paceline.run._progress import JobProgress
 from paceline.run._publishing import Publisher
 from paceline.run._sample import make_sample
-from paceline.run._states import Cause, Lifecycle
+from paceline.run._states import Cause
 from paceline.run._step_times import StepTimes
 from paceline.run._utilization import JobUtilization
-from paceline.run.clock import Clock, SystemClock
 from paceline.run.feasibility import InfeasiblePolicy
 from paceline.run.host import Stage
 from paceline.run.lease import JobLease
-from paceline.run.outcome import (
-    WITHOUT_STEPS,
-    describe_failure,
-    describe_missing_progress,
-    describe_tail,
-    error_pct,
-    measurements,
-)
-from paceline.run.output import Output
-from paceline.run.reading import JobPosition, ProgressReader
+from paceline.run.outcome import WITHOUT_STEPS, describe_failure, describe_missing_progress, error_pct, measurements
+from paceline.run.reading import JobPosition
+from paceline.run.settings import Settings
 from paceline.runtime import Job, JobStatus
 
 if TYPE_CHECKING:
@@ -54,7 +43,6 @@ if TYPE_CHECKING:
 _MAX_FIRST_LINES_S = 10.0  # maximum time until the lines of a job that was taken over arrive
 _MIN_STARTUP_S = 60.0  # minimum time to wait for the first report, even if the deadline is earlier
 _MAX_RESTART_S = 900.0  # maximum time to wait for the first report; on few devices, libraries load slowly
-_NOTABLE_CHANGE = 0.05  # log only larger relative changes of the number of batches
 
 
 class PaceLoop:
@@ -66,46 +54,17 @@ class PaceLoop:
         The job, started or reattached.
     controller:
         Decides on the allocation. The controller has made its first decision, or its state is restored.
-    lifecycle:
-        The current state of the training job.
     exchange:
         Live state: source of new deadlines and ceilings, destination of samples.
-    origin:
-        The time from which the deadline is counted; all times in seconds are relative to it.
-    allocated_devices:
-        The current allocation.
-    job_started_s:
-        Start of the job in seconds after ``origin``. Device-seconds are counted from this time. Default: now.
-    restarted:
-        Whether this process has restarted the job of an earlier process, which resumes from its checkpoint.
-    needs_progress:
-        Whether a job that has reported no progress has failed, even with exit code 0.
-    on_infeasible:
-        The response to a deadline that cannot be met: ``"best_effort"``, ``"fail"`` or ``"extend"``.
-    history:
-        The history of the run from an earlier controlling process.
-    totals:
-        The totals of the run from an earlier controlling process.
-    clock, log:
-        The clock, and the log for messages and the job's own output.
-    stopped:
-        Called at every step; returns whether this process has to end.
-    check_need:
-        Called at every step with the stage of the job; raises an error if the job can be of no use any more.
-    past:
-        Measurements of an earlier run.
-    on_sample:
-        Called with every published sample; must return quickly.
+    handover:
+        The state of the job, and what earlier processes have left.
+    settings:
+        The user's settings, of which the loop uses those that are not the controller's.
+    surroundings:
+        The clock, the log, and what to call at every step.
     team:
         The job if it is a team of containers, else ``None``. The loop adds the team's scaling steps to the history, but
         does not measure the utilization of a team, which keeps unused devices for its next scaling step.
-    shared:
-        The ceiling in effect, if an arbiter allocates the devices. A ceiling of 0 preempts the job; a later ceiling
-        resumes it from its checkpoint.
-    cores_per_device:
-        Cores of CPU time that come with each device.
-    lease_s:
-        Time in seconds for which the job continues without control; ``None`` for a job without a lease.
     """
 
     def __init__(
@@ -113,71 +72,40 @@ class PaceLoop:
         job: Job,
         controller: Controller,
         exchange: Exchange,
+        handover: Handover,
+        settings: Settings | None = None,
+        surroundings: Surroundings | None = None,
         *,
-        lifecycle: Lifecycle | None = None,
-        origin: datetime,
-        allocated_devices: float,
-        job_started_s: float | None = None,
-        restarted: bool = False,
-        needs_progress: bool = False,
-        on_infeasible: str = "best_effort",
-        history: History | None = None,
-        totals: RunTotals | None = None,
-        clock: Clock | None = None,
-        log: logging.Logger | Any = None,
-        stopped: Callable[[], bool] = lambda: False,
-        check_need: Callable[[Stage], None] = lambda stage: None,
-        past: PastRun | None = None,
-        on_sample: Callable[[PaceSample], None] = lambda sample: None,
         team: TeamJob | None = None,
-        shared: Ceiling | None = None,
-        cores_per_device: float = 1.0,
-        lease_s: float | None = None,
     ) -> None:
-        self._log = log or logging.getLogger(__name__)
-        self._job = job
-        self._controller = controller
-        self._exchange = exchange
-        self._origin = origin
-        self._clock = clock or SystemClock()
-        self._stopped = stopped
-        self._team = team
-        self._journal = Journal(history or History(), self._log)
-        self._publisher = Publisher(exchange, self._journal, controller, origin, on_sample)
-        self._infeasible = InfeasiblePolicy(on_infeasible, self._journal)
-        self._on_infeasible, self._missed_progress = on_infeasible, False
-        self._needs_progress = needs_progress
-        self._output = Output(self._log)
-        began_s = self._now() if job_started_s is None else job_started_s
-        earlier = totals or RunTotals(began_s=began_s, last_step_s=job_started_s)
-        reported = earlier.reported
-        pauses = Pauses(past.pause_s, from_same_task=not past.related) if past is not None else Pauses()
-        self._reader = ProgressReader(self._output.add, self._log_malformed, pauses, reported)
-        self._past_startup_s = past.startup_s if past is not None else None
-        self._total = reported.total if reported else None
-        self._logged_total = self._total or 0
-        self._utilization = JobUtilization(cores_per_device)
-        self._measured_s: float | None = None
-        self._started_s = self._now()
+        self._job, self._controller, self._exchange, self._team = job, controller, exchange, team
+        self._settings, self._around = settings or Settings(), surroundings or Surroundings()
+        self._origin, self._past, totals, shared = handover.origin, handover.past, handover.totals, handover.shared
+        self._started_s, start_s = self._now(), handover.job_started_s
+        earlier = totals or RunTotals(began_s=self._started_s if start_s is None else start_s, last_step_s=start_s)
         self._continues_control, self._began_s = totals is not None, earlier.began_s
-        self._outage = Outage(job, self._journal, self._clock, self._now, earlier.restarts)
-        self._check_need = check_need
+        self._journal = Journal(handover.history, self._around.log)
+        self._publisher = Publisher(exchange, self._journal, controller, self._origin, self._around.on_sample)
+        self._infeasible = InfeasiblePolicy(self._settings.on_infeasible, self._journal)
+        self._progress = JobProgress(job, self._journal, handover, controller.interrupt)
+        self._utilization = JobUtilization(self._settings.cores_per_device)
+        self._outage = Outage(job, self._journal, self._around.clock, self._now, earlier.restarts)
         # The first step repeats the resize, because an earlier process may have ended before it stored its last resize.
-        unconfirmed = shared.max_devices if shared is not None else allocated_devices if totals else None
+        devices = handover.allocated_devices
+        unconfirmed = shared.max_devices if shared is not None else devices if totals else None
         pending = PendingResize(self._journal)
-        self._allocation = JobAllocation(job, self._outage, allocated_devices, earlier, unconfirmed, team, pending)
-        self._lifecycle = lifecycle or Lifecycle()
+        self._allocation = JobAllocation(job, self._outage, devices, earlier, unconfirmed, team, pending)
+        self._lifecycle = handover.lifecycle
         if self._lifecycle.state is None:
             self._lifecycle.enter("starting", by="task")
         self._preemption = Preemption(job, self._outage, pending)
-        self._restarting = restarted  # the job was restarted and has not sent a report since then
+        self._restarting = handover.restarted  # the job was restarted and has not sent a report since then
         self._commands = Commands(
-            origin, controller.deadline_s, self._journal, min_ceiling=controller.limits.quantum, shared=shared
+            self._origin, controller.deadline_s, self._journal, min_ceiling=controller.limits.quantum, shared=shared
         )
-        self._decision = Decision(allocated_devices, 0.0, 0.0, None, None, True, controller.period_s)
+        self._decision = Decision(devices, 0.0, 0.0, None, None, True, controller.period_s)
         self._step_times = StepTimes()
-        self._tail_source = ""  # of the forecast of what comes after the last batch, as logged last
-        self._lease = None if lease_s is None else JobLease(job, lease_s)
+        self._lease = JobLease(job, self._settings.lease_s)
 
     def run(self) -> Outcome:
         """Control the job until it ends.
@@ -225,18 +153,39 @@ class PaceLoop:
         """Run one control step; return the seconds until the next step."""
         allocation = self._allocation
         allocation.count_until(now_s)
-        if self._lease is not None:
-            self._lease.keep(now_s)
+        self._lease.keep(now_s)
         position = self._read_reports(now_s)
         if self._commands.update(self._exchange.newest(), now_s):
             self._move_deadline(now_s)
-        if self._commands.ceiling == 0 and (self._reader.trained_s is None or self._lifecycle.state == "preempted"):
+        if self._commands.ceiling == 0 and not (self._progress.is_trained and self._lifecycle.state != "preempted"):
             return self._preempted_step(now_s)
         if self._lifecycle.state == "preempted" and not self._resume(now_s):
             return self._preempted_step(now_s)
-        self._read_usage()
-        in_force = allocation.devices_in_force(self._reader.newest.devices if self._reader.newest else None, now_s)
-        observation = Observation(
+        self._utilization.read(self._job, self._outage, allocation.device_s)
+        self._record_scaling(now_s)
+        decision = self._controller.step(self._observe(now_s, position))
+        allocation.target = decision.devices
+        if self._lifecycle.state == "training":
+            self._check_feasibility(now_s, decision)
+        elif position is None and now_s > max(self._controller.deadline_s, self._started_s + _MIN_STARTUP_S):
+            self._infeasible.miss_progress(self._progress.reader.last_malformed)
+        if self._restarting and self._progress.total is not None and now_s > self._started_s + _MAX_RESTART_S:
+            malformed = self._progress.reader.last_malformed
+            raise TrainingFailedError(describe_missing_progress("since its restart", malformed))
+        if self._progress.may_end_early and now_s <= self._controller.deadline_s:
+            decision = replace(decision, feasible=True)
+        self._decision = decision
+        if position is not None and decision.tail is not None and math.isfinite(self._controller.deadline_s):
+            self._progress.log_tail(decision.tail)
+        allocation.resize(now_s)
+        self._publish(now_s, decision)
+        self._progress.output.flush()
+        return decision.next_s
+
+    def _observe(self, now_s: float, position: JobPosition | None) -> Observation:
+        allocation, reader, newest = self._allocation, self._progress.reader, self._progress.newest
+        in_force = allocation.devices_in_force(newest.devices if newest else None, now_s)
+        return Observation(
             now_s,
             position.done if position else None,
             position.total if position else 1,
@@ -245,43 +194,15 @@ class PaceLoop:
             pending=allocation.is_changing or in_force is not None,
             # Ignore a ceiling of 0 here: all batches are done and the job is about to end.
             ceiling=allocation.devices if self._commands.ceiling == 0 else self._commands.ceiling,
-            in_pause=self._reader.pauses.in_pause(now_s) or self._outage.active or self._restarting,
-            pauses_left_s=self._reader.pauses.left_s(now_s),
-            pause_sd_s=self._reader.pauses.sd_s,
+            in_pause=reader.pauses.in_pause(now_s) or self._outage.active or self._restarting,
+            pauses_left_s=reader.pauses.left_s(now_s),
+            pause_sd_s=reader.pauses.sd_s,
             busy=self._utilization.share if self._team is None else None,
-            save_s=self._reader.newest.save_s if self._reader.newest else None,
-            tail_s=self._reader.newest.tail_s if self._reader.newest else None,
-            resize_s=self._reader.newest.resize_s if self._reader.newest else None,
+            save_s=newest.save_s if newest else None,
+            tail_s=newest.tail_s if newest else None,
+            resize_s=newest.resize_s if newest else None,
             restarting=self._restarting,
         )
-        decision = self._controller.step(observation)
-        allocation.target = decision.devices
-        if self._lifecycle.state == "training":
-            self._check_feasibility(now_s, decision)
-        elif position is None and now_s > max(self._controller.deadline_s, self._started_s + _MIN_STARTUP_S):
-            self._miss_progress()
-        if self._restarting and self._total is not None and now_s > self._started_s + _MAX_RESTART_S:
-            raise TrainingFailedError(describe_missing_progress("since its restart", self._reader.last_malformed))
-        if self._may_end_early and now_s <= self._controller.deadline_s:
-            decision = replace(decision, feasible=True)
-        self._decision = decision
-        tail, has_deadline = decision.tail, math.isfinite(self._controller.deadline_s)
-        if position is not None and has_deadline and tail is not None and tail.source != self._tail_source:
-            self._tail_source = tail.source
-            self._log.info(describe_tail(tail))
-        allocation.resize(now_s)
-        self._publish(now_s, decision)
-        self._output.flush()
-        return decision.next_s
-
-    def _miss_progress(self) -> None:
-        """At the deadline of a job without a forecast: fail if the user has chosen so, otherwise say it once."""
-        if self._on_infeasible == "fail":
-            raise TrainingFailedError(describe_missing_progress("by its deadline", self._reader.last_malformed))
-        if not self._missed_progress:
-            self._missed_progress = True
-            message = "The deadline has passed, and the job has reported no progress: it continues without a forecast"
-            self._log.warning(message)
 
     def _preempted_step(self, now_s: float) -> float:
         """Run a step without devices, stop the job if necessary, and return the seconds until the next step."""
@@ -296,12 +217,12 @@ class PaceLoop:
             self._controller.interrupt(now_s)
             self._decision = replace(self._decision, devices=0.0, finish_s=None, earliest_s=None, next_s=period_s)
             self._publish(now_s, self._decision)
-        self._output.flush()
+        self._progress.output.flush()
         return period_s
 
     def _is_training_done(self) -> bool:
         self._read_reports(self._now())
-        return self._reader.trained_s is not None
+        return self._progress.is_trained
 
     def _resume(self, now_s: float) -> bool:
         """Restart a preempted job on the largest allowed allocation; return whether it was restarted."""
@@ -320,62 +241,34 @@ class PaceLoop:
         self._restarting = True
 
     def _read_reports(self, now_s: float) -> JobPosition | None:
-        reports = [report for report in self._reader.feed(self._job.read_lines(), now_s) if report.event != "report"]
+        reports = self._progress.read(now_s)
         # Numbered lines may be older than the restart. Code that does not number its lines may not send "start", and
         # the first read may repeat its older lines.
         if any(report.event == "start" if report.number else now_s > self._started_s for report in reports):
             self._restarting = False
-        if reports:
-            total_before, self._total = self._total, reports[-1].total
-            if total_before is None:
-                self._logged_total = self._total
-            elif self._total != total_before:
-                # In distributed training, a worker's shard changes slightly at every epoch: log only larger changes.
-                if abs(self._total - self._logged_total) > _NOTABLE_CHANGE * self._logged_total:
-                    message = "The job now has %d %s in total"
-                    self._journal.event(now_s, "total", message, self._total, reports[-1].unit)
-                    self._logged_total = self._total
-            elif any(report.event == "start" for report in reports):
-                self._controller.interrupt(now_s)
-                self._journal.event(now_s, "resumed", "Training resumes at %.1f %%", reports[-1].percent)
-        position = self._reader.position
+        position = self._progress.reader.position
         if position is not None and not self._restarting and self._lifecycle.state != "preempted":
             if self._lifecycle.state == "starting":
                 self._lifecycle.enter("training", by="job")
-            self._lifecycle.enter("training" if self._reader.trained_s is None else "finishing", by="job")
+            self._lifecycle.enter("finishing" if self._progress.is_trained else "training", by="job")
         return position
 
-    def _read_usage(self) -> None:
-        try:
-            usage = self._job.usage()
-        except RuntimeUnavailableError as error:
-            self._outage.record_failure(error)  # also detects outages between two resizes
-            return
-        except JobLostError:
-            return  # the status check reports how the job ended
-        if usage.measured_s != self._measured_s:
-            self._measured_s = usage.measured_s
-            self._outage.add_reading()
-        self._utilization.add(usage, self._allocation.device_s)
+    def _record_scaling(self, now_s: float) -> None:
         for step in self._team.take_steps() if self._team is not None else ():
             new, reason = step.configuration, step.reason
             nodes = {name: round(cores, 3) for name, cores in new.nodes.items()}
-            self._journal.event(self._now(), "scaled", "%s. Now %s", reason, new, why=reason, nodes=nodes)
+            self._journal.event(now_s, "scaled", "%s. Now %s", reason, new, why=reason, nodes=nodes)
 
     def _move_deadline(self, now_s: float) -> None:
         self._controller.move_deadline(now_s, self._commands.deadline_s)
         self._infeasible.reset()
 
-    @property
-    def _may_end_early(self) -> bool:
-        return self._reader.newest is not None and self._reader.newest.may_end_early
-
     def _check_feasibility(self, now_s: float, decision: Decision) -> None:
-        controller, newest = self._controller, self._reader.newest
-        assert newest is not None  # the job is training
-        total = f"{self._total} {newest.unit}"
+        controller, progress = self._controller, self._progress
+        assert progress.newest is not None  # the job is training
+        total, may_end_early = f"{progress.total} {progress.newest.unit}", progress.may_end_early
         extended_s = self._infeasible.apply(
-            now_s, controller.began_s, controller.deadline_s, decision, total, may_end_early=self._may_end_early
+            now_s, controller.began_s, controller.deadline_s, decision, total, may_end_early=may_end_early
         )
         if extended_s is not None:
             self._exchange.post({DEADLINE: self._commands.extend(extended_s, now_s)})
@@ -394,7 +287,8 @@ class PaceLoop:
 
     def _publish(self, now_s: float, decision: Decision) -> None:
         assert self._lifecycle.state is not None  # the constructor enters "starting"
-        state, first_s = self._lifecycle.state, self._reader.first_s
+        state, first_s = self._lifecycle.state, self._progress.reader.first_s
+        past_startup_s = self._past.startup_s if self._past is not None else None
         self._publisher.publish(
             now_s,
             lambda moment: make_sample(
@@ -403,29 +297,26 @@ class PaceLoop:
                 moment,
                 self._controller,
                 decision,
-                self._reader.newest,
+                self._progress.newest,
                 allocated_devices=self._allocation.upper_bound,
                 used_devices=self._utilization.devices,
                 ceiling=self._commands.ceiling,
                 grant=self._commands.grant,
                 shared=self._commands.shared,
-                startup_s=self._past_startup_s if first_s is None else max(first_s - self._began_s, 0.0),
+                startup_s=past_startup_s if first_s is None else max(first_s - self._began_s, 0.0),
                 restarts=self._outage.restarts,
                 resizes=self._allocation.resizes,
                 step_ms=self._step_times.newest_ms,
             ),
-            lambda: self._allocation.totals(self._began_s, self._outage.restarts, self._reader.reported()),
+            lambda: self._allocation.totals(self._began_s, self._outage.restarts, self._progress.reader.reported()),
         )
-
-    def _log_malformed(self, line: str, reason: str) -> None:
-        self._output.warn(f"Progress line skipped ({reason}): {line:.200s}")
 
     def _wait_for_step(self, timeout_s: float) -> JobStatus | None:
         """Wait for the next step; return the status of a job that has ended, else ``None``."""
         self._raise_if_stopped()
-        self._check_need(self._stage)
+        self._around.check_need(self._stage)
         if self._lifecycle.state == "preempted":
-            self._clock.sleep(max(timeout_s, 0.0))
+            self._around.clock.sleep(max(timeout_s, 0.0))
             return None
         try:
             if not self._job.wait(max(timeout_s, 0.0)):
@@ -433,7 +324,7 @@ class PaceLoop:
             status = self._job.status()
         except RuntimeUnavailableError as error:
             self._outage.record_failure(error)
-            self._clock.sleep(self._controller.period_s)
+            self._around.clock.sleep(self._controller.period_s)
             return None
         if status.state == "running":
             return None
@@ -448,25 +339,25 @@ class PaceLoop:
         if self._outage.is_long:
             return "away"
         # The lines of a job that was taken over arrive with the first steps.
-        is_waiting = self._reader.position is None and self._now() - self._started_s > _MAX_FIRST_LINES_S
+        is_waiting = self._progress.reader.position is None and self._now() - self._started_s > _MAX_FIRST_LINES_S
         return "waiting" if is_waiting else "training"
 
     def _raise_if_stopped(self) -> None:
-        if self._stopped():
+        if self._around.stopped():
             raise TaskStoppedError("the task was stopped")
 
     def _finish(self, status: JobStatus) -> Outcome:
-        self._output.flush(ended=True)
-        newest = self._reader.newest
+        progress, newest = self._progress, self._progress.newest
+        progress.output.flush(ended=True)
         deadline_s = self._controller.deadline_s
         finished_s = self._ended_s(status.finished_s) if status.finished_s else self._now()
         self._allocation.count_until_end(finished_s)
-        failure = describe_failure(status, self._output.last)
-        has_steps = self._total is not None
-        if failure is None and not has_steps and (self._reader.last_malformed or self._needs_progress):
-            failure = describe_missing_progress("at all", self._reader.last_malformed)
+        failure = describe_failure(status, progress.output.last)
+        has_steps, malformed = progress.total is not None, progress.reader.last_malformed
+        if failure is None and not has_steps and (malformed or self._settings.needs_progress):
+            failure = describe_missing_progress("at all", malformed)
         elif failure is None and not has_steps:
-            self._log.warning(WITHOUT_STEPS)
+            self._journal.log.warning(WITHOUT_STEPS)
         progress_pct = newest.percent if newest and has_steps else 0.0 if failure else 100.0
         setpoint_pct, met = min(progress_pct, 100.0), finished_s <= deadline_s
         last = Decision(self._allocation.devices, setpoint_pct, progress_pct, finished_s, finished_s, met, next_s=0.0)
@@ -494,9 +385,9 @@ class PaceLoop:
             learned=None
             if interrupted
             else measurements(
-                self._reader,
+                progress.reader,
                 self._controller.learned(),
-                self._total,
+                progress.total,
                 self._began_s,
                 finished_s,
                 self._controller.limits.max_devices,
@@ -504,9 +395,9 @@ class PaceLoop:
         )
 
     def _ended_s(self, engine_s: float) -> float:
-        reader, origin_s = self._reader, self._origin.timestamp()
+        reader, origin_s = self._progress.reader, self._origin.timestamp()
         offset_s = None if reader.clock_offset_s is None else reader.clock_offset_s + origin_s
         return end_of_job_s(engine_s - origin_s, offset_s, reader.trained_s or self._began_s, self._now())
 
     def _now(self) -> float:
-        return self._clock.now() - self._origin.timestamp()
+        return self._around.clock.now() - self._origin.timestamp()

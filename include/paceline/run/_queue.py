@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
-from paceline.contract import CEILING, DEADLINE, PACE, Ceiling, StoredDeadline, storable_deadline
+from paceline.contract import CEILING, DEADLINE, PACE, Ceiling
 from paceline.control import Decision
 from paceline.errors import DeadlineInfeasibleError, InvalidInputError, TaskStoppedError
+from paceline.run._commands import Commands, read_grant
+from paceline.run._history import History
+from paceline.run._journal import Journal
 from paceline.run._live import LiveState
 from paceline.run._sample import make_sample
 from paceline.run.clock import Clock
@@ -28,16 +30,9 @@ _MOVE_START_EVERY_S = 60.0  # alpha applies to the time from the start, which mo
 def grant_in_force(store: LiveState, allocated_devices: float) -> Ceiling:
     """Return the arbiter's newest grant to a running job, or the current allocation if no grant is valid."""
     try:
-        return _read_grant(store.get(CEILING))
+        return read_grant(store.get(CEILING))
     except InvalidInputError:
         return Ceiling(allocated_devices)
-
-
-def _read_grant(raw: object) -> Ceiling:
-    ceiling = Ceiling.read(raw)
-    if ceiling.grant == 0:
-        raise InvalidInputError(CEILING, raw, "a grant from this job's arbiter")
-    return ceiling
 
 
 class Queue:
@@ -83,9 +78,9 @@ class Queue:
         self._startup_s = past.startup_s if past else None
         self._on_infeasible, self._pool, self._log = on_infeasible, pool, log
         self._clock, self._stop_requested = clock, stop_requested
-        self._newest: Ceiling | None = None
+        quantum, journal = controller.limits.quantum, Journal(History(), log)
+        self._commands = Commands(origin, controller.deadline_s, journal, min_ceiling=quantum, shared=Ceiling(0.0))
         self._handled_s: float | None = None  # the last deadline whose admission result was handled
-        self._seen: dict[str, Any] = {}  # the last raw values, so that each is handled once
         self._failing = False
 
     def wait(self) -> Ceiling:
@@ -100,47 +95,34 @@ class Queue:
         """
         logged_s = published_s = float("-inf")
         while True:
-            before = (self._newest, self._controller.deadline_s)
+            before = (self._commands.newest, self._controller.deadline_s)
             self._call_store(self._read_commands)
             self._handle_admission()
-            newest = self._newest
-            if newest is not None and newest.devices >= self._controller.limits.quantum:
+            newest = self._commands.newest
+            assert newest is not None  # an arbiter's ceiling cannot be removed
+            if newest.devices > 0:
                 self._log.info("Granted %g devices from the pool %s: %s", newest.devices, self._pool, newest.reason)
                 return newest
-            now_s = time.monotonic()
+            now_s = self._now_s()
             if before != (newest, self._controller.deadline_s) or now_s - published_s >= _PUBLISH_EVERY_S:
                 self._call_store(self._publish)
                 published_s = now_s
             if now_s - logged_s >= _LOG_EVERY_S:
                 logged_s = now_s
-                why = newest.reason if newest else "no answer from the arbiter yet; is it running?"
+                why = newest.reason if newest.grant else "no answer from the arbiter yet; is it running?"
                 self._log.info("Waiting for devices from the pool %s: %s", self._pool, why)
-            if self._stop_requested.wait(_POLL_EVERY_S):
+            if self._stop_requested.is_set():
                 raise TaskStoppedError("the task was stopped while it waited for devices")
+            self._clock.sleep(_POLL_EVERY_S)
 
     def _read_commands(self) -> None:
-        for key, apply in ((CEILING, self._apply_grant), (DEADLINE, self._apply_deadline)):
-            raw = self._store.get(key)
-            if raw is None or raw == self._seen.get(key):
-                continue
-            self._seen[key] = raw
-            try:
-                apply(raw)
-            except InvalidInputError as error:
-                self._log.warning("New %s rejected, the old one remains. %s", key, error)
-
-    def _apply_grant(self, raw: object) -> None:
-        self._newest = _read_grant(raw)
-
-    def _apply_deadline(self, raw: object) -> None:
-        now_s, current_s = self._now_s(), self._controller.deadline_s
-        deadline_s = StoredDeadline.read(raw).accept(self._origin, now_s, current_s)
-        if deadline_s != current_s:
-            self._controller.move_deadline(now_s, deadline_s)
+        now_s, found = self._now_s(), {key: self._store.get(key) for key in (CEILING, DEADLINE)}
+        if self._commands.update(found, now_s):
+            self._controller.move_deadline(now_s, self._commands.deadline_s)
 
     def _handle_admission(self) -> None:
         """Apply the arbiter's admission result once for each deadline."""
-        newest, deadline_s = self._newest, self._controller.deadline_s
+        newest, deadline_s = self._commands.newest, self._controller.deadline_s
         if newest is None or newest.earliest_s is None or not newest.has_result_for(deadline_s):
             return
         if self._handled_s == newest.deadline_s:
@@ -156,13 +138,14 @@ class Queue:
         self._log.warning(message)
         if self._on_infeasible == "extend":
             # Without a margin, the deadline would be infeasible again one second later.
-            extended_s = extended_deadline_s(newest.earliest_s, self._now_s())
-            self._log.warning("Deadline moved to %.1f s", extended_s)
-            self._controller.move_deadline(self._now_s(), extended_s)
-            self._call_store(lambda: self._store.set(DEADLINE, storable_deadline(extended_s, self._origin)))
+            now_s = self._now_s()
+            stored = self._commands.extend(extended_deadline_s(newest.earliest_s, now_s), now_s)
+            self._log.warning("Deadline moved to %.1f s", self._commands.deadline_s)
+            self._controller.move_deadline(now_s, self._commands.deadline_s)
+            self._call_store(lambda: self._store.set(DEADLINE, stored))
 
     def _publish(self) -> None:
-        newest, now_s = self._newest, self._now_s()
+        newest, now_s = self._commands.newest, self._now_s()
         if now_s - self._controller.began_s >= _MOVE_START_EVERY_S:  # the arbiter decides again after each move
             self._controller.set_start(now_s)
         earliest_s = newest.earliest_s if newest else None
@@ -177,8 +160,8 @@ class Queue:
             None,
             allocated_devices=0.0,
             used_devices=None,
-            ceiling=newest.devices if newest else None,
-            grant=newest.grant if newest else 0,
+            ceiling=newest.devices if newest and newest.grant else None,
+            grant=self._commands.grant,
             shared=True,
             startup_s=self._startup_s,
         )

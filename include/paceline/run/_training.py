@@ -44,6 +44,7 @@ from paceline.errors import (
 from paceline.run._copier import Copier
 from paceline.run._earlier import EarlierJob
 from paceline.run._handle import JobHandle
+from paceline.run._handover import Handover, Surroundings
 from paceline.run._history import History
 from paceline.run._live import Exchange
 from paceline.run._loop import PaceLoop
@@ -345,25 +346,26 @@ class Training:
             job,
             controller,
             exchange,
-            lifecycle=self._lifecycle,
-            origin=record.origin,
-            allocated_devices=allocated_devices,
-            job_started_s=(record.started_at - record.origin).total_seconds() if record.started_at else None,
-            restarted=self._restarted,
-            needs_progress=self._settings.needs_progress,
-            on_infeasible=self._settings.on_infeasible,
-            history=History(store.get(HISTORY)),
-            totals=state.run if state else None,
-            log=self._log,
-            clock=self._clock,
-            check_need=self._host.check_need,
-            stopped=_StopCheck(lambda: self.stop_requested.is_set() or exchange.disconnected, handle.is_owner),
-            past=past,
-            on_sample=self._host.on_sample,
+            Handover(
+                origin=record.origin,
+                allocated_devices=allocated_devices,
+                job_started_s=(record.started_at - record.origin).total_seconds() if record.started_at else None,
+                restarted=self._restarted,
+                lifecycle=self._lifecycle,
+                history=History(store.get(HISTORY)),
+                totals=state.run if state else None,
+                past=past,
+                shared=shared,
+            ),
+            self._settings,
+            Surroundings(
+                clock=self._clock,
+                log=self._log,
+                stopped=_StopCheck(lambda: self.stop_requested.is_set() or exchange.disconnected, handle.is_owner),
+                check_need=self._host.check_need,
+                on_sample=self._host.on_sample,
+            ),
             team=team,
-            shared=shared,
-            cores_per_device=self._settings.cores_per_device,
-            lease_s=self._settings.lease_s,
         )
         copies = self._host.checkpoint_copies()
         with nullcontext() if copies is None else Copier(job, copies, earlier.about, self._log):

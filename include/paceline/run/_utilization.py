@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 
-from paceline.runtime import Usage
+from paceline.errors import JobLostError, RuntimeUnavailableError
+from paceline.run._outage import Outage
+from paceline.runtime import Job, Usage
 
 _WINDOW_S = 3.0
 
@@ -30,7 +32,22 @@ class JobUtilization:
         self._cores_per_device = cores_per_device
         self.share: float | None = None  # from 0 to 1; ``None`` until measured
         self.devices: float | None = None  # the used devices
+        self._measured_s: float | None = None
         self._readings: deque[tuple[float, float, float]] = deque()  # time, total CPU seconds and device-seconds
+
+    def read(self, job: Job, outage: Outage, device_s: float) -> None:
+        """Add the job's newest reading. The answer, or that there is none, also shows outages between two resizes."""
+        try:
+            usage = job.usage()
+        except RuntimeUnavailableError as error:
+            outage.record_failure(error)
+            return
+        except JobLostError:
+            return  # the status check reports how the job ended
+        if usage.measured_s != self._measured_s:
+            self._measured_s = usage.measured_s
+            outage.add_reading()
+        self.add(usage, device_s)
 
     def add(self, usage: Usage, device_s: float) -> None:
         """Add a reading and the device-seconds of the allocation so far."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 
 from paceline.control import Decision
-from paceline.errors import DeadlineInfeasibleError, InvalidInputError
+from paceline.errors import DeadlineInfeasibleError, InvalidInputError, TrainingFailedError
 from paceline.run._journal import Journal
+from paceline.run.outcome import describe_missing_progress
 
 ON_INFEASIBLE = ("best_effort", "fail", "extend")
 _MIN_STEPS = 3  # consecutive infeasible steps, so that one slow second has no effect
@@ -40,6 +41,7 @@ class InfeasiblePolicy:
             raise InvalidInputError("on_infeasible", choice, "one of " + ", ".join(ON_INFEASIBLE))
         self._choice = choice
         self._journal = journal
+        self._missed_progress = False
         self.reset()
 
     def reset(self) -> None:
@@ -80,6 +82,15 @@ class InfeasiblePolicy:
         self._reported = True
         self._event(now_s, "infeasible", f"{reason}. All allowed devices are used", deadline_s, earliest_s)
         return None
+
+    def miss_progress(self, last_malformed: str | None) -> None:
+        """At the deadline of a job without a forecast: fail if the user has chosen so, otherwise say it once."""
+        if self._choice == "fail":
+            raise TrainingFailedError(describe_missing_progress("by its deadline", last_malformed))
+        if not self._missed_progress:
+            self._missed_progress = True
+            message = "The deadline has passed, and the job has reported no progress: it continues without a forecast"
+            self._journal.log.warning(message)
 
     def _report_early_end(self, deadline_s: float, earliest_s: float, total: str) -> None:
         if not self._reported_early_end:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -62,7 +62,7 @@ class Settings:
         Whether a job that has reported no progress has failed, even with exit code 0.
     """
 
-    deadline: Deadline
+    deadline: Deadline = field(default_factory=Deadline)
     written: str | float | None = None
     alpha: float = 1.0
     min_devices: float = 0.1

@@ -85,6 +85,9 @@ class SimulatedJob:
     def stop(self, grace_s: float = 5.0) -> None:
         """Do nothing."""
 
+    def renew(self, lease_s: float) -> None:
+        """Do nothing, because a simulated job has no lease."""
+
     def remove(self) -> None:
         """Do nothing."""
 

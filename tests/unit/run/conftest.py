@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable
+from dataclasses import fields
 from datetime import datetime, timezone
 from functools import partial
 from typing import Any
@@ -14,9 +15,10 @@ import pytest
 from paceline.contract import RunTotals
 from paceline.control import DeadlineController, Limits
 from paceline.errors import JobLostError, RuntimeUnavailableError
-from paceline.run import MemoryState, PaceLoop
+from paceline.run import Handover, MemoryState, PaceLoop, Surroundings
 from paceline.run import _handle as handle_module
 from paceline.run import _training as training_module
+from paceline.run.settings import Settings
 from paceline.runtime import JobStatus, Usage
 from paceline.train.progress import Progress
 
@@ -136,6 +138,9 @@ class SimulatedJob:
             self.stopped += 1
             self.kill(143)
 
+    def renew(self, lease_s: float) -> None:
+        """This job has no lease."""
+
     def run_due_actions(self) -> None:
         for due_s, action in list(self.actions):
             if self.elapsed_s >= due_s:
@@ -220,7 +225,9 @@ def run(clock, origin, caplog):
     """Return a function that controls a job until its end. ``later`` lists later ceilings with their times."""
     caplog.set_level(logging.INFO)
 
-    def run_control_loop(job, deadline_s, shared=None, *, later=(), state=None, limits=LIMITS, resumed=None, **options):
+    def run_control_loop(
+        job, deadline_s, shared=None, *, later=(), state=None, limits=LIMITS, resumed=None, team=None, **options
+    ):
         state = MemoryState() if state is None else state
         if shared is not None:
             state.set("ceiling", shared.to_json())
@@ -232,7 +239,14 @@ def run(clock, origin, caplog):
         if "allocated_devices" not in options:
             first = limits.quantize(controller.start(0.0), shared.devices if shared else None)
             job.devices = options["allocated_devices"] = first
-        loop = PaceLoop(job, controller, exchange, origin=origin, clock=clock, shared=shared, **options)
+
+        def take(kind):
+            """Return the options that are parameters of this class."""
+            return {field.name: options.pop(field.name) for field in fields(kind) if field.name in options}
+
+        handover, settings = Handover(origin, shared=shared, **take(Handover)), Settings(**take(Settings))
+        surroundings = Surroundings(clock=clock, **take(Surroundings))
+        loop = PaceLoop(job, controller, exchange, handover, settings, surroundings, team=team, **options)
         return loop.run(), exchange
 
     return run_control_loop

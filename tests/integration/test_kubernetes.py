@@ -20,11 +20,9 @@ from benchmarks.pod_faults.proxy import Proxy, client_through
 from kubernetes.client import ApiClient
 from tests.conftest import connect_cluster
 
-from paceline.errors import InvalidInputError, ResizePendingError, RuntimeUnavailableError
+from paceline.errors import InvalidInputError, JobLostError, ResizePendingError, RuntimeUnavailableError
 from paceline.runtime import Job, JobSpec
 from paceline.runtime.kubernetes import KubernetesRuntime
-from paceline.runtime.kubernetes._cluster import Cluster
-from paceline.runtime.kubernetes._files import send_job
 from paceline.testing.runtime_contract.harness import RESUMES, WAITS, read_to_end, until, wait_for_line
 
 from .clusters import account
@@ -133,10 +131,10 @@ def test_start_of_a_pod_that_is_evicted_meanwhile_says_so(pods: PodHarness) -> N
 def test_start_of_a_pod_that_is_evicted_before_its_job_says_so(
     pods: PodHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def evict_first(cluster: Cluster, pod: str, spec: JobSpec) -> None:
+    def evict_first(cluster: object, pod: str, spec: JobSpec) -> None:
         evict(pods, pod)
         until(lambda: not pods.core.list_namespaced_pod(pods.namespace).items)
-        send_job(cluster, pod, spec)
+        raise JobLostError("could not copy the job's files: there is no pod")
 
     monkeypatch.setattr("paceline.runtime.kubernetes._runtime.send_job", evict_first)
     with pytest.raises(RuntimeUnavailableError, match="did not start its job: the cluster removed the pod: Eviction"):

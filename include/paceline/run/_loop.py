@@ -24,8 +24,7 @@ from paceline.run._outage import Outage
 from paceline.run._pending import PendingResize
 from paceline.run._preemption import Preemption
 from paceline.run._progress import JobProgress
-from paceline.run._publishing import Publisher
-from paceline.run._sample import make_sample
+from paceline.run._publishing import Publisher, make_sample
 from paceline.run._states import Cause
 from paceline.run._step_times import StepTimes
 from paceline.run._utilization import JobUtilization

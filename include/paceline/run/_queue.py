@@ -14,7 +14,7 @@ from paceline.run._commands import Commands, read_grant
 from paceline.run._history import History
 from paceline.run._journal import Journal
 from paceline.run._live import LiveState
-from paceline.run._sample import make_sample
+from paceline.run._publishing import make_sample
 from paceline.run.clock import Clock
 from paceline.run.feasibility import extended_deadline_s
 
@@ -101,7 +101,6 @@ class Queue:
             newest = self._commands.newest
             assert newest is not None  # an arbiter's ceiling cannot be removed
             if newest.devices > 0:
-                self._log.info("Granted %g devices from the pool %s: %s", newest.devices, self._pool, newest.reason)
                 return newest
             now_s = self._now_s()
             if before != (newest, self._controller.deadline_s) or now_s - published_s >= _PUBLISH_EVERY_S:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 import threading
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -33,7 +32,6 @@ from paceline.errors import (
     DetachedError,
     InvalidInputError,
     JobLostError,
-    PacelineError,
     ResizePendingError,
     TaskStoppedError,
     TrainingAbandonedError,
@@ -50,18 +48,11 @@ from paceline.run._live import Exchange
 from paceline.run._loop import PaceLoop
 from paceline.run._queue import Queue, grant_in_force
 from paceline.run._states import Lifecycle
+from paceline.run._stopping import StopCheck, Stopping
 from paceline.run.clock import Clock, SystemClock
-from paceline.run.host import Host, TaskStatus
+from paceline.run.host import Host
 from paceline.run.settings import Settings
-from paceline.run.within import Pending
-from paceline.runtime import Job
 from paceline.runtime.temporary import TemporaryFolder
-
-_KILL_GRACE_S = 1.0  # Airflow kills a task 5 s after SIGTERM
-_MAIN_THREAD_S = 2.5  # after this time, another thread ends the try, because the main thread hangs in a call
-_STATUS_LIMIT_S = 3.5  # maximum wait for the task's status after SIGTERM; the rest is for the removal of the job
-_DOUBT_LEASE_S = 600.0  # lease of a job whose task may be over
-_SUSPENDED_S = 10.0  # after a longer gap between two steps, Airflow may have started another process for the job
 
 
 class Training:
@@ -81,20 +72,16 @@ class Training:
     """
 
     def __init__(self, settings: Settings, host: Host, *, on_drain: str = "leave", clock: Clock | None = None) -> None:
-        self._settings, self._host, self._on_drain = settings, host, on_drain
+        self._settings, self._host = settings, host
         self._clock = clock or SystemClock()
         self._log = host.log
         self.stop_requested = threading.Event()
         self._handle = JobHandle(host, self.stop_requested)
+        self._stopping = Stopping(self._handle, host, self.stop_requested, lease_s=settings.lease_s, on_drain=on_drain)
         self._store, self.call_engine = self._handle.store, self._handle.call_engine
         self._lifecycle = Lifecycle()
-        self._stop_lock = threading.Lock()
-        self._stopped: tuple[Job | None, PacelineError] | None = None  # the job and the outcome of a requested stop
         self._restarted = False  # this try has started a job that resumes from a checkpoint
         self._succeeded = False  # the job succeeded, so its output is kept
-        self._finished = threading.Event()
-        self._stop_was_requested = False
-        self._status: Pending[TaskStatus] | None = None  # the query that a requested stop has started
 
     def run(self) -> TrainingResult:
         """Start or resume training; return once the result is stored and the job is removed.
@@ -117,7 +104,7 @@ class Training:
         try:
             return self._stored_result() or self._train()
         except (TaskStoppedError, KeyboardInterrupt) as error:
-            raise self._stop() from error
+            raise self._stopping.carry_out() from error
         except DetachedError:
             raise
         except (InvalidInputError, DeadlineInfeasibleError, TrainingOverError, UnsuitableCodeError):
@@ -125,7 +112,7 @@ class Training:
             raise
         except TrainingAbandonedError as error:
             if self._host.task_status() == "over":  # a user has ended this task together with the others
-                raise self._stop() from error
+                raise self._stopping.carry_out() from error
             if handle.job is not None:
                 handle.stop()
                 self._log.error(
@@ -134,7 +121,7 @@ class Training:
             raise
         except Exception as error:
             if self.stop_requested.is_set():  # the stop caused the error
-                raise self._stop() from None
+                raise self._stopping.carry_out() from None
             if self._has_tries_left():
                 handle.publish_end("detached", "airflow")
             elif self._succeeded or isinstance(error, (TrainingFailedError, JobLostError)):
@@ -150,18 +137,14 @@ class Training:
                 self._keep_or_discard()
             raise
         finally:
-            self._finished.set()
+            self._stopping.finished.set()
             handle.close()
             if not self.stop_requested.is_set():
                 self._host.wait_for_callbacks()
 
     def request_stop(self) -> None:
         """Request that :meth:`run` ends soon. May be called from a signal handler in the thread of :meth:`run`."""
-        if self._stop_was_requested or self._finished.is_set():
-            return
-        self._stop_was_requested = True
-        # Do not acquire a lock here, not even in an Event or the log: the interrupted thread may hold the lock.
-        threading.Thread(target=self._stop_in_thread, name="paceline-end", daemon=True).start()
+        self._stopping.request()
 
     def can_continue(self) -> bool:
         """Return whether an earlier try has stored the result, or has left a job that this try would take over."""
@@ -361,7 +344,7 @@ class Training:
             Surroundings(
                 clock=self._clock,
                 log=self._log,
-                stopped=_StopCheck(lambda: self.stop_requested.is_set() or exchange.disconnected, handle.is_owner),
+                stopped=StopCheck(lambda: self.stop_requested.is_set() or exchange.disconnected, handle.is_owner),
                 check_need=self._host.check_need,
                 on_sample=self._host.on_sample,
             ),
@@ -397,54 +380,6 @@ class Training:
         except Exception as error:  # the store may raise any exception
             self._log.warning("Could not store the last samples: %s", error)
 
-    # --- stops and failures ---------------------------------------------------------------------------------------
-
-    def _stop(self) -> PacelineError:
-        """Carry out a requested stop, once per job; return the error that describes the outcome."""
-        with self._stop_lock:
-            job = self._handle.job
-            if self._stopped is None or self._stopped[0] is not job:  # a new job has started since the last request
-                self._stopped = (job, self._stop_for_task_status())
-        return self._stopped[1]
-
-    def _stop_in_thread(self) -> None:
-        self.stop_requested.set()
-        self._status = self._query_status()  # at once, because on a busy machine the answer takes seconds
-        self._log.info("Stop requested")
-        if not self._finished.wait(_MAIN_THREAD_S):
-            self._stop()
-
-    def _query_status(self) -> Pending[TaskStatus]:
-        return Pending(self._host.task_status, default="unknown")
-
-    def _stop_for_task_status(self) -> PacelineError:
-        handle, query = self._handle, self._status or self._query_status()
-        handle.renew(
-            min(_DOUBT_LEASE_S, self._settings.lease_s)
-        )  # in case this process is killed before it has an answer
-        status = query.result(_STATUS_LIMIT_S)
-        if status == "over":
-            # After a late answer, there is no time for a grace period.
-            gone = handle.discard(_KILL_GRACE_S if query.elapsed_s < _KILL_GRACE_S else 0.0)
-            return TaskStoppedError(f"The task is over: its job {'is removed' if gone else 'could not be removed'}")
-        if handle.job is None:
-            return DetachedError("This worker process is ending but its task is not: the next process starts the job")
-        if not handle.is_owner():
-            return DetachedError("Another process has taken over the job; this process is disconnecting")
-        if self._on_drain == "stop":
-            handle.stop()
-            return DetachedError("This worker process is ending: its job is stopped, and the next process resumes it")
-        if status == "active":
-            handle.renew(self._settings.lease_s)
-        else:
-            self._log.warning(
-                "Airflow has not answered whether the task is over: unless another process takes over the job within "
-                "%.0f minutes, the job ends after a checkpoint",
-                _DOUBT_LEASE_S / 60,
-            )
-        handle.publish_end("detached", "airflow")
-        return DetachedError("This worker process is ending: its job continues, and the next process takes it over")
-
     def _keep_or_discard(self, *, is_lost: bool = False) -> None:
         """Remove the job after the last try, unless a cleared task can continue.
 
@@ -479,15 +414,3 @@ class Training:
             self._log.info("The task state store is responding again")
         else:
             self._log.warning("The task state store is not responding: control continues without it. %s", error)
-
-
-class _StopCheck:
-    """Checks whether control has to stop: on request, or if another process took over the job during a suspension."""
-
-    def __init__(self, requested: Callable[[], bool], is_owner: Callable[[], bool]) -> None:
-        self._requested, self._is_owner = requested, is_owner
-        self._last_s = time.monotonic()
-
-    def __call__(self) -> bool:
-        last_s, self._last_s = self._last_s, time.monotonic()
-        return self._requested() or (self._last_s - last_s > _SUSPENDED_S and not self._is_owner())

@@ -17,7 +17,7 @@ from paceline.control import DeadlineController, Limits
 from paceline.errors import JobLostError, RuntimeUnavailableError
 from paceline.run import Handover, MemoryState, PaceLoop, Surroundings
 from paceline.run import _handle as handle_module
-from paceline.run import _training as training_module
+from paceline.run import _stopping as stopping_module
 from paceline.run.settings import Settings
 from paceline.runtime import JobStatus, Usage
 from paceline.train.progress import Progress
@@ -256,7 +256,7 @@ def run(clock, origin, caplog):
 def long_timeouts(monkeypatch):
     """Extend the short timeouts that precede Airflow's limit, for slow machines."""
     monkeypatch.setattr(handle_module, "_QUICK_TIMEOUT_S", 60.0)
-    monkeypatch.setattr(training_module, "_MAIN_THREAD_S", 60.0)
+    monkeypatch.setattr(stopping_module, "_MAIN_THREAD_S", 60.0)
 
 
 @pytest.fixture

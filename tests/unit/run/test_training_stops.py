@@ -19,7 +19,7 @@ from paceline.errors import (
     TrainingFailedError,
 )
 from paceline.run import _handle as handle_module
-from paceline.run import _training as training_module
+from paceline.run import _stopping as stopping_module
 
 from .conftest import SimulatedJob
 from .simulated_task import (
@@ -88,7 +88,7 @@ class ListedJobs(dict[str, EngineJob]):
 
 def test_job_that_still_starts_is_removed_with_its_task(task, monkeypatch):
     """As a pod that waits for room: the main thread hangs in the start until Airflow kills the process."""
-    monkeypatch.setattr(training_module, "_MAIN_THREAD_S", 0.0)
+    monkeypatch.setattr(stopping_module, "_MAIN_THREAD_S", 0.0)
     task.engine.jobs = ListedJobs()
     removed = threading.Event()
     monkeypatch.setattr(task.engine, "reattach", lambda job_id, labels: task.engine.jobs[job_id])
@@ -107,7 +107,7 @@ def test_job_that_still_starts_is_removed_with_its_task(task, monkeypatch):
 
 
 def test_job_is_removed_without_a_stop_after_a_late_answer(task, monkeypatch):
-    monkeypatch.setattr(training_module, "_KILL_GRACE_S", 0.0)  # any answer is late
+    monkeypatch.setattr(stopping_module, "_KILL_GRACE_S", 0.0)  # any answer is late
     stops: list[float] = []
     monkeypatch.setattr(EngineJob, "stop", lambda job, grace_s=5.0: stops.append(grace_s))
     task.status = "over"
@@ -129,7 +129,7 @@ def test_job_stopped_with_on_drain_stop_is_resumed_by_the_next_process(task):
 
 def test_suspended_process_does_not_touch_the_job_after_a_takeover(task, monkeypatch):
     """A suspended worker process continues after the next try has taken over the job."""
-    monkeypatch.setattr(training_module, "_SUSPENDED_S", -1.0)  # check the owner at every control step
+    monkeypatch.setattr(stopping_module, "_SUSPENDED_S", -1.0)  # check the owner at every control step
 
     task.engine.actions = [(8.0, lambda: take_over_job(task))]
     with pytest.raises(DetachedError, match="Another process has taken over the job"):

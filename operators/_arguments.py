@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow.sdk.configuration import conf
 
 from paceline.airflow.arguments import number, one_of, optional_number, optional_path_or_url
-from paceline.airflow.values import NOTHING, is_template
+from paceline.airflow.values import is_template
 from paceline.contract import Deadline, StoredDeadline
 from paceline.control import CONTROLLERS, LATE_WEIGHT, Gains, Limits
 from paceline.errors import InvalidInputError
@@ -16,15 +16,14 @@ from paceline.run.feasibility import ON_INFEASIBLE
 from paceline.run.settings import Settings
 from paceline.runtime.checks import check_devices
 
-from ._objective import cannot_form_teams
+from ._team_runtime import cannot_form_teams
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from paceline.airflow.runtimes import RuntimeSettings
-    from paceline.elastic import Options
+    from paceline.elastic import Team
 
-OBJECTIVES = ("deadline", "throughput")
 DEADLINE_FROM = ("run", "task")
 ON_DRAIN = ("leave", "stop")
 ON_CHANGE = ("resume", "restart")
@@ -33,12 +32,10 @@ AUTO = "auto"  # of `checkpoint_to`
 _ALPHA = "a number in (0, 1]"
 _LATE_WEIGHT, _POSITIVE = "[paceline] late_weight", "a number greater than 0"
 _CHOICES = {
-    "objective": OBJECTIVES,
     "deadline_from": DEADLINE_FROM,
     "on_infeasible": ON_INFEASIBLE,
     "on_drain": ON_DRAIN,
     "on_change": ON_CHANGE,
-    "controller": tuple(CONTROLLERS),
 }
 
 
@@ -46,9 +43,7 @@ class Arguments(Protocol):
     """The arguments of ``DeadlineTrainingOperator`` that determine its settings."""
 
     template_fields: Sequence[str]
-    objective: str
-    budget: float | str | None
-    scaling: Options | Mapping[str, Any] | None
+    team: Team | None
     runtime: RuntimeSettings | str
     deadline: Any
     deadline_from: str
@@ -64,8 +59,7 @@ class Arguments(Protocol):
     lease_s: float
     needs_progress: bool
     on_deadline_alert: Sequence[Callable[..., Any]]
-    controller: str
-    gains: Gains | None
+    controller: str | Gains
     shared: bool
     output_path: Any
     checkpoint_to: Any
@@ -87,14 +81,6 @@ def check(task: Arguments, *, rendered: bool = False) -> None:
     for field, choices in _CHOICES.items():
         if not is_unrendered(field):
             one_of(choices)(field, getattr(task, field))
-    budget = None if is_unrendered("budget") else optional_number("budget", task.budget)
-    if budget is not None and task.objective == "deadline":
-        accepted = "None, unless the objective is 'throughput'; max_devices limits the allocation"
-        raise InvalidInputError("budget", task.budget, accepted)
-    if task.scaling is not None and task.objective == "deadline":
-        raise InvalidInputError("scaling", task.scaling, "None, unless the objective is 'throughput'")
-    if task.objective == "throughput":
-        _check_team(task, budget, is_unrendered, rendered=rendered)
     if not is_unrendered("deadline"):
         _deadline(task)
     if not is_unrendered("alpha") and not 0 < number("alpha", task.alpha, _ALPHA) <= 1:
@@ -103,44 +89,40 @@ def check(task: Arguments, *, rendered: bool = False) -> None:
         raise InvalidInputError("control_period", task.control_period, "a number of seconds greater than 0")
     least = 0.0 if is_unrendered("min_devices") else number("min_devices", task.min_devices)
     most = None if is_unrendered("max_devices") else optional_number("max_devices", task.max_devices)
+    if task.team is not None:
+        _check_team(task, task.team, most, rendered=rendered)
     Limits(least, max(least, task.quantum) if most is None else most, task.quantum)
     check_devices(task.cores_per_device, "cores_per_device")
     gpus = task.runtime_settings.gpus
-    if task.cores_per_device != 1 and not (gpus and task.quantum >= 1 and task.objective == "deadline"):
-        accepted = (
-            "1, unless the runtime's gpus, quantum=1 and objective='deadline' make GPUs the devices of the allocation"
-        )
+    if task.cores_per_device != 1 and not (gpus and task.quantum >= 1):
+        accepted = "1, unless the runtime's gpus and quantum=1 make GPUs the devices of the allocation"
         raise InvalidInputError("cores_per_device", task.cores_per_device, accepted)
     if not is_unrendered("output_path"):
         task.output_path = optional_path_or_url("output", task.output_path)
     if not is_unrendered("checkpoint_to") and task.checkpoint_to != AUTO:
         task.checkpoint_to = optional_path_or_url("checkpoint_to", task.checkpoint_to)
-    if task.gains is not None and not isinstance(task.gains, Gains):
-        raise InvalidInputError("gains", task.gains, "paceline.control.Gains(...)")
-    if task.gains is not None and task.controller != "paper":
-        raise InvalidInputError("gains", task.gains, "None, unless the controller is 'paper'")
+    if task.controller not in CONTROLLERS and not isinstance(task.controller, Gains):
+        raise InvalidInputError("controller", task.controller, f"one of {', '.join(CONTROLLERS)}, or Gains(...)")
 
 
-def _check_team(task: Arguments, budget: float | None, is_unrendered: Callable[[str], bool], *, rendered: bool) -> None:
+def read_team(value: object) -> Team | None:
+    """Return the options of a team; ``None`` for a job that is none."""
+    if value is None:
+        return None
+    from paceline.elastic import Team
+
+    return Team.read("team", value)
+
+
+def _check_team(task: Arguments, team: Team, most: float | None, *, rendered: bool) -> None:
     """Raise InvalidInputError for the first argument that does not suit a team of containers."""
-    from paceline.elastic import Options
-
-    task.scaling = None if task.scaling is None else Options.read("scaling", task.scaling)
-    if task.max_devices not in NOTHING and not is_unrendered("max_devices"):
-        accepted = "None, unless the objective is 'deadline'; budget limits the allocation"
-        raise InvalidInputError("max_devices", task.max_devices, accepted)
-    if not is_unrendered("min_devices") and number("min_devices", task.min_devices) != MIN_DEVICES:
-        accepted = (
-            f"{MIN_DEVICES:g}, the default, unless the objective is 'deadline'; scaling uses less than the budget"
-        )
-        raise InvalidInputError("min_devices", task.min_devices, accepted)
-    if budget is not None:
-        (task.scaling or Options()).check_budget(budget)
+    if most is not None:
+        team.check_budget(most)
     settings = task.runtime_settings
     if not settings.forms_teams:
         raise cannot_form_teams(settings.name)
     if settings.gpus:
-        accepted = "0, unless the objective is 'deadline': a team trains on cores"
+        accepted = "0, because a team trains on cores"
         raise InvalidInputError("runtime.gpus", settings.gpus, accepted)
     if settings.network is not None and (rendered or not is_template(settings.network)):
         accepted = "None, because the nodes of a team use a private network"
@@ -151,16 +133,12 @@ def read(task: Arguments, context: Context) -> Settings:
     """Return the settings of a task whose templates are rendered. Raise InvalidInputError for an invalid argument."""
     task.read_templates(context)
     check(task, rendered=True)
-    scales = task.objective == "throughput"
-    name = "budget" if scales else "max_devices"
-    most = optional_number(name, getattr(task, name))
+    most = optional_number("max_devices", task.max_devices)
     if most is None and task.quantum == 1 and task.runtime_settings.gpus:
         most = float(task.runtime_settings.gpus)
     least = number("min_devices", task.min_devices)
-    if scales:
-        from paceline.elastic import Options
-
-        least = max(least, Options.read("scaling", task.scaling or {}).initial_cores)
+    if task.team is not None:
+        least = max(least, task.team.initial_cores)
     deadline, value = _deadline(task), StoredDeadline.read(task.deadline).value
     written = value if isinstance(value, (str, int, float)) else deadline.duration_s
     return Settings(
@@ -174,9 +152,7 @@ def read(task: Arguments, context: Context) -> Settings:
         period_s=task.control_period,
         on_infeasible=task.on_infeasible,
         controller=task.controller,
-        gains=task.gains,
         shared=task.shared,
-        max_devices_field=name,
         lease_s=task.lease_s,
         on_change=task.on_change,
         late_weight=_late_weight(),
@@ -186,7 +162,7 @@ def read(task: Arguments, context: Context) -> Settings:
 
 def _deadline(task: Arguments) -> Deadline:
     """Return the deadline. It may have passed: ``on_infeasible`` sets the response."""
-    return StoredDeadline.read(task.deadline).parse(optional=task.objective == "throughput")
+    return StoredDeadline.read(task.deadline).parse(optional=task.team is not None)
 
 
 def _late_weight() -> float:

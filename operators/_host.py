@@ -25,11 +25,11 @@ from . import _related_runs
 from ._arguments import AUTO
 from ._clock import origin
 from ._identity import job_labels
-from ._objective import ObjectiveTask, open_runtime, team_of
 from ._others import Question
 from ._output import collect_output, default_output_path, describe_empty_output
 from ._reporting import SampleReporter
 from ._restrictions import check_runtime
+from ._team_runtime import TeamTask, open_runtime, team_of
 from .checkpoint_copies import FileCopies
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ _STATUS_EVERY_S = 0.2
 _SAVE_TIMEOUT_S = 5.0
 
 
-class TrainingTask(ObjectiveTask, Protocol):
+class TrainingTask(TeamTask, Protocol):
     """The members of ``DeadlineTrainingOperator`` that ``TaskHost`` uses."""
 
     task_id: str
@@ -129,7 +129,7 @@ class TaskHost:
     def runtimes(self) -> list[Runtime]:
         """Return the operator's runtime or, if the operator chooses it for each job, all that it may have chosen."""
         possible = self._task.possible_runtimes()
-        if self._task.objective != "deadline":
+        if self._task.team is not None:
             possible = [one for one in possible if one.forms_teams]
         return [open_runtime(self._task, one, self._context) for one in possible]
 
@@ -195,7 +195,7 @@ class TaskHost:
     def _related_digest(self) -> str:
         task = self._task
         command, files = task.command_and_files()
-        kind = f"{type(task).__name__}, {task.objective}, {task.runtime_settings.gpus} GPUs"
+        kind = f"{type(task).__name__}, {'team' if task.team else 'alone'}, {task.runtime_settings.gpus} GPUs"
         return _related_runs.code_digest(kind, self._image(), command, files)
 
     def _image(self) -> str:

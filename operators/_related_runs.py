@@ -33,7 +33,7 @@ def code_digest(kind: str, image: str, command: Sequence[str], files: Mapping[st
     Parameters
     ----------
     kind:
-        Kind of training job: operator, objective and number of GPUs.
+        Kind of training job: operator, whether it is a team, and number of GPUs.
     image, command:
         Container image, and the command without a script's arguments.
     files:

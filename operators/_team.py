@@ -85,9 +85,8 @@ def machine_arguments(
     By default, the runtime is that of the fleet's machines. Without a ``machine``, the task uses several of them, and
     keeps the settings that they have in common. ``gpus`` is the number of the machine's GPUs that the task uses.
     """
-    objective = kwargs.get("objective", "deadline")
-    if objective != "deadline":
-        raise InvalidInputError("objective", objective, "'deadline', because a schedule chooses a fleet's machines")
+    if kwargs.get("team") is not None:
+        raise InvalidInputError("team", kwargs["team"], "None, because a schedule chooses a fleet's machines")
     runtime = kwargs.get("runtime", default_runtime(fleet))
     if not is_template(runtime):
         runtime = fleet_runtime("runtime", runtime)

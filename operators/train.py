@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from paceline.control import Gains
-    from paceline.elastic import Options
+    from paceline.elastic import Team
     from paceline.runtime import JobSpec
 
 # Seconds until the next worker process takes over a job. An executor may report the end of this process a few
@@ -46,15 +46,15 @@ class DeadlineTrainingOperator(JobOperator):
     ----------
     deadline:
         Time by which the training job has to end: a duration (``"20m"``, ``"PT20M"``, seconds, ``timedelta``) or a
-        point in time with a time zone. ``None`` or ``"none"`` needs ``objective="throughput"``. (templated)
+        point in time with a time zone. ``None`` or ``"none"`` needs a ``team``. (templated)
     deadline_from:
         Start of a duration: the start of the DAG run (``"run"``) or of the task (``"task"``). (templated)
     alpha:
         Safety factor in (0, 1]. The target end is start + ``alpha`` * (deadline - start). The start is the start
         of training; with ``controller="paper"``, it is the time that ``deadline_from`` names. (templated)
     min_devices, max_devices:
-        Smallest and largest allocation in cores; fractions are allowed. The default maximum is all cores. With
-        ``objective="throughput"``, ``budget`` is the maximum, and the minimum is that of ``scaling``. (templated)
+        Smallest and largest allocation in cores, of a team's containers together; fractions are allowed. The default
+        maximum is all cores. (templated)
     quantum:
         Smallest change of the allocation, in cores. Use 1 for a job with ``data_parallel``, which needs whole cores.
     cores_per_device:
@@ -74,19 +74,14 @@ class DeadlineTrainingOperator(JobOperator):
         continues from the job's checkpoint; a job that is still running continues without the change. ``"restart"``
         trains from the beginning, as a cleared task always does with changed code. If only the environment, the inputs
         or the limits have changed, the checkpoint is kept in any case.
-    objective:
-        ``"deadline"``, or ``"throughput"`` to train as fast as ``budget`` allows, in a team of containers (parameter
-        servers and workers) that starts small and scales during training; see :mod:`paceline.elastic`. If a deadline is
-        set too, the deadline determines how much of the budget the job uses.
-    budget:
-        With ``objective="throughput"``, the maximum cores of all containers together; by default, all. (templated)
-    scaling:
-        With ``objective="throughput"``, the scaling options (:class:`~paceline.elastic.Options` or a dict of them): the
-        maximum number of parameter servers and workers, the capacity of their links, ...
+    team:
+        Train in a team of containers (parameter servers and workers) that starts small and scales during training, as
+        fast as ``max_devices`` allows: :class:`~paceline.elastic.Team`, or a dict of its options, such as the maximum
+        numbers of servers and workers. If a deadline is set too, it determines how many of the devices the team uses.
     shared:
         Let an arbiter (:class:`~paceline.operators.ArbiterOperator`) of the task's Airflow ``pool`` allocate the
         devices. The job starts with its first grant and never exceeds its grant. While the grant is zero, the job is
-        preempted, after a checkpoint. With ``objective="throughput"``, the granted devices are the budget.
+        preempted, after a checkpoint.
     output:
         Destination of the job's files in ``$PACELINE_OUTPUT``: a local path or an object storage URL. By default a
         folder of this task's run below ``$AIRFLOW_HOME/paceline-data``. With Airflow's KubernetesExecutor, a place that
@@ -102,9 +97,8 @@ class DeadlineTrainingOperator(JobOperator):
         Each receives the task's context with the alert as ``paceline`` (``kind``, ``message`` and the newest values).
         A notifier's templates can use ``{{ paceline.message }}``.
     controller:
-        ``"default"`` replans the remaining training at every step; ``"paper"`` is the published DECOR-NN controller.
-    gains:
-        Gains of the ``"paper"`` controller, :class:`paceline.control.Gains`.
+        ``"default"`` replans the remaining training at every step; ``"paper"`` is the published DECOR-NN controller,
+        also with other gains: :class:`paceline.control.Gains`.
     **kwargs:
         Arguments of :class:`~paceline.operators._job.JobOperator`: ``script`` or ``command``, ``inputs``, ``runtime``,
         ... A retry reconnects to the running job, or resumes it from its checkpoint. By
@@ -135,7 +129,6 @@ class DeadlineTrainingOperator(JobOperator):
         "min_devices",
         "max_devices",
         "on_infeasible",
-        "budget",
         "output_path",
         "checkpoint_to",
     )
@@ -159,15 +152,12 @@ class DeadlineTrainingOperator(JobOperator):
         on_infeasible: str = "best_effort",
         on_drain: str = "leave",
         on_change: str = "resume",
-        objective: str = "deadline",
-        budget: float | str | None = None,
-        scaling: Options | Mapping[str, Any] | None = None,
+        team: Team | Mapping[str, Any] | None = None,
         shared: bool = False,
         output: str | None = None,
         checkpoint_to: str | None = _arguments.AUTO,
         on_deadline_alert: Callback | Sequence[Callback] = (),
-        controller: str = "default",
-        gains: Gains | None = None,
+        controller: str | Gains = "default",
         **kwargs: Any,
     ) -> None:
         kwargs.setdefault("retries", 4)
@@ -185,15 +175,12 @@ class DeadlineTrainingOperator(JobOperator):
         self.on_infeasible = on_infeasible
         self.on_drain = on_drain
         self.on_change = on_change
-        self.objective = objective
-        self.budget = budget
-        self.scaling = scaling
+        self.team = _arguments.read_team(team)
         self.shared = shared
         self.output_path = output  # not `output`, because BaseOperator.output is the task's XCom
         self.checkpoint_to = checkpoint_to
         self.on_deadline_alert: Sequence[Callback] = read_callbacks("on_deadline_alert", on_deadline_alert)
         self.controller = controller
-        self.gains = gains
         self.container_id: str | None = None
         self._training: Training | None = None
         self._result: dict[str, Any] | None = None

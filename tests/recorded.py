@@ -19,7 +19,7 @@ from paceline.airflow.api import AirflowApiError
 from paceline.airflow.demo.airflow_process import AirflowProcess
 from paceline.contract import DEADLINE, HISTORY, PACE
 from paceline.control import BudgetController, Controller, DeadlineController, Limits, PastRun
-from paceline.elastic import Options, Scaling, Step, TeamSample
+from paceline.elastic import Scaling, Step, Team, TeamSample
 from paceline.errors import TaskStoppedError
 from paceline.run import Handover, MemoryState, PaceLoop, Surroundings
 from paceline.simulate.parameter_servers import Workload, steady_state
@@ -85,7 +85,7 @@ class SimulatedTeam(LearningJob):
     The team trains at the speed of the steady-state model.
     """
 
-    def __init__(self, workload: Workload, batches: int, budget: float, options: Options, clock: Clock) -> None:
+    def __init__(self, workload: Workload, batches: int, budget: float, options: Team, clock: Clock) -> None:
         self.scaling = Scaling(budget, options)
         self._workload = workload
         self._random = random.Random(0)
@@ -141,8 +141,8 @@ def record_past_run(plant: Plant, deadline_s: float) -> PastRun:
     return past
 
 
-def record_team(workload: Workload, batches: int, budget: float, options: Options) -> dict[str, Any]:
-    """Simulate a job with ``objective="throughput"``, and return its ``pace`` and ``history`` at its end."""
+def record_team(workload: Workload, batches: int, budget: float, options: Team) -> dict[str, Any]:
+    """Simulate the job of a team, and return its ``pace`` and ``history`` at its end."""
     clock = Clock()
     team = SimulatedTeam(workload, batches, budget, options, clock)
     controller = BudgetController(Limits(options.initial_cores, budget))

@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.elastic.stage import Case, Stage
 from benchmarks.elastic.tour import Tour
 from paceline.control import DeadlineController, Limits
-from paceline.elastic import Decider, Options, Scaling, TeamConfiguration
+from paceline.elastic import Decider, Scaling, Team, TeamConfiguration
 from paceline.run import Exchange, Handover, MemoryState, PaceLoop, Surroundings
 
 # A worker waits for its data most of the time, so two workers are too slow on any number of cores.
@@ -20,7 +20,7 @@ _EPOCHS = 32
 
 def compare_by_deadline(stage: Stage) -> list[dict[str, Any]]:
     """Train with two deadlines, with and without scaling; return a row for each run."""
-    options = Options(start_share=1.0)  # the controller sets the budget from the start
+    options = Team(start_share=1.0)  # the controller sets the budget from the start
     rows = []
     for deadline_s in DEADLINES_S:
         deciders: dict[str, Decider] = {
@@ -42,7 +42,7 @@ class _FixedNodes(Tour):
         self.configuration = TeamConfiguration.first(budget)
 
 
-def _run(stage: Stage, decider: Decider, deadline_s: float, options: Options) -> dict[str, Any]:
+def _run(stage: Stage, decider: Decider, deadline_s: float, options: Team) -> dict[str, Any]:
     started_at = datetime.now(timezone.utc)
     controller = DeadlineController(Limits(options.initial_cores, stage.budget), deadline_s)
     team = stage.start(CASE, decider, _EPOCHS)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from paceline.elastic import Options, Step, TeamConfiguration, TeamSample
+from paceline.elastic import Step, Team, TeamConfiguration, TeamSample
 from paceline.elastic.step import Kind
 from paceline.elastic.window import Window
 
@@ -79,14 +79,14 @@ class Optimus:
         Options that define when measurements are stable.
     """
 
-    def __init__(self, budget: float, node_cores: float, *, profiled: int = 10, options: Options | None = None) -> None:
+    def __init__(self, budget: float, node_cores: float, *, profiled: int = 10, options: Team | None = None) -> None:
         self.budget, self.settled = budget, False
         self._node_cores = node_cores
         self._max_nodes = int(budget / node_cores + 1e-9)
         self._unprofiled = profile_points(self._max_nodes, profiled)
         self._speeds: dict[tuple[int, int], float] = {}
         self._model: SpeedModel | None = None
-        self._window = Window(options or Options())
+        self._window = Window(options or Team())
         self._nodes = self._unprofiled.pop(0)
 
     @property

@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks.elastic.curves import Curve
 from benchmarks.elastic.optimus import Optimus
-from paceline.elastic import Decider, Options, Scaling, TeamConfiguration, TeamSample
+from paceline.elastic import Decider, Scaling, Team, TeamConfiguration, TeamSample
 from paceline.simulate.parameter_servers import Workload, steady_state
 
 NODE_CORES = 5.0  # cores of each node under Optimus and in the fixed configurations
@@ -41,10 +41,10 @@ class Cluster:
         share = min(self.machines / len(configuration.nodes), 1.0)
         return steady_state(workload, configuration, share * self.link_mbit_s * 1e6 / 8)
 
-    def options(self, budget: float) -> Options:
+    def options(self, budget: float) -> Team:
         """Return options with the paper's first cores and stability window for a job with ``budget`` cores."""
         max_nodes = int(self.cores / NODE_CORES)
-        return Options(
+        return Team(
             start_share=min(FIRST_CORES / budget, 1.0),
             stable_samples=STABLE_SAMPLES,
             max_servers=max_nodes,
@@ -144,7 +144,7 @@ def simulate_alone(name: str, curve: Curve, cluster: Cluster, restart_s: float, 
 
 def make_optimus(budget: float, stable_samples: int) -> Optimus:
     """Return Optimus with the nodes and profiles of the paper's evaluation."""
-    return Optimus(budget, NODE_CORES, profiled=_OPTIMUS_PROFILES, options=Options(stable_samples=stable_samples))
+    return Optimus(budget, NODE_CORES, profiled=_OPTIMUS_PROFILES, options=Team(stable_samples=stable_samples))
 
 
 def _count_changes(path: Sequence[tuple[TeamConfiguration, float]]) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from paceline.elastic import Decider, Options, Step, TeamConfiguration, TeamSample
+from paceline.elastic import Decider, Step, Team, TeamConfiguration, TeamSample
 from paceline.elastic.nodes import LABEL_TEAM
 from paceline.elastic.runtime import TeamRuntime
 from paceline.elastic.team import TeamJob
@@ -80,9 +80,9 @@ class Stage:
     def __init__(self, connect: Callable[[], Any], image: str, budget: float, on_line: Callable[[str], None]) -> None:
         self._connect, self._image, self.budget, self._on_line = connect, image, budget, on_line
 
-    def options(self, case: Case) -> Options:
+    def options(self, case: Case) -> Team:
         """Return default options with the link rate of the case."""
-        return Options(link_mbit_s=case.link_mbit_s)
+        return Team(link_mbit_s=case.link_mbit_s)
 
     def run(
         self, case: Case, decider: Decider, *, epochs: int, until: Callable[[], bool], folder: Path | None = None

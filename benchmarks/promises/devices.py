@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks.promises.machine import busy_excuse, idle_core_s
 from benchmarks.promises.registry import Reading, measures
 from benchmarks.promises.stage import LABEL, OURS, SCRIPTS, Stage, wait_until
-from paceline.elastic import Options, Scaling, TeamConfiguration
+from paceline.elastic import Scaling, Team, TeamConfiguration
 from paceline.elastic.nodes import LABEL_NODE, LABEL_TEAM
 from paceline.elastic.runtime import TeamRuntime
 from paceline.errors import PacelineError
@@ -129,7 +129,7 @@ def _first_step(
     stage: Stage, before: TeamConfiguration, *, numbers: int, batch_cpu_s: float, link_mbit_s: float | None = None
 ) -> tuple[str, TeamConfiguration]:
     """Train until the first step; return the kind and reason of the step, and the new configuration."""
-    options = Options(link_mbit_s=link_mbit_s, **_STABLE_OPTIONS)
+    options = Team(link_mbit_s=link_mbit_s, **_STABLE_OPTIONS)
     script = SCRIPTS / "bottleneck.py"
     spec = JobSpec(
         name=f"{OURS}-{uuid.uuid4().hex[:8]}",

@@ -50,8 +50,8 @@ with DAG($no_deadline, schedule=None):
         script=$counted,
         runtime=Docker(image=$image),
         arguments=["200", "30", "25"],
-        objective="throughput",
-        budget=$cores,
+        team={},
+        max_devices=$cores,
         pool=$pool,
         shared=True,
     )

@@ -11,7 +11,7 @@ import pytest
 from tests.recorded import RecordedRun, record_team
 
 from paceline.airflow.demo.airflow_process import AirflowProcess
-from paceline.elastic import Options
+from paceline.elastic import Team
 from paceline.simulate.parameter_servers import Workload
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ from airflow.sdk import DAG
 from paceline.operators import DeadlineTrainingOperator
 
 with DAG("overnight", schedule=None):
-    DeadlineTrainingOperator(task_id="train", command="python -m app.train", objective="throughput", budget=12)
+    DeadlineTrainingOperator(task_id="train", command="python -m app.train", team={}, max_devices=12)
 """
 # A worker can use only 1.5 cores, so the job scales by adding workers.
 WORKLOAD = Workload(compute_core_s=4.0, worker_cores=1.5, update_core_s=0.05, server_cores=2, state_bytes=1e6)
@@ -37,9 +37,7 @@ def test_page_of_elastic_job_shows_nodes_and_scaling_reasons(
 ) -> None:
     (airflow.dags_folder / "overnight.py").write_text(DAG)
     run = RecordedRun(airflow, "overnight")
-    run.put_training(
-        record_team(WORKLOAD, batches=900, budget=12.0, options=Options(stable_samples=15, max_workers=16))
-    )
+    run.put_training(record_team(WORKLOAD, batches=900, budget=12.0, options=Team(stable_samples=15, max_workers=16)))
     run.put_state("success")
     page = open_page(f"/plugin/retraining/dags/overnight/runs/{run.run_id}", height=1500, dark=theme == "dark")
     card = page.get_by_role("region", name="Training job train")

@@ -26,7 +26,7 @@ SCRIPT = Path(__file__).parent / "training" / "patient.py"
 SAMPLES, EPOCHS, BUDGET = 120, 40, 2.0
 DAG = """
 from airflow.sdk import DAG
-from paceline.elastic import Options
+from paceline.elastic import Team
 from paceline.operators import DeadlineTrainingOperator, Kubernetes
 
 with DAG("team_of_pods", schedule=None, params={{"namespace": ""}}):
@@ -34,10 +34,9 @@ with DAG("team_of_pods", schedule=None, params={{"namespace": ""}}):
         task_id="train",
         script={script!r},
         arguments=["{samples}", "{epochs}"],
-        objective="throughput",
-        budget={budget},
+        max_devices={budget},
         # Two samples suffice for a scaling decision. The workers are mostly idle, so scaling adds a worker.
-        scaling=Options(
+        team=Team(
             start_share=1.0, stable_samples=2, stable_variation=1.0, network_samples=2, max_servers=1, max_workers=3
         ),
         runtime=Kubernetes(image={image!r}, namespace="{{{{ params.namespace }}}}", memory="1g"),

@@ -19,7 +19,7 @@ import torch
 from tests.integration.training.gates import open_gates
 from tests.waiting import LONG_S, until
 
-from paceline.elastic import Options
+from paceline.elastic import Team
 from paceline.elastic.nodes import LABEL_TEAM
 from paceline.elastic.runtime import TeamRuntime
 from paceline.elastic.team import TeamJob
@@ -34,9 +34,7 @@ SCRIPT = Path(__file__).parent / "training" / "patient.py"
 SAMPLES, EPOCHS = 120, 40
 BUDGET, SMALLER_BUDGET = 2.0, 1.2
 # With these options, two samples suffice for a scaling decision. The workers are mostly idle, so scaling adds a worker.
-OPTIONS = Options(
-    start_share=1.0, stable_samples=2, stable_variation=1.0, network_samples=2, max_servers=1, max_workers=3
-)
+OPTIONS = Team(start_share=1.0, stable_samples=2, stable_variation=1.0, network_samples=2, max_servers=1, max_workers=3)
 
 
 class ControlledTeam:

@@ -24,7 +24,7 @@ SAMPLES, EPOCHS = 120, 40
 LABELS = [LABEL_TEAM, "paceline.dag=soon"]  # exclude the teams of other tests
 DAG = f"""
 from airflow.sdk import DAG
-from paceline.elastic import Options
+from paceline.elastic import Team
 from paceline.operators import DeadlineTrainingOperator
 
 with DAG("soon", schedule=None):
@@ -32,10 +32,9 @@ with DAG("soon", schedule=None):
         task_id="train",
         script={str(SCRIPT)!r},
         arguments=["{SAMPLES}", "{EPOCHS}"],
-        objective="throughput",
-        budget=2.0,
+        max_devices=2.0,
         # Two samples suffice for a scaling decision. The workers are mostly idle, so scaling adds a worker.
-        scaling=Options(
+        team=Team(
             start_share=1.0, stable_samples=2, stable_variation=1.0, network_samples=2, max_servers=1, max_workers=3
         ),
     )

@@ -64,7 +64,7 @@ EXPORTS = {
         "FeatureSettings Histogram JointDrift PerformanceEstimate QualityProblem QualitySettings SegmentDrift compare "
         "to_html"
     ),
-    "paceline.elastic": "Decider Options Scaling Step TeamConfiguration TeamSample",
+    "paceline.elastic": "Decider Team Scaling Step TeamConfiguration TeamSample",
     "paceline.fleet": "BackgroundApp EngineCheck Fleet Link Machine check check_nodes load",
     "paceline.operators": (
         "ApproveOperator ArbiterOperator DeadlineTrainingOperator Docker EvaluateOperator FleetResultOperator "

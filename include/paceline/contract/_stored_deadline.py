@@ -15,7 +15,7 @@ from paceline.contract._deadline import ACCEPTED, TOLERANCE_S, YEAR_S, Deadline
 from paceline.contract._keys import DEADLINE
 from paceline.errors import InvalidInputError
 
-_NOT_OPTIONAL = f"{ACCEPTED}; only objective='throughput' starts without a deadline, and a deadline cannot be removed"
+_NOT_OPTIONAL = f"{ACCEPTED}; only a team starts without a deadline, and a deadline cannot be removed"
 
 
 @dataclass(frozen=True)

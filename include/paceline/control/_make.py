@@ -16,7 +16,7 @@ WHOLE_DEVICE_RESIZE_S = 0.5
 
 
 def make_controller(
-    name: str,
+    name: str | Gains,
     limits: Limits,
     deadline_s: float,
     *,
@@ -24,12 +24,10 @@ def make_controller(
     period_s: float = 1.0,
     past: PastRun | None = None,
     tail: TailModel | None = None,
-    gains: Gains | None = None,
 ) -> Controller:
-    """Return a new controller called ``name``, one of ``CONTROLLERS``.
+    """Return a new controller called ``name``, one of ``CONTROLLERS``, or the paper's controller with these gains.
 
-    ``past`` and ``tail`` apply to ``"default"`` (:class:`~paceline.control.DeadlineController`), ``gains`` applies to
-    ``"paper"`` (:class:`~paceline.control.PaperController`).
+    ``past`` and ``tail`` apply to ``"default"`` (:class:`~paceline.control.DeadlineController`).
 
     >>> make_controller("paper", Limits(0.1, 2.0), 60.0).start(0.0)
     0.1
@@ -44,6 +42,7 @@ def make_controller(
         return DeadlineController(
             limits, deadline_s, alpha=alpha, period_s=period_s, past=past, tail=tail, resize_s=resize_s
         )
-    if name == "paper":
-        return PaperController(limits, deadline_s, alpha=alpha, period_s=period_s, gains=gains or PAPER_GAINS)
+    gains = PAPER_GAINS if name == "paper" else name
+    if isinstance(gains, Gains):
+        return PaperController(limits, deadline_s, alpha=alpha, period_s=period_s, gains=gains)
     raise InvalidInputError("controller", name, "one of " + ", ".join(CONTROLLERS))

@@ -6,9 +6,9 @@ containers, ``_meter`` measures the team, and ``nodes`` specifies the container 
 """
 
 from paceline.elastic._configuration import TeamConfiguration
-from paceline.elastic._options import Options
+from paceline.elastic._options import Team
 from paceline.elastic._scaling import Scaling
 from paceline.elastic.step import Decider, Step
 from paceline.elastic.window import TeamSample
 
-__all__ = ["Decider", "Options", "Scaling", "Step", "TeamConfiguration", "TeamSample"]
+__all__ = ["Decider", "Team", "Scaling", "Step", "TeamConfiguration", "TeamSample"]

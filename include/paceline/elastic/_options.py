@@ -1,4 +1,4 @@
-"""The constants of bottleneck-driven scaling; the defaults are the paper's values where it states them."""
+"""``Team``: how a team of containers scales. The defaults are the paper's values where it states them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _INTEGER_MINIMA = {"stable_samples": 2, "network_samples": 2, "max_servers": 1, 
 
 
 @dataclass(frozen=True)
-class Options:
-    """The constants of :class:`~paceline.elastic.Scaling`; Nearchus, section IV.
+class Team:
+    """A team of containers that trains one job and scales within its cores: the constants of Nearchus, section IV.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ class Options:
         fewest = self.initial_cores
         if not fewest <= budget < float("inf"):
             accepted = f"a number of cores of at least {fewest:g}, for one parameter server and two workers"
-            raise InvalidInputError("budget", budget, accepted)
+            raise InvalidInputError("max_devices", budget, accepted)
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -91,20 +91,20 @@ class Options:
                 raise InvalidInputError(field.name, value, "a fraction greater than 0 and at most 1")
 
     @classmethod
-    def read(cls, field: str, value: object) -> Options:
-        """Return options, or those that a mapping names; raise InvalidInputError for any other value of ``field``.
+    def read(cls, field: str, value: object) -> Team:
+        """Return a team, or one with the options of a mapping; raise InvalidInputError for other values of ``field``.
 
-        >>> Options.read("scaling", {"max_workers": 3}).max_workers
+        >>> Team.read("team", {"max_workers": 3}).max_workers
         3
-        >>> Options.read("scaling", {"max_workers": 1})
+        >>> Team.read("team", {"max_workers": 1})
         Traceback (most recent call last):
-        paceline.errors.InvalidInputError: scaling['max_workers']: got 1, expected a whole number of at least 2
+        paceline.errors.InvalidInputError: team['max_workers']: got 1, expected a whole number of at least 2
         """
         if isinstance(value, cls):
             return value
         names = [one.name for one in fields(cls)]
         if not isinstance(value, Mapping):
-            raise InvalidInputError(field, value, f"paceline.elastic.Options(...), or a dict of {', '.join(names)}")
+            raise InvalidInputError(field, value, f"paceline.elastic.Team(...), or a dict of {', '.join(names)}")
         for name in value:
             if name not in names:
                 raise InvalidInputError(field, name, f"the names {', '.join(names)}")

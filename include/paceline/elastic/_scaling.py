@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from paceline.elastic._configuration import TeamConfiguration, is_worker, quantity
-from paceline.elastic._options import Options
+from paceline.elastic._options import Team
 from paceline.elastic.reassign import Floors, reassign
 from paceline.elastic.step import Kind, Step
 from paceline.elastic.window import TeamSample, Window
@@ -71,11 +71,11 @@ class Scaling:
     def __init__(
         self,
         budget: float,
-        options: Options | None = None,
+        options: Team | None = None,
         *,
         configuration: TeamConfiguration | None = None,
     ) -> None:
-        self._options = options or Options()
+        self._options = options or Team()
         self._options.check_budget(budget)
         first_cores = max(self._options.start_share * budget, self._options.initial_cores)
         self.budget = budget

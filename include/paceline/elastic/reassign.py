@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from paceline.elastic._configuration import TeamConfiguration
-from paceline.elastic._options import Options
+from paceline.elastic._options import Team
 from paceline.runtime.cgroups import PERIOD_US
 
 PERIOD_S = PERIOD_US / 1e6  # period of the CPU quota
@@ -22,7 +22,7 @@ class Floors:
 
 
 def reassign(
-    now: TeamConfiguration, used: Mapping[str, float], speed: float, options: Options, floors: Floors
+    now: TeamConfiguration, used: Mapping[str, float], speed: float, options: Team, floors: Floors
 ) -> TeamConfiguration:
     """Balance cores among nodes of the same kind, then between the kinds; Nearchus, section IV.
 
@@ -57,7 +57,7 @@ def reassign(
     Examples
     --------
     >>> now = TeamConfiguration(servers=(1.0,), workers=(1.0, 1.0))
-    >>> str(reassign(now, {"ps-0": 0.4, "worker-0": 1.0, "worker-1": 1.0}, 40.0, Options(), Floors()))
+    >>> str(reassign(now, {"ps-0": 0.4, "worker-0": 1.0, "worker-1": 1.0}, 40.0, Team(), Floors()))
     '1 parameter server on 0.5 cores, 2 workers on 2.5 cores'
     """
     threshold = options.node_efficiency

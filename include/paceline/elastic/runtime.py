@@ -8,7 +8,7 @@ from pathlib import Path
 
 from paceline.elastic._configuration import TeamConfiguration, is_worker, quantity
 from paceline.elastic._meter import Meter
-from paceline.elastic._options import Options
+from paceline.elastic._options import Team
 from paceline.elastic._scaling import Scaling
 from paceline.elastic.nodes import FIRST_SERVER, LABEL_NODE, LABEL_TEAM, node_spec, write_plan
 from paceline.elastic.step import Decider, Step
@@ -41,11 +41,11 @@ class TeamRuntime:
         containers: SupportsTeams,
         training: Callable[[Path], JobSpec],
         *,
-        options: Options | None = None,
+        options: Team | None = None,
         decider: Callable[[float, TeamConfiguration | None], Decider] | None = None,
     ) -> None:
         self.name = containers.name
-        self._containers, self._training, self._options = containers, training, options or Options()
+        self._containers, self._training, self._options = containers, training, options or Team()
         self._decider = decider or self._create_scaling
         self._files: TemporaryFolder | None = None
         self._job_spec: JobSpec | None = None

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, pstdev
 
-from paceline.elastic._options import Options
+from paceline.elastic._options import Team
 
-_NEARLY_BUSY = 0.7  # fraction of ``Options.network_busy`` at which a link is close to being a bottleneck
+_NEARLY_BUSY = 0.7  # fraction of ``Team.network_busy`` at which a link is close to being a bottleneck
 # A link needs no more samples if its mean load plus this number of standard deviations is below the threshold. Smaller
 # standard deviations count as _MIN_DEVIATION.
 _DEVIATIONS, _MIN_DEVIATION = 3.0, 0.02
@@ -51,7 +51,7 @@ class Window:
 
     Examples
     --------
-    >>> window = Window(Options(stable_samples=2))
+    >>> window = Window(Team(stable_samples=2))
     >>> for speed in (5.0, 10.0, 10.1):
     ...     window.add(TeamSample(speed, {"ps-0": 0.5, "worker-0": 1.0}, {"ps-0": 0.95}))
     >>> window.stable, window.speed, window.used["ps-0"]
@@ -60,7 +60,7 @@ class Window:
     False
     """
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Team) -> None:
         self._options = options
         self._samples: deque[TeamSample] = deque(maxlen=max(options.network_samples, options.stable_samples))
 

@@ -45,12 +45,10 @@ class Settings:
         Seconds between control steps.
     on_infeasible:
         ``"best_effort"``, ``"fail"`` or ``"extend"``.
-    controller, gains:
-        Name of the controller, and the gains of the ``"paper"`` controller.
+    controller:
+        Name of the controller, or the gains of the ``"paper"`` controller.
     shared:
         Whether an arbiter allocates the devices.
-    max_devices_field:
-        The name of ``max_devices`` in messages to the user.
     lease_s:
         Longest time for which the job runs without a controlling process.
     on_change:
@@ -71,10 +69,8 @@ class Settings:
     cores_per_device: float = 1.0
     period_s: float = 1.0
     on_infeasible: str = "best_effort"
-    controller: str = "default"
-    gains: Gains | None = None
+    controller: str | Gains = "default"
     shared: bool = False
-    max_devices_field: str = "max_devices"
     lease_s: float = 6 * 3600.0
     on_change: str = "resume"
     late_weight: float = LATE_WEIGHT
@@ -85,9 +81,9 @@ class Settings:
         largest, capacity = self.max_devices, capacity / self.cores_per_device
         if largest is None and math.isinf(capacity):
             accepted = "a number, because the runtime does not know how many cores there are"
-            raise InvalidInputError(self.max_devices_field, largest, accepted)
+            raise InvalidInputError("max_devices", largest, accepted)
         if largest is not None and largest > capacity:
-            log.warning("%s: got %g, using all %g devices of the machine", self.max_devices_field, largest, capacity)
+            log.warning("max_devices: got %g, using all %g devices of the machine", largest, capacity)
         # Without any devices, a job would never end, and its speed would stay unknown.
         smallest = max(self.min_devices, self.quantum)
         if largest is None and smallest > capacity:
@@ -109,7 +105,6 @@ class Settings:
             period_s=self.period_s,
             past=past,
             tail=tail,
-            gains=self.gains,
         )
 
     def deadline_in_force_s(self, store: LiveState, origin: datetime, now_s: float, log: Any) -> float:

@@ -290,7 +290,7 @@ class PausableJob(Job, Protocol):
 class SupportsTeams(Runtime, Protocol):
     """A runtime whose jobs can form a team: they share a ``TeamNetwork``, and are found and removed by their labels.
 
-    ``objective="throughput"``, fleets and profiles need such a runtime.
+    ``team=Team(...)``, fleets and profiles need such a runtime.
     """
 
     def team_capacity(self) -> float:

@@ -209,7 +209,7 @@ def test_runtime_of_another_package_runs_jobs_like_those_of_paceline(
     with pytest.raises(InvalidInputError, match=r"^runtime\.room: got '', expected text"):
         settings(room="")  # type: ignore[call-arg]
     with pytest.raises(InvalidInputError, match="got 'hall', expected 'docker', 'kubernetes' or another runtime that"):
-        DeadlineTrainingOperator(task_id="task", **TRAIN, runtime="hall", objective="throughput")
+        DeadlineTrainingOperator(task_id="task", **TRAIN, runtime="hall", team={})
 
 
 @pytest.mark.usefixtures("hall")
@@ -260,7 +260,7 @@ class Elsewhere(RuntimeSettings):
 
 def test_runtime_of_another_package_forms_teams(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AIRFLOW__PACELINE__ALLOWED_RUNTIMES")
-    task = DeadlineTrainingOperator(task_id="task", script="train.py", runtime=Elsewhere(), objective="throughput")
+    task = DeadlineTrainingOperator(task_id="task", script="train.py", runtime=Elsewhere(), team={})
     context = run_context(task, "x")
     context["ti"].try_number, context["ti"].max_tries = 1, 2
     host = TaskHost(task, {**context, "task_state_store": MemoryState()}, ())
@@ -270,7 +270,7 @@ def test_runtime_of_another_package_forms_teams(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_runtime_that_is_chosen_for_the_job_has_to_form_teams(monkeypatch: pytest.MonkeyPatch) -> None:
-    task = DeadlineTrainingOperator(task_id="task", script="train.py", objective="throughput")
+    task = DeadlineTrainingOperator(task_id="task", script="train.py", team={})
     monkeypatch.setattr(task, "choose_runtime", Process)
     context = run_context(task, "x")
     context["ti"].try_number, context["ti"].max_tries = 1, 2

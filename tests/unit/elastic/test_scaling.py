@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.control import Limits
-from paceline.elastic import Options, Scaling, Step, TeamConfiguration, TeamSample
+from paceline.elastic import Scaling, Step, Team, TeamConfiguration, TeamSample
 from paceline.elastic._scaling import _raise_floors
 from paceline.elastic.reassign import Floors, reassign
 from paceline.errors import InvalidInputError
@@ -71,7 +71,7 @@ def best_speed(workload: Workload, budget: float) -> float:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_search_settles_near_the_best_speed(kind):
-    scaling = Scaling(24.0, Options(max_servers=8, max_workers=32))
+    scaling = Scaling(24.0, Team(max_servers=8, max_workers=32))
     steps = list(simulate_steps(scaling, KINDS[kind]))
     reached = steady_state(KINDS[kind], scaling.configuration, LINK_BYTES_S).speed
     assert reached >= 0.9 * best_speed(KINDS[kind], 24.0)
@@ -87,7 +87,7 @@ def test_team_that_uses_all_cores_grows_by_half_up_to_the_budget():
 
 
 def first_step_kind(workload: Workload, configuration: TeamConfiguration) -> Step:
-    options = Options(max_servers=8, max_workers=32)
+    options = Team(max_servers=8, max_workers=32)
     scaling = Scaling(configuration.cores, options, configuration=configuration)
     return next(step for _, step in simulate_steps(scaling, workload, noise=0.002))
 
@@ -152,7 +152,7 @@ def test_budget_applies_immediately_and_a_larger_budget_restarts_the_search():
 
 
 def test_search_continues_during_small_changes_of_the_budget():
-    scaling = Scaling(12.0, Options(start_share=1.0))
+    scaling = Scaling(12.0, Team(start_share=1.0))
     rng, kinds = random.Random(0), []
     for second in range(HOUR_S):
         now = steady_state(KINDS["more cores than threads"], scaling.configuration, LINK_BYTES_S)
@@ -171,7 +171,7 @@ def test_search_continues_during_small_changes_of_the_budget():
 @pytest.fixture
 def scaling_on_trial() -> Scaling:
     """Return a scaling that has just added workers and has not yet measured the effect."""
-    scaling = Scaling(3.0, Options(stable_samples=2), configuration=TeamConfiguration((1.0,), (1.0, 1.0)))
+    scaling = Scaling(3.0, Team(stable_samples=2), configuration=TeamConfiguration((1.0,), (1.0, 1.0)))
     assert [step.kind for step in scaling_steps_at_equal_usage(scaling, 0.5, samples=2)] == ["worker"]
     return scaling
 
@@ -199,13 +199,13 @@ def test_minimum_cores_of_servers_do_not_limit_workers():
     assert _raise_floors(floors, needed, too_few) == Floors(server=1.0, worker=0.0)
     now = TeamConfiguration((1.0, 1.0, 1.0), (1.0, 1.0))
     used = {"ps-0": 0.2, "ps-1": 0.5, "ps-2": 1.0, "worker-0": 1.0, "worker-1": 1.0}
-    assert reassign(now, used, 10.0, Options(), Floors(server=1.0)) == now, "an idle node at its floor gets no cores"
+    assert reassign(now, used, 10.0, Team(), Floors(server=1.0)) == now, "an idle node at its floor gets no cores"
 
 
 def test_server_with_less_than_one_core_keeps_enough_for_its_batches():
     def server_cores_after(now: TeamConfiguration, worker: float, speed: float) -> float:
         used = {"ps-0": 0.1, "worker-0": worker, "worker-1": worker}
-        return reassign(now, used, speed, Options(), Floors()).servers[0]
+        return reassign(now, used, speed, Team(), Floors()).servers[0]
 
     idle = TeamConfiguration((0.4,), (0.6, 0.6))
     assert server_cores_after(idle, 0.6, 60.0) == pytest.approx(0.125), (
@@ -243,13 +243,13 @@ def test_search_stays_within_the_budget_and_ends_for_any_workload(
     compute, serial, worker_cores, update, server_cores, state, budget, seed
 ):
     workload = Workload(compute, serial * compute, worker_cores, update, server_cores, state)
-    scaling = Scaling(budget, Options(max_servers=4, max_workers=8))
+    scaling = Scaling(budget, Team(max_servers=4, max_workers=8))
     first = steady_state(workload, scaling.configuration, LINK_BYTES_S).speed
     last = 0
     for second, step in simulate_steps(scaling, workload, noise=0.005, seed=seed):
         last = second
         assert step.configuration.cores <= budget * (1 + 1e-6)
-        assert min(step.configuration.nodes.values()) >= Options().min_cores * (1 - 1e-6)
+        assert min(step.configuration.nodes.values()) >= Team().min_cores * (1 - 1e-6)
         assert len(step.configuration.servers) <= 4
         assert len(step.configuration.workers) <= 8
     assert steady_state(workload, scaling.configuration, LINK_BYTES_S).speed >= 0.97 * first
@@ -268,14 +268,14 @@ def test_search_stays_within_the_budget_and_ends_for_any_workload(
 )
 def test_options_out_of_range_are_rejected(field, value, expected):
     with pytest.raises(InvalidInputError, match=f"{field}: got .*{expected}"):
-        Options(**{field: value})
+        Team(**{field: value})
 
 
 def test_budget_too_small_for_three_nodes_is_rejected():
-    with pytest.raises(InvalidInputError, match=r"budget: got 0\.1, expected a number of cores of at least 0\.15"):
+    with pytest.raises(InvalidInputError, match=r"max_devices: got 0\.1, expected a number of cores of at least 0\.15"):
         Scaling(0.1)
 
 
 def test_smallest_quantized_allocation_is_a_valid_budget():
-    smallest = Limits(Options().initial_cores, 2.0).quantize(0.0)
+    smallest = Limits(Team().initial_cores, 2.0).quantize(0.0)
     assert Scaling(smallest).configuration.cores == pytest.approx(smallest)

@@ -8,7 +8,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from paceline.elastic import Options, Scaling, TeamConfiguration, TeamSample
+from paceline.elastic import Scaling, Team, TeamConfiguration, TeamSample
 from paceline.elastic._meter import Meter
 from paceline.elastic.nodes import LABEL_NODE, LABEL_TEAM
 from paceline.elastic.runtime import TeamRuntime
@@ -89,7 +89,7 @@ class StubTeam:
 
     def __init__(self, workers: int = 2, budget: float | None = None) -> None:
         configuration = TeamConfiguration((1.0,), (1.0,) * workers)
-        self.scaling = Scaling(budget or configuration.cores, Options(stable_samples=2), configuration=configuration)
+        self.scaling = Scaling(budget or configuration.cores, Team(stable_samples=2), configuration=configuration)
         self.jobs = {name: StubJob(cores) for name, cores in configuration.nodes.items()}
         self.start_error: Exception | None = None
         self.removals = 0

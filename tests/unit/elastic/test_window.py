@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.elastic import Options, TeamSample
+from paceline.elastic import Team, TeamSample
 from paceline.elastic.window import Window
 
-OPTIONS = Options()
+OPTIONS = Team()
 
 
 def samples_until_complete(loads: list[float]) -> int:

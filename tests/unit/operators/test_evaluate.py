@@ -15,11 +15,12 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from tests.s3_server import serve
 from tests.unit.registry.stores import Store
 
+from paceline.airflow import arguments as arguments_module
 from paceline.airflow.places import storage_path
 from paceline.contract import EVALUATION_XCOM
 from paceline.drift import DriftReport
 from paceline.errors import InvalidInputError
-from paceline.operators import EvaluateOperator, PromoteOperator, values
+from paceline.operators import EvaluateOperator, PromoteOperator
 from paceline.operators import evaluate as evaluate_module
 from paceline.operators.improvement import ResampleCollector
 from paceline.registry import FileRegistry
@@ -475,7 +476,7 @@ def test_remote_inputs_are_the_same_for_both_models(
         threshold.write_text("0.6")
         # The test needs no Airflow connection.
         remote = {"s3://models/threshold": threshold}
-        monkeypatch.setattr(values, "storage_path", lambda value: remote.get(value) or storage_path(value))
+        monkeypatch.setattr(arguments_module, "storage_path", lambda value: remote.get(value) or storage_path(value))
         evaluate(0.7, **arguments)
         registry.promote("flights", 1, "first")
         result = evaluate(0.75, run_id="tuesday", **arguments)

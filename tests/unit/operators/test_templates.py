@@ -184,7 +184,7 @@ def test_list_is_read_from_an_xcom_or_a_template(tmp_path, changed, expected):
         ({"script": None, "command": "{{ '[1' }}"}, r"command: got '\[1', expected a command, as text or as a list"),
         ({"script": "{{ params.none }}"}, "script: got None, expected a Python file, or command"),
         ({"alpha": "{{ '1.5' }}"}, r"alpha: got '1.5', expected a number in \(0, 1\]"),
-        ({"budget": "{{ 2 }}"}, "budget: got '2', expected None, unless the objective is 'throughput'"),
+        ({"team": {}, "max_devices": "{{ 0.1 }}"}, "max_devices: got 0.1, expected a number of cores of at least"),
         ({"on_infeasible": "{{ params.braces }}"}, "on_infeasible: got '{{ x }}', expected one of best_effort"),
     ],
 )
@@ -211,7 +211,7 @@ def test_rendered_text_is_converted_to_a_number_or_none():
         render_training_task(alpha="{{ 0.9 }}", min_devices="{{ 0.5 }}", max_devices="{{ params.none }}"), {}
     )
     assert (settings.alpha, settings.min_devices, settings.max_devices) == (0.9, 0.5, None)
-    limited = render_training_task(max_devices="{{ 3 }}", budget="{{ params.none }}")
+    limited = render_training_task(max_devices="{{ 3 }}")
     assert _arguments.read(limited, {}).max_devices == 3.0
     task = render_training_task(output="{{ '' }}")
     _arguments.read(task, {})
@@ -231,8 +231,8 @@ def test_rendered_runtime_other_than_docker_is_rejected_for_a_fleet(operator):
 
 
 def test_template_in_an_untemplated_argument_is_rejected():
-    with pytest.raises(InvalidInputError, match=r"objective: got '{{ params.objective }}', expected one of"):
-        DeadlineTrainingOperator(task_id="task", **TRAIN, objective="{{ params.objective }}")
+    with pytest.raises(InvalidInputError, match=r"controller: got '{{ params.controller }}', expected one of"):
+        DeadlineTrainingOperator(task_id="task", **TRAIN, controller="{{ params.controller }}")
 
 
 @pytest.mark.parametrize("value", [None, 1, "20m", b"{{", ("a",), {"{{ x }}": 1}, [], Path("{{ x }}")])

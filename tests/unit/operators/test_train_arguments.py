@@ -7,8 +7,8 @@ from unittest.mock import Mock
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
-from paceline.control import Gains
-from paceline.elastic import Options
+from paceline.control import Gains, PaperController
+from paceline.elastic import Team
 from paceline.errors import InvalidInputError, UnsuitableCodeError
 from paceline.operators import DeadlineTrainingOperator, Docker, Process, _arguments
 
@@ -36,7 +36,7 @@ VALID = {"task_id": "train", "command": "python -m app.train", "deadline": "20m"
         ({"runtime": "podman"}, "runtime: got 'podman', expected one of auto, docker, kubernetes, process, or"),
         ({"runtime": {1: 2}}, "runtime: got {1: 2}, expected one of auto, docker, kubernetes, process"),
         ({"cores_per_device": 0}, "cores_per_device: got 0, expected a number of cores greater than 0"),
-        ({"cores_per_device": 4}, "cores_per_device: got 4, expected 1, unless the runtime's gpus, quantum=1"),
+        ({"cores_per_device": 4}, "cores_per_device: got 4, expected 1, unless the runtime's gpus and quantum=1"),
         ({"cores_per_device": 4, "runtime": Docker(gpus=1)}, "cores_per_device: got 4, expected 1, unless the runtime"),
         ({"script": "train.py"}, "script: got 'train.py', expected a Python file, or command"),
         ({"command": 5}, "command: got 5, expected a list or a tuple"),
@@ -45,50 +45,25 @@ VALID = {"task_id": "train", "command": "python -m app.train", "deadline": "20m"
         ({"inputs": {1: "/data"}}, "inputs: got {1: '/data'}, expected a mapping of names to values"),
         ({"output": 5}, "output: got 5, expected a local path or an object storage URL"),
         ({"command": None}, "script: got None, expected a Python file, or command"),
-        ({"controller": "paper", "gains": 1.0}, r"gains: got 1.0, expected paceline.control.Gains\(...\)"),
         ({"deadline": None}, "deadline: got None, expected a duration"),
-        ({"objective": "cheap"}, "objective: got 'cheap', expected one of deadline, throughput"),
-        ({"budget": 2.0}, "budget: got 2.0, expected None, unless the objective is 'throughput'"),
-        ({"scaling": Options()}, r"scaling: got Options\(.*, expected None, unless the objective is 'throughput'"),
-        ({"objective": "throughput", "max_devices": 4}, "max_devices: got 4, expected None, .* budget limits"),
-        ({"objective": "throughput", "budget": "all"}, "budget: got 'all', expected a number"),
-        ({"objective": "throughput", "budget": 0}, "budget: got 0.0, expected a number of cores of at least 0.15"),
-        ({"objective": "throughput", "budget": 0.1}, "budget: got 0.1, expected .* at least 0.15, for one parameter"),
+        ({"team": {}, "max_devices": "all"}, "max_devices: got 'all', expected a number"),
+        ({"team": {}, "max_devices": 0}, "max_devices: got 0.0, expected a number of cores of at least 0.15"),
+        ({"team": {}, "max_devices": 0.1}, "max_devices: got 0.1, expected .* at least 0.15, for one parameter"),
         (
-            {"objective": "throughput", "budget": 1, "scaling": {"min_cores": 0.5}},
-            "budget: got 1.0, expected a number of cores of at least 1.5",
+            {"team": {"min_cores": 0.5}, "max_devices": 1},
+            "max_devices: got 1.0, expected a number of cores of at least 1.5",
         ),
-        ({"objective": "throughput", "min_devices": 2}, "min_devices: got 2, expected 0.1, the default, unless"),
-        (
-            {"objective": "throughput", "runtime": Docker(gpus=2)},
-            "runtime.gpus: got 2, expected 0, unless the objective is 'deadline'",
-        ),
-        (
-            {"objective": "throughput", "runtime": "process"},
-            "runtime: got 'process', expected 'docker', 'kubernetes' or",
-        ),
-        (
-            {"objective": "throughput", "runtime": Docker(network="bridge")},
-            "runtime.network: got 'bridge', expected None, because",
-        ),
-        (
-            {"objective": "throughput", "scaling": 3},
-            r"scaling: got 3, expected paceline.elastic.Options\(...\), or a dict",
-        ),
-        (
-            {"objective": "throughput", "scaling": {"workers": 3}},
-            "scaling: got 'workers', expected the names start_share",
-        ),
-        (
-            {"objective": "throughput", "scaling": {"max_workers": 1}},
-            r"scaling\['max_workers'\]: got 1, expected a whole number of at least 2",
-        ),
-        (
-            {"objective": "throughput", "scaling": {"min_gain": "much"}},
-            r"scaling\['min_gain'\]: got 'much', expected a fraction",
-        ),
-        ({"controller": "fuzzy"}, "controller: got 'fuzzy', expected one of default, paper"),
-        ({"gains": Gains(1.0, 0.1)}, "gains: got Gains.*, expected None, unless the controller is 'paper'"),
+        ({"team": {}, "runtime": Docker(gpus=2)}, "runtime.gpus: got 2, expected 0, because a team trains on cores"),
+        ({"team": {}, "runtime": "process"}, "runtime: got 'process', expected 'docker', 'kubernetes' or"),
+        ({"team": {}, "runtime": Docker(network="bridge")}, "runtime.network: got 'bridge', expected None, because"),
+        ({"team": 3}, r"team: got 3, expected paceline.elastic.Team\(...\), or a dict"),
+        ({"team": "{{ params.team }}"}, "team: got '{{ params.team }}', expected paceline.elastic.Team"),
+        ({"team": {"workers": 3}}, "team: got 'workers', expected the names start_share"),
+        ({"team": {"max_workers": 1}}, r"team\['max_workers'\]: got 1, expected a whole number of at least 2"),
+        ({"team": {"min_gain": "much"}}, r"team\['min_gain'\]: got 'much', expected a fraction"),
+        ({"controller": 1.0}, r"controller: got 1.0, expected one of default, paper, or Gains\(...\)"),
+        ({"controller": ["paper"]}, r"controller: got \['paper'\], expected one of default, paper, or Gains"),
+        ({"controller": "fuzzy"}, "controller: got 'fuzzy', expected one of default, paper, or Gains"),
     ],
 )
 def test_invalid_argument_is_rejected_by_name(arguments, message):
@@ -119,21 +94,28 @@ def test_cores_of_the_machine_limit_the_gpus_that_come_with_cores():
     assert settings.cores_per_device == 4
 
 
-def test_deadline_is_optional_for_throughput():
+def test_deadline_is_optional_for_a_team():
     soon = {name: value for name, value in VALID.items() if name != "deadline"}
-    assert DeadlineTrainingOperator(**soon, objective="throughput", budget="{{ params.cores }}").deadline is None
-    assert DeadlineTrainingOperator(**VALID, objective="throughput").deadline == "20m"
+    assert DeadlineTrainingOperator(**soon, team=Team(), max_devices="{{ params.cores }}").deadline is None
+    assert DeadlineTrainingOperator(**VALID, team=Team()).deadline == "20m"
 
 
-def test_scaling_of_a_team_may_be_a_dict():
-    task = DeadlineTrainingOperator(**VALID, objective="throughput", scaling={"max_workers": 3, "min_cores": 0.5})
-    assert task.scaling == Options(max_workers=3, min_cores=0.5)
+def test_team_may_be_a_dict():
+    task = DeadlineTrainingOperator(**VALID, team={"max_workers": 3, "min_cores": 0.5})
+    assert task.team == Team(max_workers=3, min_cores=0.5)
     assert _arguments.read(task, {}).min_devices == 1.5
 
 
-@pytest.mark.parametrize(("field", "value"), [("budget", "0.1"), ("min_devices", "2"), ("runtime", "process")])
+def test_gains_are_those_of_the_paper_controller():
+    task = DeadlineTrainingOperator(**VALID, controller=Gains(1.0, 0.1))
+    settings = _arguments.read(task, {})
+    controller = settings.make_controller(settings.limits(4.0, task.log), 60.0, None)
+    assert isinstance(controller, PaperController)
+
+
+@pytest.mark.parametrize(("field", "value"), [("max_devices", "0.1"), ("runtime", "process")])
 def test_rendered_argument_that_does_not_suit_a_team_is_rejected(field, value):
-    task = DeadlineTrainingOperator(**VALID, objective="throughput", **{field: "{{ params.value }}"})
+    task = DeadlineTrainingOperator(**VALID, team=Team(), **{field: "{{ params.value }}"})
     setattr(task, field, value)
     with pytest.raises(InvalidInputError, match=f"{field}: got "):
         _arguments.read(task, {})

@@ -85,8 +85,8 @@ def seconds(raw: object, current_s: float) -> float:
 
 
 def set_in_the_dag(value: Any, current_s: float) -> float:
-    objective = "throughput" if math.isinf(current_s) else "deadline"
-    task = DeadlineTrainingOperator(task_id="train", command="python -m app", deadline=value, objective=objective)
+    team = {} if math.isinf(current_s) else None
+    task = DeadlineTrainingOperator(task_id="train", command="python -m app", deadline=value, team=team)
     return _arguments._deadline(task).seconds_after(ORIGIN)
 
 

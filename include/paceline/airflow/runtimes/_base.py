@@ -44,7 +44,7 @@ class RuntimeSettings(ResolveMixin, ABC):
     readers:
         Mapping of fields to readers: ``read(name, value)`` returns the value, or raises InvalidInputError.
     forms_teams:
-        Whether ``open`` returns a :class:`paceline.runtime.SupportsTeams`, which ``objective="throughput"`` needs.
+        Whether ``open`` returns a :class:`paceline.runtime.SupportsTeams`, which ``team`` needs.
     machine_fields:
         Names of the fields that a fleet's file determines for each machine, see ``on_machine``; empty if the runtime
         cannot place jobs on the machines of a fleet.

@@ -1,29 +1,28 @@
-"""Opens the runtime of a job; with ``objective="throughput"``, that of a team which scales within a budget."""
+"""Opens the runtime of a job: one that runs it alone, or as a team of containers which scales during training."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from paceline.contract import Deadline, StoredDeadline
 from paceline.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from paceline.airflow.runtimes import RuntimeSettings
-    from paceline.elastic import Options
+    from paceline.elastic import Team
     from paceline.elastic.team import TeamJob
     from paceline.runtime import Job, JobSpec, Runtime, SupportsTeams
 
 
-class ObjectiveTask(Protocol):
+class TeamTask(Protocol):
     """The members of ``DeadlineTrainingOperator`` that determine the runtime."""
 
-    objective: str
     deadline: Any
-    scaling: Options | Mapping[str, Any] | None
+    team: Team | None
 
     def job_spec(self, context: Context, scratch: Path, devices: float) -> JobSpec:
         """Return the specification of one node of the job."""
@@ -32,17 +31,16 @@ class ObjectiveTask(Protocol):
         """Return the runtime for these settings."""
 
 
-def open_runtime(task: ObjectiveTask, settings: RuntimeSettings, context: Context) -> Runtime:
+def open_runtime(task: TeamTask, settings: RuntimeSettings, context: Context) -> Runtime:
     """Return the runtime of a task's job: that of the settings, or one that runs a team of its jobs."""
-    if task.objective == "deadline":
+    options = task.team
+    if options is None:
         return task.open_runtime(settings)
-    from paceline.elastic import Options
     from paceline.elastic.runtime import TeamRuntime
 
     if not settings.forms_teams:
         raise cannot_form_teams(settings.name)
-    options = Options.read("scaling", task.scaling or {})
-    if task.deadline is not None:  # the deadline controller determines the budget from the start
+    if StoredDeadline.read(task.deadline).parse(optional=True) != Deadline():  # it determines the size from the start
         options = replace(options, start_share=1.0)
     single = cast("SupportsTeams", task.open_runtime(settings))  # as `forms_teams` says
     return TeamRuntime(single, lambda scratch: task.job_spec(context, scratch, 1.0), options=options)

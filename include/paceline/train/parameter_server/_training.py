@@ -20,6 +20,7 @@ from paceline.train.pacing.monitor import Converged, Monitor
 from paceline.train.progress import Progress
 
 from ._agreement import Agreement, Description
+from ._in_flight import BatchesInFlight
 from ._kept import allocate_packed
 from ._limits import MAX_PROCESSES, count, max_state_size, metrics
 from ._spread import Holder, Spread
@@ -29,10 +30,6 @@ from .shards import MAX_FAILURES, SampleShare, Shards
 NOT_FINITE = "its change is not finite: is the learning rate too high, or the data damaged?"
 # A worker waits for a batch for at most this many seconds, then asks again.
 _WAIT_S = 0.5
-# A batch that takes longer than this many times the worker's usual time is stuck.
-_STUCK_FACTOR = 10.0
-# The log names a worker for whose batch the others wait after these seconds, and this many times its usual time.
-_NAMED_AFTER_S, _NAMED_FACTOR = 5.0, 3.0
 
 
 class SharedTraining:
@@ -54,7 +51,6 @@ class SharedTraining:
     def __init__(self, shares: dict[str, SampleShare], stuck_s: float, *, fixed: bool = False) -> None:
         self._shares = shares
         self._fixed = fixed
-        self._stuck_s = stuck_s
         self._agreement = Agreement()
         self._shards: Shards | None = None  # created when the first worker reports the number of epochs
         self._spread = Spread()
@@ -62,9 +58,7 @@ class SharedTraining:
         """Why the job has to resume from the last checkpoint; ``None`` while the state is complete."""
         self._lock = threading.Condition()
         self._connection_ids: dict[str, int] = {}
-        self._leased: dict[int, tuple[str, float]] = {}  # lease number to worker and start time
-        self._batch_s: dict[str, float] = {}
-        self._awaited: set[str] = set()  # workers with batches for which the others wait, as named in the log
+        self._in_flight = BatchesInFlight(stuck_s)
         self._reported: dict[str, float] = {}
         self._monitor: Monitor | None = None  # only if the script uses ``until``
         self._max_epochs = 0  # number of epochs in the script
@@ -76,7 +70,6 @@ class SharedTraining:
         self._kept: dict[str, torch.Tensor] = {}  # packed state of each worker's optimizer; the newest is last
         self._updates = 0  # applied to the state
         self._fetched: dict[str, int] = {}  # by worker: number of updates in the state that it fetched
-        self._silent_s: dict[str, float] = {}  # by worker that has not returned a batch: seconds
         self._reasons: defaultdict[str, list[str]] = defaultdict(list)  # of failures, by worker, for messages
 
     # --- workers --------------------------------------------------------------------------------------------------
@@ -175,11 +168,11 @@ class SharedTraining:
         assert self._shards is not None
         del self._connection_ids[worker]
         samples = self._shards.leave(worker, failed=failed)
-        self._leased = {number: held for number, held in self._leased.items() if held[0] != worker}
+        self._in_flight.drop(worker)
         if self._order_request is not None and self._order_request[0] == worker:
             self._order_request = None
         self._lock.notify_all()
-        silent_s = self._silent_s.pop(worker, None)
+        silent_s = self._in_flight.silent_s(worker)
         if failed:
             if silent_s is not None:
                 reason = f"{reason}, after it had hung for {silent_s:.0f} s: frozen, or its machine is overloaded"
@@ -223,7 +216,7 @@ class SharedTraining:
                     return {"kind": "order", "epoch": shards.epochs_started}
                 lease = shards.lease(worker)
                 if lease is not None:
-                    self._leased[lease.number] = (worker, time.monotonic())
+                    self._in_flight.add(lease.number, worker, time.monotonic())
                     fields: dict[str, Any] = {"number": lease.number, "epoch": lease.epoch}
                     fields |= {"indices": list(lease.indices), "waited_s": round(time.monotonic() - requested_s, 4)}
                     return {"kind": "lease", **fields, **self._progress_of(worker)}
@@ -270,7 +263,7 @@ class SharedTraining:
             raise ValueError(NOT_FINITE)
         with self._lock:
             assert self._shards is not None
-            self._silent_s.pop(worker, None)
+            self._in_flight.heard_of(worker)
             reported = metrics(reported, self._reported)
             if version != self._spread.version:
                 return None
@@ -286,8 +279,7 @@ class SharedTraining:
                 return False
             self._updates += 1
             self._fetched[worker] = self._updates
-            duration_s = time.monotonic() - self._leased.pop(number)[1]
-            self._batch_s[worker] = 0.8 * self._batch_s.get(worker, duration_s) + 0.2 * duration_s
+            self._in_flight.finish(number, time.monotonic())
             self._reported.update(reported)
             if self._monitor is not None and reports > self._reports[worker]:
                 self._reports[worker] = reports
@@ -318,34 +310,18 @@ class SharedTraining:
         """Reassign stuck batches, and a stuck request for the order of samples."""
         now_s = time.monotonic()
         with self._lock:
-            self._name_awaited(now_s)
+            all_wait = self._shards is not None and self._shards.all_leased and len(self._connection_ids) > 1
+            self._in_flight.name_awaited(now_s, all_wait=all_wait)
             if self._order_request is not None and now_s - self._order_request[1] > self._order_patience_s:
                 log(f"{self._order_request[0]} has not sent the order of the samples: asking another worker")
                 self._order_patience_s *= 2  # a late order is ignored: if it always takes so long, no epoch would start
                 self._order_request = None
                 self._lock.notify_all()
-            for number, (worker, since_s) in list(self._leased.items()):
-                if now_s - since_s > max(self._stuck_s, _STUCK_FACTOR * self._batch_s.get(worker, 0.0)):
-                    assert self._shards is not None
-                    log(f"{worker} has not returned a batch for {now_s - since_s:.0f} s: reassigning the batch")
-                    # The worker may just be slow: allow twice the time for its next batch, or it would never finish
-                    # one.
-                    self._batch_s[worker] = 2 * (now_s - since_s) / _STUCK_FACTOR
-                    self._silent_s[worker] = now_s - since_s
-                    self._shards.revoke_lease(number)
-                    del self._leased[number]
-                    self._lock.notify_all()
-
-    def _name_awaited(self, now_s: float) -> None:
-        """Log which workers have the batches for which the other workers wait, once for each wait."""
-        awaited = set()
-        if self._shards is not None and self._shards.all_leased and len(self._connection_ids) > 1:
-            for worker, since_s in self._leased.values():
-                if now_s - since_s > max(_NAMED_AFTER_S, _NAMED_FACTOR * self._batch_s.get(worker, 0.0)):
-                    awaited.add(worker)
-        for worker in sorted(awaited - self._awaited):
-            log(f"the other workers wait for a batch of {worker}, which has not answered for {_NAMED_AFTER_S:g} s")
-        self._awaited = awaited
+            for number, worker, held_s in self._in_flight.take_stuck(now_s):
+                assert self._shards is not None
+                log(f"{worker} has not returned a batch for {held_s:.0f} s: reassigning the batch")
+                self._shards.revoke_lease(number)
+                self._lock.notify_all()
 
     # --- status ---------------------------------------------------------------------------------------------------
 

@@ -284,7 +284,7 @@ class Lead(BatchSource):
         self._dismissed.append(process)
 
     def _start_process(self) -> None:
-        """Start a process on a free device. The device of a process that is still ending is not free."""
+        """Start a process on a free device. A device stays allocated until its process exits."""
         self._dismissed = [process for process in self._dismissed if not process.has_ended]
         processes = (*self._active, *self._starting, *self._dismissed)
         taken = {process.device for process in processes}

@@ -28,6 +28,7 @@ TWO_COMPONENTS = {name: [name, "--skip-serve-logs"] for name in ("scheduler", "t
 _PROGRAM = f"""
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.path.append({str(Path(__file__).parents[2])!r})
 from pathlib import Path
 from demo import airflow_process
 from demo.airflow_process import AirflowProcess

@@ -50,7 +50,7 @@ UI_PACKAGES := plugins/ui/node_modules/.package-lock.json
 CONTRACT := plugins/ui/src/contract.ts
 TYPES = { $(BIN)/python -m paceline.contract >build/contract.schema.json && \
   $(PAGES) run types -- --input $(abspath build/contract.schema.json) --output $(abspath $(1)); } $(QUIETLY)
-CHECKED := include/paceline operators sensors plugins
+CHECKED := include/paceline operators sensors plugins demo
 
 .PHONY: help install demo demo-edge up ui types pictures mlflow test soak check docs format image neighbour-image wheels airflow-image compose-wheels compose-data env lock wheel clean
 
@@ -76,18 +76,18 @@ $(STAMP): constraints.txt pyproject.toml
 	  echo "==> torch from $(TORCH_INDEX)"; \
 	  $(PIP) install --no-compile -c constraints.txt --index-url "$(TORCH_INDEX)" torch $(QUIETLY); \
 	fi
-	@$(PIP) install --no-compile -c constraints.txt --group dev -e ".[demo,torch,worker]" $(QUIETLY)
+	@$(PIP) install --no-compile -c constraints.txt --group dev -e ".[torch,worker]" $(QUIETLY)
 	@touch $(VENV)/.installed $@
 	@echo "==> environment ready"
 
 demo: $(STAMP) ## Run the demo on a real Airflow: drift, retraining by a deadline, promotion
-	@$(BIN)/python -m paceline.airflow.demo
+	@$(BIN)/python -m demo
 
 demo-edge: $(STAMP) ## Run the fleet demo: profile and select machines, train one model on them (images: below)
-	@$(BIN)/python -m paceline.airflow.demo edge --deadline 80s
+	@$(BIN)/python -m demo edge --deadline 80s
 
 up: $(STAMP) ui ## Run an Airflow with the example DAGs until Ctrl-C
-	@$(BIN)/python -m paceline.airflow.demo up
+	@$(BIN)/python -m demo up
 
 ui: plugins/static/pages.js ## Build the pages for Airflow (Node comes from the package index if needed)
 
@@ -198,7 +198,7 @@ airflow-image: ## Build the Airflow image for a cluster, with S3 (BASE; the whee
 
 compose-wheels: $(STAMP) ## Build the wheels of the Airflow image in build/compose-wheels, for builds without an index
 	@mkdir -p build/compose-wheels
-	@$(PIP) wheel -c constraints.txt --wheel-dir build/compose-wheels ".[compose,demo,kubernetes,worker]" setuptools $(AIRFLOW_PACKAGES) $(QUIETLY)
+	@$(PIP) wheel -c constraints.txt --wheel-dir build/compose-wheels ".[compose,kubernetes,worker]" setuptools $(AIRFLOW_PACKAGES) $(QUIETLY)
 	@# What an older patch version of the image's Python needs instead.
 	@older=$$(sed -nE "s/ ;.*< '$(subst .,\.,$(IMAGE_PYTHON))\.[0-9]+'.*//p" constraints.txt); [ -z "$$older" ] || \
 	  $(PIP) download --only-binary :all: --no-deps --dest build/compose-wheels $$older $(QUIETLY)
@@ -208,7 +208,7 @@ compose-wheels: $(STAMP) ## Build the wheels of the Airflow image in build/compo
 compose-data: $(STAMP) ## Store the example's flights and first champion in the volume of docker compose
 	@mkdir -p build/compose
 	@echo "==> reading the flights and training the first champion"
-	@$(BIN)/python -c 'from pathlib import Path; from paceline.airflow.demo.story import Demo; \
+	@$(BIN)/python -c 'from pathlib import Path; from demo.story import Demo; \
 	  print("   ", Demo(folder=Path("build/compose").absolute(), dags=Path("dags").absolute()).start_seeding().result())'
 	@tar -C build/compose -c flights.db storage | $(COMPOSE) run --rm --no-deps -T --entrypoint "tar -x --no-same-owner -C /opt/airflow/data" worker
 	@rm -rf build/compose

@@ -17,10 +17,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from demo.airflow_process import AirflowProcess
 from tqdm import tqdm
 
 from benchmarks.engine import connect
-from paceline.airflow.demo.airflow_process import AirflowProcess
 from paceline.runtime import DockerRuntime
 
 HERE = Path(__file__).parent

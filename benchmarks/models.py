@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from demo.signals import end_on_sigterm
 
 from benchmarks.edge.fleet import DEVICES, emulated_fleet
 from benchmarks.edge.measured import APP, FOLDER, measure, read
-from paceline.airflow.demo.signals import end_on_sigterm
 from paceline.profiles import FUNCTIONS, execution, learn
 from paceline.profiles.learn import errors_pct
 from paceline.profiles.survey import default_axes

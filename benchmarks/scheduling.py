@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from demo.signals import end_on_sigterm
 from tqdm import tqdm
 
 from benchmarks.edge.fleet import DEVICES, EmulatedFleet, emulated_fleet
 from benchmarks.edge.measured import APP, FOLDER, fit_estimates, make_bench, read
-from paceline.airflow.demo.signals import end_on_sigterm
 from paceline.profiles.bench import Bench
 from paceline.profiles.neighbours import Load
 from paceline.profiles.readings import percentile

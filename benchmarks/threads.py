@@ -15,13 +15,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from demo.signals import end_on_sigterm
 from tqdm import tqdm
 
 from benchmarks.deadline.__main__ import MODEL_NAMES
 from benchmarks.deadline.cells import Record
 from benchmarks.deadline.run import Trainer
 from benchmarks.engine import runtimes
-from paceline.airflow.demo.signals import end_on_sigterm
 
 SHARES = (0.5, 1.0, 1.25, 1.5)
 BATCHES = 100

@@ -19,7 +19,7 @@ COPY sensors /opt/paceline/sensors
 RUN python3 -m venv /opt/venv \
  && if ls /wheels/*.whl >/dev/null 2>&1; then export PIP_NO_INDEX=1 PIP_FIND_LINKS=/wheels; fi \
  && /opt/venv/bin/pip install --no-cache-dir --disable-pip-version-check --no-compile \
-      -c /opt/paceline/constraints.txt -e '/opt/paceline[compose,demo,kubernetes,worker]' $PACKAGES \
+      -c /opt/paceline/constraints.txt -e '/opt/paceline[compose,kubernetes,worker]' $PACKAGES \
  && (python3 -m compileall -q -j 0 /opt/venv/lib >/dev/null || true)
 
 FROM ${BASE}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
+
+from tenacity import Retrying, retry_if_not_exception_type, stop_after_delay, wait_fixed
 
 from paceline.airflow.callbacks import Callback
 from paceline.airflow.places import storage_path
@@ -261,20 +262,12 @@ class TaskHost:
         """Return the task's status in Airflow, or "unknown" if Airflow does not respond within 3.5 s."""
         if _is_dags_test():
             return "over"  # `airflow dags test` has no other process that could continue the task
-        give_up_s = time.monotonic() + _QUERY_TIMEOUT_S
-        return within(_QUERY_TIMEOUT_S, lambda: self._query_status_until(give_up_s), default="unknown")
-
-    def _query_status_until(self, give_up_s: float) -> TaskStatus:
-        """Query the status, and again after an error, because a busy API server may fail some calls."""
-        while True:
-            try:
-                return self._query_status()
-            except (EOFError, ConnectionError):  # the supervisor has ended
-                raise
-            except Exception:
-                if time.monotonic() > give_up_s:
-                    raise
-                time.sleep(_STATUS_EVERY_S)
+        retries = Retrying(  # because a busy API server may fail some calls
+            retry=retry_if_not_exception_type((EOFError, ConnectionError)),  # the supervisor has ended
+            stop=stop_after_delay(_QUERY_TIMEOUT_S),
+            wait=wait_fixed(_STATUS_EVERY_S),
+        )
+        return within(_QUERY_TIMEOUT_S, lambda: retries(self._query_status), default="unknown")
 
     def _query_status(self) -> TaskStatus:
         ti = self._ti

@@ -26,10 +26,10 @@ pytest.register_assert_rewrite("paceline.testing.runtime_contract")
 
 if TYPE_CHECKING:
     import docker
+    from demo.airflow_process import AirflowProcess
     from kubernetes.client import ApiClient
     from xdist.remote import Producer
 
-    from paceline.airflow.demo.airflow_process import AirflowProcess
     from tests.scheduling import AirflowFirst
 
 # Airflow in this process must not touch the user's installation. Airflow reads the environment when it is imported,
@@ -161,7 +161,7 @@ def airflow(
     A test writes its DAG to ``airflow.dags_folder`` under a unique name. Tasks use the same engine as the tests. The
     connection ``airflow_api`` points to this Airflow.
     """
-    from paceline.airflow.demo.airflow_process import AirflowProcess
+    from demo.airflow_process import AirflowProcess
 
     # Airflow finds the plugin twice: by its entry point, and in the plugins folder. The long heartbeat timeout is for
     # tasks on an overloaded machine. Airflow parses a file again only when the file changes.

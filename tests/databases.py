@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 from airflow.sdk import BaseHook
+from demo.airflow_process import free_port
 
-from paceline.airflow.demo.airflow_process import free_port
 from tests.waiting import until
 
 

@@ -16,8 +16,7 @@ from paceline.runtime.docker import LABEL_JOB
 
 if TYPE_CHECKING:
     import docker
-
-    from paceline.airflow.demo.airflow_process import AirflowProcess
+    from demo.airflow_process import AirflowProcess
 
 MAX_LINES = 40
 MAX_LOGS = 6

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from demo.airflow_process import free_port
 
-from paceline.airflow.demo.airflow_process import free_port
 from tests.waiting import until
 
 PROGRAM = Path(__file__).parents[1] / "build" / "mlflow" / "bin" / "mlflow"

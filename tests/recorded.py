@@ -15,8 +15,9 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 from urllib.parse import quote
 
+from demo.airflow_process import AirflowProcess
+
 from paceline.airflow.api import AirflowApiError
-from paceline.airflow.demo.airflow_process import AirflowProcess
 from paceline.contract import DEADLINE, HISTORY, PACE
 from paceline.control import BudgetController, Controller, DeadlineController, Limits, PastRun
 from paceline.elastic import Scaling, Step, Team, TeamSample

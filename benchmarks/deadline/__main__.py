@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from demo.signals import end_on_sigterm
 from tqdm import tqdm
 
 from benchmarks.deadline.cells import CONTROLLERS, REPEATS, STATIC, Cell, Record, cells
@@ -17,7 +18,6 @@ from benchmarks.deadline.report import draw, result_rows, summary, table
 from benchmarks.deadline.run import Trainer, was_out_of_cores
 from benchmarks.engine import runtimes
 from benchmarks.options import between, writable
-from paceline.airflow.demo.signals import end_on_sigterm
 from paceline.control import PastRun
 
 MODEL_NAMES = ("resnet50", "vgg19", "inception_v3")

@@ -85,7 +85,7 @@ def _flights() -> tuple[pd.DataFrame, pd.DataFrame]:
 
     It predicts from what is known before the departure. The share of late flights depends on the day.
     """
-    from paceline.airflow.demo.store import read_flights
+    from demo.store import read_flights
 
     table = read_flights(tuple(range(1, 13)))
     features = ["weekday", "carrier", "origin", "dest", "dep_hour", "distance"]

@@ -14,6 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from demo.signals import end_on_sigterm
 from tqdm import tqdm
 
 from benchmarks.deadline.cells import Record
@@ -26,7 +27,6 @@ from benchmarks.elastic.shared_jobs import COMPARED, JOB_MIXES
 from benchmarks.elastic.simulated import CLUSTERS, simulate_alone
 from benchmarks.elastic.stage import Stage
 from benchmarks.engine import connect
-from paceline.airflow.demo.signals import end_on_sigterm
 
 _PARTS = ("real", "interruption", "deadline", "alone", "shared")
 _ALONE_SEEDS = 3  # number of seeds of the measurement noise

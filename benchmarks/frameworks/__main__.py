@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from demo.signals import end_on_sigterm
 from tqdm import tqdm
 
 from benchmarks.deadline.cells import Record
@@ -17,7 +18,6 @@ from benchmarks.frameworks.report import row, simulated_table, table
 from benchmarks.frameworks.run import Trainer
 from benchmarks.frameworks.simulated import simulate
 from benchmarks.options import between, writable
-from paceline.airflow.demo.signals import end_on_sigterm
 from paceline.errors import PacelineError
 
 COMPARED_STEPS = 200

@@ -17,6 +17,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from demo.signals import end_on_sigterm
+from demo.story import IMAGE, lock_folder
+
 from benchmarks.options import between, writable
 from benchmarks.promises import computing, devices, fleet, machine, pages, shares, sharing, training
 from benchmarks.promises.catalogue import ELSEWHERE, PROMISES
@@ -24,8 +27,6 @@ from benchmarks.promises.registry import MEASUREMENTS, MISSED, NOT_MEASURED, Mea
 from benchmarks.promises.report import Row, collect_rows, table, to_json
 from benchmarks.promises.results import Results, commit
 from benchmarks.promises.stage import NotMeasuredError, Stage, find_image, missing_reason, time_limit
-from paceline.airflow.demo.signals import end_on_sigterm
-from paceline.airflow.demo.story import IMAGE, lock_folder
 from paceline.errors import PacelineError
 
 # Order of the measurements: the main promise is first; measurements without Airflow and engine are last.

@@ -68,7 +68,7 @@ def parse(stage: Stage) -> Iterator[Reading]:
 @measures("store", takes_s=(10, 10), needs=("demo",))
 def store(stage: Stage) -> Iterator[Reading]:
     """Store the flights and the weather of 2013 in SQLite."""
-    from paceline.airflow.demo.store import fill_store, read_flights
+    from demo.store import fill_store, read_flights
 
     stage.log("creating the demo's store")
     began_s = time.process_time()

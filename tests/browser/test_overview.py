@@ -14,9 +14,9 @@ from urllib.parse import unquote
 import numpy as np
 import pandas as pd
 import pytest
+from demo.airflow_process import AirflowProcess
 from tests.recorded import RecordedRun
 
-from paceline.airflow.demo.airflow_process import AirflowProcess
 from paceline.contract import DRIFT_XCOM, EVALUATION_XCOM
 from paceline.drift import compare
 from paceline.operators import EvaluateOperator, PromoteOperator

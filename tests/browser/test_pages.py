@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
+from demo.airflow_process import AirflowProcess
 from tests.recorded import RecordedRun, record, record_past_run
 
-from paceline.airflow.demo.airflow_process import AirflowProcess
 from paceline.run import History
 from paceline.testing.plant import Neighbour, Plant
 

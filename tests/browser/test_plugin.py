@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from demo.airflow_process import AirflowProcess
 from tests.recorded import RecordedRun, record
 
-from paceline.airflow.demo.airflow_process import AirflowProcess
 from paceline.plugins.web import bundle
 from paceline.testing.plant import Plant
 

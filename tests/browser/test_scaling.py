@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from demo.airflow_process import AirflowProcess
 from tests.recorded import RecordedRun, record_team
 
-from paceline.airflow.demo.airflow_process import AirflowProcess
 from paceline.elastic import Team
 from paceline.simulate.parameter_servers import Workload
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from demo.airflow_process import AirflowProcess
 from tests.recorded import RecordedRun, record
 
-from paceline.airflow.demo.airflow_process import AirflowProcess
 from paceline.contract import SCHEDULE_XCOM
 from paceline.schedule import Assignment, Plan
 from paceline.testing.plant import Plant

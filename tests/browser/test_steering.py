@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from demo.airflow_process import AirflowProcess
 from tenacity import retry, retry_if_result, stop_after_delay, wait_fixed
-
-from paceline.airflow.demo.airflow_process import AirflowProcess
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

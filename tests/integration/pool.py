@@ -9,9 +9,8 @@ from typing import Any
 from urllib.parse import quote
 
 import docker
+from demo.airflow_process import AirflowProcess
 from tests.waiting import until
-
-from paceline.airflow.demo.airflow_process import AirflowProcess
 
 
 @contextmanager

@@ -15,10 +15,9 @@ from pathlib import Path
 
 import docker
 import torch
+from demo.airflow_process import AirflowProcess, free_port
 from tests.integration.training.gates import open_gates
 from tests.waiting import until
-
-from paceline.airflow.demo.airflow_process import AirflowProcess, free_port
 
 PROJECT = Path(__file__).parents[2]
 ENGINE = PROJECT / "docker" / "engine"

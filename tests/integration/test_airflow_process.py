@@ -12,12 +12,12 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
+from demo.airflow_process import AirflowProcess, AirflowStartError
+from demo.story import abort_runs
 from tests.integration.training.gates import TrainingTask, temporary_dag
 from tests.waiting import LONG_S, until
 
 from paceline.airflow.api import AirflowApiError
-from paceline.airflow.demo.airflow_process import AirflowProcess, AirflowStartError
-from paceline.airflow.demo.story import abort_runs
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(1200)]
 
@@ -28,9 +28,10 @@ TWO_COMPONENTS = {name: [name, "--skip-serve-logs"] for name in ("scheduler", "t
 _PROGRAM = f"""
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.path.append({str(Path(__file__).parents[2])!r})
 from pathlib import Path
-from paceline.airflow.demo import airflow_process
-from paceline.airflow.demo.airflow_process import AirflowProcess
+from demo import airflow_process
+from demo.airflow_process import AirflowProcess
 airflow_process._COMPONENTS = {TWO_COMPONENTS}
 with AirflowProcess(Path(sys.argv[1])) as airflow:
     import threading; threading.Event().wait()
@@ -74,7 +75,7 @@ def test_airflow_ends_with_the_process_that_started_it(number: signal.Signals, p
 def test_failed_component_is_reported_with_its_output_and_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("paceline.airflow.demo.airflow_process._COMPONENTS", TWO_COMPONENTS)
+    monkeypatch.setattr("demo.airflow_process._COMPONENTS", TWO_COMPONENTS)
     airflow = AirflowProcess(tmp_path, config={"triggerer.capacity": "soon"})
 
     with pytest.raises(AirflowStartError, match=r'(?s)^triggerer exited with code 1:.*"capacity" key'):

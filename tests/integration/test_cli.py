@@ -6,12 +6,12 @@ import uuid
 from pathlib import Path
 
 import pytest
+from demo.airflow_process import AirflowProcess
 from tests.integration.training import gates
 from tests.integration.training.gates import TrainingTask
 from tests.waiting import LONG_S, until
 
 from paceline.airflow import cli
-from paceline.airflow.demo.airflow_process import AirflowProcess
 from paceline.runtime import JobSpec, ProcessRuntime
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(1200)]

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from demo.airflow_process import AirflowProcess
 from tests.integration.training import gates
 from tests.waiting import LONG_S
 
-from paceline.airflow.demo.airflow_process import AirflowProcess
 from paceline.registry import FileRegistry
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(1200)]

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from demo.airflow_process import AirflowProcess
+from demo.store import fill_store, read_flights
 from tests.integration.training import gates
 from tests.waiting import LONG_S, until
 
 from paceline.airflow.api import AirflowApiError
-from paceline.airflow.demo.airflow_process import AirflowProcess
-from paceline.airflow.demo.store import fill_store, read_flights
 from paceline.drift import DriftReport
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(1200)]

@@ -8,11 +8,10 @@ from pathlib import Path
 import docker
 import pytest
 import torch
+from demo.airflow_process import AirflowProcess
 from tests.integration.training import gates
 from tests.integration.training.gates import TrainingTask, open_gates
 from tests.waiting import LONG_S, until
-
-from paceline.airflow.demo.airflow_process import AirflowProcess
 
 pytestmark = [pytest.mark.airflow, pytest.mark.docker, pytest.mark.timeout(1200)]
 

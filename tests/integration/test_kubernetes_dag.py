@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from demo.airflow_process import AirflowProcess
 from kubernetes.client import CoreV1Api
 from tests.conftest import connect_cluster
 from tests.integration import readme
@@ -13,7 +14,6 @@ from tests.integration.training import gates
 from tests.waiting import LONG_S, until
 from upath import UPath
 
-from paceline.airflow.demo.airflow_process import AirflowProcess
 from paceline.registry import FileRegistry
 
 pytestmark = [pytest.mark.airflow, pytest.mark.kubernetes, pytest.mark.timeout(1200)]

@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from demo.airflow_process import AirflowProcess
 from kubernetes.client import CoreV1Api, NetworkingV1Api
 from tests.conftest import connect_cluster
 from tests.integration.clusters import run_in_pod
 from tests.integration.training.gates import TrainingTask, temporary_dag
 from tests.waiting import LONG_S, until
-
-from paceline.airflow.demo.airflow_process import AirflowProcess
 
 pytestmark = [pytest.mark.airflow, pytest.mark.kubernetes, pytest.mark.timeout(1200)]
 

@@ -19,6 +19,7 @@ import pytest
 import yaml
 from airflow.configuration import conf
 from airflow.executors.executor_loader import ExecutorLoader
+from demo.airflow_process import AirflowProcess
 from kubernetes.client import CoreV1Api
 from tests.conftest import connect_cluster
 from tests.integration.jobs import PodHarness
@@ -26,7 +27,6 @@ from tests.integration.kubernetes_guide import COMMANDS, FILES
 from tests.integration.training import gates
 from tests.waiting import LONG_S, until
 
-from paceline.airflow.demo.airflow_process import AirflowProcess
 from paceline.runtime.kubernetes import KubernetesRuntime
 from paceline.testing.runtime_contract.harness import read_to_end
 

@@ -11,14 +11,13 @@ from typing import Any
 
 import pytest
 import torch
+from demo.airflow_process import AirflowProcess
 from kubernetes.client import ApiException, CoreV1Api, NetworkingV1Api
 from kubernetes.utils.quantity import parse_quantity
 from tests.conftest import connect_cluster
 from tests.integration.clusters import run_in_pod
 from tests.integration.training.gates import TrainingTask, temporary_dag
 from tests.waiting import LONG_S, until
-
-from paceline.airflow.demo.airflow_process import AirflowProcess
 
 pytestmark = [pytest.mark.airflow, pytest.mark.kubernetes, pytest.mark.timeout(1200)]
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from demo.airflow_process import AirflowProcess
 from kubernetes.client import CoreV1Api
 from kubernetes.utils.quantity import parse_quantity
 from tests.conftest import connect_cluster
@@ -16,8 +17,6 @@ from tests.integration.clusters import run_in_pod
 from tests.integration.training import gates
 from tests.integration.training.gates import TrainingTask
 from tests.waiting import LONG_S, until
-
-from paceline.airflow.demo.airflow_process import AirflowProcess
 
 pytestmark = [pytest.mark.airflow, pytest.mark.kubernetes, pytest.mark.timeout(1200)]
 

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from demo.airflow_process import AirflowProcess
 from tests.integration.training import gates
 from tests.waiting import LONG_S, until
-
-from paceline.airflow.demo.airflow_process import AirflowProcess
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(1200)]
 

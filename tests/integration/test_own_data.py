@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from demo.airflow_process import AirflowProcess
 
-from paceline.airflow.demo.airflow_process import AirflowProcess
 from paceline.registry import FileRegistry
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(900)]

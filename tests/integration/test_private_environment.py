@@ -8,11 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from demo.airflow_process import AirflowProcess
 from tests.integration.training import gates
 from tests.integration.training.gates import TrainingTask
 from tests.waiting import LONG_S, until
-
-from paceline.airflow.demo.airflow_process import AirflowProcess
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(1200)]
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
+from demo.airflow_process import AirflowProcess
 from tests.integration.training import gates
 from tests.waiting import LONG_S
 
 from paceline.airflow import cli
 from paceline.airflow.api import AirflowApiError
-from paceline.airflow.demo.airflow_process import AirflowProcess
 from paceline.registry import FileRegistry
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(1200)]

@@ -13,11 +13,10 @@ from typing import Any
 
 import docker
 import pytest
+from demo.airflow_process import AirflowProcess
 from tests.integration.training import gates
 from tests.integration.training.gates import TrainingTask, open_gates, run_in_container
 from tests.waiting import LONG_S, until
-
-from paceline.airflow.demo.airflow_process import AirflowProcess
 
 pytestmark = [pytest.mark.airflow, pytest.mark.docker, pytest.mark.timeout(1200)]
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import docker
 import pytest
+from demo.airflow_process import AirflowProcess
 from tests.integration import sites
 from tests.integration.training.gates import temporary_dag
 
-from paceline.airflow.demo.airflow_process import AirflowProcess
 from paceline.runtime import DockerRuntime
 
 pytestmark = [

@@ -10,10 +10,10 @@ from pathlib import Path
 import docker
 import pytest
 import torch
+from demo.airflow_process import AirflowProcess
 from tests.integration.training.gates import TrainingTask, open_gates, temporary_dag
 from tests.waiting import LONG_S, until
 
-from paceline.airflow.demo.airflow_process import AirflowProcess
 from paceline.elastic.nodes import LABEL_TEAM
 from paceline.runtime import DockerRuntime
 

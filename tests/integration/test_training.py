@@ -18,11 +18,11 @@ from typing import Any
 import docker
 import psutil
 import pytest
+from demo.airflow_process import AirflowProcess
 from tests.integration.training import gates
 from tests.integration.training.gates import TrainingTask, open_gates
 from tests.waiting import LONG_S, until
 
-from paceline.airflow.demo.airflow_process import AirflowProcess
 from paceline.contract import CONTAINER, CONTROLLER, DEADLINE, HISTORY, OUTPUT, PACE, RESULT
 
 pytestmark = [pytest.mark.airflow, pytest.mark.docker, pytest.mark.timeout(1200)]

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from demo.airflow_process import AirflowProcess
 from tests.integration.training.gates import TrainingTask
 
 from paceline.airflow.cli import main
-from paceline.airflow.demo.airflow_process import AirflowProcess
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(900)]
 

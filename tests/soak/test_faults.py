@@ -19,13 +19,13 @@ from pathlib import Path
 import docker
 import pytest
 import torch
+from demo.airflow_process import AirflowProcess
 from tests.integration.pool import running_arbiter
 from tests.integration.training.gates import TrainingTask, temporary_dag
 from tests.soak.faults import CALLS, CLOCK_OFFSET_S, DAGS, EPOCHS, GATES, MATRIX, SAMPLES, WORK_MAY_BE_LOST, Scene
 from tests.waiting import until
 from tests.wrong_clock import WrongClock
 
-from paceline.airflow.demo.airflow_process import AirflowProcess
 from paceline.runtime import DockerRuntime
 
 pytestmark = [pytest.mark.airflow, pytest.mark.docker, pytest.mark.timeout(1800)]

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import docker
 import pytest
+from demo.airflow_process import AirflowProcess, free_port
 from tests.integration import sites
 
-from paceline.airflow.demo.airflow_process import AirflowProcess, free_port
 from paceline.fleet import Machine
 from paceline.fleet.usage import EngineUsage
 from paceline.profiles.bench import Bench, Timing

@@ -19,8 +19,7 @@ from benchmarks.promises.machine import State
 from benchmarks.promises.registry import PROJECT, Measurement, Promise, Reading, at_least, at_most, verdict, within
 from benchmarks.promises.results import commit
 from benchmarks.promises.stage import LABEL, NotMeasuredError, Stage
-
-from paceline.airflow.demo.story import lock_folder
+from demo.story import lock_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -152,7 +152,9 @@ def test_private_modules_have_a_leading_underscore() -> None:
     importers = [
         (path, name if path.name == "__init__.py" else name.rpartition(".")[0]) for name, path in modules().items()
     ]
-    importers += [(path, "tests") for root in ("tests", "benchmarks") for path in (PROJECT / root).rglob("*.py")]
+    importers += [
+        (path, "tests") for root in ("tests", "benchmarks", "demo") for path in (PROJECT / root).rglob("*.py")
+    ]
     elsewhere = {
         one
         for path, package in importers

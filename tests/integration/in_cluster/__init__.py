@@ -28,6 +28,7 @@ from paceline.airflow.api import AirflowApi
 IMAGE = os.environ.get("PACELINE_AIRFLOW_IMAGE", "paceline-airflow:latest")
 RUN_S = 3 * LONG_S  # for what starts several Airflow processes or pods one after another
 _FILES = Path(__file__).parent
+_DEMO = Path(__file__).parents[3] / "demo"
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,7 @@ def running_airflow(files: Mapping[str, bytes], connections: Mapping[str, str]) 
     """Start an Airflow with these files in its folder of DAGs, and remove its namespace at the end."""
     core, namespace, password = CoreV1Api(connect_cluster()), f"airflow-{uuid.uuid4().hex[:8]}", secrets.token_hex(8)
     texts = {name: (_FILES / name).read_text() for name in ("airflow.yaml", "worker.yaml", "start.py")}
+    texts |= {name: (_DEMO / name).read_text() for name in ("airflow_process.py", "signals.py")}
     manifest = string.Template(texts.pop("airflow.yaml")).substitute(NAMESPACE=namespace, IMAGE=IMAGE)
     *objects, pod = manifest.split("---\n")
     apply("---\n".join(objects))

@@ -5,7 +5,7 @@ import os
 import signal
 from pathlib import Path
 
-from paceline.airflow.demo.airflow_process import AirflowProcess
+from demo.airflow_process import AirflowProcess
 
 HOME, FILES = Path("/opt/airflow/home"), Path("/opt/airflow/test")
 HOME.mkdir(exist_ok=True)

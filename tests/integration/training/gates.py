@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import docker
+from demo.airflow_process import AirflowProcess
 from tests.waiting import until
 
 from paceline.airflow.api import AirflowApiError
-from paceline.airflow.demo.airflow_process import AirflowProcess
 
 
 @contextlib.contextmanager

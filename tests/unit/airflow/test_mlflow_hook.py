@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from demo.airflow_process import free_port
 
-from paceline.airflow.demo.airflow_process import free_port
 from paceline.airflow.mlflow_hook import MlflowHook
 from paceline.airflow.places import open_registry
 from paceline.errors import InvalidInputError

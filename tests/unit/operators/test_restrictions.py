@@ -11,8 +11,8 @@ import pytest
 import yaml
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowFailException
+from demo.airflow_process import AirflowProcess
 
-from paceline.airflow.demo.airflow_process import AirflowProcess
 from paceline.errors import InvalidInputError, RuntimeUnavailableError
 from paceline.fleet import Fleet, Machine
 from paceline.operators import (

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paceline.airflow.demo.store import fill_store, read_flights
+from demo.store import fill_store, read_flights
 from paceline.errors import PacelineError
 from paceline.registry import FileRegistry
 

@@ -23,8 +23,8 @@ from types import TracebackType
 
 import httpx
 
+from demo.signals import end_on_sigterm, signals_deferred
 from paceline.airflow.api import AirflowApi
-from paceline.airflow.demo.signals import end_on_sigterm, signals_deferred
 from paceline.errors import PacelineError
 
 # Airflow's log server would listen on all interfaces. All processes read the same log folder, so none needs the server.

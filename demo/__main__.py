@@ -1,4 +1,4 @@
-"""Run the demo: ``python -m paceline.airflow.demo``. ``edge`` trains on a fleet; ``up`` keeps an Airflow running."""
+"""Run the demo: ``python -m demo``. ``edge`` trains on a fleet; ``up`` keeps an Airflow running."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from paceline.airflow.demo.airflow_process import free_port
-from paceline.airflow.demo.screen import Screen
-from paceline.airflow.demo.story import Demo, abort_runs, check_machine, lock_folder, run
-from paceline.airflow.demo.watch import EDGE_TASKS
+from demo.airflow_process import free_port
+from demo.screen import Screen
+from demo.story import Demo, abort_runs, check_machine, lock_folder, run
+from demo.watch import EDGE_TASKS
 from paceline.errors import PacelineError
-
-_REPOSITORY = Path(__file__).parents[4]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -26,7 +24,7 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error("--runtime: got 'process', expected 'docker': a fleet needs containers")
     demo = Demo(
         folder=(options.folder or Path("build/demo-edge" if options.what == "edge" else "build/demo")).absolute(),
-        dags=options.dags.absolute(),
+        dags=Path(__file__).parents[1] / "dags",
         runtime=options.runtime,
         deadline=options.deadline,
         params={} if options.epochs is None else {"epochs": options.epochs},
@@ -61,7 +59,7 @@ def _run(demo: Demo, screen: Screen) -> int:
 
 
 def _run_on_fleet(demo: Demo, screen: Screen) -> int:
-    from paceline.airflow.demo import edge
+    from demo import edge
 
     screen.title(
         "Paceline: retrain a model on edge machines, alongside their normal workload",
@@ -88,7 +86,7 @@ def _keep_airflow_running(demo: Demo, screen: Screen, port: int | None) -> int:
     screen.title(
         "Paceline: an Airflow with the example DAGs", "Airflow runs until Ctrl-C and keeps its runs and models."
     )
-    check_machine(demo)
+    check_machine()
     seeding = None if demo.store.exists() else demo.start_seeding()
     airflow = demo.airflow(port or _default_port())
     with screen.live_line():
@@ -131,7 +129,7 @@ def _relative_path(path: Path) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m paceline.airflow.demo", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m demo", description=__doc__)
     parser.add_argument("what", nargs="?", choices=["run", "edge", "up"], default="run", help="demo to run")
     parser.add_argument("--runtime", choices=["auto", "docker", "process"], default="auto", help="where to train")
     parser.add_argument(
@@ -141,7 +139,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--epochs", type=int, help="passes over the training data (default: as in the DAG)")
     parser.add_argument("--folder", type=Path, help="folder for all files (default build/demo, or build/demo-edge)")
-    parser.add_argument("--dags", type=Path, default=_REPOSITORY / "dags", help=argparse.SUPPRESS)
     parser.add_argument("--port", type=int, help="port of Airflow for `up` (default: 8080 or another free port)")
     return parser
 

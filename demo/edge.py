@@ -1,6 +1,6 @@
 """The fleet demo: one run of ``retrain_on_edge`` on machines emulated on this computer, alongside camera applications.
 
-Called by ``python -m paceline.airflow.demo edge``.
+Called by ``python -m demo edge``.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from paceline.airflow.demo.screen import Screen
-from paceline.airflow.demo.signals import end_on_sigterm
-from paceline.airflow.demo.story import IMAGE, Demo, check_machine, docker_runtime, run_dag
+from demo.screen import Screen
+from demo.signals import end_on_sigterm
+from demo.story import IMAGE, Demo, check_machine, docker_runtime, run_dag
 from paceline.airflow.engine_connection import default_engine
 from paceline.errors import InvalidInputError, PacelineError, RuntimeUnavailableError
 from paceline.fleet import Fleet, Machine, load
@@ -25,13 +25,13 @@ from paceline.testing.emulated_device import emulate_devices
 from paceline.testing.emulated_link import emulate_links
 
 DAG = "retrain_on_edge"
-LABEL = "paceline.airflow.demo"
+LABEL = "paceline.demo"
 TRAINING = "train.result"
 
 
 def run_edge(demo: Demo, screen: Screen) -> dict[str, Any]:
     """Run the demo, write ``summary.json`` and return the summary. Always stops everything that it started."""
-    check_machine(demo)
+    check_machine()
     _check_engine()
     end_on_sigterm()  # the containers and control groups created below must also be removed on SIGTERM
     fleet = load(demo.dags / "edge" / "fleet.yaml")

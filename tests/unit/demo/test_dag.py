@@ -13,7 +13,7 @@ import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import ParamValidationError
 
-DAGS = Path(__file__).parents[4] / "dags"
+DAGS = Path(__file__).parents[3] / "dags"
 
 _PARSE = """
 import json, runpy, sys

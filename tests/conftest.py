@@ -9,6 +9,7 @@ pipeline cannot pass without these tests.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
@@ -73,6 +74,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         item.path for item in items if "airflow" in getattr(item, "fixturenames", ())
     }
     items.sort(key=lambda item: item.path not in airflow_files)
+
+
+def pytest_collection_finish() -> None:
+    """Exempt the million objects of imported modules and collected tests from garbage collection.
+
+    They live until the end. Each full collection, and each search for loaders and iterators at the start of a training
+    loop, would visit them.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

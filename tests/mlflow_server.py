@@ -57,6 +57,7 @@ class MlflowServer:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True  # the body would wait 40 ms for the acknowledgement of the headers
 
             def forward(self) -> None:
                 server._forward(self)

@@ -6,6 +6,7 @@ import re
 import sqlite3
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -66,6 +67,7 @@ def make_customers(level: float, seed: int) -> pd.DataFrame:
     )
 
 
+@cache  # a comparison takes a second, and each test needs all days
 def check_day(day: int) -> DriftReport:
     learned = 1.0 if day > min(TRAININGS) else 0.0
     current = make_customers(LEVELS[day], seed=day + 1)

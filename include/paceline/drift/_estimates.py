@@ -15,7 +15,7 @@ from paceline.drift._joint import encode_column
 from paceline.drift._learners import FOLDS, Calibrator, LossModel
 from paceline.drift._performance import EstimatedPeriod, PerformanceEstimate
 from paceline.drift._settings import DriftSettings
-from paceline.drift._support import Bounds, find_unsupported_rows
+from paceline.drift._support import Bounds, Support, find_unsupported_rows
 from paceline.drift.prediction_errors import (
     ABSOLUTE,
     MEASURES,
@@ -158,7 +158,9 @@ def estimate_performance(
     if errors.measure == ABSOLUTE:
         no_skill = float(np.quantile(errors.reference, 0.99))  # as for concept drift
     least = settings.estimate_threshold * no_skill
-    support = find_unsupported_rows(inputs, known, current, settings.minimum_samples, settings.significance)
+    support = Support(np.zeros(len(current), dtype=bool))
+    if len(unlabelled) or time is not None:  # labelled rows need no bounds, except in periods
+        support = find_unsupported_rows(inputs, known, current, settings.minimum_samples, settings.significance)
     bounds = Bounds(estimate, support.unsupported)
     warnings = []
     if len(labelled) >= settings.minimum_samples:

@@ -27,10 +27,16 @@ def run_case(case: Case, past: PastRun | None = None, others: Sequence[PastTail]
     )
 
 
+@pytest.fixture(scope="module")
+def first_runs():
+    """Return a run of each case whose trainer reports estimates."""
+    return [run_case(case.with_reports(validation=True)) for case in CASES]
+
+
 @pytest.mark.parametrize("related", [False, True])
-def test_random_first_runs_end_near_their_deadline(related):
-    cases = [case if related else case.with_reports(validation=True) for case in CASES]
-    errors = [run_case(case, case.past_run(speed_sd=0.3) if related else None).error_pct for case in cases]
+def test_random_first_runs_end_near_their_deadline(first_runs, related):
+    runs = [run_case(case, case.past_run(speed_sd=0.3)) for case in CASES] if related else first_runs
+    errors = [run.error_pct for run in runs]
     assert mean(map(abs, errors)) <= 0.4, errors
     assert sum(error > 1 for error in errors) <= len(errors) / 20, errors
 
@@ -98,12 +104,12 @@ def test_job_that_has_nearly_ended_when_its_deadline_moves_ends_early_on_the_sma
     assert set(moved[:20]) == {0.1}
 
 
-def test_first_runs_cost_little_more_than_the_best_constant_allocation():
+def test_first_runs_cost_little_more_than_the_best_constant_allocation(first_runs):
     costs = []
-    for case in CASES:
+    for case, run in zip(CASES, first_runs, strict=True):
         best = None if case.new_deadlines else case.best_constant()
         if best is not None:
-            costs.append(run_case(case.with_reports(validation=True)).device_seconds / best)
+            costs.append(run.device_seconds / best)
     assert len(costs) > 40
     assert mean(costs) <= 1.03
 

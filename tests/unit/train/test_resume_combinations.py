@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+import torch._dynamo  # the first optimizer would import it, after `tests/conftest.py` has frozen the others
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.optim import lr_scheduler, swa_utils

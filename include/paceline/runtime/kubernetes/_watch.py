@@ -63,13 +63,13 @@ def why_removed(cluster: Cluster, pod: Mapping[str, Any]) -> str:
 
     The cluster repeats all changes since then, so the reason is known although the pod is gone.
     """
-    seen: list[str] = []
+    version = ""
     for now in follow_pod(cluster, pod["metadata"]["name"], pod, again_s=1):
         if now is None or now["metadata"]["uid"] != pod["metadata"]["uid"]:
             return "the pod was deleted"
-        if (reason := removal(now)) or now["metadata"]["resourceVersion"] in seen:
+        before, version = version, now["metadata"]["resourceVersion"]
+        if (reason := removal(now)) or version == before:
             return reason
-        seen.append(now["metadata"]["resourceVersion"])
     raise AssertionError
 
 

@@ -24,7 +24,7 @@ class BatchesInFlight:
     >>> batches.add(7, "gate-1", now_s=100.0)
     >>> batches.take_stuck(now_s=150.0), batches.take_stuck(now_s=161.0)
     ([], [(7, 'gate-1', 61.0)])
-    >>> batches.silent_s("gate-1")
+    >>> batches.take_silent_s("gate-1")
     61.0
     """
 
@@ -53,8 +53,8 @@ class BatchesInFlight:
         """Forget the batches of a worker that is gone."""
         self._since = {number: held for number, held in self._since.items() if held[0] != worker}
 
-    def silent_s(self, worker: str) -> float | None:
-        """Return, once, for how long a worker had a batch that was stuck; ``None`` if it has returned one since."""
+    def take_silent_s(self, worker: str) -> float | None:
+        """Return how long a worker had a stuck batch, and forget it; ``None`` if it has returned one since."""
         return self._silent_s.pop(worker, None)
 
     def take_stuck(self, now_s: float) -> list[tuple[int, str, float]]:
@@ -71,7 +71,10 @@ class BatchesInFlight:
         return stuck
 
     def name_awaited(self, now_s: float, *, all_wait: bool) -> None:
-        """Log which workers have the batches for which ``all`` others ``wait``, once for each wait."""
+        """Log which workers have the batches for which all others wait, once for each wait.
+
+        ``all_wait``: whether the other workers have nothing else to do.
+        """
         awaited = set()
         for worker, since_s in self._since.values() if all_wait else ():
             if now_s - since_s > max(_NAMED_AFTER_S, _NAMED_FACTOR * self._usual_s.get(worker, 0.0)):

@@ -172,7 +172,7 @@ class SharedTraining:
         if self._order_request is not None and self._order_request[0] == worker:
             self._order_request = None
         self._lock.notify_all()
-        silent_s = self._in_flight.silent_s(worker)
+        silent_s = self._in_flight.take_silent_s(worker)
         if failed:
             if silent_s is not None:
                 reason = f"{reason}, after it had hung for {silent_s:.0f} s: frozen, or its machine is overloaded"

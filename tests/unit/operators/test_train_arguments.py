@@ -11,6 +11,7 @@ from paceline.control import Gains, PaperController
 from paceline.elastic import Team
 from paceline.errors import InvalidInputError, UnsuitableCodeError
 from paceline.operators import DeadlineTrainingOperator, Docker, Process, _arguments
+from paceline.operators._team_runtime import open_runtime
 
 VALID = {"task_id": "train", "command": "python -m app.train", "deadline": "20m"}
 
@@ -104,6 +105,17 @@ def test_team_may_be_a_dict():
     task = DeadlineTrainingOperator(**VALID, team={"max_workers": 3, "min_cores": 0.5})
     assert task.team == Team(max_workers=3, min_cores=0.5)
     assert _arguments.read(task, {}).min_devices == 1.5
+
+
+@pytest.mark.parametrize(("deadline", "share"), [(None, 0.25), ("none", 0.25), ("20m", 1.0)])
+def test_only_a_deadline_makes_a_team_start_on_all_its_devices(monkeypatch, deadline, share):
+    started: dict[str, Team] = {}
+    monkeypatch.setattr(
+        "paceline.elastic.runtime.TeamRuntime", lambda *arguments, options: started.update(with_=options)
+    )
+    task = DeadlineTrainingOperator(**{**VALID, "deadline": deadline}, team=Team())
+    open_runtime(task, Docker(), {})
+    assert started["with_"].start_share == share
 
 
 def test_gains_are_those_of_the_paper_controller():

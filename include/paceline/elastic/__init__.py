@@ -11,4 +11,4 @@ from paceline.elastic._scaling import Scaling
 from paceline.elastic.step import Decider, Step
 from paceline.elastic.window import TeamSample
 
-__all__ = ["Decider", "Team", "Scaling", "Step", "TeamConfiguration", "TeamSample"]
+__all__ = ["Decider", "Scaling", "Step", "Team", "TeamConfiguration", "TeamSample"]

@@ -109,13 +109,11 @@ def test_team_may_be_a_dict():
 
 @pytest.mark.parametrize(("deadline", "share"), [(None, 0.25), ("none", 0.25), ("20m", 1.0)])
 def test_only_a_deadline_makes_a_team_start_on_all_its_devices(monkeypatch, deadline, share):
-    started: dict[str, Team] = {}
-    monkeypatch.setattr(
-        "paceline.elastic.runtime.TeamRuntime", lambda *arguments, options: started.update(with_=options)
-    )
+    started: list[Team] = []
+    monkeypatch.setattr("paceline.elastic.runtime.TeamRuntime", lambda *_, options: started.append(options))
     task = DeadlineTrainingOperator(**{**VALID, "deadline": deadline}, team=Team())
     open_runtime(task, Docker(), {})
-    assert started["with_"].start_share == share
+    assert [options.start_share for options in started] == [share]
 
 
 def test_gains_are_those_of_the_paper_controller():

@@ -157,11 +157,12 @@ def _simulate(
     clock: Clock,
     deadlines: Mapping[float, object],
     until_s: float,
-    **more: Any,
+    past: PastRun | None = None,
+    team: Any = None,
 ) -> dict[str, Any]:
     store = SimulatedStore(clock, deadlines)
     try:
-        _make_loop(job, controller, clock, store, until_s, **more).run()
+        _make_loop(job, controller, clock, store, until_s, past, team).run()
     except TaskStoppedError:
         assert clock.now() >= until_s, "the loop stopped before until_s"
     return {PACE: store[PACE], HISTORY: store[HISTORY]}
@@ -173,7 +174,8 @@ def _make_loop(
     clock: Clock,
     store: SimulatedStore,
     until_s: float = math.inf,
-    **more: Any,
+    past: PastRun | None = None,
+    team: Any = None,
 ) -> PaceLoop:
     return PaceLoop(
         job,
@@ -181,10 +183,11 @@ def _make_loop(
         store,  # type: ignore[arg-type]
         Handover(
             origin=datetime.fromtimestamp(0, timezone.utc),
-            allocated_devices=controller.limits.max_devices if "team" in more else job._run.devices,
+            allocated_devices=controller.limits.max_devices if team is not None else job._run.devices,
+            past=past,
         ),
         surroundings=Surroundings(clock=clock, stopped=lambda: clock.now() >= until_s),
-        **more,
+        team=team,
     )
 
 

@@ -250,6 +250,6 @@ def test_invalid_team_is_rejected_before_the_start(docker_client: docker.APIClie
                 options=DockerOptions(network="x"),
             )
         )
-    with pytest.raises(InvalidInputError, match="budget"):
+    with pytest.raises(InvalidInputError, match="max_devices"):
         runtime.check(JobSpec(name=team_name, command=["python"], devices=0.1, image="paceline-trainer:latest"))
     assert docker_client.containers(all=True, filters={"label": f"{LABEL_TEAM}={team_name}"}) == []

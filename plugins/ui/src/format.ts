@@ -36,7 +36,8 @@ export function deadlineStatus(pace: Pace): Status {
   const { deadline_s: deadline, forecast_s: forecast, earliest_s: earliest, t_s: now } = pace;
   const left = deadline === null ? Infinity : deadline - now;
   if (pace.state === "failed") return { level: "bad", text: "failed", slackS: left };
-  if (pace.state === "preempted") return { level: "danger", text: "preempted: other jobs have the devices", slackS: left };
+  if (pace.state === "preempted")
+    return { level: "danger", text: "preempted: other jobs have the devices", slackS: left };
   if (pace.state === "detached") return { level: "danger", text: "detached: no task controls the job", slackS: left };
   if (deadline === null) return statusWithoutDeadline(pace);
   if (pace.state === "finished") {

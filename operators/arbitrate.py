@@ -14,13 +14,14 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.bases.hook import BaseHook
 from airflow.sdk.exceptions import AirflowFailException
 
-from paceline.airflow.arguments import number, one_of, read_fields
+from paceline.airflow.arguments import number, read_fields
 from paceline.airflow.runtimes import Kubernetes
 from paceline.airflow.values import Reader, is_template, text
 from paceline.contract import Ceiling
 from paceline.control import CPU_QUANTUM
 from paceline.errors import InvalidInputError, PacelineError
 from paceline.extras import require
+from paceline.installed import POLICIES, installed
 
 from ._pool import PoolApi, PoolLog
 
@@ -28,12 +29,12 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from paceline.airflow.api import AirflowApi
+    from paceline.allocate import Policy
     from paceline.arbiter import Arbiter, DeviceRequest
 
-POLICIES = ("on_time", "edf", "fifo", "priority", "greedy", "growing", "milp")
 _READERS: Mapping[str, Reader] = {
     "pool_name": lambda _, value: _pool_name(value),
-    "policy": one_of(POLICIES),
+    "policy": lambda field, value: _policy(field, value),
     "conn_id": text,
 }
 _STEP_S = 1.0
@@ -65,8 +66,9 @@ class ArbiterOperator(BaseOperator):
     quantum:
         Smallest change of an allocation, by default 0.05 cores. Use 1 for whole devices.
     policy:
-        ``"on_time"``, or another single-pool policy of :mod:`paceline.allocate`. ``"priority"`` uses the
-        ``priority_weight`` of Airflow's tasks. (templated)
+        Name of a policy of :mod:`paceline.allocate` or of another package, see :class:`paceline.allocate.Policy`, or a
+        policy. The default keeps promised deadlines. ``"priority"`` uses the ``priority_weight`` of Airflow's tasks.
+        (templated)
     every:
         Seconds, or a ``timedelta``, between two decisions if there is no event.
     lifetime:
@@ -100,7 +102,7 @@ class ArbiterOperator(BaseOperator):
         devices: float | str | Kubernetes,
         conn_id: str,
         quantum: float = CPU_QUANTUM,
-        policy: str = "on_time",
+        policy: str | Policy = "on_time_promises",
         every: float | timedelta = 180.0,
         lifetime: float | timedelta = 3600.0,
         **kwargs: Any,
@@ -181,9 +183,9 @@ class ArbiterOperator(BaseOperator):
             self._resize(arbiter)
         rows = pool.read()
         tasks = {_task_key(row): row for row in rows}
-        requests = [
-            request for key, row in tasks.items() if (request := _to_request(key, row, self.policy)) is not None
-        ]
+        uses_priority = arbiter.policy.uses_priority
+        read = (_to_request(key, row, uses_priority=uses_priority) for key, row in tasks.items())
+        requests = [request for request in read if request is not None]
         pool_log.record_requests(requests)
         grants = arbiter.step(requests, time.time())
         if grants:
@@ -250,30 +252,39 @@ def _task_key(row: Mapping[str, Any]) -> str:
     return f"{row['dag_id']} {row['run_id']} {row['task_id']}{mapped}"
 
 
-def _to_request(key: str, row: Mapping[str, Any], policy: str) -> DeviceRequest | None:
+def _to_request(key: str, row: Mapping[str, Any], *, uses_priority: bool) -> DeviceRequest | None:
     from paceline.arbiter import DeviceRequest
 
     arrived = datetime.fromisoformat(row["started_at"]) if row["started_at"] else None
-    # Only "priority" uses Airflow's weight, which by default counts downstream tasks and does not measure importance.
-    weight = float(row["priority_weight"] or 0) if policy == "priority" else 1.0
+    # By default, Airflow's weight counts downstream tasks and does not measure importance.
+    weight = float(row["priority_weight"] or 0) if uses_priority else 1.0
     request = DeviceRequest.read(key, row["pace"], row["ceiling"], arrived, weight)
     if request is not None and row["lost"] and not request.ended:
         return DeviceRequest.of_lost_job(key, request.ceiling or Ceiling(request.committed), request.held)
     return request
 
 
-def _make_policy(name: str, every_s: float) -> Any:
-    from paceline.allocate import Greedy, Growing, RollingHorizon, edf, fifo, priority
+def _policy(field: str, value: Any) -> Any:
+    """Return the name of an installed policy, or a policy."""
+    if isinstance(value, str) and value in installed(POLICIES):
+        return value
+    accepted = f"one of {', '.join(installed(POLICIES))}, or a Policy"
+    if value is None or isinstance(value, (str, int, float)):
+        raise InvalidInputError(field, value, accepted)
+    from paceline.allocate import Policy
 
-    makers: dict[str, Any] = {
-        "edf": edf,
-        "fifo": fifo,
-        "priority": priority,
-        "greedy": Greedy,
-        "growing": Growing,
-        "milp": lambda: RollingHorizon(period_s=every_s),
-    }
-    return makers[name]() if name in makers else None
+    if not isinstance(value, Policy):
+        raise InvalidInputError(field, value, accepted)
+    return value
+
+
+def _make_policy(policy: str | Policy, every_s: float) -> Policy:
+    from paceline.allocate import make_policy
+
+    made = make_policy(policy, period_s=every_s) if isinstance(policy, str) else policy
+    if not made.shares_pool:
+        raise InvalidInputError("policy", made.name, "a policy that shares one pool and rejects no job")
+    return made
 
 
 def _seconds(name: str, value: float | timedelta) -> float:

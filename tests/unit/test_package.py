@@ -180,6 +180,12 @@ def test_wheel_contains_the_built_pages(wheel: zipfile.ZipFile) -> None:
     assert not [name for name in wheel.namelist() if "node_modules" in name or name.endswith(".tsx")]
 
 
+def test_wheel_contains_the_templates_of_the_drift_report(wheel: zipfile.ZipFile) -> None:
+    names = {path.name for path in (PROJECT / "include" / "paceline" / "drift" / "page").iterdir()}
+    assert "page.html.jinja" in names
+    assert {f"paceline/drift/page/{name}" for name in names} <= set(wheel.namelist())
+
+
 def test_wheel_is_marked_as_typed(wheel: zipfile.ZipFile) -> None:
     assert "paceline/py.typed" in wheel.namelist()
 

@@ -26,12 +26,12 @@ LAYERS = (
     ("elastic", "fleet"),
     ("allocate", "contract", "control", "drift", "registry", "runtime", "schedule"),
     ("train",),
-    ("extras",),
+    ("extras", "installed"),
     ("errors",),
 )
-# Airflow, ``python -m`` or training code import these modules by name.
+# Airflow, ``python -m``, training code or tests of other packages import these modules by name.
 ENTRY_POINTS = {"paceline.airflow.provider", "paceline.airflow.mlflow_hook", "paceline.runtime.launcher"}
-ENTRY_POINTS |= {"paceline.train.parameter_server.state_shard"}
+ENTRY_POINTS |= {"paceline.train.parameter_server.state_shard", "paceline.testing.policy_contract"}
 ENTRY_POINTS |= {
     f"paceline.train.adapters.{name}"
     for name in ("catboost", "huggingface", "keras", "lightgbm", "lightning", "sklearn", "xgboost")
@@ -45,7 +45,8 @@ EXPORTS = {
     ),
     "paceline.allocate": (
         "DEVICE Allocation ClusterJob ElasticFlow Greedy Growing ImpossibleAllocationError LeastCost Node OnTime "
-        "Placement Policy RandomizedGreedy RollingHorizon Speeds check edf fifo free_devices most_on_time priority"
+        "Placement Policy RandomizedGreedy Reservation RollingHorizon Speeds check edf fifo free_devices make_policy "
+        "most_on_time on_time_promises priority"
     ),
     "paceline.arbiter": "Arbiter DeviceRequest Grant",
     "paceline.contract": (

@@ -5,6 +5,7 @@ A :class:`Policy` maps the current jobs and nodes to an allocation. Policies are
 """
 
 from paceline.allocate._growing import Growing
+from paceline.allocate._installed import make_policy
 from paceline.allocate._model import (
     DEVICE,
     Allocation,
@@ -13,6 +14,7 @@ from paceline.allocate._model import (
     Node,
     Placement,
     Policy,
+    Reservation,
     Speeds,
     check,
     free_devices,
@@ -21,7 +23,7 @@ from paceline.allocate._ordered import edf, fifo, priority
 from paceline.allocate.andreas import LeastCost, RandomizedGreedy
 from paceline.allocate.elasticflow import ElasticFlow
 from paceline.allocate.modelarts import Greedy, RollingHorizon
-from paceline.allocate.on_time import OnTime, most_on_time
+from paceline.allocate.on_time import OnTime, most_on_time, on_time_promises
 
 __all__ = [
     "DEVICE",
@@ -37,12 +39,15 @@ __all__ = [
     "Placement",
     "Policy",
     "RandomizedGreedy",
+    "Reservation",
     "RollingHorizon",
     "Speeds",
     "check",
     "edf",
     "fifo",
     "free_devices",
+    "make_policy",
     "most_on_time",
+    "on_time_promises",
     "priority",
 ]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline.allocate._model import Allocation, ClusterJob, Node, Placement, Speeds
+from paceline.allocate._model import Allocation, ClusterJob, Node, Placement, Policy, Speeds
 from paceline.allocate.modelarts.greedy import single_pool
 from paceline.errors import InvalidInputError
 
 
-class Growing:
+class Growing(Policy):
     """Policy that starts jobs before their whole budget is free (Nearchus, section IV, first-come, first-served).
 
     The budget of a job is ``ClusterJob.requested`` devices. A waiting job starts as soon as a fraction of its budget is

@@ -5,12 +5,13 @@ Devices are whole units. A pool of CPU cores that jobs share in tenths is a node
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf, log2
-from typing import Protocol
+from typing import NamedTuple
 
 from paceline.errors import InvalidInputError, PacelineError
 
@@ -233,11 +234,60 @@ class Allocation:
     rejected: frozenset[str] = frozenset()
 
 
-class Policy(Protocol):
-    """An interchangeable rule that allocates the devices of a cluster to jobs."""
+class Reservation(NamedTuple):
+    """Devices reserved for one job from now until the job ends.
+
+    ``runs`` are the periods with a constant number of devices, each with its end; the job uses ``max_devices`` in
+    spans with that many free devices.
+    """
+
+    runs: tuple[tuple[float, int], ...]
+    device_s: float
+    max_devices: int
+
+    @property
+    def devices_now(self) -> int:
+        """Devices in the first span."""
+        return self.runs[0][1]
+
+    @property
+    def ends_s(self) -> float:
+        """The end of the job."""
+        return self.runs[-1][0]
+
+    @property
+    def changes_s(self) -> float:
+        """Time of the first change of the number of devices; infinite if it stays the same."""
+        return self.runs[0][0] if len(self.runs) > 1 else inf
+
+
+class Policy(ABC):
+    """An interchangeable rule that allocates the devices of a cluster to jobs.
+
+    Attributes
+    ----------
+    name:
+        Name of the policy.
+    shares_pool:
+        Whether an arbiter can use the policy: it needs only one pool of identical devices, and rejects no job.
+    plans_ahead:
+        Whether the policy plans with the devices that a node has ``later``, so that it decides also while the node has
+        none, and changes allocations that no longer fit.
+    uses_priority:
+        Whether the weight of a job in an arbiter's pool is the ``priority_weight`` of its task, instead of 1.
+    """
 
     name: str
+    shares_pool: bool = True
+    plans_ahead: bool = False
+    uses_priority: bool = False
 
+    @property
+    def reservations(self) -> Mapping[str, Reservation]:
+        """What the last plan reserves for the jobs that are on time, by name; empty for a policy without such plans."""
+        return {}
+
+    @abstractmethod
     def allocate(self, jobs: Sequence[ClusterJob], nodes: Sequence[Node], now_s: float, *, rescale: bool) -> Allocation:
         """Return the allocation that applies from ``now_s``.
 
@@ -253,7 +303,6 @@ class Policy(Protocol):
             Whether running jobs may be resized. Periodic policies resize only at periodic decisions. If a job arrives
             or ends between these times, they only start waiting jobs.
         """
-        ...
 
 
 class ImpossibleAllocationError(PacelineError):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import inf
 
-from paceline.allocate._model import Allocation, ClusterJob, Node, free_devices
+from paceline.allocate._model import Allocation, ClusterJob, Node, Policy, free_devices
 from paceline.allocate.sizes import PlacementRule, cheapest_in_time
 
 
-class Ordered:
+class Ordered(Policy):
     """Policy that starts waiting jobs in a fixed order while devices are free: a baseline method of ANDREAS.
 
     Parameters
@@ -20,12 +20,19 @@ class Ordered:
         Sort key of a job; the job with the smallest key starts first.
     size:
         Placement rule; the default selects the cheapest placement that meets the deadline, or else the fastest.
+    uses_priority:
+        See ``Policy``.
     """
 
     def __init__(
-        self, name: str, order: Callable[[ClusterJob], tuple[float, ...]], size: PlacementRule = cheapest_in_time
+        self,
+        name: str,
+        order: Callable[[ClusterJob], tuple[float, ...]],
+        size: PlacementRule = cheapest_in_time,
+        *,
+        uses_priority: bool = False,
     ) -> None:
-        self.name = name
+        self.name, self.uses_priority = name, uses_priority
         self._order = order
         self._size = size
 
@@ -57,4 +64,4 @@ def edf(size: PlacementRule = cheapest_in_time) -> Ordered:
 
 def priority(size: PlacementRule = cheapest_in_time) -> Ordered:
     """Return the priority policy: the job with the largest ``ClusterJob.weight`` starts first."""
-    return Ordered("ps", lambda job: (-job.weight,), size)
+    return Ordered("priority", lambda job: (-job.weight,), size, uses_priority=True)

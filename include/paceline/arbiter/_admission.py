@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from paceline.allocate import ClusterJob, Node
-from paceline.allocate.on_time.capacity import Capacity, Reservation
+from paceline.allocate import ClusterJob, Node, Reservation
+from paceline.allocate.on_time.capacity import Capacity
 from paceline.allocate.on_time.curve import SpeedUpCurve
 from paceline.allocate.on_time.promises import STRETCH
 from paceline.errors import InvalidInputError

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from paceline.allocate import DEVICE, Allocation, ClusterJob, Node, OnTime, Policy, check
-from paceline.allocate.on_time.capacity import Reservation
+from paceline.allocate import DEVICE, Allocation, ClusterJob, Node, Policy, Reservation, check, on_time_promises
 from paceline.arbiter._admission import check_admission, promises_fit_as_well
 from paceline.arbiter._demand import POOL, cluster_job, time_after_s, within_pool
 from paceline.arbiter._grants import DesiredCeiling, Grant, next_grants
@@ -38,8 +37,8 @@ class Arbiter:
 
     Attributes
     ----------
-    decisions:
-        Number of decisions that the policy has made.
+    policy, decisions:
+        The policy, and the number of decisions that it has made.
 
     Examples
     --------
@@ -70,7 +69,7 @@ class Arbiter:
         self.decisions = 0
         self._unit = quantum
         self._node: Node | None = Node(POOL, int(devices / quantum + 1e-6))  # None if lost jobs may use all devices
-        self._policy = policy or OnTime(keep_promises=True)
+        self.policy = policy or on_time_promises()
         self._every_s = every_s
         self._decided_s = float("-inf")
         self._replan_s = float("inf")
@@ -140,7 +139,7 @@ class Arbiter:
     @property
     def _reservations(self) -> Mapping[str, Reservation]:
         """Reservations of the jobs that are on time in the last plan, by name."""
-        return self._policy.reservations if isinstance(self._policy, OnTime) else {}
+        return self.policy.reservations
 
     def _has_devices(self, request: DeviceRequest) -> bool:
         target = self._targets.get(request.key)
@@ -206,13 +205,13 @@ class Arbiter:
         self._on_time = [key for key in jobs if key not in allocation.late]
 
     def _allocate(self, jobs: Mapping[str, ClusterJob], now_s: float) -> Allocation:
-        """Return the policy's decision; only ``OnTime`` can plan for a pool that has devices later, but none now."""
-        if self._node is None or (not self._node.devices and not isinstance(self._policy, OnTime)):
+        """Return the policy's decision, if it can decide while the pool has devices later, but none now."""
+        if self._node is None or not (self._node.devices or self.policy.plans_ahead):
             return Allocation({}, dict.fromkeys(jobs, "all devices are in use by jobs that have just started"))
         known = list(jobs.values())
-        if not isinstance(self._policy, OnTime):  # other policies may keep all placements
+        if not self.policy.plans_ahead:  # it may keep all placements
             known = within_pool(known, self._node)
-        allocation = self._policy.allocate(known, [self._node], now_s, rescale=True)
+        allocation = self.policy.allocate(known, [self._node], now_s, rescale=True)
         check(allocation, known, [self._node])
         return allocation
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.unit.airflow.strangers import HALL, MODULE, install
 
-from paceline.airflow.runtimes import _installed
+from paceline.installed import installed
 
 
 @pytest.fixture
@@ -18,4 +18,4 @@ def hall(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     install(tmp_path, "hall", f"hall = {MODULE}:Hall")
     yield tmp_path
     sys.modules.pop(MODULE, None)
-    _installed._entry_points.cache_clear()
+    installed.cache_clear()

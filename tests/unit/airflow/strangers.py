@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from paceline.airflow.runtimes import _installed
+from paceline.installed import RUNTIMES, installed
 
 MODULE = "hall_of_a_stranger"
 HALL = """
@@ -31,10 +31,10 @@ class Hall(RuntimeSettings):
 """
 
 
-def install(folder: Path, package: str, entry_point: str) -> None:
-    """Install a package in a folder on the path, with an entry point for a runtime."""
+def install(folder: Path, package: str, entry_point: str, group: str = RUNTIMES) -> None:
+    """Install a package in a folder on the path, with an entry point in a group."""
     info = folder / f"{package}-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(f"[{_installed.GROUP}]\n{entry_point}\n")
-    _installed._entry_points.cache_clear()
+    (info / "entry_points.txt").write_text(f"[{group}]\n{entry_point}\n")
+    installed.cache_clear()

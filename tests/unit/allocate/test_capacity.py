@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.allocate import ClusterJob, Node, OnTime, Placement, Speeds
+from paceline.allocate import ClusterJob, Node, OnTime, Placement, Reservation, Speeds
 from paceline.allocate.on_time import _plan
 from paceline.allocate.on_time._spans import Spans
-from paceline.allocate.on_time.capacity import Capacity, Reservation
+from paceline.allocate.on_time.capacity import Capacity
 from paceline.allocate.on_time.curve import SpeedUpCurve
 from paceline.simulate.cluster import Arrival, Friction, Simulation
 

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.allocate import ClusterJob, Node, Placement, Speeds
-from paceline.allocate.on_time.capacity import Reservation
+from paceline.allocate import ClusterJob, Node, Placement, Reservation, Speeds
 from paceline.arbiter._admission import check_admission, promises_fit_as_well
 from paceline.errors import InvalidInputError
 

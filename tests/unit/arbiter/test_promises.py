@@ -220,7 +220,7 @@ def test_next_decision_plans_every_job_that_was_admitted_before_it(seed: int) ->
     for _ in range(3):
         requests = answered(arbiter, requests)
     restarted = Arbiter(4, quantum=1)
-    restarted._policy = arbiter._policy  # decides now, with the reservations of the last decision
+    restarted.policy = arbiter.policy  # decides now, with the reservations of the last decision
     restarted.step(requests, 0.0)
     promised = {one.key for one in requests if one.promised}
     assert len(promised) > 40

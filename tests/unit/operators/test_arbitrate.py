@@ -14,14 +14,14 @@ from paceline.contract import Ceiling
 from paceline.errors import InvalidInputError, RuntimeUnavailableError
 from paceline.operators import ArbiterOperator, Kubernetes
 from paceline.operators._pool import PoolApi, PoolLog
-from paceline.operators.arbitrate import POLICIES, _make_policy, _task_key, _to_request
+from paceline.operators.arbitrate import _make_policy, _task_key, _to_request
 
 VALID = {"task_id": "arbiter", "pool": "training", "devices": 2, "conn_id": "airflow_api"}
 
 
 INVALID = {
     "devices": (0, "many", True),
-    "policy": ("fair",),
+    "policy": ("fair", None, 3, object()),
     "every": (0,),
     "lifetime": (-1,),
     "quantum": (0, "x", float("nan")),
@@ -64,18 +64,20 @@ def test_mapped_tasks_have_different_keys():
 
 
 def test_whole_grant_is_committed_for_a_lost_task_and_reported_devices_for_other_tasks():
-    assert _to_request("a", job_row(), "on_time") is None
+    assert _to_request("a", job_row(), uses_priority=False) is None
     granted = Ceiling(0.5, 3, max_devices=1.0).to_json()
-    unreported = _to_request("a", job_row(ceiling=granted), "on_time")
+    unreported = _to_request("a", job_row(ceiling=granted), uses_priority=False)
     assert (unreported.lost, unreported.committed) == (True, 1.0)
     pace = waiting_sample(state="training", devices=0.8, deadline_s=60.0, grant=3)
-    reported = _to_request("a", job_row(ceiling=granted, pace=pace), "on_time")
+    reported = _to_request("a", job_row(ceiling=granted, pace=pace), uses_priority=False)
     assert (reported.lost, reported.committed) == (False, 0.8)
-    lost = _to_request("a", job_row(ceiling=granted, pace=pace, lost=True), "on_time")
+    lost = _to_request("a", job_row(ceiling=granted, pace=pace, lost=True), uses_priority=False)
     assert (lost.lost, lost.committed) == (True, 1.0)
-    unshared = _to_request("a", job_row(pace={**pace, "shared": False}, lost=True), "on_time")
+    unshared = _to_request("a", job_row(pace={**pace, "shared": False}, lost=True), uses_priority=False)
     assert (unshared.lost, unshared.committed) == (True, 2.0), "without grants, a job may use up to its maximum"
-    ended = _to_request("a", job_row(ceiling=granted, pace={**pace, "state": "finished"}, lost=True), "on_time")
+    ended = _to_request(
+        "a", job_row(ceiling=granted, pace={**pace, "state": "finished"}, lost=True), uses_priority=False
+    )
     assert ended.committed == 0.0
 
 
@@ -169,7 +171,15 @@ def test_arbiter_that_airflow_no_longer_runs_ends(monkeypatch):
         operator._repeat(lambda: operator._step(pool, Arbiter(2.0), PoolLog(logging.getLogger("test"))))
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("name", ["elasticflow", "least_cost", "rg"])
+def test_policy_that_cannot_share_a_pool_is_rejected(name):
+    with pytest.raises(InvalidInputError, match=f"policy: got '{name}', expected a policy that shares one pool"):
+        _make_policy(name, 60.0)
+
+
+@pytest.mark.parametrize(
+    "policy", ["on_time_promises", "on_time", "edf", "fifo", "priority", "greedy", "growing", "milp"]
+)
 def test_only_the_priority_policy_uses_priority_weight_of_airflow(policy):
     pace = waiting_sample(min_devices=1.5)
     early = job_row(run_id="early", pace=pace)

@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-from functools import cache
-from importlib.metadata import EntryPoint, entry_points
-
 from paceline.errors import InvalidInputError
+from paceline.installed import RUNTIMES, installed
 
 from ._base import RuntimeSettings
-
-GROUP = "paceline.runtimes"
-
-
-@cache
-def _entry_points() -> dict[str, EntryPoint]:
-    """Return the entry points by name. They are read once in a process, because that takes a tenth of a second."""
-    return {one.name: one for one in entry_points(group=GROUP)}
 
 
 def installed_runtimes() -> list[str]:
@@ -24,7 +14,7 @@ def installed_runtimes() -> list[str]:
     >>> installed_runtimes()
     ['docker', 'kubernetes', 'process']
     """
-    return sorted(_entry_points())
+    return list(installed(RUNTIMES))
 
 
 def named_settings(name: object, field: str = "runtime", *, also: tuple[str, ...] = ()) -> RuntimeSettings:
@@ -43,10 +33,10 @@ def named_settings(name: object, field: str = "runtime", *, also: tuple[str, ...
         If no installed package has a runtime with this name, or if its entry point is not a subclass of
         ``RuntimeSettings`` with this name.
     """
-    if not isinstance(name, str) or name not in _entry_points():
+    if not isinstance(name, str) or name not in installed(RUNTIMES):
         accepted = f"one of {', '.join((*also, *installed_runtimes()))}, or settings such as Docker(...)"
         raise InvalidInputError(field, name, accepted)
-    found = _entry_points()[name].load()
+    found = installed(RUNTIMES)[name].load()
     if not (isinstance(found, type) and issubclass(found, RuntimeSettings) and found.name == name):
         raise InvalidInputError(field, name, f"an entry point for a RuntimeSettings named {name!r}, not for {found!r}")
     return found()

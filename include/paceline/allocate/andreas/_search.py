@@ -11,7 +11,7 @@ from math import inf
 from random import Random
 from typing import TypeAlias
 
-from paceline.allocate._model import Allocation, ClusterJob, Node, Placement
+from paceline.allocate._model import Allocation, ClusterJob, Node, Placement, Policy
 from paceline.allocate.andreas._construction import Construction, PendingJob, Placed, Schedule
 from paceline.allocate.andreas._neighbourhood import ConstructionInput, neighbour
 from paceline.errors import InvalidInputError
@@ -20,7 +20,7 @@ _PATIENCE = 40  # failed neighbours in a row after which the search builds a sch
 SortKey: TypeAlias = Callable[[PendingJob], tuple[float, ...]]
 
 
-class ScheduleSearch:
+class ScheduleSearch(Policy):
     """Policy that builds many schedules at each decision, and applies the schedule with the lowest f_OBJ.
 
     In each schedule, jobs choose in order. A job chooses the cheapest free configuration that meets its due date, else
@@ -34,7 +34,7 @@ class ScheduleSearch:
     small changes.
     """
 
-    name: str
+    shares_pool = False  # without prices and energy, all schedules cost the same
     move_s = 0.0
     protects_running = False
     local_search = False

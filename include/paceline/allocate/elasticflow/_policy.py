@@ -9,7 +9,7 @@ from math import inf
 from typing import NamedTuple
 
 from paceline.allocate._curves import CurveCache
-from paceline.allocate._model import Allocation, ClusterJob, Node, Placement
+from paceline.allocate._model import Allocation, ClusterJob, Node, Placement, Policy
 from paceline.allocate.elasticflow._filling import Demand, Pool, ScalingCurve, Share
 from paceline.allocate.modelarts.greedy import single_pool
 from paceline.errors import InvalidInputError
@@ -40,7 +40,7 @@ class _Step(NamedTuple):
     share: Share | None
 
 
-class ElasticFlow:
+class ElasticFlow(Policy):
     """Policy that guarantees the deadlines of the jobs that it admits, and rejects all other jobs with a deadline.
 
     The minimum satisfactory share of a job is the smallest limit on its number of devices with which it meets its
@@ -81,6 +81,7 @@ class ElasticFlow:
     """
 
     name = "elasticflow"
+    shares_pool = False  # it rejects jobs
 
     def __init__(self, *, slot_s: float = 60.0, change_s: float = 30.0) -> None:
         if not 0 < slot_s < inf:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import inf
 from typing import TYPE_CHECKING
 
-from paceline.allocate._model import Allocation, ClusterJob, Node, Placement
+from paceline.allocate._model import Allocation, ClusterJob, Node, Placement, Policy
 from paceline.allocate.modelarts.greedy import single_pool, start_waiting_jobs
 from paceline.errors import InvalidInputError
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from paceline.allocate.modelarts.solver import Solver
 
 
-class RollingHorizon:
+class RollingHorizon(Policy):
     """Policy that maximises the progress of all jobs over the next steps (Hu et al. 2021, sections 4.3 and 4.4).
 
     The objective is the sum, over jobs and steps, of s_i^t / d_i: the fraction of the job's current remaining work that

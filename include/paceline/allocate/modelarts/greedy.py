@@ -6,11 +6,11 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from paceline.allocate._model import Allocation, ClusterJob, Node, Placement, Speeds
+from paceline.allocate._model import Allocation, ClusterJob, Node, Placement, Policy, Speeds
 from paceline.errors import InvalidInputError
 
 
-class Greedy:
+class Greedy(Policy):
     """The rule-based allocator that ModelArts used before its optimal allocator (Hu et al. 2021, section 3).
 
     1. Idle nodes, waiting jobs: the head of the queue gets as many nodes as possible, then the next job.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from math import inf
 
-from paceline.allocate._model import ClusterJob
+from paceline.allocate._model import ClusterJob, Reservation
 from paceline.allocate.on_time._bound import DeadlineDemand
-from paceline.allocate.on_time.capacity import Capacity, Reservation
+from paceline.allocate.on_time.capacity import Capacity
 from paceline.allocate.on_time.curve import SpeedUpCurve
 
 

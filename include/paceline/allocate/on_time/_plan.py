@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 
-from paceline.allocate._model import Node
+from paceline.allocate._model import Node, Reservation
 from paceline.allocate.on_time._bound import moore_hodgson
 from paceline.allocate.on_time._job import JobCase
-from paceline.allocate.on_time.capacity import Capacity, Reservation
+from paceline.allocate.on_time.capacity import Capacity
 
 _SWAP_TRIES = 2  # how many of the largest planned jobs are candidates for replacement
 

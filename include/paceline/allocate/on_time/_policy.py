@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from math import inf
 
 from paceline.allocate._curves import CurveCache
-from paceline.allocate._model import Allocation, ClusterJob, Node, Placement
+from paceline.allocate._model import Allocation, ClusterJob, Node, Placement, Policy, Reservation
 from paceline.allocate.on_time._job import JobCase
 from paceline.allocate.on_time._plan import Plan, Planner
 from paceline.allocate.on_time._spare import distribute
-from paceline.allocate.on_time.capacity import Reservation
 from paceline.allocate.on_time.curve import SpeedUpCurve
 from paceline.allocate.on_time.promises import plan_with_promises
 from paceline.errors import InvalidInputError
@@ -20,7 +19,7 @@ _MAX_SWAP_JOBS = 1000  # with more jobs, replacing larger jobs by smaller jobs t
 _FILL_FRACTION = 0.6
 
 
-class OnTime:
+class OnTime(Policy):
     """Policy that shares one pool elastically among jobs with deadlines.
 
     The policy plans jobs in deadline order. Each job gets the fewest devices that meet its deadline in the capacity
@@ -54,6 +53,7 @@ class OnTime:
     """
 
     name = "on_time"
+    plans_ahead = True
 
     def __init__(self, change_s: float = 30.0, *, keep_promises: bool = False) -> None:
         if not 0 <= change_s < inf:
@@ -151,3 +151,8 @@ class OnTime:
 def _placement(held: Placement | None, node: Node, count: int) -> Placement:
     unchanged = held is not None and held.devices == count and held.node == node.name
     return held if held is not None and unchanged else Placement(node.name, count)
+
+
+def on_time_promises(change_s: float = 30.0) -> OnTime:
+    """Return the on-time policy that keeps promises, which is the default of an arbiter."""
+    return OnTime(change_s, keep_promises=True)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from math import inf
 from operator import itemgetter
-from typing import NamedTuple
 
 import numpy as np
 
-from paceline.allocate._model import Node
+from paceline.allocate._model import Node, Reservation
 from paceline.allocate.on_time._spans import Spans
 from paceline.allocate.on_time.curve import ROUNDING, Ints, SpeedUpCurve
 
@@ -18,33 +16,6 @@ _LEAST_WORK = 1e-300  # so that a job without work ends in a span in which it ha
 
 _Run = tuple[float, float, int]  # begin, end, and number of devices between them
 _devices_of = itemgetter(2)
-
-
-class Reservation(NamedTuple):
-    """Devices reserved for one job from now until the job ends.
-
-    ``runs`` are the periods with a constant number of devices, each with its end; the job uses ``max_devices`` in
-    spans with that many free devices.
-    """
-
-    runs: tuple[tuple[float, int], ...]
-    device_s: float
-    max_devices: int
-
-    @property
-    def devices_now(self) -> int:
-        """Devices in the first span."""
-        return self.runs[0][1]
-
-    @property
-    def ends_s(self) -> float:
-        """The end of the job."""
-        return self.runs[-1][0]
-
-    @property
-    def changes_s(self) -> float:
-        """Time of the first change of the number of devices; infinite if it stays the same."""
-        return self.runs[0][0] if len(self.runs) > 1 else inf
 
 
 class Capacity:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
 
+from paceline.allocate._model import Reservation
 from paceline.allocate.on_time._plan import Plan, Planner
-from paceline.allocate.on_time.capacity import Reservation
 
 _TRIED_JOBS = 16  # maximum number of new jobs for which all jobs are planned anew, the smallest first
 _MAX_RESERVATIONS = 3000  # limit for all tried jobs together: with a large plan, fewer jobs are tried

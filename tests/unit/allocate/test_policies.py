@@ -1,0 +1,19 @@
+"""All installed policies keep the contract of policies, and are found by name."""
+
+from __future__ import annotations
+
+import pytest
+
+from paceline.allocate import Policy, make_policy
+from paceline.installed import POLICIES, installed
+from paceline.testing.policy_contract import PolicyContract
+
+
+@pytest.mark.parametrize("name", installed(POLICIES), scope="class")
+class TestInstalledPolicies(PolicyContract):
+    @pytest.fixture(autouse=True, scope="class")
+    def choose(self, request: pytest.FixtureRequest, name: str) -> None:
+        request.cls.name = name
+
+    def make_policy(self) -> Policy:
+        return make_policy(self.name)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sized
 from typing import Generic, TypeVar
 
 from . import _session
@@ -91,6 +91,7 @@ class Loop(Generic[T]):
         self._epoch_end_shown = self._reports_epoch_ends = False
         self._last_of_epoch = -1  # value of ``done`` before the epoch's last batch; -1 if unknown
         self.stopped = self._iterated = False
+        self.on_stop: Callable[[], None] | None = None  # called by stop_early()
         self._server_done = 0  # value of ``done`` when the parameter server last reported its progress
         self._last_by_server: bool | None = None  # whether this batch is the epoch's last, from the parameter server
         self.source: BatchSource | None = None
@@ -123,6 +124,8 @@ class Loop(Generic[T]):
             return
         self.stopped = True
         self._next_check_s = _NOW
+        if self.on_stop is not None:
+            self.on_stop()
 
     def check_now(self) -> None:
         """Check right after this batch whether to save, to show progress or to end on a signal."""

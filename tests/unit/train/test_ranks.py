@@ -13,12 +13,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from paceline.testing.adapter_contract import EXIT_CODES
 from paceline.train import checkpoint, report, track
 from paceline.train._display import Silent, choose_display
 from paceline.train.pacing.share import CpuShare
 from paceline.train.progress import parse_line
 
-from .adapters.conftest import CODES, random_ends
+from .adapters.conftest import random_ends
 from .machines import HERE, INCLUDE, free_port
 
 SCRIPT = HERE / "ranks.py"
@@ -135,7 +136,7 @@ def run_ranks_until_done(ranks):
         if name is None:
             assert run.codes == [0, 0], run.log
         else:
-            assert run.codes[rank] == CODES[name], run.log
+            assert run.codes[rank] == EXIT_CODES[name], run.log
             assert run.codes[1 - rank] != 0, run.log
     return starts
 

@@ -143,6 +143,7 @@ class Steps:
         threads: int | None = None,
         pool: _threads.ThreadPool | None = None,
         argument: str = "steps",
+        on_stop: Callable[[], None] | None = None,
     ) -> None:
         """Start the loop, with ``steps`` steps in each epoch.
 
@@ -150,8 +151,9 @@ class Steps:
         period between two validations, which the library reports with ``pause``. ``validation`` is the number of steps
         that take about as long as one of them.
 
-        ``pool`` contains the threads of a library that does not use torch's. The other arguments are those of
-        ``track``. Without ``total``, a number of steps that differs from that in the checkpoint raises ``ValueError``,
+        ``pool`` contains the threads of a library that does not use torch's. ``on_stop`` is called by ``stop_early``,
+        for a library that must know it before the next ``advance``. The other arguments are those of ``track``.
+        Without ``total``, a number of steps that differs from that in the checkpoint raises ``ValueError``,
         which names the library's ``argument``.
         """
         stored = self.resume.position.epoch_length if self.resume is not None and total is None else None
@@ -162,6 +164,7 @@ class Steps:
             loader, epochs = _Periods(steps, total), math.ceil(total / steps)
         self._loop = track(loader, epochs=epochs, total=total, device=device, threads=threads)
         self._loop.validation_batches = validation
+        self._loop.on_stop = on_stop
         session = _session.current
         self._steps = iter(self._loop)
         if self._saver is not None:

@@ -183,6 +183,7 @@ class PacelineCallback(TrainerCallback):
             total=state.max_steps,
             device=args.device.type,
             validation=_evaluation_batches(self._trainer) / args.gradient_accumulation_steps,
+            on_stop=self._stop,
         )
         if not steps.advance():
             raise _HasEnded(TrainOutput(state.global_step, float("nan"), {}))
@@ -208,7 +209,12 @@ class PacelineCallback(TrainerCallback):
         """End training after ``stop_early``."""
         self._step_ended = True
         if self._steps is not None and self._steps.stopping:
-            control.should_training_stop = True
+            self._stop()
+
+    def _stop(self) -> None:
+        """End training, but not within a step: other callbacks may stop it after this one has seen the step's end."""
+        if self._step_ended:
+            self._trainer.control.should_training_stop = True
 
     def on_epoch_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         """Begin the first step of an epoch, before the Trainer shuffles the data; keep the random states for this."""

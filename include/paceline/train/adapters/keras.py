@@ -108,6 +108,7 @@ class PacelineCallback(keras.callbacks.Callback):  # type: ignore[misc]
             self._batches,
             total=max(self._total, 1),
             validation=_validation_batches(fit) / iterator.steps_per_execution,
+            on_stop=self._stop,
         )
         if steps.restored is not None:
             if not self.model.optimizer.built:
@@ -163,9 +164,14 @@ class PacelineCallback(keras.callbacks.Callback):  # type: ignore[misc]
         self._step_ended = True
         _session.report(**(logs or {}))
         if steps.stopping:
-            self.model.stop_training = True
+            self._stop()
         elif self._batch < self._batches and not self._model.stop_training:  # self.model would copy JAX's state
             self._next_step(steps)
+
+    def _stop(self) -> None:
+        """End training, but not within a step: other callbacks may stop it after this one has seen the step's end."""
+        if self._step_ended:
+            self.model.stop_training = True
 
     def _next_step(self, steps: Steps) -> None:
         if steps.done + 1 < self._total:

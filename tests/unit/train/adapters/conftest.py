@@ -1,60 +1,46 @@
-"""Fixtures: training runs of a boosting library, ended by signals, and a session without a job's environment."""
+"""Fixtures and helpers: trainings in processes that end by signals."""
 
-import json
-import os
 import random
-import subprocess
-import sys
-from pathlib import Path
-from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
-from paceline.train.progress import parse_line
+from paceline.testing.adapter_contract import EXIT_CODES, Scenario, train_in_processes
 
-from .killed import ROUNDS
-
-HERE = Path(__file__).parent
-INCLUDE = HERE.parents[3] / "include"
-CODES = {"SIGTERM": 143, "SIGKILL": -9}
-
-
-def random_kills(seed, count=10, rounds=ROUNDS):
-    """Return pairs of a signal and a round, in any order: a process may also be killed before it trains a new round."""
-    generator = random.Random(seed)
-    return [(generator.choice(list(CODES)), generator.randint(1, rounds)) for _ in range(count)]
-
-
-def expected_codes(scenario):
-    return [CODES[signal] for signal, _ in scenario.get("kills", ())] + [0]
+ROUNDS = 20  # of the trainings with boosting libraries
 
 
 @pytest.fixture(scope="package")
-def train_killed(tmp_path_factory):
-    """Return a function that runs scenarios of ``killed.py`` and returns their results by name."""
+def train_all(tmp_path_factory):
+    """Return a function that runs scenarios with ``train`` of ``with_LIBRARY.py`` and returns what they left, by name.
 
-    def run(library, scenarios):
-        top = tmp_path_factory.mktemp(library)
-        command = [sys.executable, HERE / "killed.py", library, top, json.dumps(scenarios)]
-        # Use one thread per library, because thread pools do not survive a fork.
-        subprocess.run(command, env=os.environ | {"PYTHONPATH": str(INCLUDE), "OMP_NUM_THREADS": "1"}, check=True)
-        return {name: read_result(top / name) for name in scenarios}
+    A scenario is a dict of the training's options. ``ends`` are its ``signals``.
+    """
+
+    def run(library, scenarios, **environment):
+        function, folder = f"{__package__}.with_{library}:train", tmp_path_factory.mktemp(library)
+        parsed = {name: parse_scenario(**one) for name, one in scenarios.items()}
+        return train_in_processes(function, parsed, folder, HF_HUB_OFFLINE="1", **environment)
 
     return run
 
 
-def read_result(folder):
-    """Return the exit codes, the logs and progress of each start, and the trained model's result."""
-    codes = json.loads((folder / "codes").read_text())
-    logs = [(folder / f"log-{restarts}").read_text() for restarts in range(len(codes))]
-    result = folder / "result"
-    return SimpleNamespace(
-        codes=codes,
-        logs=logs,
-        progress=[[p for line in log.splitlines() if (p := parse_line(line))] for log in logs],
-        model=json.loads(result.read_text()) if result.exists() else None,
-    )
+def parse_scenario(ends=(), stop=None, **options):
+    return Scenario(signals=list(ends), stop=stop, options=options)
+
+
+def expected_codes(scenario):
+    return [EXIT_CODES[signal] for signal, _ in scenario.get("ends", ())] + [0]
+
+
+def seen(trained):
+    """Return the lines that a training wrote to its file ``seen``."""
+    return (trained.folder / "seen").read_text().splitlines()
+
+
+def random_kills(seed):
+    """Return pairs of a signal and a round, in any order: a process may also be killed before it trains a new round."""
+    generator = random.Random(seed)
+    return [(generator.choice(list(EXIT_CODES)), generator.randint(1, ROUNDS)) for _ in range(10)]
 
 
 def random_ends(seed, steps):
@@ -65,41 +51,4 @@ def random_ends(seed, steps):
     generator = random.Random(seed)
     chosen = {steps // 3, steps // 3 + 1}
     chosen |= set(generator.sample([one for one in range(1, steps) if one not in chosen], 8))
-    return [[generator.choice(list(CODES)), step] for step in sorted(chosen)]
-
-
-@pytest.fixture(scope="package")
-def train_all(tmp_path_factory):
-    """Return a function that runs scenarios of ``with_LIBRARY.py`` and returns their results by name."""
-
-    def run(library, scenarios, **environment):
-        top = tmp_path_factory.mktemp(library)
-        command = [sys.executable, HERE / "starts.py", f"with_{library}", top, json.dumps(scenarios)]
-        variables = environment | {"PYTHONPATH": str(INCLUDE), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-        subprocess.run(command, env=os.environ | variables, check=True)
-        return {name: read_training(top / name) for name in scenarios}
-
-    return run
-
-
-def read_training(folder):
-    """Return the exit codes, the progress of each start, the steps that were trained, and the final weights."""
-    codes = json.loads((folder / "codes").read_text())
-    logs = [(folder / f"log-{restarts}").read_text() for restarts in range(len(codes))]
-    assert codes[-1] == 0, logs[-1]
-    return SimpleNamespace(
-        folder=folder,
-        codes=codes,
-        progress=[[p for line in log.splitlines() if (p := parse_line(line))] for log in logs],
-        seen=(folder / "seen").read_text().splitlines(),
-        weights=read_weights(folder),
-    )
-
-
-def read_weights(folder):
-    if (folder / "model.npz").exists():
-        with np.load(folder / "model.npz", allow_pickle=False) as arrays:
-            return dict(arrays)
-    import torch
-
-    return torch.load(folder / "model.pt", weights_only=True)
+    return [[generator.choice(list(EXIT_CODES)), step] for step in sorted(chosen)]

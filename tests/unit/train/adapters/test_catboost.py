@@ -1,4 +1,7 @@
-"""A killed and restarted CatBoost training ends with the same model as an uninterrupted one. ``killed.py`` trains."""
+"""A killed and restarted CatBoost training ends with the same model as an uninterrupted one.
+
+``with_catboost.py`` is the training; the processes and signals are real.
+"""
 
 import json
 
@@ -6,12 +9,12 @@ import catboost
 import numpy as np
 import pytest
 
+from paceline.testing.adapter_contract import AdapterContract
 from paceline.train import _session
 from paceline.train.adapters.catboost import PacelineCallback, _connect
 from paceline.train.pacing import threads
 
-from .conftest import expected_codes, random_kills
-from .killed import ROUNDS
+from .conftest import ROUNDS, expected_codes, random_kills
 
 DATA = np.arange(40.0).reshape(-1, 1), np.arange(40.0)
 FEW = [("SIGKILL", 3), ("SIGTERM", 7)]
@@ -22,7 +25,7 @@ OPTIONS = {
     "patience": {"params": {"learning_rate": 1.0}, "patience": 2},
     "best": {"params": {"learning_rate": 1.0, "use_best_model": True}, "patience": 3},
     "continued": {"continued": True},
-    "stopped": {"stop_after": 12},
+    "stopped": {"stop": 12},
     "bernoulli": {"params": {"bootstrap_type": "Bernoulli", "subsample": 0.5, "rsm": 0.5}},
     "ordered": {"params": {"boosting_type": "Ordered"}},
     "lossguide": {"params": {"grow_policy": "Lossguide", "max_leaves": 5}},
@@ -31,12 +34,16 @@ OPTIONS = {
 KILLS = {"plain": random_kills(4), "stopped": [*FEW, ("SIGKILL", 12), ("SIGTERM", 12)]}
 KILLS["rare"] = [("SIGTERM", 7), ("SIGKILL", 11), ("SIGTERM", ROUNDS), ("SIGKILL", 15)]
 KILLS |= {name: [("SIGKILL", 2), ("SIGTERM", 4)] for name in ("patience", "best")}
-SCENARIOS = OPTIONS | {f"{name}-killed": {**one, "kills": KILLS.get(name, FEW)} for name, one in OPTIONS.items()}
+SCENARIOS = OPTIONS | {f"{name}-killed": {**one, "ends": KILLS.get(name, FEW)} for name, one in OPTIONS.items()}
 
 
 @pytest.fixture(scope="module")
-def results(train_killed):
-    return train_killed("catboost", SCENARIOS)
+def results(train_all):
+    return train_all("catboost", SCENARIOS)
+
+
+def model(trained):
+    return json.loads(trained.result)
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
@@ -47,15 +54,15 @@ def test_training_ends_with_the_expected_exit_codes(results, name):
 @pytest.mark.parametrize("name", OPTIONS)
 def test_killed_training_ends_with_the_same_model(results, name):
     """Predictions, number of trees, best iteration and score, and what another callback has seen are the same."""
-    assert results[f"{name}-killed"].model == results[name].model is not None
+    assert results[f"{name}-killed"].result == results[name].result is not None
 
 
 def test_different_options_end_with_different_models(results):
     """If all trainings ended with the same model, a comparison of models would prove nothing."""
-    predictions = {name: results[name].model[0] for name in OPTIONS if name != "rare"}
+    predictions = {name: str(model(results[name])[0]) for name in OPTIONS if name != "rare"}
     assert len(set(predictions.values())) == len(predictions)
-    assert results["patience"].model[1] < ROUNDS
-    assert results["stopped"].model[1] == 12
+    assert model(results["patience"])[1] < ROUNDS
+    assert model(results["stopped"])[1] == 12
 
 
 def test_progress_counts_iterations_and_continues_after_a_restart(results):
@@ -71,7 +78,7 @@ def test_progress_counts_iterations_and_continues_after_a_restart(results):
 
 def test_progress_ends_at_100_percent_when_early_stopping_ends_training(results):
     last = results["patience-killed"].progress[-1][-1]
-    assert (last.event, last.done, last.percent) == ("finish", results["patience"].model[1], 100)
+    assert (last.event, last.done, last.percent) == ("finish", model(results["patience"])[1], 100)
 
 
 def train(callback, rounds=5, others=(), data=DATA, init_model=None, **params):
@@ -180,3 +187,12 @@ def test_worker_of_a_parameter_server_is_rejected(monkeypatch):
     monkeypatch.setenv("PACELINE_SERVER", "127.0.0.1:1")
     with pytest.raises(RuntimeError, match="a parameter server cannot train"):
         train(PacelineCallback())
+
+
+class TestContract(AdapterContract):
+    steps = ROUNDS
+
+    def train(self, after_step, *, other=False):
+        from .with_catboost import train
+
+        return train(after_step, params={"depth": 2} if other else {})

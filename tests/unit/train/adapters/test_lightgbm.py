@@ -1,4 +1,7 @@
-"""A killed and restarted LightGBM training ends with the same model as an uninterrupted one. ``killed.py`` trains."""
+"""A killed and restarted LightGBM training ends with the same model as an uninterrupted one.
+
+``with_lightgbm.py`` is the training; the processes and signals are real.
+"""
 
 import functools
 import itertools
@@ -8,11 +11,11 @@ import lightgbm
 import numpy as np
 import pytest
 
+from paceline.testing.adapter_contract import AdapterContract
 from paceline.train import _session
 from paceline.train.adapters.lightgbm import PacelineCallback
 
-from .conftest import expected_codes, random_kills
-from .killed import ROUNDS
+from .conftest import ROUNDS, expected_codes, random_kills
 
 RAW_DATA = lightgbm.Dataset.__init__
 DATA = np.arange(90.0).reshape(-1, 1), np.arange(90.0)
@@ -24,19 +27,23 @@ OPTIONS = {
     "patience": {"patience": 2},
     "estimator": {"estimator": True, "patience": 2},
     "continued": {"continued": True},
-    "stopped": {"stop_after": 12},
+    "stopped": {"stop": 12},
     "goss": {"params": {"data_sample_strategy": "goss", "top_rate": 0.5, "other_rate": 0.4}},
     "sampled": {"params": {"bagging_fraction": 0.5, "bagging_freq": 1, "feature_fraction": 0.5}},
 }
 KILLS = {"native": random_kills(2), "stopped": [*FEW, ("SIGKILL", 12), ("SIGTERM", 12)]}
 KILLS["rare"] = [("SIGTERM", 7), ("SIGKILL", 11), ("SIGTERM", ROUNDS), ("SIGKILL", 15)]
-SCENARIOS = OPTIONS | {f"{name}-killed": {**one, "kills": KILLS.get(name, FEW)} for name, one in OPTIONS.items()}
+SCENARIOS = OPTIONS | {f"{name}-killed": {**one, "ends": KILLS.get(name, FEW)} for name, one in OPTIONS.items()}
 EXACT = [name for name in OPTIONS if name not in ("sampled", "goss")]
 
 
 @pytest.fixture(scope="module")
-def results(train_killed):
-    return train_killed("lightgbm", SCENARIOS)
+def results(train_all):
+    return train_all("lightgbm", SCENARIOS)
+
+
+def model(trained):
+    return json.loads(trained.result)
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
@@ -47,20 +54,20 @@ def test_training_ends_with_the_expected_exit_codes(results, name):
 @pytest.mark.parametrize("name", EXACT)
 def test_killed_training_ends_with_the_same_model(results, name):
     """Predictions, number of trees, best iteration and score, and recorded evaluations are the same."""
-    assert results[f"{name}-killed"].model == results[name].model is not None
+    assert results[f"{name}-killed"].result == results[name].result is not None
 
 
 def test_different_options_end_with_different_models(results):
     """If all trainings ended with the same model, a comparison of models would prove nothing."""
-    predictions = {name: results[name].model[0] for name in OPTIONS if name not in ("rare", "estimator")}
+    predictions = {name: str(model(results[name])[0]) for name in OPTIONS if name not in ("rare", "estimator")}
     assert len(set(predictions.values())) == len(predictions)
-    assert results["patience"].model[1] < ROUNDS
-    assert results["stopped"].model[1] == 12
+    assert model(results["patience"])[1] < ROUNDS
+    assert model(results["stopped"])[1] == 12
 
 
 @pytest.mark.parametrize("name", ["sampled-killed", "goss-killed"])
 def test_killed_training_with_sampling_trains_all_rounds(results, name):
-    assert results[name].model[1] == ROUNDS
+    assert model(results[name])[1] == ROUNDS
 
 
 def test_progress_counts_rounds_and_continues_after_a_restart(results):
@@ -77,7 +84,7 @@ def test_progress_counts_rounds_and_continues_after_a_restart(results):
 def test_progress_ends_when_early_stopping_ends_training(results):
     last = results["patience-killed"].progress[-1][-1]
     patience = SCENARIOS["patience"]["patience"]
-    assert (last.event, last.done) == ("finish", results["patience"].model[1] + patience)  # the trees after the best
+    assert (last.event, last.done) == ("finish", model(results["patience"])[1] + patience)  # the trees after the best
     assert last.percent == 100
 
 
@@ -248,3 +255,12 @@ def test_worker_of_a_parameter_server_is_rejected(monkeypatch):
     monkeypatch.setenv("PACELINE_SERVER", "127.0.0.1:1")
     with pytest.raises(RuntimeError, match="a parameter server cannot train"):
         train(PacelineCallback())
+
+
+class TestContract(AdapterContract):
+    steps = ROUNDS
+
+    def train(self, after_step, *, other=False):
+        from .with_lightgbm import train
+
+        return train(after_step, params={"num_leaves": 3} if other else {})

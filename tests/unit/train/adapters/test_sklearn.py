@@ -10,11 +10,11 @@ from sklearn.ensemble import GradientBoostingRegressor, HistGradientBoostingRegr
 from sklearn.linear_model import SGDRegressor
 from sklearn.neural_network import MLPRegressor
 
+from paceline.testing.adapter_contract import AdapterContract
 from paceline.train import track
 from paceline.train.adapters.sklearn import checkpoint
 
-from .conftest import expected_codes, random_ends
-from .killed import ROUNDS
+from .conftest import ROUNDS, expected_codes, random_ends
 
 STAGES = 5
 generator = np.random.default_rng(4)
@@ -92,11 +92,11 @@ def test_dict_of_estimators_ends_with_the_same_models(tmp_path, restart_process,
     assert "is of another training (low: " in capsys.readouterr().err
 
 
-def test_training_in_killed_processes_ends_with_the_same_model(train_killed):
-    scenarios = {"uninterrupted": {}, "killed": {"kills": random_ends(3, ROUNDS)}}
-    results = train_killed("sklearn", scenarios)
+def test_training_in_killed_processes_ends_with_the_same_model(train_all):
+    scenarios = {"uninterrupted": {}, "killed": {"ends": random_ends(3, ROUNDS)}}
+    results = train_all("sklearn", scenarios)
     assert results["killed"].codes == expected_codes(scenarios["killed"]), results["killed"].logs
-    assert results["killed"].model == results["uninterrupted"].model is not None
+    assert results["killed"].result == results["uninterrupted"].result is not None
 
 
 def test_estimator_of_another_package_is_rejected_when_saved(tmp_path):
@@ -135,3 +135,12 @@ def test_second_estimator_in_a_loop_is_rejected_in_a_job(tmp_path, monkeypatch):
     checkpoint(SGDRegressor(), path=tmp_path)
     with pytest.raises(RuntimeError, match="called twice before the loop"):
         checkpoint(SGDRegressor(), path=tmp_path)
+
+
+class TestContract(AdapterContract):
+    steps = ROUNDS
+
+    def train(self, after_step, *, other=False):
+        from .with_sklearn import train
+
+        return train(after_step, units=4 if other else 8)

@@ -1,4 +1,7 @@
-"""A killed and restarted XGBoost training ends with the same model as an uninterrupted one. ``killed.py`` trains."""
+"""A killed and restarted XGBoost training ends with the same model as an uninterrupted one.
+
+``with_xgboost.py`` is the training; the processes and signals are real.
+"""
 
 import json
 
@@ -6,11 +9,11 @@ import numpy as np
 import pytest
 import xgboost
 
+from paceline.testing.adapter_contract import AdapterContract
 from paceline.train import _session, checkpoint
 from paceline.train.adapters.xgboost import PacelineCallback
 
-from .conftest import expected_codes, random_kills
-from .killed import ROUNDS
+from .conftest import ROUNDS, expected_codes, random_kills
 
 DATA = np.arange(40.0).reshape(-1, 1), np.arange(40.0)
 FEW = [("SIGKILL", 3), ("SIGTERM", 7)]
@@ -21,19 +24,23 @@ OPTIONS = {
     "patience": {"patience": 2},
     "estimator": {"estimator": True, "patience": 2},
     "continued": {"continued": True},
-    "stopped": {"stop_after": 12},
+    "stopped": {"stop": 12},
     "dart": {"params": {"booster": "dart", "rate_drop": 0.2, "seed_per_iteration": 1}},
     "sampled": {"params": {"subsample": 0.5, "colsample_bynode": 0.5}},
 }
 KILLS = {"native": random_kills(1), "stopped": [*FEW, ("SIGKILL", 12), ("SIGTERM", 12)]}
 KILLS["rare"] = [("SIGTERM", 7), ("SIGKILL", 11), ("SIGTERM", ROUNDS), ("SIGKILL", 15)]
-SCENARIOS = OPTIONS | {f"{name}-killed": {**one, "kills": KILLS.get(name, FEW)} for name, one in OPTIONS.items()}
+SCENARIOS = OPTIONS | {f"{name}-killed": {**one, "ends": KILLS.get(name, FEW)} for name, one in OPTIONS.items()}
 EXACT = [name for name in OPTIONS if name != "sampled"]
 
 
 @pytest.fixture(scope="module")
-def results(train_killed):
-    return train_killed("xgboost", SCENARIOS)
+def results(train_all):
+    return train_all("xgboost", SCENARIOS)
+
+
+def model(trained):
+    return json.loads(trained.result)
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
@@ -44,19 +51,19 @@ def test_training_ends_with_the_expected_exit_codes(results, name):
 @pytest.mark.parametrize("name", EXACT)
 def test_killed_training_ends_with_the_same_model(results, name):
     """Predictions, number of rounds, attributes of early stopping and recorded evaluations are the same."""
-    assert results[f"{name}-killed"].model == results[name].model is not None
+    assert results[f"{name}-killed"].result == results[name].result is not None
 
 
 def test_different_options_end_with_different_models(results):
     """If all trainings ended with the same model, a comparison of models would prove nothing."""
-    predictions = {name: results[name].model[0] for name in OPTIONS if name not in ("rare", "estimator")}
+    predictions = {name: str(model(results[name])[0]) for name in OPTIONS if name not in ("rare", "estimator")}
     assert len(set(predictions.values())) == len(predictions)
-    assert results["patience"].model[1] < ROUNDS
-    assert results["stopped"].model[1] == 12
+    assert model(results["patience"])[1] < ROUNDS
+    assert model(results["stopped"])[1] == 12
 
 
 def test_killed_training_with_sampling_trains_all_rounds(results):
-    assert results["sampled-killed"].model[1] == ROUNDS
+    assert model(results["sampled-killed"])[1] == ROUNDS
 
 
 def test_progress_counts_rounds_and_continues_after_a_restart(results):
@@ -72,7 +79,7 @@ def test_progress_counts_rounds_and_continues_after_a_restart(results):
 
 def test_progress_ends_at_100_percent_when_early_stopping_ends_training(results):
     last = results["patience-killed"].progress[-1][-1]
-    assert (last.event, last.done) == ("finish", results["patience"].model[1])
+    assert (last.event, last.done) == ("finish", model(results["patience"])[1])
     assert last.percent == 100
 
 
@@ -173,3 +180,12 @@ def test_checkpoint_of_other_objects_is_rejected(tmp_path):
     checkpoint(part=Part(), path=tmp_path)
     with pytest.raises(RuntimeError, match="omit the call"):
         train(PacelineCallback())
+
+
+class TestContract(AdapterContract):
+    steps = ROUNDS
+
+    def train(self, after_step, *, other=False):
+        from .with_xgboost import train
+
+        return train(after_step, params={"max_depth": 2} if other else {})

@@ -4,8 +4,6 @@ Options: ``stop``, the step in which the training calls ``stop_early``; ``argume
 ``early_stopping``, whether the training ends when the loss no longer falls.
 """
 
-import torch
-from starts import signal_at
 from transformers import (
     EarlyStoppingCallback,
     GPT2Config,
@@ -16,22 +14,18 @@ from transformers import (
     set_seed,
 )
 
-from paceline.train import output_dir, stop_early
+from paceline.train import output_dir
 from paceline.train.adapters.huggingface import PacelineCallback
 
 
 class EndingCallback(TrainerCallback):
     """Ends the process or training at the end of a step."""
 
-    def __init__(self, options, restarts):
-        self.options, self.restarts = options, restarts
+    def __init__(self, after_step):
+        self.after_step = after_step
 
     def on_step_end(self, args, state, control, **kwargs):
-        signal_at(self.options, self.restarts, state.global_step)
-
-    def on_pre_optimizer_step(self, args, state, control, **kwargs):
-        if state.global_step == self.options.get("stop"):
-            stop_early()
+        self.after_step(state.global_step)
 
 
 class RecordedTrainer(Trainer):
@@ -41,22 +35,22 @@ class RecordedTrainer(Trainer):
         return super().training_step(model, inputs, *arguments)
 
 
-def train(options, restarts):
+def train(after_step, *, arguments=None, early_stopping=False):
     set_seed(0)
     model = GPT2LMHeadModel(GPT2Config(vocab_size=40, n_positions=4, n_embd=8, n_layer=1, n_head=1))
     data = [{"input_ids": (row := [k, (k * 7) % 40, (k * 3) % 40]), "labels": row} for k in range(30)]
-    arguments = {"num_train_epochs": 3, "save_strategy": "no", "logging_steps": 2, "eval_strategy": "epoch"}
-    callbacks = [PacelineCallback(every_s=0), EndingCallback(options, restarts)]
-    if options.get("early_stopping"):
+    settings = {"num_train_epochs": 3, "save_strategy": "no", "logging_steps": 2, "eval_strategy": "epoch"}
+    settings |= {"learning_rate": 0.02}
+    callbacks = [PacelineCallback(every_s=0), EndingCallback(after_step)]
+    if early_stopping:
         callbacks.append(EarlyStoppingCallback(1, 10.0))
     args = TrainingArguments(
         str(output_dir() / "trainer"),
         per_device_train_batch_size=4,
-        learning_rate=0.02,
         use_cpu=True,
         report_to=[],
         disable_tqdm=True,
-        **arguments | options.get("arguments", {}),
+        **settings | (arguments or {}),
     )
     RecordedTrainer(model, args, train_dataset=data, eval_dataset=data[:5], callbacks=callbacks).train()
-    torch.save(model.state_dict(), output_dir() / "model.pt")
+    return {name: one.tolist() for name, one in model.state_dict().items()}

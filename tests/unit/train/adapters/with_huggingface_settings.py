@@ -1,14 +1,13 @@
 """Trainings with the Hugging Face ``Trainer`` and its own settings, started by ``test_huggingface_settings``.
 
 Options: ``arguments``, the training arguments of the setting; ``early_stopping``, whether the training ends when the
-loss no longer falls. ``seen`` gets each batch, ``history`` what the Trainer has logged and the best checkpoint.
+loss no longer falls. ``seen`` gets each batch. The result has the weights, what
+the Trainer has logged, and the best checkpoint.
 """
 
-import json
 from pathlib import Path
 
 import torch
-from starts import signal_at
 from torch.nn.utils.rnn import pad_sequence
 from transformers import (
     EarlyStoppingCallback,
@@ -27,11 +26,11 @@ from paceline.train.adapters.huggingface import PacelineCallback
 class EndingCallback(TrainerCallback):
     """Ends the process at the end of a step."""
 
-    def __init__(self, options, restarts):
-        self.options, self.restarts = options, restarts
+    def __init__(self, after_step):
+        self.after_step = after_step
 
     def on_step_end(self, args, state, control, **kwargs):
-        signal_at(self.options, self.restarts, state.global_step)
+        self.after_step(state.global_step)
 
 
 class RecordedTrainer(Trainer):
@@ -46,12 +45,12 @@ def collate(rows):
     return {"input_ids": pad_sequence(ids, True), "labels": pad_sequence(ids, True, -100)}
 
 
-def train(options, restarts):
+def train(after_step, *, arguments, early_stopping=False):
     set_seed(0)
     model = GPT2LMHeadModel(GPT2Config(vocab_size=40, n_positions=8, n_embd=8, n_layer=1, n_head=1))
     data = [{"input_ids": [k, (k * 7) % 40, *range(k % 6)]} for k in range(30)]
-    callbacks = [EndingCallback(options, restarts), PacelineCallback(every_s=0)]
-    if options.get("early_stopping"):
+    callbacks = [EndingCallback(after_step), PacelineCallback(every_s=0)]
+    if early_stopping:
         callbacks.append(EarlyStoppingCallback(2, 10.0))
     args = TrainingArguments(
         str(output_dir() / "trainer"),
@@ -68,20 +67,19 @@ def train(options, restarts):
             "use_cpu": True,
             "report_to": [],
             "disable_tqdm": True,
-            **options["arguments"],
+            **arguments,
         },
     )
     trainer = RecordedTrainer(model, args, collate, data, data[:5], callbacks=callbacks)
     trainer.train()
-    torch.save(model.state_dict(), output_dir() / "model.pt")
     best = trainer.state.best_model_checkpoint
     logged = [
         {name: value for name, value in one.items() if not name.endswith(("_runtime", "_per_second"))}
         for one in trainer.state.log_history
     ]
-    content = {
+    return {
+        "weights": {name: one.tolist() for name, one in model.state_dict().items()},
         "logged": logged,
         "best": best and str(Path(best).relative_to(output_dir())),
         "exists": best and Path(best).is_dir(),
     }
-    Path("history").write_text(json.dumps(content, indent=1))

@@ -12,9 +12,8 @@ os.environ.setdefault("KERAS_BACKEND", "torch")
 
 import keras
 import numpy as np
-from starts import signal_at
 
-from paceline.train import output_dir, stop_early
+from paceline.train import output_dir
 from paceline.train.adapters.keras import PacelineCallback
 
 keras.config.disable_interactive_logging()
@@ -54,22 +53,25 @@ CALLBACKS = {
 
 
 class EndingCallback(keras.callbacks.Callback):
-    """Ends the process or training at the start of a batch."""
+    """Ends the process or training at the start of a batch or at its end."""
 
-    def __init__(self, options, restarts):
+    def __init__(self, after_step, batches, at_end):
         super().__init__()
-        self.options, self.restarts = options, restarts
+        self.after_step, self.batches, self.at_end = after_step, batches, at_end
 
     def on_epoch_begin(self, epoch, logs=None):
         self.epoch = epoch
 
     def on_train_batch_begin(self, batch, logs=None):
-        done = self.epoch * self.options.get("batches", 8) + batch
+        done = self.epoch * self.batches + batch
         with (output_dir() / "seen").open("a") as seen:
             print(done, file=seen)
-        signal_at(self.options, self.restarts, done)
-        if done == self.options.get("stop"):
-            stop_early()
+        if not self.at_end:
+            self.after_step(done)
+
+    def on_train_batch_end(self, batch, logs=None):
+        if self.at_end:
+            self.after_step(self.epoch * self.batches + batch + 1)
 
 
 class Own(keras.callbacks.Callback):
@@ -98,7 +100,7 @@ def make_optimizer(options):
     return WRAPPERS[options["wrapper"]](optimizer) if "wrapper" in options else optimizer
 
 
-def train(options, restarts):
+def train(after_step, **options):
     keras.utils.set_random_seed(0)
     generator = np.random.default_rng(1)
     x = generator.normal(size=(30, 4)).astype("float32")
@@ -114,7 +116,8 @@ def train(options, restarts):
     names = options.get("callbacks", [])
     callbacks = [CALLBACKS[name](getattr(keras.callbacks, name.split(",")[0])) for name in names]
     own, middle = Own(), len(callbacks) // 2
-    callbacks[middle:middle] = [own, PacelineCallback(every_s=0), EndingCallback(options, restarts)]
+    ending = EndingCallback(after_step, options.get("batches", 8), options.get("at_end", False))
+    callbacks[middle:middle] = [own, PacelineCallback(every_s=0), ending]
     arguments = {"epochs": 3, "batch_size": 4, "verbose": 0} | options.get("fit", {})
     if options.get("ready"):
         callbacks = keras.callbacks.CallbackList(callbacks, add_history=True, model=model)
@@ -128,4 +131,4 @@ def train(options, restarts):
         result |= {f"best {k}": one for k, one in enumerate(model.get_weights())}
     if os.path.exists("log.csv"):
         result["log"] = np.loadtxt("log.csv", delimiter=",", skiprows=1)
-    np.savez(output_dir() / "model.npz", **result)
+    return {name: one.tolist() for name, one in result.items()}

@@ -10,19 +10,18 @@ import warnings
 import lightning
 import torch
 from lightning.pytorch.callbacks import Callback, EarlyStopping, GradientAccumulationScheduler
-from starts import signal_at
 from torch.utils.data import DataLoader, TensorDataset
 
-from paceline.train import output_dir, stop_early
+from paceline.train import output_dir
 from paceline.train.adapters.lightning import PacelineCallback
 
 warnings.filterwarnings("ignore")
 
 
 class Regression(lightning.LightningModule):
-    def __init__(self, epoch_hook):
+    def __init__(self, epoch_hook, rate=0.05):
         super().__init__()
-        self.epoch_hook = epoch_hook
+        self.epoch_hook, self.rate = epoch_hook, rate
         self.layers = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.2), torch.nn.Linear(8, 1))
 
     def on_train_epoch_start(self):
@@ -39,35 +38,41 @@ class Regression(lightning.LightningModule):
         self.log("val_loss", torch.nn.functional.mse_loss(self.layers(x).squeeze(1), y))
 
     def configure_optimizers(self):
-        optimizer = torch.optim.Adam(self.parameters(), 0.05)
+        optimizer = torch.optim.Adam(self.parameters(), self.rate)
         return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.7)]
 
 
 class EndingCallback(Callback):
-    """Ends the process or training at the start of a batch."""
+    """Ends the process or training at the start of a batch or at its end."""
 
-    def __init__(self, options, restarts):
-        self.options, self.restarts = options, restarts
+    def __init__(self, after_step, at_end=False):
+        self.after_step, self.at_end = after_step, at_end
 
     def on_train_batch_start(self, trainer, module, batch, batch_idx):
-        done = trainer.current_epoch * trainer.num_training_batches + batch_idx
-        signal_at(self.options, self.restarts, done)
-        if done == self.options.get("stop"):
-            stop_early()
+        if not self.at_end:
+            self.after_batches(trainer, batch_idx)
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+        if self.at_end:
+            self.after_batches(trainer, batch_idx + 1)
+
+    def after_batches(self, trainer, batches):
+        done = trainer.current_epoch * trainer.num_training_batches + batches
+        self.after_step(done)
 
 
-def train(options, restarts):
+def train(after_step, *, trainer=None, rate=0.05, epoch_hook=False, early_stopping=False, at_end=False):
     lightning.seed_everything(0, verbose=False)
     x = torch.randn(30, 4, generator=torch.Generator().manual_seed(1))
     data = TensorDataset(torch.arange(30), x, x.square().sum(1))
-    callbacks = [PacelineCallback(every_s=0), EndingCallback(options, restarts)]
-    if options.get("early_stopping"):
+    callbacks = [PacelineCallback(every_s=0), EndingCallback(after_step, at_end)]
+    if early_stopping:
         callbacks.append(EarlyStopping("val_loss", patience=0, min_delta=100.0))
-    if options.get("epoch_hook"):
+    if epoch_hook:
         callbacks.append(GradientAccumulationScheduler({0: 1, 1: 2}))
     quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
-    limits = {"max_epochs": 3, "enable_checkpointing": False, **options.get("trainer", {})}
+    limits = {"max_epochs": 3, "enable_checkpointing": False, **(trainer or {})}
     trainer = lightning.Trainer(callbacks=callbacks, **quiet, **limits)
-    model = Regression(options.get("epoch_hook"))
+    model = Regression(epoch_hook, rate)
     trainer.fit(model, DataLoader(data, 4, shuffle=True), DataLoader(data, 10))
-    torch.save(model.state_dict(), output_dir() / "model.pt")
+    return {name: one.tolist() for name, one in model.state_dict().items()}

@@ -14,10 +14,10 @@ import torch
 from lightning.pytorch import callbacks
 from torch.optim import lr_scheduler
 from torch.utils.data import DataLoader, TensorDataset
-from with_lightning import EndingCallback, Regression
 
-from paceline.train import output_dir
 from paceline.train.adapters.lightning import PacelineCallback
+
+from .with_lightning import EndingCallback, Regression
 
 warnings.filterwarnings("ignore")
 CALLBACKS = {
@@ -58,25 +58,24 @@ class Scheduled(Regression):
             print(self.current_epoch, self.optimizers().param_groups[0]["lr"], file=rates)
 
 
-def train(options, restarts):
+def train(after_step, *, scheduler, callbacks, trainer):
     lightning.seed_everything(0, verbose=False)
     x = torch.randn(30, 4, generator=torch.Generator().manual_seed(1))
     data = TensorDataset(torch.arange(30), x, x.square().sum(1))
-    others = [CALLBACKS[name]() for name in options["callbacks"]]
+    others = [CALLBACKS[name]() for name in callbacks]
     trainer = lightning.Trainer(
-        callbacks=[PacelineCallback(every_s=0), EndingCallback(options, restarts), *others],
+        callbacks=[PacelineCallback(every_s=0), EndingCallback(after_step), *others],
         **{
             "max_epochs": 5,
             "enable_progress_bar": False,
             "enable_model_summary": False,
             "accelerator": "cpu",
             "log_every_n_steps": 1,
-            **options.get("trainer", {}),
+            **trainer,
         },
     )
-    model = Scheduled(options["scheduler"])
+    model = Scheduled(scheduler)
     trainer.fit(model, DataLoader(data, 4, shuffle=True), DataLoader(data, 10))
-    torch.save(model.state_dict(), output_dir() / "model.pt")
     best = trainer.checkpoint_callback
     paths = sorted(best.best_k_models)
     content = {
@@ -85,3 +84,4 @@ def train(options, restarts):
         "exist": [Path(path).is_file() for path in paths],
     }
     Path("history").write_text(json.dumps(content))
+    return {name: one.tolist() for name, one in model.state_dict().items()}

@@ -13,10 +13,11 @@ import torchmetrics
 from lightning.pytorch.callbacks import BackboneFinetuning, Callback, EarlyStopping
 from lightning.pytorch.tuner import Tuner
 from torch.utils.data import DataLoader, TensorDataset
-from with_lightning import EndingCallback
 
 from paceline.train import output_dir
 from paceline.train.adapters.lightning import PacelineCallback
+
+from .with_lightning import EndingCallback
 
 warnings.filterwarnings("ignore")
 
@@ -161,17 +162,17 @@ class NotingCallback(Callback):
             print(json.dumps([trainer.global_step, metrics, rates, trained]), file=seen)
 
 
-def train(options, restarts):
+def train(after_step, *, training):
     lightning.seed_everything(0, verbose=False)
     x = torch.randn(32, 4, generator=torch.Generator().manual_seed(1))
     data = TensorDataset(x, x.square().sum(1))
-    create_module, create_callbacks = TRAININGS[options["training"]]
+    create_module, create_callbacks = TRAININGS[training]
     model = create_module()
     quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
     trainer = lightning.Trainer(
         callbacks=[
             PacelineCallback(every_s=0),
-            EndingCallback(options, restarts),
+            EndingCallback(after_step),
             *create_callbacks(),
             NotingCallback(),
         ],
@@ -181,7 +182,7 @@ def train(options, restarts):
         **quiet,
     )
     loaders = DataLoader(data, 4, shuffle=True), DataLoader(data, 16)
-    if options["training"] == "tuned":
+    if training == "tuned":
         Tuner(trainer).lr_find(model, *loaders, num_training=5)
     trainer.fit(model, *loaders)
-    torch.save(model.state_dict(), output_dir() / "model.pt")
+    return {name: one.tolist() for name, one in model.state_dict().items()}

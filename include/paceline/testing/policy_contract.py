@@ -13,11 +13,13 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from math import inf
+from re import fullmatch
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.allocate import DEVICE, ClusterJob, Node, Placement, Policy, Speeds, check
+from paceline.contract import Reason
 from paceline.simulate.cluster import Arrival, Simulation
 
 _SPEEDS = (Speeds.linear(3), Speeds.doubling_efficiency(8), Speeds((2,), (1.5,)), Speeds((1, 2, 3), (1.0, 1.6, 1.2)))
@@ -75,7 +77,10 @@ class PolicyContract:
         policy, names = self.make_policy(), {job.name for job in jobs}
         allocation = policy.allocate(jobs, [node], now_s, rescale=True)
         assert {*allocation.reasons, *allocation.late, *allocation.rejected, *policy.reservations} <= names
-        assert all(isinstance(reason, str) and reason for reason in allocation.reasons.values())
+        for reason in allocation.reasons.values():
+            assert isinstance(reason, Reason)
+            assert fullmatch("[a-z][a-z0-9_]*", reason.kind)
+            assert reason.text
         assert allocation.replan_s > now_s
 
     @given(situation=situations())

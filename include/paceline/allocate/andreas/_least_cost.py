@@ -52,8 +52,8 @@ class LeastCost(ScheduleSearch):
     >>> allocation = LeastCost().allocate(jobs, [node], 0.0, rescale=True)
     >>> allocation.placements
     {'soon': Placement(node='n', devices=2)}
-    >>> allocation.reasons["later"]
-    'waits: waiting costs less for this job than for the jobs that got the devices'
+    >>> print(allocation.reasons["later"])
+    waits: waiting costs less for this job than for the jobs that got the devices
     """
 
     name = "least_cost"

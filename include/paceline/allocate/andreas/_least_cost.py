@@ -76,7 +76,7 @@ class LeastCost(ScheduleSearch):
 
     def sort_key(self, pending_jobs: Sequence[PendingJob]) -> SortKey:
         """Return a sort key that puts the jobs with the highest apparent tardiness cost per second first."""
-        mean_s = sum(pending.fastest_s for pending in pending_jobs) / max(1, len(pending_jobs)) or 1.0
+        mean_s = max(sum(pending.fastest_s for pending in pending_jobs) / max(1, len(pending_jobs)), 1e-9)
 
         def urgency_key(pending: PendingJob) -> tuple[float, ...]:
             slack_s = max(0.0, -pending.pressure_s)

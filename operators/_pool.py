@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -81,6 +82,7 @@ class PoolLog:
 
     def __init__(self, log: Any) -> None:
         self._log = log
+        self._reasons: Counter[str] = Counter()
         self._grants = 0
         self._keys: set[str] = set()
         self._most_devices = 0.0
@@ -94,9 +96,11 @@ class PoolLog:
                 self._log.warning("%s: could not send the grant: %s", grant.key, result["detail"])
             return
         self._grants += 1
-        before, now = grant.before or 0.0, grant.ceiling.devices
+        before, now, reason = grant.before or 0.0, grant.ceiling.devices, grant.ceiling.reason
+        if reason is not None:
+            self._reasons[reason.kind] += 1
         if before != now:
-            self._log.info("%s: %g -> %g devices: %s", grant.key, before, now, grant.ceiling.reason)
+            self._log.info("%s: %g -> %g devices%s", grant.key, before, now, f": {reason}" if reason else "")
 
     def record_requests(self, requests: Sequence[DeviceRequest]) -> None:
         self._keys.update(request.key for request in requests)
@@ -108,4 +112,5 @@ class PoolLog:
                 self._log.warning(message, request.key, request.committed)
 
     def summary(self) -> dict[str, Any]:
-        return {"grants": self._grants, "jobs": len(self._keys), "peak_devices": round(self._most_devices, 6)}
+        counts = {"grants": self._grants, "reasons": dict(self._reasons), "jobs": len(self._keys)}
+        return {**counts, "peak_devices": round(self._most_devices, 6)}

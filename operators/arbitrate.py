@@ -81,7 +81,8 @@ class ArbiterOperator(BaseOperator):
     Returns
     -------
     dict
-        Numbers of ``decisions``, ``grants`` and ``jobs``, and ``peak_devices``, the largest total allocation.
+        Numbers of ``decisions``, ``grants`` and ``jobs``, ``reasons`` with the number of grants for each constant of a
+        reason, and ``peak_devices``, the largest total allocation.
 
     Examples
     --------

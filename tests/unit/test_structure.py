@@ -52,8 +52,9 @@ EXPORTS = {
     "paceline.contract": (
         "ALERTS CEILING CLOCK CONTAINER CONTROLLER DEADLINE DRIFT_XCOM EVALUATION_XCOM HISTORY LABEL_RUN_START "
         "OUTPUT PACE PROMOTION_XCOM RESULT RUN_START SCHEDULE_XCOM AlertKind Ceiling CollectedOutput "
-        "ControllerState Deadline JobRecord Outcome PaceSample Remaining Reported RunEvent RunTotals SentAlerts "
-        "State StoredClock StoredDeadline StoredHistory StoredResult TrainingResult finite storable_deadline"
+        "ControllerState Deadline JobRecord Outcome PaceSample Reason ReasonKind Remaining Reported RunEvent "
+        "RunTotals SentAlerts State StoredClock StoredDeadline StoredHistory StoredResult TrainingResult finite "
+        "storable_deadline"
     ),
     "paceline.control": (
         "BudgetController CONTROLLERS CPU_QUANTUM Controller DeadlineController Decision GPU_QUANTUM Gains LATE_WEIGHT "

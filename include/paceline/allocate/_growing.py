@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from paceline.allocate._model import Allocation, ClusterJob, Node, Placement, Policy, Speeds
 from paceline.allocate.modelarts.greedy import single_pool
+from paceline.contract import Reason, ReasonKind
 from paceline.errors import InvalidInputError
 
 
@@ -52,30 +53,30 @@ class Growing(Policy):
         pool = single_pool(nodes)
         held = {job.name: job.held.devices for job in jobs if job.held is not None}
         running = [job for job in jobs if job.held is not None]
-        reasons: dict[str, str] = {}
+        reasons: dict[str, Reason] = {}
         queue_head: str | None = None
         for job in sorted((job for job in jobs if job.held is None), key=lambda job: job.arrived_s):
             speeds = job.speeds.get(pool.kind)
             if speeds is None or speeds.counts[0] > pool.devices:
-                reasons[job.name] = f"the job cannot run on {pool.name}"
+                reasons[job.name] = Reason.of(ReasonKind.CANNOT_RUN)
                 continue
             if queue_head is not None:
-                reasons[job.name] = f"waits behind {queue_head}, which arrived first"
+                reasons[job.name] = Reason.of(ReasonKind.BEHIND, job=queue_head)
                 continue
             count = speeds.largest_count(min(self._start_count(job, speeds), pool.devices - sum(held.values())))
             if not count:
-                reasons[job.name] = f"waits for {speeds.counts[0]} free devices to start"
+                reasons[job.name] = Reason.of(ReasonKind.NEEDS_DEVICES, devices=speeds.counts[0])
                 queue_head = job.name
                 continue
             held[job.name] = count
-            reasons[job.name] = f"starts on {count} of up to {_budget(job, speeds)} devices"
+            reasons[job.name] = Reason.of(ReasonKind.STARTS_SMALL, devices=count, most=_budget(job, speeds))
         for job in sorted(running, key=lambda job: job.arrived_s) if rescale and self._may_grow(queue_head) else ():
             speeds = job.speeds[pool.kind]
             before = held[job.name]
             count = self._grown_count(job, speeds, before, pool.devices - sum(held.values()))
             if count > before:
                 held[job.name] = count
-                reasons[job.name] = f"grows from {before} to {count} devices"
+                reasons[job.name] = Reason.of(ReasonKind.GROWS, before=before, devices=count)
         return Allocation({name: Placement(pool.name, count) for name, count in held.items()}, reasons)
 
     def _may_grow(self, queue_head: str | None) -> bool:

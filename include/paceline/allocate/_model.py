@@ -13,6 +13,7 @@ from functools import cached_property
 from math import inf, log2
 from typing import NamedTuple
 
+from paceline.contract import Reason
 from paceline.errors import InvalidInputError, PacelineError
 
 DEVICE = "device"  # default device kind, for clusters with only one kind
@@ -218,7 +219,7 @@ class Allocation:
     placements:
         Placements of the running jobs, by job name; all other jobs wait.
     reasons:
-        Explanations by job name; a policy need not explain every job.
+        Reasons by job name; a policy need not give a reason for every job.
     late:
         Names of the jobs that are predicted to miss their deadline.
     replan_s:
@@ -228,7 +229,7 @@ class Allocation:
     """
 
     placements: Mapping[str, Placement]
-    reasons: Mapping[str, str] = field(default_factory=dict)
+    reasons: Mapping[str, Reason] = field(default_factory=dict)
     late: frozenset[str] = frozenset()
     replan_s: float = inf
     rejected: frozenset[str] = frozenset()

@@ -7,6 +7,7 @@ from math import inf
 
 from paceline.allocate._model import Allocation, ClusterJob, Node, Policy, free_devices
 from paceline.allocate.sizes import PlacementRule, cheapest_in_time
+from paceline.contract import Reason, ReasonKind
 
 
 class Ordered(Policy):
@@ -40,16 +41,15 @@ class Ordered(Policy):
         """See ``Policy``."""
         placements = {job.name: job.held for job in jobs if job.held is not None}
         free = free_devices(jobs, nodes)
-        if not any(free.values()):
-            return Allocation(placements)
         order = self._order
         for job in sorted((job for job in jobs if job.held is None), key=lambda job: (*order(job), job.arrived_s)):
-            placement = self._size(job, nodes, free, now_s)
+            placement = self._size(job, nodes, free, now_s) if any(free.values()) else None
             if placement is None:
                 break  # later jobs do not overtake this job
             free[placement.node] -= placement.devices
             placements[job.name] = placement
-        return Allocation(placements)
+        waiting = [job.name for job in jobs if job.name not in placements]
+        return Allocation(placements, dict.fromkeys(waiting, Reason.of(ReasonKind.QUEUED)))
 
 
 def fifo(size: PlacementRule = cheapest_in_time) -> Ordered:

@@ -12,7 +12,7 @@ from paceline.arbiter._demand import POOL, cluster_job, time_after_s, within_poo
 from paceline.arbiter._grants import DesiredCeiling, Grant, next_grants
 from paceline.arbiter._request import DeviceRequest
 from paceline.arbiter._warm_up import WarmUp
-from paceline.contract import Ceiling
+from paceline.contract import Ceiling, Reason, ReasonKind
 from paceline.control import CPU_QUANTUM, RemainingWork
 from paceline.errors import InvalidInputError
 
@@ -187,15 +187,13 @@ class Arbiter:
         self._targets = {}
         for request in requests:
             placed = allocation.placements.get(request.key)
-            reason = allocation.reasons.get(request.key, "")
+            reason = allocation.reasons.get(request.key)
             if request.key not in self._known:
-                reason = "its speed is not known yet"
+                reason = Reason.of(ReasonKind.SPEED_UNKNOWN)
             if self._node is None:
-                reason = "all devices of the pool are reserved for jobs whose tasks have ended"
+                reason = Reason.of(ReasonKind.POOL_RESERVED)
             elif request.key not in jobs and request.key not in self._warming_up:
-                reason = (
-                    f"the pool is too small: it has {self.devices:g} devices, the job needs {request.min_devices:g}"
-                )
+                reason = Reason.of(ReasonKind.POOL_TOO_SMALL, devices=self.devices, needed=request.min_devices)
             kept, _ = self._warming_up.get(request.key, (0.0, now_s))
             devices = placed.devices * self._unit if placed is not None else kept
             if placed is None and not request.shared:
@@ -207,7 +205,7 @@ class Arbiter:
     def _allocate(self, jobs: Mapping[str, ClusterJob], now_s: float) -> Allocation:
         """Return the policy's decision, if it can decide while the pool has devices later, but none now."""
         if self._node is None or not (self._node.devices or self.policy.plans_ahead):
-            return Allocation({}, dict.fromkeys(jobs, "all devices are in use by jobs that have just started"))
+            return Allocation({}, dict.fromkeys(jobs, Reason.of(ReasonKind.WARM_UP)))
         known = list(jobs.values())
         if not self.policy.plans_ahead:  # it may keep all placements
             known = within_pool(known, self._node)
@@ -307,11 +305,11 @@ def _with_admission(ceiling: Ceiling, admission: _AdmissionResult | None) -> Cei
     return replace(ceiling, fits=admission.fits, promise=min(admission.promise, 10**12), **times)
 
 
-def _has_stale_reason(request: DeviceRequest, reason: str) -> bool:
+def _has_stale_reason(request: DeviceRequest, reason: Reason | None) -> bool:
     return request.ceiling is not None and request.granted == 0 and request.ceiling.reason != reason
 
 
-def _reason_grant(request: DeviceRequest, reason: str, admission: _AdmissionResult | None) -> Grant:
+def _reason_grant(request: DeviceRequest, reason: Reason | None, admission: _AdmissionResult | None) -> Grant:
     """Return a grant that sends a reason and an admission result to a waiting job without changing its devices."""
     before = request.ceiling or Ceiling(0.0, request.applied_grant)
     ceiling = replace(

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from paceline.arbiter._request import DeviceRequest
-from paceline.contract import Ceiling
+from paceline.contract import Ceiling, Reason
 
 _ROUNDING = 1e-6
 
@@ -21,7 +21,7 @@ class DesiredCeiling:
     """The ceiling that a policy wants for a job, and the reason."""
 
     devices: float
-    reason: str = ""
+    reason: Reason | None = None
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def _lowering_grants(requests: Iterable[DeviceRequest], targets: Mapping[str, De
             yield _grant(request, target.devices, target.reason)
 
 
-def _grant(request: DeviceRequest, devices: float, reason: str) -> Grant:
+def _grant(request: DeviceRequest, devices: float, reason: Reason | None) -> Grant:
     before = request.ceiling
     number = 1 + max(before.grant if before else 0, request.applied_grant)
     grant = Ceiling(devices, number, max_devices=max(request.committed, devices), reason=reason)

@@ -23,6 +23,7 @@ from paceline.contract._keys import (
     RESULT,
     RUN_START,
 )
+from paceline.contract._reasons import Reason, ReasonKind
 from paceline.contract._record import finite
 from paceline.contract._result import CollectedOutput, Outcome, StoredResult, TrainingResult
 from paceline.contract._sample import PaceSample, Remaining, State
@@ -55,6 +56,8 @@ __all__ = [
     "JobRecord",
     "Outcome",
     "PaceSample",
+    "Reason",
+    "ReasonKind",
     "Remaining",
     "Reported",
     "RunEvent",

@@ -8,6 +8,7 @@ from typing import Any
 
 from paceline.contract._deadline import TOLERANCE_S
 from paceline.contract._keys import CEILING
+from paceline.contract._reasons import Reason
 from paceline.errors import InvalidInputError
 
 _MAX_VALUE = 1e12  # devices or seconds
@@ -30,7 +31,7 @@ class Ceiling:
     max_devices:
         The largest allocation that the job may have until this grant takes effect.
     reason:
-        The reason for the ceiling, shown to users.
+        The reason for the ceiling; ``None`` if the user or the arbiter's policy gives none.
     deadline_s, fits, earliest_s:
         Result of the admission check of a waiting job: the checked deadline, whether it fits alongside the deadlines
         of other jobs, and the earliest deadline that fits. Times are in seconds after the job's origin, ``None`` if
@@ -42,9 +43,9 @@ class Ceiling:
     Examples
     --------
     >>> Ceiling.read(1.5)
-    Ceiling(devices=1.5, grant=0, max_devices=1.5, reason='', deadline_s=None, fits=None, earliest_s=None, promise=0)
-    >>> Ceiling.read(Ceiling(0.5, grant=3, max_devices=2.0, reason="other jobs wait").to_json()).max_devices
-    2.0
+    Ceiling(devices=1.5, grant=0, max_devices=1.5, reason=None, deadline_s=None, fits=None, earliest_s=None, promise=0)
+    >>> Ceiling.read(Ceiling(0.5, grant=3, reason=Reason("halved", "other jobs wait")).to_json()).reason.kind
+    'halved'
     >>> Ceiling.read("much")
     Traceback (most recent call last):
     paceline.errors.InvalidInputError: ceiling: got 'much', expected a number of devices of at least 0
@@ -53,7 +54,7 @@ class Ceiling:
     devices: float
     grant: int = 0
     max_devices: float = 0.0
-    reason: str = ""
+    reason: Reason | None = None
     deadline_s: float | None = None
     fits: bool | None = None
     earliest_s: float | None = None
@@ -72,7 +73,7 @@ class Ceiling:
             _number(raw, fields.get("devices")),
             int(_number(raw, fields.get("grant", 0), _MAX_GRANT)),
             _number(raw, fields.get("max_devices", 0.0)),
-            str(fields.get("reason", "")).encode(errors="replace").decode(),  # JSON allows lone surrogates
+            Reason.read(fields.get("reason")),
             deadline_s,
             None if fits is None else bool(fits),
             earliest_s,
@@ -89,7 +90,8 @@ class Ceiling:
 
     def to_json(self) -> dict[str, Any]:
         """Return the stored form, which ``read`` accepts."""
-        grant = {"devices": self.devices, "grant": self.grant, "max_devices": self.max_devices, "reason": self.reason}
+        grant: dict[str, Any] = {name: getattr(self, name) for name in ("devices", "grant", "max_devices")}
+        grant["reason"] = self.reason and self.reason.to_json()
         admission = {name: getattr(self, name) for name in ("deadline_s", "fits", "earliest_s", "promise")}
         return grant if self.fits is None else {**grant, **admission}
 

@@ -32,6 +32,8 @@ class RunEvent(Record):
     devices: float | None = None
     why: Text | None = None
     """The reason for a ceiling, or for the nodes of an elastic job."""
+    reason: Text | None = None
+    """The constant of the reason for a ceiling, to count by."""
     nodes: dict[str, float] | None = None
     """The cores of each node of an elastic job."""
     value: Text | None = None

@@ -135,9 +135,16 @@ class Commands:
             return
         before, self.newest = self.ceiling, new
         if before != new.devices:
-            why = f": {new.reason}" if new.reason else ""
+            reason, devices = new.reason, new.devices
             self._journal.event(
-                now_s, "ceiling", "Ceiling is now %g devices%s", new.devices, why, devices=new.devices, why=new.reason
+                now_s,
+                "ceiling",
+                "Ceiling is now %g devices%s",
+                devices,
+                f": {reason}" if reason else "",
+                devices=devices,
+                why=reason and reason.text,
+                reason=reason and reason.kind,
             )
 
     def _reject(self, now_s: float, kind: str, value: Any, message: str, *args: object) -> None:

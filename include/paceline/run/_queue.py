@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
-from paceline.contract import CEILING, DEADLINE, PACE, Ceiling
+from paceline.contract import CEILING, DEADLINE, PACE, Ceiling, Reason, ReasonKind
 from paceline.control import Decision
 from paceline.errors import DeadlineInfeasibleError, InvalidInputError, TaskStoppedError
 from paceline.run._commands import Commands, read_grant
@@ -108,8 +108,8 @@ class Queue:
                 published_s = now_s
             if now_s - logged_s >= _LOG_EVERY_S:
                 logged_s = now_s
-                why = newest.reason if newest.grant else "no answer from the arbiter yet; is it running?"
-                self._log.info("Waiting for devices from the pool %s: %s", self._pool, why)
+                why = newest.reason if newest.grant else Reason.of(ReasonKind.NO_ANSWER)
+                self._log.info("Waiting for devices from the pool %s%s", self._pool, f": {why}" if why else "")
             if self._stop_requested.is_set():
                 raise TaskStoppedError("the task was stopped while it waited for devices")
             self._clock.sleep(_POLL_EVERY_S)

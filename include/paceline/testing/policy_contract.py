@@ -13,19 +13,21 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from math import inf
+from re import fullmatch
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.allocate import DEVICE, ClusterJob, Node, Placement, Policy, Speeds, check
+from paceline.contract import Reason
 from paceline.simulate.cluster import Arrival, Simulation
 
 _SPEEDS = (Speeds.linear(3), Speeds.doubling_efficiency(8), Speeds((2,), (1.5,)), Speeds((1, 2, 3), (1.0, 1.6, 1.2)))
-_Situation = tuple[list[ClusterJob], Node, float]
+Situation = tuple[list[ClusterJob], Node, float]
 
 
 @st.composite
-def situations(draw: st.DrawFn) -> _Situation:
+def situations(draw: st.DrawFn) -> Situation:
     """Draw the jobs of a pool, some of which run, the pool, and the time in seconds."""
     node = Node("pool", draw(st.integers(2, 12)))
     now_s, free = 1000.0, node.devices
@@ -61,7 +63,7 @@ class PolicyContract:
         raise NotImplementedError
 
     @given(situation=situations(), rescale=st.booleans())
-    def test_allocation_can_be_executed(self, situation: _Situation, rescale: bool) -> None:
+    def test_allocation_can_be_executed(self, situation: Situation, rescale: bool) -> None:
         """No job gets devices that do not exist, or a number that it cannot use."""
         jobs, node, now_s = situation
         policy = self.make_policy()
@@ -69,17 +71,20 @@ class PolicyContract:
             check(policy.allocate(jobs, [node], at_s, rescale=rescale), jobs, [node])
 
     @given(situation=situations())
-    def test_decision_is_about_these_jobs_only(self, situation: _Situation) -> None:
+    def test_decision_is_about_these_jobs_only(self, situation: Situation) -> None:
         """Reasons, late and rejected jobs and reservations name jobs of the pool."""
         jobs, node, now_s = situation
         policy, names = self.make_policy(), {job.name for job in jobs}
         allocation = policy.allocate(jobs, [node], now_s, rescale=True)
         assert {*allocation.reasons, *allocation.late, *allocation.rejected, *policy.reservations} <= names
-        assert all(isinstance(reason, str) and reason for reason in allocation.reasons.values())
+        for reason in allocation.reasons.values():
+            assert isinstance(reason, Reason)
+            assert fullmatch("[a-z][a-z0-9_]*", reason.kind)
+            assert reason.text
         assert allocation.replan_s > now_s
 
     @given(situation=situations())
-    def test_jobs_are_not_changed(self, situation: _Situation) -> None:
+    def test_jobs_are_not_changed(self, situation: Situation) -> None:
         """The jobs belong to the caller."""
         jobs, node, now_s = situation
         before = [asdict(job) for job in jobs]
@@ -87,7 +92,7 @@ class PolicyContract:
         assert [asdict(job) for job in jobs] == before
 
     @given(situation=situations())
-    def test_equal_policies_decide_equally(self, situation: _Situation) -> None:
+    def test_equal_policies_decide_equally(self, situation: Situation) -> None:
         """A decision can be repeated."""
         jobs, node, now_s = situation
         first, second = (self.make_policy().allocate(jobs, [node], now_s, rescale=True) for _ in range(2))

@@ -137,6 +137,10 @@ export interface RunEvent {
    */
   why?: string | null;
   /**
+   * The constant of the reason for a ceiling, to count by.
+   */
+  reason?: string | null;
+  /**
    * The cores of each node of an elastic job.
    */
   nodes?: {

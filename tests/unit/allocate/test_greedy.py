@@ -111,7 +111,7 @@ def test_job_that_cannot_run_on_pool_does_not_block_queue():
 def test_every_change_has_a_reason():
     jobs = [running_job("long", 8, 0.0), running_job("short", 4, 500.0), queued_job("x")]
     allocation = Greedy().allocate(jobs, [Node("pool", 12)], 1000.0, rescale=True)
-    assert set(allocation.reasons) == {"long", "x"}
+    assert {name: reason.kind for name, reason in allocation.reasons.items()} == {"long": "halved", "x": "takes_over"}
 
 
 def test_several_pools_and_unknown_training_times_are_rejected():

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.allocate import ClusterJob, Growing, Node, Placement, Speeds, check
+from paceline.contract import Reason, ReasonKind
 from paceline.errors import InvalidInputError
 
 POOL = Node("pool", 100)
@@ -43,8 +44,8 @@ def test_waiting_jobs_start_in_order_before_running_jobs_grow():
     full = [job("a", 0.0, held=95, budget=95), job("wide", 2.0, speeds=only_from_ten), job("narrow", 3.0)]
     assert devices_by_job(full) == {"a": 95}
     assert Growing().allocate(full, [POOL], 1000.0, rescale=True).reasons == {
-        "wide": "waits for 10 free devices to start",
-        "narrow": "waits behind wide, which arrived first",
+        "wide": Reason.of(ReasonKind.NEEDS_DEVICES, devices=10),
+        "narrow": Reason.of(ReasonKind.BEHIND, job="wide"),
     }
 
 

@@ -160,7 +160,7 @@ def test_job_too_large_for_pool_is_rejected_with_reason() -> None:
     request = DeviceRequest("large", "waiting", 0, 60, 0, 0, 4.0, 8.0, 1.0, 0.0, 0, None, None)
     (grant,) = Arbiter(POOL).step([request], 0.0)
     assert grant.ceiling.devices == 0
-    assert grant.ceiling.reason == "the pool is too small: it has 2 devices, the job needs 4"
+    assert str(grant.ceiling.reason) == "the pool is too small: it has 2 devices, the job needs 4"
     assert Arbiter(POOL).step([replace(request, ceiling=grant.ceiling)], 1.0) == [], "sent only once"
 
 
@@ -359,7 +359,7 @@ def test_pool_reserved_for_lost_jobs_admits_no_job() -> None:
     )
     (grant,) = Arbiter(1, quantum=1).step([lost, waits], 0.0)
     assert (grant.ceiling.devices, grant.ceiling.fits) == (0.0, None)
-    assert grant.ceiling.reason == "all devices of the pool are reserved for jobs whose tasks have ended"
+    assert grant.ceiling.reason.kind == "pool_reserved"
 
 
 def test_many_new_jobs_get_their_admission_results_within_a_few_steps() -> None:
@@ -394,7 +394,7 @@ def test_plan_for_a_preempted_job_contains_its_measured_start_up(startup_s: floa
         startup_s=startup_s,
     )  # fmt: skip
     (grant,) = Arbiter(1.0).step([preempted], 0.0)
-    assert grant.ceiling.reason.startswith("misses its deadline") is is_late
+    assert (grant.ceiling.reason.kind == "infeasible") is is_late
 
 
 @pytest.mark.parametrize(("startup_s", "devices"), [(2.0, 4.0), (20.0, 2.0)])
@@ -415,7 +415,7 @@ def test_job_without_deadline_gets_spare_devices():
         "free", "waiting", 0, math.inf, 0, 0, 0.15, 2.0, 0.05, 0.0, 0, None, RemainingWork(500.0, 1.0, 0.0)
     )
     grants = {one.key: one.ceiling for one in Arbiter(devices=2).step([due, free], now_s=0.0)}
-    assert grants["free"].reason == "no deadline: runs on spare devices"
+    assert str(grants["free"].reason) == "no deadline: runs on spare devices"
     assert grants["free"].devices >= 1.0
     assert grants["due"].devices + grants["free"].devices == pytest.approx(2.0)
     alone = Arbiter(devices=2).step([replace(free, remaining=None)], now_s=0.0)

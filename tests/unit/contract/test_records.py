@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from tests.samples import a_sample
 
-from paceline.contract import Ceiling, PaceSample, RunEvent, StoredHistory
+from paceline.contract import Ceiling, PaceSample, Reason, RunEvent, StoredHistory
 from paceline.train.progress import parse_line
 
 JSON = st.recursive(
@@ -58,7 +58,8 @@ def test_unusual_values_of_jobs_and_users_can_be_stored() -> None:
     report = parse_line('@paceline {"done": 1, "total": 2, "metrics": {"\\udfff": 0.5}}')
     sample = a_sample(ceiling=odd.devices, grant=odd.grant, metrics=report.metrics)
     assert sample.to_json()["metrics"] == {"?": 0.5}
-    event = RunEvent(t_s=1.0, kind="ceiling", why=odd.reason, value="\ud800" * 100, by="\ud800", devices=odd.devices)
+    why = {"why": odd.reason.text, "reason": odd.reason.kind}
+    event = RunEvent(t_s=1.0, kind="ceiling", value="\ud800" * 100, by="\ud800", devices=odd.devices, **why)
     history = StoredHistory(samples=[[0.5] * 7], events=[event])
     assert StoredHistory.read(json.loads(json.dumps(history.to_json()))) == history
 
@@ -74,3 +75,18 @@ def test_invalid_sample_cannot_be_constructed(wrong: dict[str, Any]) -> None:
 )
 def test_invalid_history_is_none(invalid: object) -> None:
     assert StoredHistory.read(invalid) is None
+
+
+@given(JSON)
+def test_any_json_is_read_as_a_reason_or_as_none(stored: object) -> None:
+    reason = Ceiling.read({"devices": 1.0, "reason": stored}).reason
+    if reason is not None:
+        assert reason.kind
+        assert reason.text
+        assert Reason.read(reason.to_json()) == reason
+
+
+def test_stored_sentence_without_a_constant_is_read() -> None:
+    old = Ceiling.read({"devices": 0.5, "grant": 3, "max_devices": 0.5, "reason": "smallest allocation"})
+    assert old.reason == Reason("other", "smallest allocation")
+    assert Ceiling.read({"devices": 0.5, "grant": 3, "max_devices": 0.5, "reason": ""}).reason is None

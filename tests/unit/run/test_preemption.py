@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.contract import Ceiling
+from paceline.contract import Ceiling, Reason
 from paceline.errors import RuntimeUnavailableError, TrainingFailedError
 from paceline.run import MemoryState
 from paceline.runtime.checks import check_devices
@@ -15,16 +15,16 @@ def test_job_is_preempted_when_it_loses_all_devices_and_resumed_by_a_grant(make_
     job = make_job(core_s=40)
     kill = job.kill
     job.kill = lambda code: kill(exit_code)
-    outcome, exchange = run(
-        job, 120, Ceiling(1.0, 1), later=[(20, Ceiling(0.0, 2, reason="others are late")), (50, Ceiling(1.5, 3))]
-    )
+    preempts = Ceiling(0.0, 2, reason=Reason("can_wait", "others are late"))
+    outcome, exchange = run(job, 120, Ceiling(1.0, 1), later=[(20, preempts), (50, Ceiling(1.5, 3))])
     assert (job.stopped, job.restarted) == (1, 1)
     preempted = [sample for sample in exchange.samples if sample["state"] == "preempted"]
     assert {(sample["devices"], sample["ceiling"], sample["grant"]) for sample in preempted} == {(0.0, 0.0, 2)}
     assert 28 <= preempted[-1]["t_s"] - preempted[0]["t_s"] <= 31
     assert abs(outcome.error_pct) < 1.0
-    kinds = [event["kind"] for event in exchange.state["history"]["events"]]
-    assert kinds == ["ceiling", "preempted", "ceiling", "resuming", "resumed"]
+    events = exchange.state["history"]["events"]
+    assert [event["kind"] for event in events] == ["ceiling", "preempted", "ceiling", "resuming", "resumed"]
+    assert (events[0]["reason"], events[0]["why"]) == ("can_wait", "others are late")
     assert outcome.learned is None, "an interrupted run has no measurements for the next run"
 
 

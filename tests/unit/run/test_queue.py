@@ -8,7 +8,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from paceline.contract import Ceiling, PaceSample
+from paceline.contract import Ceiling, PaceSample, Reason
 from paceline.control import DeadlineController, Limits, PastRun
 from paceline.errors import DeadlineInfeasibleError, TaskStoppedError
 from paceline.run import MemoryState
@@ -46,16 +46,19 @@ def make_queue(monkeypatch):
     return queue_with_answers
 
 
-def test_queue_publishes_its_request_until_it_gets_devices(make_queue):
+def test_queue_publishes_its_request_until_it_gets_devices(make_queue, caplog):
+    caplog.set_level(logging.INFO)
+    answers = (Ceiling(0.0, 1, reason=Reason("queued", "others come first")), Ceiling(0.5, 2))
     waiting = make_queue(
-        [{"ceiling": Ceiling(0.0, 1, reason="others come first").to_json()}, {"ceiling": Ceiling(0.5, 2).to_json()}],
-        past=PastRun(270, 1.5, 0.5, 1.0, 9.0, 0.9, 0.0),
+        [{"ceiling": answer.to_json()} for answer in answers], past=PastRun(270, 1.5, 0.5, 1.0, 9.0, 0.9, 0.0)
     )
     assert waiting.wait().devices == 0.5
     assert {PaceSample.model_validate(sample).state for sample in waiting.samples} == {"waiting"}
     assert [sample["grant"] for sample in waiting.samples] == [0, 1]
     assert waiting.samples[0]["remaining"]["work_s"] == 30.0
     assert waiting.samples[0]["devices"] == 0.0
+    waits = "Waiting for devices from the pool training_pool: no answer from the arbiter yet; is it running?"
+    assert caplog.messages[0] == waits
 
 
 def test_start_time_of_a_waiting_job_is_always_now(make_queue):

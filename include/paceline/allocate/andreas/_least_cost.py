@@ -52,8 +52,8 @@ class LeastCost(ScheduleSearch):
     >>> allocation = LeastCost().allocate(jobs, [node], 0.0, rescale=True)
     >>> allocation.placements
     {'soon': Placement(node='n', devices=2)}
-    >>> allocation.reasons["later"]
-    'waits: waiting costs less for this job than for the jobs that got the devices'
+    >>> print(allocation.reasons["later"])
+    waits: waiting costs less for this job than for the jobs that got the devices
     """
 
     name = "least_cost"
@@ -76,7 +76,7 @@ class LeastCost(ScheduleSearch):
 
     def sort_key(self, pending_jobs: Sequence[PendingJob]) -> SortKey:
         """Return a sort key that puts the jobs with the highest apparent tardiness cost per second first."""
-        mean_s = sum(pending.fastest_s for pending in pending_jobs) / max(1, len(pending_jobs)) or 1.0
+        mean_s = max(sum(pending.fastest_s for pending in pending_jobs) / max(1, len(pending_jobs)), 1e-9)
 
         def urgency_key(pending: PendingJob) -> tuple[float, ...]:
             slack_s = max(0.0, -pending.pressure_s)

@@ -14,6 +14,7 @@ from typing import TypeAlias
 from paceline.allocate._model import Allocation, ClusterJob, Node, Placement, Policy
 from paceline.allocate.andreas._construction import Construction, PendingJob, Placed, Schedule
 from paceline.allocate.andreas._neighbourhood import ConstructionInput, neighbour
+from paceline.contract import Reason, ReasonKind
 from paceline.errors import InvalidInputError
 
 _PATIENCE = 40  # failed neighbours in a row after which the search builds a schedule from scratch
@@ -71,7 +72,7 @@ class ScheduleSearch(Policy):
             problem.jobs[number].job.name: Placement(nodes[placed.node].name, placed.choice.devices)
             for number, placed in schedule.placed.items()
         }
-        reasons = {job.name: "waits: no node has devices that the job can use" for job in jobs}
+        reasons = {job.name: Reason.of(ReasonKind.CANNOT_RUN) for job in jobs}
         late = set()
         for pending in problem.jobs:
             placed = schedule.placed.get(pending.number)
@@ -156,17 +157,12 @@ def _randomize(
     return ConstructionInput(swapped, preferences)
 
 
-def _reason(pending: PendingJob, placed: Placed | None) -> str:
+def _reason(pending: PendingJob, placed: Placed | None) -> Reason:
     if placed is None:
-        return ("waits" if not pending.held else "preempted") + (
-            ": waiting costs less for this job than for the jobs that got the devices"
-        )
-    choice = placed.choice
-    if choice.late:
-        late_s = choice.seconds - pending.due_in_s
-        missed = "no node is fast enough" if not pending.in_time else "other jobs use the nodes that are fast enough"
-        return f"will be {late_s:.0f} s late: {missed}"
-    cheapest = "cheapest placement" if choice == pending.choices[0] else "cheapest free placement"
+        return Reason.of(ReasonKind.COSTS_LESS_TO_WAIT, state="preempted" if pending.held else "waits")
+    slack_s = pending.due_in_s - placed.choice.seconds
+    if placed.choice.late:
+        return Reason.of(ReasonKind.FAST_NODES_TAKEN if pending.in_time else ReasonKind.TOO_SLOW, late_s=-slack_s)
     if pending.due_in_s == inf:
-        return f"{cheapest}; the job has no due date"
-    return f"{cheapest} that meets the due date, with {pending.due_in_s - choice.seconds:.0f} s of slack"
+        return Reason.of(ReasonKind.CHEAPEST)
+    return Reason.of(ReasonKind.CHEAPEST_IN_TIME, slack_s=slack_s)

@@ -12,6 +12,7 @@ from paceline.allocate._curves import CurveCache
 from paceline.allocate._model import Allocation, ClusterJob, Node, Placement, Policy
 from paceline.allocate.elasticflow._filling import Demand, Pool, ScalingCurve, Share
 from paceline.allocate.modelarts.greedy import single_pool
+from paceline.contract import Reason, ReasonKind
 from paceline.errors import InvalidInputError
 
 
@@ -244,14 +245,15 @@ class ElasticFlow(Policy):
             replan_s=self._replan_s,
         )
 
-    def _reason(self, case: _Case) -> str:
+    def _reason(self, case: _Case) -> Reason:
         if case.job.name in self._rejected:
-            return "rejected: its deadline does not fit beside the deadlines of the admitted jobs"
+            return Reason.of(ReasonKind.REJECTED)
+        state = "runs on" if case.devices else "waits for"
         if case.job.deadline_s is None:
-            return "no deadline: runs on spare devices" if case.devices else "no deadline: waits for spare devices"
+            return Reason.of(ReasonKind.NO_DEADLINE, state=state)
         if case.share is None:
-            return "can no longer meet its deadline; continues on spare devices"
-        return "admitted: meets its deadline" if case.devices else "admitted: starts later and still meets its deadline"
+            return Reason.of(ReasonKind.OVERRUN, state=state)
+        return Reason.of(ReasonKind.ADMITTED if case.devices else ReasonKind.CAN_WAIT)
 
 
 def _fill(cases: Sequence[_Case], pool: Pool) -> Pool | None:

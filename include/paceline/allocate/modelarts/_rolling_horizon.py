@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from paceline.allocate._model import Allocation, ClusterJob, Node, Placement, Policy
 from paceline.allocate.modelarts.greedy import single_pool, start_waiting_jobs
+from paceline.contract import Reason, ReasonKind
 from paceline.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ class RollingHorizon(Policy):
         """See ``Policy``."""
         pool = single_pool(nodes)
         held: dict[str, int] = {}
-        reasons: dict[str, str] = {}
+        reasons: dict[str, Reason] = {}
         if rescale:
             self._plan(jobs, pool, now_s, held, reasons)
         else:
@@ -114,7 +115,7 @@ class RollingHorizon(Policy):
         return Allocation({name: Placement(pool.name, count) for name, count in held.items()}, reasons)
 
     def _plan(
-        self, jobs: Sequence[ClusterJob], pool: Node, now_s: float, held: dict[str, int], reasons: dict[str, str]
+        self, jobs: Sequence[ClusterJob], pool: Node, now_s: float, held: dict[str, int], reasons: dict[str, Reason]
     ) -> None:
         from paceline.allocate.modelarts.horizon import HorizonProblem
         from paceline.allocate.modelarts.solver import solve
@@ -128,22 +129,20 @@ class RollingHorizon(Policy):
         for job, counts, done in zip(running, self.last.devices.tolist(), self.last.done.tolist(), strict=True):
             held[job.name] = counts[0]
             progress = "the job ends" if done[-1] >= 1 else f"{done[-1]:.0%} of the remaining work is done"
-            reasons[job.name] = f"{counts[0]} devices now; in the plan, {progress} within the next {minutes:g} min"
+            reasons[job.name] = Reason.of(ReasonKind.PLANNED, devices=counts[0], progress=progress, minutes=minutes)
 
     @staticmethod
-    def _running_jobs(jobs: Sequence[ClusterJob], pool: Node, reasons: dict[str, str]) -> list[ClusterJob]:
+    def _running_jobs(jobs: Sequence[ClusterJob], pool: Node, reasons: dict[str, Reason]) -> list[ClusterJob]:
         """Return the first jobs whose smallest numbers of devices fit into the pool; no job overtakes another."""
         running: list[ClusterJob] = []
         free, full = pool.devices, False
         for job in jobs:
             speeds = job.speeds.get(pool.kind)
             if speeds is None or speeds.counts[0] > pool.devices:
-                reasons[job.name] = f"the job cannot run on {pool.name}"
+                reasons[job.name] = Reason.of(ReasonKind.CANNOT_RUN)
             elif full or speeds.counts[0] > free:
                 full = True
-                reasons[job.name] = (
-                    "waits: jobs that arrived earlier need the whole pool for their smallest allocations"
-                )
+                reasons[job.name] = Reason.of(ReasonKind.NO_ROOM)
             else:
                 free -= speeds.counts[0]
                 running.append(job)

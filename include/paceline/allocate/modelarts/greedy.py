@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from paceline.allocate._model import Allocation, ClusterJob, Node, Placement, Policy, Speeds
+from paceline.contract import Reason, ReasonKind
 from paceline.errors import InvalidInputError
 
 
@@ -64,7 +65,7 @@ class Greedy(Policy):
         """See ``Policy``."""
         pool = single_pool(nodes)
         held = {job.name: job.held.devices for job in jobs if job.held is not None}
-        reasons: dict[str, str] = {}
+        reasons: dict[str, Reason] = {}
         waiting = start_waiting_jobs(jobs, pool, held, reasons)
         if rescale:
             training_s = {job.name: self._training_s(job, pool, now_s) for job in jobs if job.held is not None}
@@ -87,7 +88,7 @@ class Greedy(Policy):
         pool: Node,
         held: dict[str, int],
         training_s: Mapping[str, float],
-        reasons: dict[str, str],
+        reasons: dict[str, Reason],
     ) -> None:
         """Apply rule 3: halve the jobs with the longest training time, and start waiting jobs."""
         # Among jobs with equal training times, halve the latest arrival first.
@@ -106,9 +107,9 @@ class Greedy(Policy):
             released = True
             held.update(trial)
             held[job.name] = count
-            reasons[job.name] = f"head of the queue: gets {count} devices of jobs with longer training times"
+            reasons[job.name] = Reason.of(ReasonKind.TAKES_OVER, devices=count)
             for name in halved:
-                reasons[name] = f"longest training time while jobs wait: shrinks to {held[name]} devices"
+                reasons[name] = Reason.of(ReasonKind.HALVED, devices=held[name])
 
     def _scale_up(
         self,
@@ -116,7 +117,7 @@ class Greedy(Policy):
         pool: Node,
         held: dict[str, int],
         training_s: Mapping[str, float],
-        reasons: dict[str, str],
+        reasons: dict[str, Reason],
     ) -> None:
         """Apply rule 2: grow running jobs, shortest training time first. New jobs already have their largest size."""
         free = pool.devices - sum(held.values())
@@ -127,8 +128,8 @@ class Greedy(Policy):
             count = largest_useful(job.speeds[pool.kind], held[job.name] + free)
             if count > held[job.name]:
                 free -= count - held[job.name]
+                reasons[job.name] = Reason.of(ReasonKind.GROWS, before=held[job.name], devices=count)
                 held[job.name] = count
-                reasons[job.name] = f"shortest training time while no job waits: grows to {count} devices"
 
 
 def _halved_count(speeds: Speeds, count: int) -> int:
@@ -150,7 +151,7 @@ def single_pool(nodes: Sequence[Node]) -> Node:
 
 
 def start_waiting_jobs(
-    jobs: Sequence[ClusterJob], pool: Node, held: dict[str, int], reasons: dict[str, str]
+    jobs: Sequence[ClusterJob], pool: Node, held: dict[str, int], reasons: dict[str, Reason]
 ) -> list[ClusterJob]:
     """Start queued jobs in order, each on as many idle devices as possible; return the jobs that still wait.
 
@@ -163,11 +164,12 @@ def start_waiting_jobs(
             continue
         speeds = job.speeds.get(pool.kind)
         if speeds is None or speeds.counts[0] > pool.devices:
-            reasons[job.name] = f"the job cannot run on {pool.name}"
+            reasons[job.name] = Reason.of(ReasonKind.CANNOT_RUN)
         elif waiting or (count := largest_useful(speeds, free)) == 0:
             waiting.append(job)
+            reasons[job.name] = Reason.of(ReasonKind.QUEUED)
         else:
             held[job.name] = count
             free -= count
-            reasons[job.name] = f"head of the queue: gets {count} idle devices"
+            reasons[job.name] = Reason.of(ReasonKind.HEAD_OF_QUEUE, devices=count)
     return waiting

@@ -68,7 +68,7 @@ class HorizonProblem:
         work = np.array([rows[id(job.speeds[kind])][1] for job in jobs], dtype=np.float64).reshape(len(jobs), widest)
         left = np.array([job.work_left(now_s) for job in jobs], dtype=np.float64)[:, None]
         # A running job without estimated remaining work ends in the next step.
-        progress = np.minimum(1.0, np.divide(work, left, out=np.ones_like(work), where=left > 0))
+        progress = np.divide(work, left, out=np.ones_like(work), where=left > work)
         sizes = np.array([len(legal[id(job.speeds[kind])]) for job in jobs], dtype=np.int64)
         return cls(counts, progress, sizes, capacity, steps)
 

@@ -12,6 +12,7 @@ from paceline.allocate.on_time._plan import Plan, Planner
 from paceline.allocate.on_time._spare import distribute
 from paceline.allocate.on_time.curve import SpeedUpCurve
 from paceline.allocate.on_time.promises import plan_with_promises
+from paceline.contract import Reason, ReasonKind
 from paceline.errors import InvalidInputError
 
 _MAX_SWAP_JOBS = 1000  # with more jobs, replacing larger jobs by smaller jobs takes too long
@@ -131,21 +132,19 @@ class OnTime(Policy):
             best = max(best, other, key=planner.weight)
         return best
 
-    def _reason(self, case: JobCase, count: int, now_s: float) -> str:
+    def _reason(self, case: JobCase, count: int, now_s: float) -> Reason:
         if case.planned is not None:
             if count > case.planned.devices_now:
-                return "more devices than its deadline requires, because spare devices are available"
+                return Reason.of(ReasonKind.HAS_SPARE_DEVICES)
             if count and case.stretch:
-                return f"smallest allocation with which no promised job is more than {100 * case.stretch:.0f} % late"
-            if count:
-                return "smallest allocation that meets its deadline"
-            return "can start later and still meet its deadline"
+                return Reason.of(ReasonKind.PROMISES_EXTENDED, late_pct=100 * case.stretch)
+            return Reason.of(ReasonKind.MEETS_DEADLINE if count else ReasonKind.CAN_WAIT)
+        state = "runs on" if count else "waits for"
         if case.deadline_s == inf:
-            return "no deadline: runs on spare devices" if count else "no deadline: waits for spare devices"
+            return Reason.of(ReasonKind.NO_DEADLINE, state=state)
         alone_s = now_s + case.work_left / case.curve.per_s[-1]
-        condition = "even alone in the pool" if alone_s > case.deadline_s else "because of other jobs"
-        spare = "runs on spare devices" if count else "waits for spare devices"
-        return f"misses its deadline {condition}; {spare}"
+        fits_alone = alone_s <= case.deadline_s
+        return Reason.of(ReasonKind.CROWDED_OUT if fits_alone else ReasonKind.INFEASIBLE, state=state)
 
 
 def _placement(held: Placement | None, node: Node, count: int) -> Placement:

@@ -1,0 +1,103 @@
+"""The reasons of scheduling decisions: constants to count by, each with its sentence.
+
+Policies and the arbiter give them; ceilings store them; logs and pages show their sentences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from enum import Enum, unique
+
+_OTHER = "other"  # the constant of a reason that was stored as a sentence only
+
+
+@unique
+class ReasonKind(Enum):
+    """The constants of Paceline's own reasons, and the sentence of each with its values in braces."""
+
+    # Plans with deadlines
+    MEETS_DEADLINE = "smallest allocation that meets its deadline"
+    HAS_SPARE_DEVICES = "more devices than its deadline requires, because spare devices are available"
+    CAN_WAIT = "can wait and still meet its deadline"
+    PROMISES_EXTENDED = "smallest allocation with which no promised job is more than {late_pct:.0f} % late"
+    ADMITTED = "admitted: meets its deadline"
+    REJECTED = "rejected: its deadline does not fit alongside the deadlines of admitted jobs"
+    OVERRUN = "can no longer meet its deadline; {state} spare devices"
+    INFEASIBLE = "misses its deadline even alone in the pool; {state} spare devices"
+    CROWDED_OUT = "misses its deadline because of other jobs; {state} spare devices"
+    NO_DEADLINE = "no deadline: {state} spare devices"
+    # Queues
+    QUEUED = "waits in the queue until enough devices are free"
+    BEHIND = "waits behind {job}, which arrived first"
+    NEEDS_DEVICES = "waits for {devices} free devices to start"
+    NO_ROOM = "waits: jobs that arrived earlier need the whole pool for their smallest allocations"
+    CANNOT_RUN = "waits: no node has devices that the job can use"
+    HEAD_OF_QUEUE = "head of the queue: starts on {devices} free devices"
+    TAKES_OVER = "head of the queue: starts on {devices} devices of jobs with longer training times"
+    HALVED = "longest training time while jobs wait: shrinks to {devices} devices"
+    STARTS_SMALL = "starts on {devices} of up to {most} devices"
+    GROWS = "grows from {before} to {devices} devices, because devices are free"
+    PLANNED = "{devices} devices now; in the plan, {progress} within the next {minutes:g} min"
+    # Costs
+    CHEAPEST = "cheapest free placement; the job has no deadline"
+    CHEAPEST_IN_TIME = "cheapest free placement that meets its deadline, with {slack_s:.0f} s of slack"
+    TOO_SLOW = "will be {late_s:.0f} s late: no node is fast enough"
+    FAST_NODES_TAKEN = "will be {late_s:.0f} s late: other jobs use the nodes that are fast enough"
+    COSTS_LESS_TO_WAIT = "{state}: waiting costs less for this job than for the jobs that got the devices"
+    # The arbiter
+    NO_ANSWER = "no answer from the arbiter yet; is it running?"
+    SPEED_UNKNOWN = "its speed is not known yet"
+    WARM_UP = "all devices are in use by jobs that have just started"
+    POOL_RESERVED = "all devices of the pool are reserved for jobs whose tasks have ended"
+    POOL_TOO_SMALL = "the pool is too small: it has {devices:g} devices, the job needs {needed:g}"
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why a job has its devices, or waits.
+
+    Parameters
+    ----------
+    kind:
+        A constant to count by, in lower case: of :class:`ReasonKind`, or a policy's own.
+    text:
+        The sentence that people read, with the values of this decision.
+
+    Examples
+    --------
+    >>> grows = Reason.of(ReasonKind.GROWS, before=2, devices=4)
+    >>> grows.kind, str(grows)
+    ('grows', 'grows from 2 to 4 devices, because devices are free')
+    >>> Reason("equal_share", "3 devices: 9 are shared by 3 jobs").kind
+    'equal_share'
+    """
+
+    kind: str
+    text: str
+
+    @classmethod
+    def of(cls, kind: ReasonKind, **values: object) -> Reason:
+        """Return a reason of Paceline's own; ``values`` are those in braces in the sentence of ``kind``."""
+        return cls(kind.name.lower(), kind.value.format(**values))
+
+    @classmethod
+    def read(cls, raw: object) -> Reason | None:
+        """Read a value of the live state, which any user may have written; ``None`` if it has no text.
+
+        >>> Reason.read("stored as a sentence")
+        Reason(kind='other', text='stored as a sentence')
+        """
+        fields = raw if isinstance(raw, Mapping) else {"text": raw}
+        kind, text = (  # JSON allows lone surrogates
+            value.encode(errors="replace").decode() if isinstance(value := fields.get(name), str) else ""
+            for name in ("kind", "text")
+        )
+        return cls(kind or _OTHER, text) if text else None
+
+    def to_json(self) -> dict[str, str]:
+        """Return the stored form, which ``read`` accepts."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        return self.text

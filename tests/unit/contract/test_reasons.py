@@ -1,0 +1,30 @@
+"""The constants of reasons are those of the guide, and each is given somewhere, with the values of its sentence."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from pathlib import Path
+from string import Formatter
+
+from paceline.contract import ReasonKind
+
+PROJECT = Path(__file__).parents[3]
+
+
+def test_guide_lists_all_constants_with_their_sentences() -> None:
+    section = (PROJECT / "docs" / "sharing.md").read_text().partition("## Reasons\n")[2]
+    rows = re.findall(r"^\| `(\w+)` \| (.+) \|$", section, re.MULTILINE)
+    assert rows == [(kind.name.lower(), re.sub(r":[^ }]+}", "}", kind.value)) for kind in ReasonKind]
+
+
+def test_each_reason_is_given_with_the_values_of_its_sentence() -> None:
+    values = defaultdict(set)
+    for path in (PROJECT / "include" / "paceline").rglob("*.py"):
+        for call in ast.walk(ast.parse(path.read_text())):
+            if isinstance(call, ast.Call) and ast.unparse(call.func) == "Reason.of":
+                for name in re.findall(r"ReasonKind\.(\w+)", ast.unparse(call.args[0])):
+                    values[name].add(frozenset(str(keyword.arg) for keyword in call.keywords))
+    fields = {kind.name: {name for _, name, _, _ in Formatter().parse(kind.value) if name} for kind in ReasonKind}
+    assert values == {name: {frozenset(names)} for name, names in fields.items()}

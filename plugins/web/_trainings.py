@@ -102,7 +102,7 @@ def load_trainings(
     starts = {
         run: check.stored_at
         for check in checks
-        if check.summary.get("retrain") is True
+        if check.summary is not None and check.summary.retrain
         for run in check.run_ids.items()
     }
     ends = {(version.dag_id, version.run_id): version.at for version in versions}

@@ -91,8 +91,9 @@ def runs(airflow: AirflowProcess) -> list[RecordedRun]:
         run = RecordedRun(airflow, "retrain_churn", at)
         recorded.append(run)
         report, retrain = check_day(day), day in TRAININGS
+        churn = {"model": "churn", "registry": "models"}
         results: dict[str, tuple[str, dict[str, Any]]] = {
-            "drift": (DRIFT_XCOM, {**report.summary(), "model": "churn", "registry": "models", "retrain": retrain})
+            "drift": (DRIFT_XCOM, report.summary().model_copy(update={**churn, "retrain": retrain}).to_json())
         }
         if retrain:
             outcome, version = TRAININGS[day], 2 + [*TRAININGS].index(day)

@@ -74,7 +74,11 @@ def run_ids(airflow: AirflowProcess, tmp_path_factory: pytest.TempPathFactory) -
         run.put_xcom("drift", report.to_dict(), key="report")
         run.put_xcom("drift", True, key=DRIFT_XCOM)
         run.put_xcom("evaluate", True, key=EVALUATION_XCOM)
-        for task_id, result in (("drift", report.summary()), ("evaluate", evaluation), ("promote", promotion)):
+        for task_id, result in (
+            ("drift", report.summary().to_json()),
+            ("evaluate", evaluation),
+            ("promote", promotion),
+        ):
             run.put_task(task_id, "success", ended=ended)
             run.put_xcom(task_id, result)
         link: Any = ModelLink()

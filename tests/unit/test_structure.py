@@ -50,10 +50,13 @@ EXPORTS = {
     ),
     "paceline.arbiter": "Arbiter DeviceRequest Grant",
     "paceline.contract": (
-        "ALERTS CEILING CLOCK CONTAINER CONTROLLER DEADLINE DRIFT_XCOM EVALUATION_XCOM HISTORY LABEL_RUN_START "
-        "OUTPUT PACE PROMOTION_XCOM RESULT RUN_START SCHEDULE_XCOM AlertKind Ceiling CollectedOutput "
-        "ControllerState Deadline JobRecord Outcome PaceSample Remaining Reported RunEvent RunTotals SentAlerts "
-        "State StoredClock StoredDeadline StoredHistory StoredResult TrainingResult finite storable_deadline"
+        "ALERTS AlertKind CEILING CLOCK CONTAINER CONTROLLER Ceiling Change CollectedOutput ConceptDrift Confusion "
+        "ControllerState DEADLINE DRIFT_XCOM Deadline DriftEvent DriftReport DriftSummary DriftVerdict "
+        "EVALUATION_XCOM EstimatedPeriod FeatureDrift FeatureStatistics HISTORY Histogram JobRecord JointDrift "
+        "LABEL_RUN_START NEEDS_TRAINING OUTPUT Outcome PACE PROMOTION_XCOM PaceSample PerformanceEstimate ProblemKind "
+        "QualityProblem RESULT RUN_START Remaining Reported RunEvent RunTotals SCHEDULE_XCOM SegmentDrift SentAlerts "
+        "State StoredClock StoredDeadline StoredHistory StoredResult TrainingResult WindowSource XCOM_LIMIT_BYTES "
+        "finite fit_to_xcom input_error storable_deadline"
     ),
     "paceline.control": (
         "BudgetController CONTROLLERS CPU_QUANTUM Controller DeadlineController Decision GPU_QUANTUM Gains LATE_WEIGHT "

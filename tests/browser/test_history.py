@@ -97,12 +97,15 @@ def runs(airflow: AirflowProcess) -> list[RecordedRun]:
         }
         if retrain:
             outcome, version = TRAININGS[day], 2 + [*TRAININGS].index(day)
-            value = {"model": "churn", "registry": "models", "version": version}
-            results["evaluate"] = (EVALUATION_XCOM, {**value, "metric": "auc", "challenger": 0.8})
+            value = {**churn, "version": version}
+            scores = {"metric": "auc", "challenger": 0.8, "champion": None, "champion_version": None}
+            results["evaluate"] = (EVALUATION_XCOM, {**value, **scores, "improvement": None})
             decision = {
                 "promoted": outcome == "promoted",
+                "verdict": "better" if outcome == "promoted" else "not better",
                 "reason": f"version {version}, auc 0.8",
                 "champion_version": 2,
+                "previous_version": None,
             }
             results["promote"] = (PROMOTION_XCOM, {**value, **decision})
             run.put_training(training, at=at + timedelta(minutes=80))

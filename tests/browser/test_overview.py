@@ -97,7 +97,7 @@ def evaluate_challenger(registry: FileRegistry, model: Path, auc: float) -> dict
     champion = registry.champion("flights")
     verdict = evaluate._compare({"auc": auc}, champion.metrics if champion else None, champion)
     version = registry.register(model, name="flights", metrics={"auc": auc})
-    return {"model": "flights", "registry": str(registry.root), "version": version.version, **verdict}
+    return {"model": "flights", "registry": str(registry.root), "version": version.version, **verdict.to_json()}
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

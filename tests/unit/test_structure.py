@@ -50,13 +50,15 @@ EXPORTS = {
     ),
     "paceline.arbiter": "Arbiter DeviceRequest Grant",
     "paceline.contract": (
-        "ALERTS AlertKind CEILING CLOCK CONTAINER CONTROLLER Ceiling Change CollectedOutput ConceptDrift Confusion "
-        "ControllerState DEADLINE DRIFT_XCOM Deadline DriftEvent DriftReport DriftSummary DriftVerdict "
-        "EVALUATION_XCOM EstimatedPeriod FeatureDrift FeatureStatistics HISTORY Histogram JobRecord JointDrift "
-        "LABEL_RUN_START NEEDS_TRAINING OUTPUT Outcome PACE PROMOTION_XCOM PaceSample PerformanceEstimate ProblemKind "
-        "QualityProblem RESULT RUN_START Remaining Reported RunEvent RunTotals SCHEDULE_XCOM SegmentDrift SentAlerts "
-        "State StoredClock StoredDeadline StoredHistory StoredResult TrainingResult WindowSource XCOM_LIMIT_BYTES "
-        "finite fit_to_xcom input_error storable_deadline"
+        "ALERTS CEILING CLOCK CONTAINER CONTROLLER DEADLINE DRIFT_XCOM EVALUATION_XCOM HISTORY LABEL_RUN_START "
+        "NEEDS_TRAINING OUTPUT PACE PROMOTION_XCOM QUANTILES RESULT RUN_START SCHEDULE_XCOM XCOM_LIMIT_BYTES "
+        "AlertKind Ceiling Change CollectedOutput Comparison ConceptDrift Confusion ControllerState Deadline "
+        "DriftEvent DriftReport DriftSummary DriftVerdict EstimatedPeriod EvaluationResult FeatureDrift "
+        "FeatureStatistics FleetResult Histogram Improvements JobRecord JointDrift MachineLoad Outcome PaceSample "
+        "PerformanceEstimate ProblemKind PromotionResult PromotionVerdict QualityProblem Record Remaining Reported "
+        "RunEvent RunTotals ScheduleResult SegmentDrift SentAlerts Shard ShownEvaluation State StoredClock "
+        "StoredDeadline StoredHistory StoredResult TrainingResult WindowSource WorkerResult finite fit_to_xcom "
+        "input_error storable_deadline"
     ),
     "paceline.control": (
         "BudgetController CONTROLLERS CPU_QUANTUM Controller DeadlineController Decision GPU_QUANTUM Gains LATE_WEIGHT "

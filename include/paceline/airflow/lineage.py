@@ -8,7 +8,7 @@ without datasets, so this module handles no errors.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -24,7 +24,7 @@ from openlineage.client.utils import RedactMixin
 
 from paceline import __version__
 from paceline.airflow.windows import CHAMPION, is_sql
-from paceline.contract import DriftSummary, WindowSource
+from paceline.contract import DriftSummary, EvaluationResult, PromotionResult, TrainingResult, WindowSource
 
 _REPOSITORY = "paceline/airflow-paceline"
 _SCHEMA = f"https://raw.githubusercontent.com/{_REPOSITORY}/v{__version__}/docs/facets/PacelineDriftRunFacet.json"
@@ -88,31 +88,31 @@ def describe_check(sensor: Any, summary: DriftSummary | None) -> OperatorLineage
     return _lineage(sensor, inputs, stored, paceline_drift=_drift_facet(summary))
 
 
-def describe_training(task: Any, result: Mapping[str, Any] | None) -> OperatorLineage[Any, Any]:
+def describe_training(task: Any, result: TrainingResult | None) -> OperatorLineage[Any, Any]:
     """Return the lineage of a ``DeadlineTrainingOperator``: from its inputs to the model, if it succeeded."""
-    outputs = [_file_dataset(result["model"])] if result else []
+    outputs = [_file_dataset(result.model)] if result else []
     return _lineage(task, map(_file_dataset, task.inputs.values()), outputs)
 
 
-def describe_evaluation(task: Any, result: Mapping[str, Any] | None) -> OperatorLineage[Any, Any]:
+def describe_evaluation(task: Any, result: EvaluationResult | None) -> OperatorLineage[Any, Any]:
     """Return the lineage of an ``EvaluateOperator``: from both models and all data to the registered version."""
     window = WindowSource.read(task.data_window)
     inputs = [_file_dataset(value) for value in (task.challenger, *task.data.values(), *task.inputs.values())]
     if window is not None:
         inputs += _window_datasets(window.source, window.conn_id)
-    if not result:
+    if result is None:
         return _lineage(task, inputs)
-    if result["champion_version"] is not None:
-        inputs.append(_model_dataset(task.registry, f"{task.model}/champion", result["champion_version"]))
-    return _lineage(task, inputs, [_model_dataset(task.registry, task.model, result["version"])])
+    if result.champion_version is not None:
+        inputs.append(_model_dataset(task.registry, f"{task.model}/champion", result.champion_version))
+    return _lineage(task, inputs, [_model_dataset(task.registry, task.model, result.version)])
 
 
-def describe_promotion(task: Any, result: Mapping[str, Any] | None) -> OperatorLineage[Any, Any]:
+def describe_promotion(task: Any, result: PromotionResult | None) -> OperatorLineage[Any, Any]:
     """Return the lineage of a ``PromoteOperator``: from the version to the champion, if the task has promoted it."""
-    if not result:
+    if result is None:
         return _lineage(task, [])
-    model, version = result["model"], result["version"]
-    champion = [_model_dataset(task.registry, f"{model}/champion", version)] if result["promoted"] else []
+    model, version = result.model, result.version
+    champion = [_model_dataset(task.registry, f"{model}/champion", version)] if result.promoted else []
     return _lineage(task, [_model_dataset(task.registry, model, version)], champion)
 
 

@@ -8,7 +8,15 @@ from typing import Any
 
 from pydantic.json_schema import GenerateJsonSchema
 
-from paceline.contract import DriftReport, DriftSummary, PaceSample, StoredHistory
+from paceline.contract import (
+    DriftReport,
+    DriftSummary,
+    EvaluationResult,
+    PaceSample,
+    PromotionResult,
+    ScheduleResult,
+    StoredHistory,
+)
 from paceline.contract._record import Record
 
 
@@ -19,6 +27,9 @@ class PageData(Record):
     history: StoredHistory
     report: DriftReport
     drift: DriftSummary
+    evaluation: EvaluationResult
+    promotion: PromotionResult
+    schedule: ScheduleResult
 
 
 class _TypeScriptSchema(GenerateJsonSchema):
@@ -31,6 +42,8 @@ class _TypeScriptSchema(GenerateJsonSchema):
         generated = super().generate(schema, mode)
         for model in (generated, *generated.get("$defs", {}).values()):
             for field in (model, *model.get("properties", {}).values()):
+                for limit in ("minItems", "maxItems"):  # a list of fixed length would become a tuple
+                    field.pop(limit, None)
                 if "description" in field:
                     prose = re.split(r"\n\n(?:Parameters|Examples)\n", field["description"])[0]
                     field["description"] = prose.replace("``None``", "`null`").replace("``", "`")
@@ -41,7 +54,7 @@ def schema() -> dict[str, Any]:
     """Return the JSON schema of these values.
 
     >>> sorted(schema()["properties"])
-    ['drift', 'history', 'pace', 'report']
+    ['drift', 'evaluation', 'history', 'pace', 'promotion', 'report', 'schedule']
     """
     return PageData.model_json_schema(mode="serialization", schema_generator=_TypeScriptSchema)
 

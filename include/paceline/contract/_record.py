@@ -61,6 +61,7 @@ def input_error(field: str, error: ValidationError) -> InvalidInputError:
     first = error.errors(include_url=False)[0]
     missing = first["type"] == "missing"
     problem = "a value" if missing else first["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
+    problem = problem[:1].lower() + problem[1:]
     place = ".".join((field, *map(str, first["loc"])))
     return InvalidInputError(place, None if missing else first["input"], problem)
 

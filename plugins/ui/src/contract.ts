@@ -10,6 +10,9 @@ export interface PageData {
   history: StoredHistory;
   report: DriftReport;
   drift: DriftSummary;
+  evaluation: EvaluationResult;
+  promotion: PromotionResult;
+  schedule: ScheduleResult;
 }
 /**
  * The state, allocation and forecast of a job. Times are in seconds, counted from the same time as the deadline.
@@ -453,4 +456,147 @@ export interface WindowSource {
    * Identifies the content of `file`, and shows a later change.
    */
   file_state?: string | null;
+}
+/**
+ * The comparison of a registered version with the champion.
+ */
+export interface EvaluationResult {
+  metric: string;
+  challenger: number;
+  champion: number | null;
+  champion_version: number | null;
+  champion_digest?: string | null;
+  better?: boolean | null;
+  /**
+   * Difference of the scores; positive is better.
+   */
+  improvement: number | null;
+  model: string;
+  registry?: string | null;
+  version: number;
+  /**
+   * Digest of the challenger's files.
+   */
+  digest?: string | null;
+  greater_is_better?: boolean;
+  improvements?: Improvements | null;
+  challenger_metrics?: {
+    [k: string]: number;
+  } | null;
+  champion_metrics?: {
+    [k: string]: number;
+  } | null;
+  /**
+   * The person who approved the promotion; `null` for the answer after a timeout. Unset without a question.
+   */
+  approved_by?: string | null;
+}
+/**
+ * The paired improvements on resamples of the hold-out data, see :func:`paceline.train.resampled`.
+ */
+export interface Improvements {
+  /**
+   * Number of rows of the hold-out data.
+   */
+  rows: number;
+  groups: number | null;
+  resamples: number;
+  /**
+   * Number of resamples with a score of both models.
+   */
+  pairs: number;
+  /**
+   * Ends of the 90 % interval of the improvement.
+   */
+  interval: number[];
+  /**
+   * Quantiles of the improvement, from 0 to 100 % in steps of 0.5 %.
+   */
+  quantiles: number[];
+  /**
+   * Ratio of the variance of the improvement to that of independent rows or groups.
+   */
+  design_effect: number;
+  /**
+   * Rows or groups of a kind with a smaller share are absent from more than 5 % of all data of this size.
+   */
+  unseen_share: number;
+  /**
+   * Number of lines of the data that repeat an earlier line.
+   */
+  repeated_lines: number;
+}
+/**
+ * Whether a version has become the champion, and why.
+ */
+export interface PromotionResult {
+  promoted: boolean;
+  verdict:
+    | "first"
+    | "better"
+    | "not better"
+    | "improvement below min_improvement"
+    | "too few rows"
+    | "too few groups"
+    | "not significantly better"
+    | "older data"
+    | "champion held"
+    | "champion changed"
+    | "already champion";
+  reason: string;
+  model: string;
+  registry: string;
+  version: number;
+  /**
+   * The champion after the task.
+   */
+  champion_version: number | null;
+  /**
+   * The champion before the promotion.
+   */
+  previous_version: number | null;
+}
+/**
+ * The workers that train, by name, the workers that do not, and the predicted durations.
+ */
+export interface ScheduleResult {
+  workers: {
+    [k: string]: Shard;
+  };
+  /**
+   * Reasons by name.
+   */
+  excluded: {
+    [k: string]: string;
+  };
+  /**
+   * Seconds until the slowest worker finishes its shard once.
+   */
+  epoch_s: number;
+  /**
+   * Seconds until the slowest worker finishes all epochs, with the transfer of data.
+   */
+  total_s: number;
+  states: {
+    [k: string]: MachineLoad;
+  };
+}
+/**
+ * The samples of a worker.
+ */
+export interface Shard {
+  samples: number;
+  batch_size: number;
+  /**
+   * Seconds for one sample.
+   */
+  sample_s: number;
+  epoch_s: number;
+}
+/**
+ * The shares of a machine's cores and memory that were in use before the training.
+ */
+export interface MachineLoad {
+  cpu: number;
+  memory: number;
 }

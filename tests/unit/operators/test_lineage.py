@@ -240,7 +240,7 @@ def test_promotion_reports_the_champion_only_if_promoted(
     if not promoted:
         FileRegistry(tmp_path / "registry").promote("churn", 1, reason="first")
         results.append(evaluate()._result)  # equally good
-    task = PromoteOperator(task_id="promote", evaluation=results[-1], registry=f"{tmp_path}/registry/")
+    task = PromoteOperator(task_id="promote", evaluation=results[-1].to_json(), registry=f"{tmp_path}/registry/")
     assert task.get_openlineage_facets_on_complete(TI) == OperatorLineage(), "without a result, nothing is known"
     task.execute({"ti": TI})  # type: ignore[typeddict-item]
     found = _lineage_of(task)

@@ -108,11 +108,15 @@ def test_checks_training_and_versions_of_a_model_are_on_one_time_axis(any_sessio
         )
     )  # fmt: skip
     version = {"model": "churn", "registry": "models", "version": 2}
+    scores = {"metric": "auc", "challenger": 0.8, "champion": None, "champion_version": None, "improvement": None}
+    decision = {"promoted": True, "verdict": "better", "reason": "better by 0.1"}
+    champions = {"champion_version": 2, "previous_version": 1}
     for task_id, mark, result in (
-        ("evaluate", EVALUATION_XCOM, version | {"challenger": 0.8}),
-        ("promote", PROMOTION_XCOM, version | {"promoted": True, "verdict": "better", "reason": "better by 0.1"}),
-        ("other", EVALUATION_XCOM, version | {"model": "price"}),
-        ("registry", EVALUATION_XCOM, version | {"registry": "other"}),
+        ("evaluate", EVALUATION_XCOM, version | scores),
+        ("promote", PROMOTION_XCOM, version | decision | champions),
+        ("other", EVALUATION_XCOM, version | scores | {"model": "price"}),
+        ("subclass", EVALUATION_XCOM, version | {"version": 7, "score": 0.8}),
+        ("registry", EVALUATION_XCOM, version | scores | {"registry": "other"}),
     ):
         push = start_task(session, days[1], task_id)
         push(key=mark, value=True)
@@ -148,7 +152,8 @@ def test_sensors_without_a_model_are_grouped_by_task_with_the_versions_of_their_
     store_check(session, NOW - DAY, DriftReport("no drift", "", 9, 9), model="churn", registry=None)
     push = start_task(session, NOW, "evaluate")
     push(key=EVALUATION_XCOM, value=True)
-    push(key=XCOM_RETURN_KEY, value={"model": "price", "registry": "models", "version": 4})
+    scores = {"metric": "auc", "challenger": 0.8, "champion": None, "champion_version": None, "improvement": None}
+    push(key=XCOM_RETURN_KEY, value={"model": "price", "registry": "models", "version": 4, **scores})
     found = ask(session, dag_id="retrain", task_id="drift")
     assert len(found.checks) == 1
     assert [(one.model, one.version, one.outcome) for one in found.versions] == [("price", 4, "evaluated")]

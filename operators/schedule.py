@@ -169,9 +169,8 @@ class ScheduleOperator(BaseOperator):
             )
         for name, reason in plan.excluded.items():
             self.log.info("%s is excluded: %s", name, reason)
-        shares = {name: {"cpu": round(one.cpu, 3), "memory": round(one.memory, 3)} for name, one in states.items()}
         context["ti"].xcom_push(key=SCHEDULE_XCOM, value=True)
-        return {**plan.to_dict(), "states": shares}
+        return plan.to_result(states).to_json()
 
     def _schedule(self, context: Context) -> tuple[Plan, dict[str, State]]:
         self.log.info("Reading the profiles of %s", ", ".join(self.fleet.kinds))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import Field
-
+from paceline.contract._measured import Measured
 from paceline.contract._record import Record, Rounded, Seconds, Text
 
 
@@ -16,14 +15,12 @@ class WorkerResult(Record):
     device_seconds: Rounded
 
 
-class FleetResult(WorkerResult):
+class FleetResult(WorkerResult, Measured):
     """The measurements of the worker that ended last; ``device_seconds`` and ``mean_devices`` are sums."""
 
     model: Text
     runtime: Text
     deadline_s: Seconds | None
-    loss: float | None = None
-    metrics: dict[str, float] = Field(default_factory=dict)
     met: bool
     """Whether every worker met its deadline."""
     workers: dict[Text, WorkerResult]

@@ -18,6 +18,10 @@ export interface PageData {
  * The state, allocation and forecast of a job. Times are in seconds, counted from the same time as the deadline.
  */
 export interface PaceSample {
+  loss: number | null;
+  metrics: {
+    [k: string]: number;
+  };
   version: number;
   state: "waiting" | "starting" | "training" | "preempted" | "finishing" | "finished" | "failed" | "detached";
   t_s: number;
@@ -86,10 +90,6 @@ export interface PaceSample {
   remaining: Remaining | null;
   epoch: number | null;
   epochs: number | null;
-  loss: number | null;
-  metrics: {
-    [k: string]: number;
-  };
   threads: number | null;
   /**
    * Number of whole devices that train now, if the job reports this number.

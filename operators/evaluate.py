@@ -106,14 +106,8 @@ class EvaluateOperator(JobOperator):
     Returns
     -------
     dict
-        ``model``, ``registry``, ``version`` and ``digest`` (of the challenger), ``metric``, ``challenger`` and
-        ``champion`` (scores), ``champion_version``, ``champion_digest``, ``better``, ``improvement`` (positive is
-        better), ``greater_is_better``, and ``challenger_metrics`` and ``champion_metrics`` with all finite scores.
-        ``improvements`` is None without resamples of both models, else a dict with ``rows``, ``groups``, ``resamples``,
-        ``pairs`` (resamples with a score of both models), ``interval`` (the 90 % interval of the improvement),
-        ``quantiles`` (from 0 to 100 % in steps of 0.5 %), ``unseen_share`` (rarer kinds of rows may be absent from the
-        data), and ``design_effect`` and ``repeated_lines``, which show whether rows depend on each other.
-        Without a champion, champion values, ``improvement`` and ``improvements`` are None.
+        ``version`` (of the challenger), ``challenger`` and ``champion`` (scores), ``improvement``, ``improvements`` on
+        resamples and more, see :class:`~paceline.contract.EvaluationResult`. Without a champion, its values are None.
 
     Examples
     --------

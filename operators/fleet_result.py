@@ -28,10 +28,8 @@ class FleetResultOperator(BaseOperator):
     Returns
     -------
     dict
-        ``model``, ``finished_s``, ``deadline_s``, ``error_pct``, ``runtime``, ``loss`` and ``metrics`` of the worker
-        that ended last, as :class:`~paceline.operators.DeadlineTrainingOperator` returns them. Every worker that
-        succeeds ends with the parameter server's model. ``met`` is true if every worker met its deadline.
-        ``device_seconds`` and ``mean_devices`` are sums over the workers. ``workers`` contains each worker's values.
+        See :class:`~paceline.contract.FleetResult`. The model is that of the worker that ended last: every worker that
+        succeeds ends with the parameter server's model.
 
     Examples
     --------

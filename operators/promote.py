@@ -95,10 +95,8 @@ class PromoteOperator(BaseOperator):
     Returns
     -------
     dict
-        ``promoted``, ``verdict`` (``"first"``, ``"better"``, ``"not better"``, ``"improvement below min_improvement"``,
-        ``"too few rows"``, ``"too few groups"``, ``"not significantly better"``, ``"older data"``, ``"champion held"``,
-        ``"champion changed"`` or ``"already champion"``), ``reason``, ``model``, ``registry``, ``version``,
-        ``champion_version`` (after this task) and ``previous_version`` (the champion before the promotion, if any).
+        ``promoted``, ``verdict``, ``reason``, ``version``, ``champion_version`` and more, see
+        :class:`~paceline.contract.PromotionResult`.
 
     Examples
     --------

@@ -90,8 +90,7 @@ class ScheduleOperator(BaseOperator):
     Returns
     -------
     dict
-        The plan for :func:`~paceline.operators.train_on_fleet`: ``workers`` (``samples``, ``batch_size``,
-        ``sample_s`` and ``epoch_s`` by name), ``excluded`` (reasons by name), ``epoch_s``, ``total_s`` and ``states``.
+        The plan for :func:`~paceline.operators.train_on_fleet`, see :class:`~paceline.contract.ScheduleResult`.
 
     Examples
     --------

@@ -100,12 +100,9 @@ class DriftSensor(BaseSensorOperator):
 
     Returns
     -------
-    The summary (XCom ``return_value``): ``verdict``, ``reason``, ``retrain`` (whether training is to start), ``at``
-    (time of a scheduled run, or of a waiting sensor's last check), ``model``, ``registry``, ``drifted_features``,
-    ``concept_drift``, ``joint_drift``, ``estimated_drift``, ``estimated_error``, ``drifted_segments``, ``statistics``
-    of at most 20 drifted features, at most 20 ``quality`` problems, the number of ``features``, row counts,
-    ``window``, and with ``report_dir`` also ``report_json`` and ``report_html``. XCom ``window`` is the source of the
-    current window, for ``EvaluateOperator(data_window=drift.output["window"])``.
+    The summary (XCom ``return_value``): ``verdict``, ``reason``, ``retrain``, ``drifted_features`` and more, see
+    :class:`~paceline.contract.DriftSummary`. XCom ``window`` is the source of the current window, for
+    ``EvaluateOperator(data_window=drift.output["window"])``.
     XCom ``report`` contains the whole report for Airflow's pages; if it exceeds 48 kB, the least severe features are
     omitted.
 

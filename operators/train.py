@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context
 
+    from paceline.contract import TrainingResult
     from paceline.control import Gains
     from paceline.elastic import Team
     from paceline.runtime import JobSpec
@@ -183,7 +184,7 @@ class DeadlineTrainingOperator(JobOperator):
         self.controller = controller
         self.container_id: str | None = None
         self._training: Training | None = None
-        self._result: dict[str, Any] | None = None
+        self._result: TrainingResult | None = None
         _arguments.check(self)
 
     def execute(self, context: Context) -> dict[str, Any]:
@@ -209,8 +210,8 @@ class DeadlineTrainingOperator(JobOperator):
             deviation,
             result.mean_devices,
         )
-        self._result = result.to_json()
-        return self._result
+        self._result = result
+        return result.to_json()
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage[Any, Any]:
         """Return the inputs and the trained model, for Airflow's OpenLineage provider."""

@@ -12,6 +12,7 @@ from paceline.contract import EvaluationResult, input_error
 from paceline.errors import InvalidInputError
 from paceline.registry.manifest import check_name, read_unique
 
+_REQUIRED = [name for name, field in EvaluationResult.model_fields.items() if field.is_required()]
 _ACCEPTED = "the result of EvaluateOperator (evaluation=evaluate.output) or, after Approve, of ApproveOperator"
 
 
@@ -24,8 +25,10 @@ def read_evaluation(evaluation: object) -> EvaluationResult:
             raise InvalidInputError("evaluation", evaluation, f"{_ACCEPTED} ({error})") from None
     if not isinstance(evaluation, Mapping):
         raise InvalidInputError("evaluation", evaluation, _ACCEPTED)
+    if missing := sorted(name for name in _REQUIRED if name not in evaluation):
+        raise InvalidInputError("evaluation", dict(evaluation), f"{_ACCEPTED}; missing: {missing}")
     try:
-        read = EvaluationResult.model_validate(evaluation, extra="ignore")
+        read = EvaluationResult.model_validate(dict(evaluation), extra="ignore")
     except ValidationError as error:
         raise input_error("evaluation", error) from None
     check_name(read.model, field="evaluation.model")

@@ -353,7 +353,7 @@ def test_champion_promoted_during_the_decision_is_kept(
     [
         ("None", "evaluation: got 'None', expected the result of EvaluateOperator"),
         (None, "evaluation: got None"),
-        ({"model": "flights"}, "evaluation.metric: got None, expected a value"),
+        ({"model": "flights"}, r"missing: \['challenger', 'champion', 'champion_version'"),
         (
             json.dumps(_evaluation_result(1, 0.7))[:-1] + ', "challenger": 0.9}',
             r"expected .* \(a key is repeated in \['better', 'challenger', 'challenger',",

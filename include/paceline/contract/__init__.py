@@ -28,7 +28,7 @@ from paceline.contract._record import finite
 from paceline.contract._result import CollectedOutput, Outcome, StoredResult, TrainingResult
 from paceline.contract._sample import PaceSample, Remaining, State
 from paceline.contract._stored_deadline import StoredDeadline, storable_deadline
-from paceline.contract._xcoms import DRIFT_XCOM, EVALUATION_XCOM, PROMOTION_XCOM, SCHEDULE_XCOM
+from paceline.contract._xcoms import DRIFT_XCOM, EVALUATION_XCOM, PROMOTION_XCOM, SCHEDULE_XCOM, STEERING_XCOM
 from paceline.contract.history import RunEvent, StoredHistory
 
 __all__ = [
@@ -48,6 +48,7 @@ __all__ = [
     "RESULT",
     "RUN_START",
     "SCHEDULE_XCOM",
+    "STEERING_XCOM",
     "AlertKind",
     "Ceiling",
     "CollectedOutput",

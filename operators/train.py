@@ -191,21 +191,15 @@ class DeadlineTrainingOperator(JobOperator):
         self.controller = controller
         self.container_id: str | None = None
         self._training: Training | None = None
+        self._waited_since: datetime | None = None  # the time from which the deadline counts, after a deferral
         self._result: dict[str, Any] | None = None
         _arguments.check(self)
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Start the job, or continue the job of an earlier try; see :meth:`paceline.run.Training.run`."""
         check_later_inputs(self, context)
-        return self._train(context, None)
-
-    def execute_granted(self, context: Context, event: object, waited_since: str) -> dict[str, Any]:
-        """Start the job after its first grant, for which :class:`~paceline.operators.triggers.GrantTrigger` waited."""
-        return self._train(context, datetime.fromisoformat(waited_since))
-
-    def _train(self, context: Context, waited_since: datetime | None) -> dict[str, Any]:
         try:
-            result = self.new_training(context, waited_since).run()
+            result = self.new_training(context).run()
         except WaitElsewhereError as wait:
             self.log.info("Waiting for devices from the pool %s in the triggerer", self.pool)
             self._defer(context, wait.job)
@@ -229,6 +223,11 @@ class DeadlineTrainingOperator(JobOperator):
         )
         self._result = result.to_json()
         return self._result
+
+    def execute_granted(self, context: Context, event: object, waited_since: str) -> dict[str, Any]:
+        """Start the job after its first grant, for which :class:`~paceline.operators.triggers.GrantTrigger` waited."""
+        self._waited_since = datetime.fromisoformat(waited_since)
+        return self.execute(context)
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage[Any, Any]:
         """Return the inputs and the trained model, for Airflow's OpenLineage provider."""
@@ -254,11 +253,8 @@ class DeadlineTrainingOperator(JobOperator):
             timeout=timeout,
         )
 
-    def new_training(self, context: Context, waited_since: datetime | None = None) -> Training:
-        """Create the object that controls the job during this try.
-
-        ``waited_since`` is the time from which the deadline is counted, if the task has been deferred.
-        """
+    def new_training(self, context: Context) -> Training:
+        """Create the object that controls the job during this try."""
         settings, clock = _arguments.read(self, context), task_clock(self.log)
         host = TaskHost(self, context, self.on_deadline_alert, clock)
         if self.saves_output:
@@ -271,7 +267,7 @@ class DeadlineTrainingOperator(JobOperator):
             on_drain=self.on_drain,
             clock=clock,
             waits_here=not self.deferrable,
-            waited_since=waited_since,
+            waited_since=self._waited_since,
         )
         return self._training
 

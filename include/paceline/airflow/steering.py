@@ -86,13 +86,11 @@ class Steering:
                 try:
                     response = await client.post(self._url, json={"jobs": [job for job, _ in batch]})
                     response.raise_for_status()
-                    answers = [answer["values"] for answer in response.json()]
-                except (httpx.HTTPError, ValueError, TypeError, KeyError) as error:
+                    _distribute([answer["values"] for answer in response.json()], [future for _, future in batch])
+                except Exception as error:  # without an answer, a trigger would wait for ever
                     for _, future in batch:
                         if not future.done():
                             future.set_exception(SteeringError(f"{self._url}: {error!r}"))
-                else:
-                    _distribute(answers, [future for _, future in batch])
                 if len(batch) < _MOST_JOBS:
                     await asyncio.sleep(self._every_s)
 

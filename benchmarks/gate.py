@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
+from paceline.contract import EvaluationResult
 from paceline.operators.improvement import MIN_UNITS, ResampleCollector, judge, summarise
 from paceline.train import resampled
 from paceline.train.progress import Progress
@@ -113,13 +114,13 @@ def promoted(models: Models, groups: Array | None, min_improvement: float) -> di
         scores.append(float(score))
     summary = summarise(*collected, greater_is_better=True)
     improvement = scores[0] - scores[1]
-    evaluation = {
-        "version": 2, "metric": "score", "challenger": scores[0], "champion": scores[1], "champion_version": 1,
-        "improvement": improvement, "improvements": summary,
-    }  # fmt: skip
+    evaluation = EvaluationResult(
+        model="gate", version=2, metric="score", challenger=scores[0], champion=scores[1], champion_version=1,
+        improvement=improvement, improvements=summary,
+    )  # fmt: skip
     if summary is None or improvement <= 0:
         return {"share alone": False, "minimum 20": False, "gate": False, "warned": False}
-    wins = sum(value > 0 and value >= min_improvement for value in summary["quantiles"]) - 1
+    wins = sum(value > 0 and value >= min_improvement for value in summary.quantiles) - 1
     return {
         "share alone": improvement >= min_improvement and wins / 200 >= CONFIDENCE,
         "minimum 20": judge(evaluation, min_improvement, CONFIDENCE, MIN_UNITS)[0] == "better",

@@ -206,7 +206,7 @@ def _experiment(bench: Bench, profiles: ProfileEstimates, state: FleetState) -> 
     executions: dict[str, list[float]] = {}
     # Alternate the order, because the machine's speed drifts.
     for run, name, fixed in runs if state.number % 2 else reversed(runs):
-        plan = plans[name].to_dict()["workers"]
+        plan = {shard: one.to_json() for shard, one in plans[name].to_result({}).workers.items()}
         took_s[run], times = bench.measure_epoch(
             plan, state.loads, samples=SAMPLES, server=state.server_load, fixed_shards=fixed
         )

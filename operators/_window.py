@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from paceline.contract import WindowSource
 from paceline.errors import InvalidInputError
 
 
@@ -17,11 +18,10 @@ def changed_file(data_window: Any) -> str | None:
     """
     from paceline.airflow.windows import identify_file
 
-    known = data_window if isinstance(data_window, dict) else {}
-    file, state = known.get("file"), known.get("file_state")
-    if not isinstance(file, str) or not isinstance(state, str):
+    known = WindowSource.read(data_window)
+    if known is None or known.file is None or known.file_state is None:
         return None
     try:
-        return None if identify_file("data_window", file) == state else file
+        return None if identify_file("data_window", known.file) == known.file_state else known.file
     except (InvalidInputError, OSError):  # deleted, or not readable on this worker
-        return file
+        return known.file

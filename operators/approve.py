@@ -11,6 +11,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from paceline.airflow.arguments import read_fields
 from paceline.airflow.values import Reader, optional_text
+from paceline.contract import EvaluationResult, ShownEvaluation
 from paceline.errors import InvalidInputError
 
 from ._evaluation import read_evaluation
@@ -85,10 +86,10 @@ class ApproveOperator(ApprovalOperator):
         except InvalidInputError as error:
             raise AirflowFailException(str(error)) from error  # a retry cannot succeed
         evaluation = _shown_evaluation(context, evaluation)
-        self.subject = self.subject or f"Promote {evaluation['model']} version {evaluation['version']}?"
+        self.subject = self.subject or f"Promote {evaluation.model} version {evaluation.version}?"
         self.body = self.body or _describe(evaluation)
-        self.promoted_model = evaluation["model"]
-        context["ti"].xcom_push(key=_ASKED, value=dict(evaluation))
+        self.promoted_model = evaluation.model
+        context["ti"].xcom_push(key=_ASKED, value=evaluation.to_json())
         return super().execute(context)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
@@ -99,39 +100,41 @@ class ApproveOperator(ApprovalOperator):
         ti = context["ti"]
         asked = ti.xcom_pull(task_ids=ti.task_id, key=_ASKED, map_indexes=ti.map_index)
         person = answer.get("responded_by_user")
-        return {**asked, "approved_by": person["name"] if person else None}
+        approved = {"approved_by": person["name"] if person else None}
+        return EvaluationResult.model_validate(asked).model_copy(update=approved).to_json()
 
 
-def _shown_evaluation(context: Context, evaluation: Mapping[str, Any]) -> Mapping[str, Any]:
+def _shown_evaluation(context: Context, evaluation: EvaluationResult) -> EvaluationResult:
     """Return the evaluation that the pages show: that of the first try with this task instance's id.
 
     Airflow stores one question for each id, does not replace it, and may run a second try with the same id.
     """
     store, ti_id = context["task_state_store"], str(context["ti"].id)
-    stored: Any = store.get(_ASKED)
-    if isinstance(stored, dict) and stored.get("ti_id") == ti_id:
-        return dict(stored["evaluation"])
-    store.set(_ASKED, {"ti_id": ti_id, "evaluation": dict(evaluation)})
+    stored = ShownEvaluation.read(store.get(_ASKED))
+    if stored is not None and stored.ti_id == ti_id:
+        return stored.evaluation
+    store.set(_ASKED, ShownEvaluation(ti_id=ti_id, evaluation=evaluation).to_json())
     return evaluation
 
 
-def _describe(evaluation: Mapping[str, Any]) -> str:
+def _describe(evaluation: EvaluationResult) -> str:
     """Return the scores of both models as a table, the deciding metric first.
 
-    >>> print(_describe({"metric": "auc", "challenger": 0.8, "champion": 0.7, "version": 2, "champion_version": 1}))
+    >>> print(_describe(EvaluationResult(
+    ...     model="m", metric="auc", challenger=0.8, champion=0.7, version=2, champion_version=1, improvement=0.1)))
     | | version 2 | champion: version 1 |
     |---|---|---|
     | **auc** | 0.8 | 0.7 |
     """
-    metric, champion = evaluation["metric"], evaluation["champion_version"]
-    new = {metric: evaluation["challenger"], **(evaluation.get("challenger_metrics") or {})}
-    old = {metric: evaluation["champion"], **(evaluation.get("champion_metrics") or {})}
+    metric, champion = evaluation.metric, evaluation.champion_version
+    new = {metric: evaluation.challenger, **(evaluation.challenger_metrics or {})}
+    old = {metric: evaluation.champion, **(evaluation.champion_metrics or {})}
     column = "no champion" if champion is None else f"champion: version {champion}"
-    lines = [f"| | version {evaluation['version']} | {column} |", "|---|---|---|"]
+    lines = [f"| | version {evaluation.version} | {column} |", "|---|---|---|"]
     for name in new:
         label = f"**{name}**" if name == metric else name
         lines.append(f"| {label} | {_number(new[name])} | {_number(old.get(name))} |")
-    if summary := evaluation.get("improvements"):
+    if summary := evaluation.improvements:
         lines += ["", *(f"- {line}" for line in (describe_interval(summary), *describe_doubts(summary)))]
     return "\n".join(lines)
 

@@ -22,7 +22,7 @@ from paceline.airflow.arguments import (
 )
 from paceline.airflow.places import open_registry, storage_path
 from paceline.airflow.values import Reader
-from paceline.contract import EVALUATION_XCOM
+from paceline.contract import EVALUATION_XCOM, Comparison, EvaluationResult, Improvements
 from paceline.errors import InvalidInputError, PacelineError, TrainingFailedError
 from paceline.registry import ModelChangedError, ModelVersion, Registry
 from paceline.registry.manifest import check_name
@@ -106,14 +106,8 @@ class EvaluateOperator(JobOperator):
     Returns
     -------
     dict
-        ``model``, ``registry``, ``version`` and ``digest`` (of the challenger), ``metric``, ``challenger`` and
-        ``champion`` (scores), ``champion_version``, ``champion_digest``, ``better``, ``improvement`` (positive is
-        better), ``greater_is_better``, and ``challenger_metrics`` and ``champion_metrics`` with all finite scores.
-        ``improvements`` is None without resamples of both models, else a dict with ``rows``, ``groups``, ``resamples``,
-        ``pairs`` (resamples with a score of both models), ``interval`` (the 90 % interval of the improvement),
-        ``quantiles`` (from 0 to 100 % in steps of 0.5 %), ``unseen_share`` (rarer kinds of rows may be absent from the
-        data), and ``design_effect`` and ``repeated_lines``, which show whether rows depend on each other.
-        Without a champion, champion values, ``improvement`` and ``improvements`` are None.
+        ``version`` (of the challenger), ``challenger`` and ``champion`` (scores), ``improvement``, ``improvements`` on
+        resamples and more, see :class:`~paceline.contract.EvaluationResult`. Without a champion, its values are None.
 
     Examples
     --------
@@ -189,7 +183,7 @@ the first a letter or digit
         self.signing_conn_id = optional_conn_id("signing_conn_id", signing_conn_id)
         self.devices: Any = devices
         self._job: Job | None = None
-        self._result: dict[str, Any] | None = None
+        self._result: EvaluationResult | None = None
         self._killed = threading.Event()
         read_fields(self, self.readers, rendered=False)
 
@@ -204,7 +198,7 @@ the first a letter or digit
             if self._killed.is_set():
                 raise AirflowException("The task was stopped; its job has been removed") from error
             raise AirflowException(self.describe(error)) from error
-        return self._result
+        return self._result.to_json()
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage[Any, Any]:
         """Return the models, the data and the registered version, for Airflow's OpenLineage provider."""
@@ -220,7 +214,7 @@ the first a letter or digit
             cleanup.start()
             cleanup.join(4.0)  # Airflow kills the task 5 s after its signal
 
-    def _evaluate(self, context: Context) -> dict[str, Any]:
+    def _evaluate(self, context: Context) -> EvaluationResult:
         self.read_templates(context)
         registry = open_registry(self.registry, self.signing_conn_id)
         if not storage_path(self.challenger).is_dir():
@@ -238,14 +232,15 @@ the first a letter or digit
             holdout = HoldOut(self.data, self.inputs, scratch, self.command_and_files()[1].values())
             new, resamples = self._score(context, runtime, "challenger", trained, holdout, scratch)
             old: dict[str, float] | None = None
-            improvements: dict[str, Any] | None = None
+            improvements: Improvements | None = None
             if champion is not None:
                 fetched = registry.fetch(champion, scratch / "champion")
                 role = f"champion-{champion.version}"
                 old, others = self._score(context, runtime, role, fetched, holdout, scratch)
                 improvements = summarise(resamples, others, greater_is_better=self._greater_is_better)
                 if improvements is not None:
-                    improvements["repeated_lines"] = 0 if resamples.groups else repeated_lines(holdout.paths.values())
+                    repeated = 0 if resamples.groups else repeated_lines(holdout.paths.values())
+                    improvements = improvements.model_copy(update={"repeated_lines": repeated})
             if (replaced := holdout.changed_file()) is not None:
                 raise TrainingFailedError(f"{replaced} has changed while the models were scored: score them again")
             verdict = self._compare(new, old, champion)
@@ -256,7 +251,7 @@ the first a letter or digit
                     name=self.model,
                     metrics=new,
                     data_window=self.data_window,
-                    lineage={**self.lineage, **_task_fields(context), **doubts, "evaluation": verdict},
+                    lineage={**self.lineage, **_task_fields(context), **doubts, "evaluation": verdict.to_json()},
                     key=key,
                     digest=digest,
                 )
@@ -268,17 +263,17 @@ the first a letter or digit
             for doubt in describe_doubts(improvements):
                 self.log.warning("%s", doubt)
         context["ti"].xcom_push(key=EVALUATION_XCOM, value=True)
-        return {
-            "model": self.model,
-            "registry": self.registry,
-            "version": version.version,
-            "digest": version.digest,
-            **verdict,
-            "greater_is_better": self._greater_is_better,
-            "improvements": improvements,
-            "challenger_metrics": new,
-            "champion_metrics": old,
-        }
+        return EvaluationResult(
+            model=self.model,
+            registry=self.registry,
+            version=version.version,
+            digest=version.digest,
+            greater_is_better=self._greater_is_better,
+            improvements=improvements,
+            challenger_metrics=new,
+            champion_metrics=old,
+            **dict(verdict),
+        )
 
     def _find_champion(self, registry: Registry, key: str) -> ModelVersion | None:
         """Return the champion, or the previous champion if an earlier try's challenger is now the champion."""
@@ -318,36 +313,36 @@ the first a letter or digit
 
     def _compare(
         self, new: Mapping[str, float], old: Mapping[str, float] | None, champion: ModelVersion | None
-    ) -> dict[str, Any]:
+    ) -> Comparison:
         improvement = None
         if old is not None:
             improvement = new[self.metric] - old[self.metric]
             improvement = improvement if self._greater_is_better else -improvement
-        return {
-            "metric": self.metric,
-            "challenger": new[self.metric],
-            "champion": None if old is None else old[self.metric],
-            "champion_version": None if champion is None else champion.version,
-            "champion_digest": None if champion is None else champion.digest,
-            "better": improvement is None or improvement > 0,
-            "improvement": improvement,
-        }
+        return Comparison(
+            metric=self.metric,
+            challenger=new[self.metric],
+            champion=None if old is None else old[self.metric],
+            champion_version=None if champion is None else champion.version,
+            champion_digest=None if champion is None else champion.digest,
+            better=improvement is None or improvement > 0,
+            improvement=improvement,
+        )
 
-    def _log_verdict(self, version: ModelVersion, verdict: Mapping[str, Any]) -> None:
-        if verdict["champion_version"] is None:
+    def _log_verdict(self, version: ModelVersion, verdict: Comparison) -> None:
+        if verdict.champion_version is None:
             self.log.info("%s has no champion yet; version %d has %s %.6g", *_challenger_fields(version, verdict))
         else:
             self.log.info(
                 "%s version %d: %s %.6g, against %.6g for champion version %d: %s",
                 *_challenger_fields(version, verdict),
-                verdict["champion"],
-                verdict["champion_version"],
-                "better" if verdict["better"] else "not better",
+                verdict.champion,
+                verdict.champion_version,
+                "better" if verdict.better else "not better",
             )
 
 
-def _challenger_fields(version: ModelVersion, verdict: Mapping[str, Any]) -> tuple[str, int, str, float]:
-    return version.name, version.version, verdict["metric"], verdict["challenger"]
+def _challenger_fields(version: ModelVersion, verdict: Comparison) -> tuple[str, int, str, float]:
+    return version.name, version.version, verdict.metric, verdict.challenger
 
 
 def _registration_key(context: Context, digest: str) -> str:

@@ -6,11 +6,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import NormalDist, pstdev
-from typing import Any, Literal
 
-from paceline.airflow.arguments import number, positive_integer
+from paceline.contract import QUANTILES, EvaluationResult, Improvements, PromotionVerdict
 from paceline.errors import InvalidInputError
 from paceline.train.progress import Progress
 
@@ -18,23 +17,8 @@ from ._scores import scores_in
 
 MIN_PAIRS = 100
 MIN_UNITS = 20  # rows or groups; with fewer, the bootstrap is wrong more often than its confidence says
-_STEPS = 200  # the summary has the quantiles 0, 0.5, ..., 100 %
+_STEPS = QUANTILES - 1
 _FIVE_PERCENT = _STEPS // 20
-
-
-Verdict = Literal[
-    "first",
-    "better",
-    "not better",
-    "improvement below min_improvement",
-    "too few rows",
-    "too few groups",
-    "not significantly better",
-    "older data",
-    "champion held",
-    "champion changed",
-    "already champion",
-]
 
 
 class ResampleCollector:
@@ -77,18 +61,10 @@ class ResampleCollector:
 
 def summarise(
     challenger: ResampleCollector, champion: ResampleCollector, *, greater_is_better: bool
-) -> dict[str, Any] | None:
+) -> Improvements | None:
     """Return a summary of the paired improvements; ``None`` if fewer than 100 resamples have a value for both models.
 
-    Returns
-    -------
-    dict or None
-        ``rows`` of the hold-out data, ``groups`` (their number, or None), ``resamples`` (their number), ``pairs``
-        (resamples with a value for both models), ``interval`` (the two ends of the 90 % interval of the improvement),
-        ``quantiles`` of the improvement, from 0 to 100 % in steps of 0.5 %, and ``design_effect`` (the ratio of the
-        variance of the improvement to that of independent rows or groups; 1 unless rows clearly depend on their
-        neighbours) and ``unseen_share`` (rows or groups of a kind with a smaller share are absent from more than 5 % of
-        all hold-out data of this size).
+    The design effect is 1 unless rows clearly depend on their neighbours.
 
     Raises
     ------
@@ -112,16 +88,16 @@ def summarise(
     # share k / _STEPS of all values lies. ``confidence`` relies on this.
     last = [max(0, -(-len(ordered) * k // _STEPS) - 1) for k in range(_STEPS + 1)]
     quantiles = [float(f"{ordered[index]:.6g}") for index in last]
-    return {
-        "rows": challenger.rows,
-        "groups": challenger.groups,
-        "resamples": min(challenger.drawn, champion.drawn),
-        "pairs": len(ordered),
-        "interval": [quantiles[_FIVE_PERCENT], quantiles[-1 - _FIVE_PERCENT]],
-        "quantiles": quantiles,
-        "design_effect": _design_effect(challenger, champion, _variance(ordered)),
-        "unseen_share": float(f"{1 - 0.05 ** (1 / (challenger.groups or challenger.rows)):.3g}"),
-    }
+    return Improvements(
+        rows=challenger.rows,
+        groups=challenger.groups,
+        resamples=min(challenger.drawn, champion.drawn),
+        pairs=len(ordered),
+        interval=[quantiles[_FIVE_PERCENT], quantiles[-1 - _FIVE_PERCENT]],
+        quantiles=quantiles,
+        design_effect=_design_effect(challenger, champion, _variance(ordered)),
+        unseen_share=float(f"{1 - 0.05 ** (1 / (challenger.groups or challenger.rows)):.3g}"),
+    )
 
 
 def _design_effect(challenger: ResampleCollector, champion: ResampleCollector, independent: float) -> float:
@@ -146,38 +122,41 @@ def _variance(values: Sequence[float]) -> float:
     return sum((value - mean) * (value - mean) for value in values) / len(values)
 
 
-def describe_interval(summary: Mapping[str, Any]) -> str:
+def describe_interval(summary: Improvements) -> str:
     """Return the 90 % interval in a summary, for the log.
 
-    >>> describe_interval({"rows": 500, "groups": None, "pairs": 998, "interval": [-0.01, 0.052]})
+    >>> describe_interval(Improvements(
+    ...     rows=500, resamples=1000, pairs=998, interval=[-0.01, 0.052], quantiles=[0.0] * 201, unseen_share=0.006))
     '90 % interval of the improvement: -0.01 to 0.052 (998 resamples of 500 rows)'
     """
-    low, high = summary["interval"]
-    groups = f" in {summary['groups']} groups" if summary["groups"] else ""
-    resamples = f"{summary['pairs']} resamples of {summary['rows']} rows{groups}"
+    low, high = summary.interval
+    groups = f" in {summary.groups} groups" if summary.groups else ""
+    resamples = f"{summary.pairs} resamples of {summary.rows} rows{groups}"
     return f"90 % interval of the improvement: {low:.4g} to {high:.4g} ({resamples})"
 
 
-def describe_doubts(summary: Mapping[str, Any]) -> list[str]:
+def describe_doubts(summary: Improvements) -> list[str]:
     """Return why the hold-out data may not support the decision.
 
-    >>> summary = {"groups": None, "resamples": 1000, "pairs": 1000, "quantiles": [0, 1], "repeated_lines": 40}
-    >>> describe_doubts({**summary, "design_effect": 8.2})  # doctest: +NORMALIZE_WHITESPACE
+    >>> summary = Improvements(
+    ...     rows=500, resamples=1000, pairs=1000, interval=[0.0, 1.0], quantiles=[0.0] * 200 + [1.0],
+    ...     unseen_share=0.006, repeated_lines=40, design_effect=8.2)
+    >>> describe_doubts(summary)  # doctest: +NORMALIZE_WHITESPACE
     ['neighbouring rows look dependent (8.2 times the variance of independent rows): pass groups to resampled(...)',
      '40 lines of the data repeat an earlier line: pass groups to resampled(...) if they belong together']
     """
     doubts = []
-    units = "groups" if summary["groups"] else "rows"
-    if summary["quantiles"][0] == summary["quantiles"][-1]:
+    units = "groups" if summary.groups else "rows"
+    if summary.quantiles[0] == summary.quantiles[-1]:
         doubts.append("all resamples have the same improvement, as if the metric ignored its rows")
-    if missing := summary["resamples"] - summary["pairs"]:
-        doubts.append(f"{missing} of {summary['resamples']} resamples have no score and count against the challenger")
-    if (effect := summary["design_effect"]) > 1:
+    if missing := summary.resamples - summary.pairs:
+        doubts.append(f"{missing} of {summary.resamples} resamples have no score and count against the challenger")
+    if (effect := summary.design_effect) > 1:
         doubts.append(
             f"neighbouring {units} look dependent ({effect:.3g} times the variance of independent {units}): "
             f"pass {'larger ' if units == 'groups' else ''}groups to resampled(...)"
         )
-    if repeated := summary["repeated_lines"]:
+    if repeated := summary.repeated_lines:
         doubts.append(
             f"{repeated} lines of the data repeat an earlier line: "
             "pass groups to resampled(...) if they belong together"
@@ -185,7 +164,7 @@ def describe_doubts(summary: Mapping[str, Any]) -> list[str]:
     return doubts
 
 
-def reached_confidence(summary: Mapping[str, Any], improvement: float, required: float) -> float:
+def reached_confidence(summary: Improvements, improvement: float, required: float) -> float:
     """Return the confidence that the improvement is above 0 and at least ``required``, in steps of 0.1 %.
 
     Parameters
@@ -206,26 +185,26 @@ def reached_confidence(summary: Mapping[str, Any], improvement: float, required:
     Examples
     --------
     >>> quantiles = [step / 1000 for step in range(-10, 191)]  # from -0.01 to 0.19
-    >>> summary = {"rows": 10**6, "groups": None, "resamples": 1000, "pairs": 1000, "design_effect": 1.0,
-    ...            "quantiles": quantiles}
+    >>> summary = Improvements(
+    ...     rows=10**6, resamples=1000, pairs=1000, interval=[0.0, 0.18], quantiles=quantiles, unseen_share=3e-6)
     >>> [reached_confidence(summary, 0.09, required) for required in (0, 0.09, 0.2)]
     [0.945, 0.5, 0.0]
-    >>> reached_confidence({**summary, "rows": 20}, 0.09, 0)
+    >>> reached_confidence(summary.model_copy(update={"rows": 20}), 0.09, 0)
     0.932
     """
-    quantiles = summary["quantiles"]
+    quantiles = summary.quantiles
     if quantiles[0] == quantiles[-1]:
         return 0.0
     below = sum(not (value > 0 and _reaches(value, required)) for value in quantiles)
     reflected = (2 * improvement - value for value in quantiles)
     below = max(below, sum(not (value > 0 and _reaches(value, required)) for value in reflected))
-    share = max(0, _STEPS - below) / _STEPS * summary["pairs"] / summary["resamples"]
+    share = max(0, _STEPS - below) / _STEPS * summary.pairs / summary.resamples
     if not share:
         return 0.0
     z = NormalDist().inv_cdf(share) if share < 1 else (improvement - required) / pstdev(quantiles)
-    units = summary["groups"] or summary["rows"]
+    units = summary.groups or summary.rows
     freedom = units - 1
-    t = z * math.sqrt(freedom / units / summary["design_effect"])
+    t = z * math.sqrt(freedom / units / summary.design_effect)
     # The distribution function of Student's t (Abramowitz and Stegun, 26.7.8).
     corrected = NormalDist().cdf(t * (1 - 1 / (4 * freedom)) / math.sqrt(1 + t * t / (2 * freedom)))
     return round(corrected, 3)
@@ -240,51 +219,17 @@ def _reaches(improvement: float, required: float) -> bool:
     return improvement >= required or math.isclose(improvement, required, rel_tol=1e-9)
 
 
-def read_summary(evaluation: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the summary in an evaluation. Raise InvalidInputError if there is none, or a value is invalid.
-
-    A summary of an earlier version has neither the number of resamples nor groups.
-    """
-    field, summary, metric = "evaluation.improvements", evaluation.get("improvements"), evaluation["metric"]
-    if summary is None:
-        raise InvalidInputError(
-            field,
-            None,
-            f"resamples of {metric!r}, which confidence needs: the script has to call "
-            f"report({metric}=resampled(..., rows=...)) outside a track loop, and at least {MIN_PAIRS} resamples have "
-            "to have a finite value for both models",
-        )
-    quantiles = summary.get("quantiles") if isinstance(summary, Mapping) else None
-    accepted = f"a list of {_STEPS + 1} numbers, as EvaluateOperator returns it"
-    if not isinstance(summary, Mapping) or not isinstance(quantiles, list) or len(quantiles) != _STEPS + 1:
-        raise InvalidInputError(f"{field}.quantiles", quantiles, accepted)
-    counts = {"pairs": None, "groups": None, "resamples": summary.get("pairs"), **summary}
-    return {
-        "rows": positive_integer(f"{field}.rows", counts.get("rows")),
-        "groups": None if counts["groups"] is None else positive_integer(f"{field}.groups", counts["groups"]),
-        "pairs": positive_integer(f"{field}.pairs", counts["pairs"]),
-        "resamples": positive_integer(f"{field}.resamples", counts["resamples"]),
-        "quantiles": [number(f"{field}.quantiles", value, accepted) for value in quantiles],
-        "design_effect": max(1.0, number(f"{field}.design_effect", summary.get("design_effect", 1.0))),
-        "repeated_lines": int(number(f"{field}.repeated_lines", summary.get("repeated_lines", 0))),
-    }
-
-
-def too_few(summary: Mapping[str, Any], minimum_rows: int) -> tuple[str, int, int] | None:
-    """Return the unit ("rows" or "groups"), its number and the minimum, if there are too few; else None.
-
-    >>> too_few({"rows": 12, "groups": None}, 300), too_few({"rows": 900, "groups": 9}, 300)
-    (('rows', 12, 300), ('groups', 9, 20))
-    """
-    rows, groups = summary["rows"], summary["groups"]
+def too_few(summary: Improvements, minimum_rows: int) -> tuple[str, int, int] | None:
+    """Return the unit ("rows" or "groups"), its number and the minimum, if there are too few; else None."""
+    rows, groups = summary.rows, summary.groups
     if rows < minimum_rows:
         return "rows", rows, minimum_rows
     return ("groups", groups, MIN_UNITS) if groups is not None and groups < MIN_UNITS else None
 
 
 def judge(
-    evaluation: Mapping[str, Any], required: float, confidence: float | None, minimum_samples: int
-) -> tuple[Verdict, str]:
+    evaluation: EvaluationResult, required: float, confidence: float | None, minimum_samples: int
+) -> tuple[PromotionVerdict, str]:
     """Return the verdict on an evaluation and its reason.
 
     Parameters
@@ -295,15 +240,27 @@ def judge(
         Required confidence, or ``None`` if the improvement on all rows decides.
     minimum_samples:
         Smallest number of rows for a decision with a confidence.
+
+    Raises
+    ------
+    InvalidInputError
+        If there is a required confidence, but no resamples.
     """
-    version, metric, challenger = evaluation["version"], evaluation["metric"], evaluation["challenger"]
-    if evaluation["champion_version"] is None:
+    version, metric, challenger = evaluation.version, evaluation.metric, evaluation.challenger
+    champion, improvement, summary = evaluation.champion, evaluation.improvement, evaluation.improvements
+    if champion is None or improvement is None:
         return "first", f"version {version} is the first, with {metric} {challenger:.4g}"
-    summary = None if confidence is None else read_summary(evaluation)
-    improvement = number("evaluation.improvement", evaluation["improvement"])
+    if confidence is not None and summary is None:
+        raise InvalidInputError(
+            "evaluation.improvements",
+            None,
+            f"resamples of {metric!r}, which confidence needs: the script has to call "
+            f"report({metric}=resampled(..., rows=...)) outside a track loop, and at least {MIN_PAIRS} resamples have "
+            "to have a finite value for both models",
+        )
     comparison = (
-        f"version {version}, {metric} {challenger:.4g}, against {evaluation['champion']:.4g} for champion version "
-        f"{evaluation['champion_version']}: "
+        f"version {version}, {metric} {challenger:.4g}, against {champion:.4g} for champion version "
+        f"{evaluation.champion_version}: "
     )
     if improvement <= 0:
         return "not better", f"{comparison}not better"

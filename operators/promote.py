@@ -12,12 +12,12 @@ from airflow.sdk.exceptions import AirflowFailException
 from paceline.airflow.arguments import number, optional_conn_id, optional_number, read_fields, registry_location
 from paceline.airflow.places import open_registry
 from paceline.airflow.values import Reader, boolean
-from paceline.contract import PROMOTION_XCOM
+from paceline.contract import PROMOTION_XCOM, EvaluationResult, PromotionResult, PromotionVerdict
 from paceline.errors import InvalidInputError
 from paceline.registry import ChampionChangedError, ChampionHeldError, ModelVersion
 
 from ._evaluation import read_evaluation
-from .improvement import MIN_UNITS, Verdict, judge
+from .improvement import MIN_UNITS, judge
 from .links import ModelLink
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _ACCEPTED = "at least 0, in units of the metric"
 
-_PROMOTED: tuple[Verdict, ...] = ("first", "better", "already champion")
+_PROMOTED: tuple[PromotionVerdict, ...] = ("first", "better", "already champion")
 
 
 def _at_least_zero(field: str, value: object) -> float:
@@ -95,10 +95,8 @@ class PromoteOperator(BaseOperator):
     Returns
     -------
     dict
-        ``promoted``, ``verdict`` (``"first"``, ``"better"``, ``"not better"``, ``"improvement below min_improvement"``,
-        ``"too few rows"``, ``"too few groups"``, ``"not significantly better"``, ``"older data"``, ``"champion held"``,
-        ``"champion changed"`` or ``"already champion"``), ``reason``, ``model``, ``registry``, ``version``,
-        ``champion_version`` (after this task) and ``previous_version`` (the champion before the promotion, if any).
+        ``promoted``, ``verdict``, ``reason``, ``version``, ``champion_version`` and more, see
+        :class:`~paceline.contract.PromotionResult`.
 
     Examples
     --------
@@ -134,7 +132,7 @@ class PromoteOperator(BaseOperator):
         self.minimum_samples: Any = minimum_samples
         self.signing_conn_id = optional_conn_id("signing_conn_id", signing_conn_id)
         self.promoted_model: str | None = None
-        self._result: dict[str, Any] | None = None
+        self._result: PromotionResult | None = None
         read_fields(self, _READERS, rendered=False)
 
     def execute(self, context: Context) -> dict[str, Any]:
@@ -143,18 +141,18 @@ class PromoteOperator(BaseOperator):
             result = self._decide_and_promote()
         except InvalidInputError as error:
             raise AirflowFailException(str(error)) from error  # a retry cannot succeed
-        self.promoted_model = result["model"]
-        outcome = "Promoted" if result["promoted"] else "Not promoted"
-        self.log.info("%s: %s (%s)", outcome, result["reason"], result["verdict"])
+        self.promoted_model, stored = result.model, result.to_json()
+        outcome = "Promoted" if result.promoted else "Not promoted"
+        self.log.info("%s: %s (%s)", outcome, result.reason, result.verdict)
         # Airflow emits an event for every outlet of a successful task, so remove the other outlets.
-        self.outlets = [o for o in self.outlets if result["promoted"] and not _was_sent(context, o)]
+        self.outlets = [o for o in self.outlets if result.promoted and not _was_sent(context, o)]
         for outlet in (o for o in self.outlets if isinstance(o, Asset)):
             context["outlet_events"][outlet].extra.update(
-                {key: result[key] for key in ("model", "version", "previous_version", "reason")}
+                {key: stored[key] for key in ("model", "version", "previous_version", "reason")}
             )
         context["ti"].xcom_push(key=PROMOTION_XCOM, value=True)
         self._result = result
-        return result
+        return stored
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage[Any, Any]:
         """Return the version and, after a promotion, the champion, for Airflow's OpenLineage provider."""
@@ -162,63 +160,64 @@ class PromoteOperator(BaseOperator):
 
         return lineage.describe_promotion(self, self._result)
 
-    def _decide_and_promote(self) -> dict[str, Any]:
+    def _decide_and_promote(self) -> PromotionResult:
         read_fields(self, _READERS, rendered=True)
-        verdict = read_evaluation(self.evaluation)
-        name, version = verdict["model"], verdict["version"]
+        evaluation = read_evaluation(self.evaluation)
+        name, version = evaluation.model, evaluation.version
         registry = open_registry(self.registry, self.signing_conn_id)
         challenger = registry.version(name, version)
-        _check_evaluated(challenger, verdict, self.registry)
+        _check_evaluated(challenger, evaluation, self.registry)
         champion = registry.champion(name)
         before = champion.version if champion else None
-        result = {
-            "model": name,
-            "registry": self.registry,
-            "version": version,
-            "champion_version": before,
-            "previous_version": before,
-        }
+
+        def result(verdict: PromotionVerdict, reason: str, now: int | None, previous: int | None) -> PromotionResult:
+            return PromotionResult(
+                promoted=verdict in _PROMOTED,
+                verdict=verdict,
+                reason=reason,
+                model=name,
+                registry=self.registry,
+                version=version,
+                champion_version=now,
+                previous_version=previous,
+            )
+
         if before == version:
             reason = f"version {version} is already the champion"
             try:  # completes the promotion of a try that died before it had moved MLflow's alias
                 previous = registry.promote(name, version, reason, expected_champion=before).previous
             except ChampionChangedError:
                 return self._decide_and_promote()
-            return {**_outcome("already champion", reason), **result, "previous_version": previous}
-        evaluated = verdict.get("champion_digest") or (champion and champion.digest)
-        if before != verdict["champion_version"] or (champion and champion.digest != evaluated):
-            other = " with other files" if before == verdict["champion_version"] else ""
+            return result("already champion", reason, version, previous)
+        evaluated = evaluation.champion_digest or (champion and champion.digest)
+        if before != evaluation.champion_version or (champion and champion.digest != evaluated):
+            other = " with other files" if before == evaluation.champion_version else ""
             reason = (
                 f"the champion is now version {before}{other}; version {version} was compared with "
-                f"{verdict['champion_version'] or 'none'}"
+                f"{evaluation.champion_version or 'none'}"
             )
-            return {**_outcome("champion changed", reason), **result}
-        outcome = _outcome(*judge(verdict, self.min_improvement, self.confidence, self.minimum_samples))
-        if "approved_by" in verdict:
-            outcome["reason"] += f"; approved by {verdict['approved_by'] or 'the default answer'}"
-        if outcome["promoted"] and champion and not self.allow_older:
-            outcome = _older(challenger, champion) or outcome
-        if not outcome["promoted"]:
-            return {**outcome, **result}
+            return result("champion changed", reason, before, before)
+        verdict, reason = judge(evaluation, self.min_improvement, self.confidence, self.minimum_samples)
+        if evaluation.was_asked:
+            reason += f"; approved by {evaluation.approved_by or 'the default answer'}"
+        if verdict in _PROMOTED and champion and not self.allow_older and (older := _older(challenger, champion)):
+            verdict, reason = "older data", older
+        if verdict not in _PROMOTED:
+            return result(verdict, reason, before, before)
         try:
-            promotion = registry.promote(name, version, outcome["reason"], expected_champion=before)
+            promotion = registry.promote(name, version, reason, expected_champion=before)
         except ChampionChangedError:
             return self._decide_and_promote()
         except ChampionHeldError as held:
-            return {**_outcome("champion held", f"{outcome['reason']}, but expected {held.accepted}"), **result}
-        return {
-            **outcome,
-            **result,
-            "champion_version": version,
-            "previous_version": promotion.previous,
-        }
+            return result("champion held", f"{reason}, but expected {held.accepted}", before, before)
+        return result(verdict, reason, version, promotion.previous)
 
 
-def _check_evaluated(version: ModelVersion, evaluation: Mapping[str, Any], registry: str) -> None:
+def _check_evaluated(version: ModelVersion, evaluation: EvaluationResult, registry: str) -> None:
     """Raise InvalidInputError if a version has not the files that were scored."""
-    known, place = evaluation.get("digest"), evaluation.get("registry", registry)
+    known, place = evaluation.digest, evaluation.registry or registry
     if known != version.digest and (known is not None or place != registry):
-        found = f"version {version.version} in {evaluation.get('registry')}"
+        found = f"version {version.version} in {evaluation.registry}"
         accepted = f"the version that was scored; version {version.version} in {registry} has other files"
         raise InvalidInputError("evaluation", found, accepted)
 
@@ -236,20 +235,15 @@ def _was_sent(context: Context, outlet: object) -> bool:
     return own in sources
 
 
-def _older(challenger: ModelVersion, champion: ModelVersion) -> dict[str, Any] | None:
-    """Return the outcome for a challenger whose run covers older data than the champion's; ``None`` for another one."""
+def _older(challenger: ModelVersion, champion: ModelVersion) -> str | None:
+    """Return the reason for a challenger whose run covers older data than the champion's; ``None`` for another one."""
     times = [str(version.lineage.get("data_until")) for version in (challenger, champion)]
     try:
         if datetime.fromisoformat(times[0]) >= datetime.fromisoformat(times[1]):
             return None
     except (ValueError, TypeError):  # unknown, or not the times of runs
         return None
-    reason = (
+    return (
         f"version {challenger.version} is from a run for data until {times[0]}, champion version {champion.version} "
         f"from one until {times[1]}; allow_older=True promotes it nevertheless"
     )
-    return _outcome("older data", reason)
-
-
-def _outcome(verdict: Verdict, reason: str) -> dict[str, Any]:
-    return {"promoted": verdict in _PROMOTED, "verdict": verdict, "reason": reason}

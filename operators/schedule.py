@@ -90,8 +90,7 @@ class ScheduleOperator(BaseOperator):
     Returns
     -------
     dict
-        The plan for :func:`~paceline.operators.train_on_fleet`: ``workers`` (``samples``, ``batch_size``,
-        ``sample_s`` and ``epoch_s`` by name), ``excluded`` (reasons by name), ``epoch_s``, ``total_s`` and ``states``.
+        The plan for :func:`~paceline.operators.train_on_fleet`, see :class:`~paceline.contract.ScheduleResult`.
 
     Examples
     --------
@@ -169,9 +168,8 @@ class ScheduleOperator(BaseOperator):
             )
         for name, reason in plan.excluded.items():
             self.log.info("%s is excluded: %s", name, reason)
-        shares = {name: {"cpu": round(one.cpu, 3), "memory": round(one.memory, 3)} for name, one in states.items()}
         context["ti"].xcom_push(key=SCHEDULE_XCOM, value=True)
-        return {**plan.to_dict(), "states": shares}
+        return plan.to_result(states).to_json()
 
     def _schedule(self, context: Context) -> tuple[Plan, dict[str, State]]:
         self.log.info("Reading the profiles of %s", ", ".join(self.fleet.kinds))

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context
 
+    from paceline.contract import TrainingResult
     from paceline.control import Gains
     from paceline.elastic import Team
     from paceline.runtime import JobSpec
@@ -192,7 +193,7 @@ class DeadlineTrainingOperator(JobOperator):
         self.container_id: str | None = None
         self._training: Training | None = None
         self._waited_since: datetime | None = None  # the time from which the deadline counts, after a deferral
-        self._result: dict[str, Any] | None = None
+        self._result: TrainingResult | None = None
         _arguments.check(self)
 
     def execute(self, context: Context) -> dict[str, Any]:
@@ -221,8 +222,8 @@ class DeadlineTrainingOperator(JobOperator):
             deviation,
             result.mean_devices,
         )
-        self._result = result.to_json()
-        return self._result
+        self._result = result
+        return result.to_json()
 
     def execute_granted(self, context: Context, event: object, waited_since: str) -> dict[str, Any]:
         """Start the job after its first grant, for which :class:`~paceline.operators.triggers.GrantTrigger` waited."""

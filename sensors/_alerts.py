@@ -6,13 +6,15 @@ retries, reschedules and deferrals do not repeat it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from paceline.airflow.callbacks import Callback, run_callbacks
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+    from paceline.contract import DriftSummary
 
 FIELD = "on_drift_alert"
 _STATE_KEY = "paceline_drift_alert"
@@ -21,7 +23,7 @@ _PARTS = ("concept_drift", "joint_drift", "estimated_drift")
 
 
 def alert_once(
-    callbacks: Sequence[Callback], context: Context, summary: Mapping[str, Any], log: Any, cleared: bool = False
+    callbacks: Sequence[Callback], context: Context, summary: DriftSummary, log: Any, cleared: bool = False
 ) -> None:
     """Call the callbacks if the check of a ``summary`` has found what the last alert did not contain.
 
@@ -42,15 +44,15 @@ def alert_once(
         log.exception("%s: the task's state is not available; an alert may be repeated", FIELD)
         found = _findings(summary)
     if found:
-        alert = {**summary, "kind": summary["verdict"], "message": summary["reason"]}
+        alert = {**summary.to_json(), "kind": summary.verdict, "message": summary.reason}
         run_callbacks(FIELD, callbacks, context, alert, log)
 
 
-def _findings(summary: Mapping[str, Any]) -> list[str]:
+def _findings(summary: DriftSummary) -> list[str]:
     """Return the verdict and what has drifted or is bad; an empty list without an alarm."""
-    if summary["verdict"] not in ALARMS:
+    if summary.verdict not in ALARMS:
         return []
-    bad = [f"{one['kind']} {one['column']}" for one in summary["quality"] if one["severe"]]
-    parts = [f"({part})" for part in _PARTS if summary[part]]
-    segments = [f"(segment {name})" for name in summary["drifted_segments"]]
-    return [summary["verdict"], *summary["drifted_features"], *parts, *segments, *bad]
+    bad = [f"{one.kind} {one.column}" for one in summary.quality if one.severe]
+    parts = [f"({part})" for part in _PARTS if getattr(summary, part)]
+    segments = [f"(segment {name})" for name in summary.drifted_segments]
+    return [summary.verdict, *summary.drifted_features, *parts, *segments, *bad]

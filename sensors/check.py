@@ -24,6 +24,7 @@ from paceline.airflow.windows import (
     is_sql,
     read_window,
 )
+from paceline.contract import WindowSource
 from paceline.drift import DriftSettings
 from paceline.drift.class_probabilities import prediction_columns, read_prediction
 from paceline.drift.compare import check_column_pair
@@ -124,20 +125,20 @@ class DriftCheck:
         champion = open_registry(self.registry, self.signing_conn_id).champion(self.model)
         if champion is None:
             return None
-        window: Any = champion.data_window
-        source = window.get("source")
-        if not isinstance(source, str) or source == CHAMPION:
+        window = WindowSource.read(champion.data_window)
+        if window is None or window.source == CHAMPION:
             raise InvalidInputError(
                 "reference",
                 CHAMPION,
                 f"a champion whose data_window contains the source of its training data, as with EvaluateOperator("
-                f"data_window=drift.output['window']); that of {self.model} version {champion.version} is {window}",
+                f"data_window=drift.output['window']); that of {self.model} version {champion.version} is "
+                f"{champion.data_window}",
             )
         return dataclasses.replace(
             self,
-            reference=source,
-            reference_parameters=window.get("parameters"),
-            reference_conn_id=window.get("conn_id"),
+            reference=window.source,
+            reference_parameters=window.parameters,
+            reference_conn_id=window.conn_id,
             champion=f"{self.model} version {champion.version}",
         )
 
@@ -269,14 +270,12 @@ class DriftCheck:
         others = (*predictions, self.actual, self.time, self.groups, season, self.segments, *more)
         return [*dict.fromkeys(c for c in (*self.features, *others) if c)]
 
-    def window(self) -> dict[str, Any]:
+    def window(self) -> WindowSource:
         """Return the source of the current window, as the ``data_window`` of a model that is trained on it."""
         parameters = self.current_parameters
         plain = dict(parameters) if isinstance(parameters, Mapping) else list(parameters) if parameters else None
-        loaded: dict[str, Any] = json.loads(
-            json.dumps({"source": self.current, "parameters": plain, "conn_id": self.conn_id}, default=str)
-        )
-        return loaded
+        stored = json.loads(json.dumps(plain, default=str))
+        return WindowSource(source=self.current, parameters=stored, conn_id=self.conn_id)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the arguments of ``DriftCheck(**…)`` as plain JSON values. Tuples become lists."""

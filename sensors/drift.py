@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -13,7 +14,8 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from paceline.airflow.callbacks import Callback, read_callbacks
 from paceline.airflow.windows import CHAMPION
-from paceline.drift import NEEDS_TRAINING, DriftSettings
+from paceline.contract import DRIFT_XCOM, DriftEvent, DriftSummary, fit_to_xcom
+from paceline.drift import DriftSettings
 from paceline.errors import BadDataError, InvalidInputError, NothingComparedError
 
 from ._alerts import FIELD, alert_once
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from paceline.airflow.windows import Parameters
+    from paceline.contract import DriftReport
 
 OnNoDrift = Literal["wait", "skip", "succeed"]
 OnBadData = Literal["fail", "no_drift"]
@@ -97,12 +100,9 @@ class DriftSensor(BaseSensorOperator):
 
     Returns
     -------
-    The summary (XCom ``return_value``): ``verdict``, ``reason``, ``retrain`` (whether training is to start), ``at``
-    (time of a scheduled run, or of a waiting sensor's last check), ``model``, ``registry``, ``drifted_features``,
-    ``concept_drift``, ``joint_drift``, ``estimated_drift``, ``estimated_error``, ``drifted_segments``, ``statistics``
-    of at most 20 drifted features, at most 20 ``quality`` problems, the number of ``features``, row counts,
-    ``window``, and with ``report_dir`` also ``report_json`` and ``report_html``. XCom ``window`` is the source of the
-    current window, for ``EvaluateOperator(data_window=drift.output["window"])``.
+    The summary (XCom ``return_value``): ``verdict``, ``reason``, ``retrain``, ``drifted_features`` and more, see
+    :class:`~paceline.contract.DriftSummary`. XCom ``window`` is the source of the current window, for
+    ``EvaluateOperator(data_window=drift.output["window"])``.
     XCom ``report`` contains the whole report for Airflow's pages; if it exceeds 48 kB, the least severe features are
     omitted.
 
@@ -214,7 +214,7 @@ class DriftSensor(BaseSensorOperator):
         self._hold: Hold | None = None  # why the last check starts no training
         self._verdict = ""  # of the last check
         self._cleared = False  # whether the trigger has seen a check without an alarm
-        self._summary: dict[str, Any] | None = None  # the result
+        self._summary: DriftSummary | None = None  # the result
         # Reject invalid settings when Airflow parses the DAG, not when the task runs.
         self._check(rendered=False)
         check_champion(reference, model, registry, settings)
@@ -296,10 +296,11 @@ class DriftSensor(BaseSensorOperator):
         fails = report.verdict == "nothing compared" or (report.verdict == "bad data" and self.on_bad_data == "fail")
         hold = self._hold = self._find_hold(context) if report.needs_training else None
         if self.on_no_drift == "wait" and (hold or not report.needs_training) and not fails:
-            self._alert(context, {**report.summary(), "model": self.model, "registry": self.registry}, hold)
+            of_model = {"model": self.model, "registry": self.registry}
+            self._alert(context, report.summary().model_copy(update=of_model), hold)
             return PokeReturnValue(is_done=False)
-        event = summarise(check, report, window, self.report_dir, *run_folder(context["ti"]))
-        return PokeReturnValue(is_done=True, xcom_value=self._finish(context, hold, **event))
+        summary = summarise(check, report, window, self.report_dir, *run_folder(context["ti"]))
+        return PokeReturnValue(is_done=True, xcom_value=self._finish(context, hold, summary, report))
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         """Finish the task after the trigger has found drift or bad data, or has compared nothing.
@@ -308,15 +309,16 @@ class DriftSensor(BaseSensorOperator):
         """
         with self._skip_failures():
             self._read_templates()
-            self.log.info("%s", event["summary"]["reason"])
-            self._cleared = event.get("cleared", False)
-            hold = self._find_hold(context) if event["summary"]["verdict"] in NEEDS_TRAINING else None
-            is_bad = event["summary"]["verdict"] == "bad data"
-            if hold is not None or (is_bad and not self._resumes_on_bad_data):
-                self._verdict = event["summary"]["verdict"]
-                self._alert(context, event["summary"], hold)
-                return self._defer(context, parse_time(event["timeout_at"]), hold)
-            return self._finish(context, None, event["summary"], event["report"])
+            found = DriftEvent.model_validate(event)
+            summary = found.summary
+            self.log.info("%s", summary.reason)
+            self._cleared = found.cleared
+            hold = self._find_hold(context) if summary.needs_training else None
+            if hold is not None or (summary.verdict == "bad data" and not self._resumes_on_bad_data):
+                self._verdict = summary.verdict
+                self._alert(context, summary, hold)
+                return self._defer(context, parse_time(found.timeout_at), hold)
+            return self._finish(context, None, summary, found.report)
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage[Any, Any]:
         """Return both windows and the drift report, for Airflow's OpenLineage provider."""
@@ -380,13 +382,13 @@ class DriftSensor(BaseSensorOperator):
             self.log.info("Training does not start: %s", hold.reason)
         return hold
 
-    def _alert(self, context: Context, summary: dict[str, Any], hold: Hold | None = None) -> None:
+    def _alert(self, context: Context, summary: DriftSummary, hold: Hold | None = None) -> None:
         """Call ``on_drift_alert`` if the findings are new. A ``hold`` is added to the reason."""
         if not self.on_drift_alert:
             return
-        if hold is not None:
-            summary = {**summary, "reason": f"{summary['reason']} {_hold_note(hold)}"}
-        alert_once(self.on_drift_alert, context, {"retrain": False, **summary}, self.log, self._cleared)
+        reason = summary.reason if hold is None else f"{summary.reason} {_hold_note(hold)}"
+        summary = summary.model_copy(update={"reason": reason, "retrain": summary.retrain})
+        alert_once(self.on_drift_alert, context, summary, self.log, self._cleared)
 
     def _now(self, context: Context) -> datetime:
         """Return the time from which the cooldown and the age of rows are measured.
@@ -397,48 +399,47 @@ class DriftSensor(BaseSensorOperator):
         return timezone.utcnow() if self.on_no_drift == "wait" else context["dag_run"].run_after
 
     def _finish(
-        self, context: Context, hold: Hold | None, summary: dict[str, Any], report: dict[str, Any]
+        self, context: Context, hold: Hold | None, summary: DriftSummary, report: DriftReport
     ) -> dict[str, Any]:
         """Publish the report, set the asset events and return the summary, or skip or fail the task.
 
         ``hold`` is the reason why earlier training makes further training unnecessary.
         """
-        from paceline.contract import DRIFT_XCOM
-
-        ti = context["ti"]
-        retrain = summary["verdict"] in NEEDS_TRAINING and hold is None
-        summary = self._summary = {**summary, "retrain": retrain, "at": self._now(context).isoformat()}
+        ti, now, reason = context["ti"], self._now(context), summary.reason
+        retrain = summary.needs_training and hold is None
         if hold is not None:
             note = _hold_note(hold)
-            summary["reason"] += f" {note}"
-            report = {**report, "notes": [*report["notes"], note]}
+            reason = f"{reason} {note}"
+            report = replace(report, notes=(*report.notes, note))
+        summary = self._summary = summary.model_copy(update={"reason": reason, "retrain": retrain, "at": now})
+        result = summary.to_json()
         if self.report_dir:
-            self.log.info("Report: %s", summary["report_html"])
+            self.log.info("Report: %s", summary.report_html)
             if self.report_url:
-                relative = summary["report_html"].removeprefix(str(_storage_path(self.report_dir))).lstrip("/")
+                relative = (summary.report_html or "").removeprefix(str(_storage_path(self.report_dir))).lstrip("/")
                 self.report_link = f"{self.report_url.rstrip('/')}/{relative}"
         ti.xcom_push(key=DRIFT_XCOM, value=True)
-        ti.xcom_push(key="report", value=report)
-        ti.xcom_push(key="window", value=summary["window"])
+        ti.xcom_push(key="report", value=fit_to_xcom(report))
+        ti.xcom_push(key="window", value=summary.window and summary.window.to_json())
         self._alert(context, summary)
         if retrain:
-            record_started(ti, self.model, self._now(context))
+            record_started(ti, self.model, now)
             for outlet in self.outlets:
                 if isinstance(outlet, Asset):
-                    context["outlet_events"][outlet].extra = summary
-            return summary
-        if summary["verdict"] == "bad data" and self.on_bad_data == "fail":
-            ti.xcom_push(key="return_value", value=summary)
-            raise BadDataError(summary["reason"])
-        if summary["verdict"] == "nothing compared":
-            ti.xcom_push(key="return_value", value=summary)
-            raise NothingComparedError(summary["reason"])
+                    context["outlet_events"][outlet].extra = result
+            return result
+        if summary.verdict == "bad data" and self.on_bad_data == "fail":
+            ti.xcom_push(key="return_value", value=result)
+            raise BadDataError(reason)
+        if summary.verdict == "nothing compared":
+            ti.xcom_push(key="return_value", value=result)
+            raise NothingComparedError(reason)
         # Airflow emits an event for every outlet of a successful task. If no training starts, emit no event.
         self.outlets = []
         if self.on_no_drift == "skip":
-            ti.xcom_push(key="return_value", value=summary)
-            raise AirflowSkipException(summary["reason"])
-        return summary
+            ti.xcom_push(key="return_value", value=result)
+            raise AirflowSkipException(reason)
+        return result
 
 
 def _hold_note(hold: Hold) -> str:

@@ -16,6 +16,7 @@ from airflow.sdk import BaseOperatorLink
 
 from paceline.airflow.places import check_kept
 from paceline.airflow.windows import CHAMPION, is_sql
+from paceline.contract import DriftSummary, WindowSource
 from paceline.drift.kept_rows import to_storable
 
 if TYPE_CHECKING:
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
     from paceline.drift import DriftReport
 
     from .check import DriftCheck
-
-XCOM_LIMIT_BYTES = 48_000
-_NOTES_BYTES = 300  # reserved for the notes about omissions
 
 
 def write_report(report: DriftReport, report_dir: str, *parts: str) -> dict[str, str]:
@@ -47,24 +45,24 @@ def write_report(report: DriftReport, report_dir: str, *parts: str) -> dict[str,
 
 def summarise(
     check: DriftCheck, report: DriftReport, window: DataWindow, report_dir: str | None, *parts: str
-) -> dict[str, Any]:
-    """Return a report's ``summary`` with the model and the current window's source; and the ``report``, cut for XCom.
+) -> DriftSummary:
+    """Return a report's ``summary`` with the model and the current window's source.
 
     With ``report_dir``, write the report. If the reference is the champion, also write the compared rows of the window,
     which then become its source: a query or a file may have different rows later. The window of a file also has the
     file and its state, which shows a later change.
     """
-    summary = report.summary() | {"model": check.model, "registry": check.registry, "window": check.window()}
-    if report_dir:
-        summary |= write_report(report, report_dir, *parts)
-        if report.needs_training and check.reference == CHAMPION:
-            if check.actual is not None and check.actual not in window.frame:
-                # Later checks expect the column in one of their windows.
-                window = replace(window, frame=window.frame.assign(**{check.actual: None}))
-            summary["window"] = {"source": write_window(window, report_dir, *parts, categorical=check.categorical)}
+    source = check.window()
+    written = write_report(report, report_dir, *parts) if report_dir else {}
+    if report_dir and report.needs_training and check.reference == CHAMPION:
+        if check.actual is not None and check.actual not in window.frame:
+            # Later checks expect the column in one of their windows.
+            window = replace(window, frame=window.frame.assign(**{check.actual: None}))
+        source = WindowSource(source=write_window(window, report_dir, *parts, categorical=check.categorical))
     if not is_sql(check.current) and check.window_column is None:
-        summary["window"] |= {"file": check.current, "file_state": window.identity}
-    return {"summary": summary, "report": fit_to_xcom(report.to_dict())}
+        source = source.model_copy(update={"file": check.current, "file_state": window.identity})
+    found = {"model": check.model, "registry": check.registry, "window": source, **written}
+    return report.summary().model_copy(update=found)
 
 
 def write_window(window: DataWindow, report_dir: str, *parts: str, categorical: Collection[str] = ()) -> str:
@@ -73,54 +71,6 @@ def write_window(window: DataWindow, report_dir: str, *parts: str, categorical: 
     with path.open("wb") as stream:  # type: ignore[no-untyped-call]
         to_storable(window.frame, categorical).to_parquet(stream, index=False)
     return str(path)
-
-
-def fit_to_xcom(report: dict[str, Any], limit_bytes: int = XCOM_LIMIT_BYTES) -> dict[str, Any]:
-    """Shorten a report so that it is small enough for XCom.
-
-    First omit features without drift, then the histograms of the least severe drifted features, then those features,
-    then the least severe data quality problems. Notes state how many are omitted.
-
-    >>> features = [{"name": "a", "verdict": "drift", "histogram": "x" * 90}, {"name": "b", "verdict": "no drift"}]
-    >>> short = fit_to_xcom({"features": features, "notes": []}, limit_bytes=200)
-    >>> short["features"], short["notes"]
-    ([{'name': 'a', 'verdict': 'drift'}], ['1 feature is omitted here; the stored report contains all features.'])
-    """
-    features = report["features"]
-    if len(json.dumps(report)) <= limit_bytes:
-        return report
-    report = _limit_quality(report, limit_bytes)
-    note = "{} features are omitted here; the stored report contains all features."
-    longest_note = note.format(len(features))
-    left = limit_bytes - len(json.dumps({**report, "features": [], "notes": [*report["notes"], longest_note]}))
-    kept: dict[int, dict[str, Any]] = {}
-    # The features are sorted by severity, drifted features first.
-    drifted = sum(feature["verdict"] == "drift" for feature in features)
-    plain = [{key: value for key, value in one.items() if value and key != "histogram"} for one in features[:drifted]]
-    for entries in (plain, features):  # first the drifted features without histograms, then whole features
-        for number, entry in enumerate(entries):
-            size = len(json.dumps(entry)) + 2
-            size -= len(json.dumps(kept[number])) + 2 if number in kept else 0
-            if size > left:
-                break
-            kept[number] = entry
-            left -= size
-    omitted = len(features) - len(kept)
-    note = note.format(omitted) if omitted != 1 else note.format(1).replace("features are", "feature is")
-    return {**report, "features": list(kept.values()), "notes": [*report["notes"], *([note] if omitted else [])]}
-
-
-def _limit_quality(report: dict[str, Any], limit_bytes: int) -> dict[str, Any]:
-    """Omit the last data quality problems if the report without features is too large."""
-    kept = list(report.get("quality", ()))
-    excess = len(json.dumps({**report, "features": []})) + _NOTES_BYTES - limit_bytes
-    while excess > 0 and kept:
-        excess -= len(json.dumps(kept.pop())) + 2
-    omitted = len(report.get("quality", ())) - len(kept)
-    if not omitted:
-        return report
-    note = f"Data quality problems that are omitted here, but not in the stored report: {omitted}."
-    return {**report, "quality": kept, "notes": [*report["notes"], note]}
 
 
 def run_folder(ti: Any) -> list[str]:

@@ -16,6 +16,7 @@ from airflow.sdk import timezone
 from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 
 from paceline.airflow.windows import CHAMPION, DataWindow, Snapshot, is_sql
+from paceline.contract import DriftEvent
 from paceline.errors import InvalidInputError
 
 from ._alerts import ALARMS
@@ -88,7 +89,7 @@ class DriftTrigger(BaseTrigger):
         return f"{type(self).__module__}.{type(self).__qualname__}", kwargs
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Yield one event, the result of ``summarise`` and ``timeout_at``, when the sensor is to end."""
+        """Yield one ``DriftEvent``, in its stored form, when the sensor is to end."""
         wait_s = self.poll_interval_s if self.first_check_s is None else self.first_check_s
         cleared = False  # whether a check had no alarm
         while True:
@@ -106,13 +107,14 @@ class DriftTrigger(BaseTrigger):
                     report.needs_training or is_bad or (report.verdict == "nothing compared" and not self.keep_going)
                 ):
                     continue
-                event = await asyncio.to_thread(summarise, self.check, report, window, self.report_dir, *self.folder)
+                summary = await asyncio.to_thread(summarise, self.check, report, window, self.report_dir, *self.folder)
+                event = DriftEvent(summary=summary, report=report, timeout_at=self.timeout_at, cleared=cleared)
             except Exception:
                 if not self.keep_going:
                     raise
                 self.log.exception("The drift check failed; trying again in %g s", self.poll_interval_s)
                 continue
-            yield TriggerEvent({**event, "timeout_at": self.timeout_at, "cleared": cleared})  # type: ignore[no-untyped-call]
+            yield TriggerEvent(event.to_json())  # type: ignore[no-untyped-call]
             return
 
 
@@ -234,8 +236,9 @@ class DriftEventTrigger(BaseEventTrigger):
         if report is None or not decision.fires:
             return False, decision.state, {}
         folder = report.fingerprint()
-        event = await asyncio.to_thread(summarise, self.check, report, window, self.report_dir, folder)
-        return True, decision.state, {**event["summary"], "current": report.current, "fingerprint": folder}
+        summary = await asyncio.to_thread(summarise, self.check, report, window, self.report_dir, folder)
+        event = summary.model_copy(update={"current": report.current, "fingerprint": folder})
+        return True, decision.state, event.to_json()
 
     def _decide(self, last: TriggerState) -> tuple[EventDecision, DataWindow]:
         with Snapshot() as snapshot:

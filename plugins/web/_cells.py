@@ -1,15 +1,15 @@
 """Turns stored drift reports into the cells of the history: one row for each feature, one column for each check.
 
-``paceline.plugins.web.history`` calls ``rows_of``. A report may lack features (above 48 kB), come from another version
-of Paceline, or have been written by a user; then the check's summary stands for it.
+``paceline.plugins.web.history`` calls ``rows_of``. A report may lack features (above 48 kB), and an event
+has none; then the check's summary stands for it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Literal
 
-from pydantic import BaseModel, FiniteFloat, ValidationError
+from pydantic import BaseModel
 
 from ._checks import StoredCheck
 
@@ -40,35 +40,6 @@ class HistoryRow(BaseModel):
     cells: list[Cell | None]
 
 
-class _Part(BaseModel):
-    """The parts of a report that have a cell; other keys are ignored."""
-
-    name: str = ""
-    verdict: str = ""
-    effect: FiniteFloat | None = None
-    error_reference: FiniteFloat | None = None
-    error_current: FiniteFloat | None = None
-    reference_error: FiniteFloat | None = None
-    error: FiniteFloat | None = None
-    auc: FiniteFloat | None = None
-
-
-class _Report(BaseModel):
-    features: list[_Part] = []
-    concept: _Part | None = None
-    estimate: _Part | None = None
-    joint: _Part | None = None
-
-
-class _Summary(BaseModel):
-    drifted_features: list[str] = []
-    statistics: dict[str, _Part] = {}
-    concept_drift: bool = False
-    estimated_drift: bool = False
-    estimated_error: FiniteFloat | None = None
-    joint_drift: bool = False
-
-
 def rows_of(checks: Sequence[StoredCheck]) -> tuple[list[HistoryRow], int]:
     """Return the rows of the history, and the number of features that are left out.
 
@@ -91,39 +62,28 @@ def rows_of(checks: Sequence[StoredCheck]) -> tuple[list[HistoryRow], int]:
 
 
 def _cells_of(check: StoredCheck) -> dict[tuple[RowKind, str], Cell]:
-    report, summary = _read(_Report, check.report), _read(_Summary, check.summary)
+    report, summary = check.report, check.summary
     cells: dict[tuple[RowKind, str], Cell] = {}
-    for feature in report.features:
+    for feature in report.features if report else ():
         cells["feature", feature.name] = Cell(verdict=feature.verdict, effect=feature.effect)
-    for name in summary.drifted_features:
-        effect = summary.statistics.get(name, _Part()).effect
-        cells.setdefault(("feature", name), Cell(verdict="drift", effect=effect))
-    concept, estimate, joint = report.concept, report.estimate, report.joint
+    for name in summary.drifted_features if summary else ():
+        known = summary.statistics.get(name) if summary else None
+        cells.setdefault(("feature", name), Cell(verdict="drift", effect=known.effect if known else None))
+    concept, estimate, joint = (report.concept, report.estimate, report.joint) if report else (None, None, None)
     if concept is not None and concept.error_current is not None:
         before, now = concept.error_reference, concept.error_current
         cells["model error", NAMES["model error"]] = Cell(verdict=concept.verdict, before=before, now=now)
-    elif summary.concept_drift:
+    elif summary and summary.concept_drift:
         cells["model error", NAMES["model error"]] = Cell(verdict="drift")
     if estimate is not None and estimate.error is not None:
         before, now = estimate.reference_error, estimate.error
         cells["estimated error", NAMES["estimated error"]] = Cell(verdict=estimate.verdict, before=before, now=now)
-    elif summary.estimated_error is not None:
+    elif summary and summary.estimated_error is not None:
         verdict = "drift" if summary.estimated_drift else "no drift"
         cells["estimated error", NAMES["estimated error"]] = Cell(verdict=verdict, now=summary.estimated_error)
-    if joint is not None and joint.auc is not None:
+    if joint is not None:
         effect = min(max(2 * joint.auc - 1, 0.0), 1.0)
         cells["all features", NAMES["all features"]] = Cell(verdict=joint.verdict, effect=effect)
-    elif summary.joint_drift:
+    elif summary and summary.joint_drift:
         cells["all features", NAMES["all features"]] = Cell(verdict="drift")
     return cells
-
-
-T = TypeVar("T", bound=BaseModel)
-
-
-def _read(kind: type[T], value: Any) -> T:
-    """Return a stored value as far as it is valid."""
-    try:
-        return kind.model_validate(value)
-    except ValidationError:
-        return kind()

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
 from sqlalchemy import ColumnElement, Select, String, and_, cast, literal, null, or_, select, tuple_
 from sqlalchemy.orm import Session
 
-from paceline.contract import DRIFT_XCOM
+from paceline.contract import DRIFT_XCOM, DriftReport, DriftSummary
+from paceline.errors import InvalidInputError
 
 from .airflow_internals import XCOM_RETURN_KEY, AssetEvent, AssetModel, DagRun, XComModel, created_runs
 from .overview import select_marked
@@ -56,8 +57,9 @@ class CheckKey:
 
 @dataclass(frozen=True)
 class StoredCheck:
-    """A check as Airflow has stored it at ``stored_at``; it refers to the time ``at``. Either value may be anything.
+    """A check as Airflow has stored it at ``stored_at``; it refers to the time ``at``.
 
+    Its ``summary`` and ``report`` are ``None`` if they are not stored, or a user has stored another value.
     ``run_ids`` are its DAG runs by DAG: the sensor's run, or the runs that the event has started.
     """
 
@@ -66,8 +68,8 @@ class StoredCheck:
     run_ids: dict[str, str]
     task_id: str | None
     map_index: int
-    summary: dict[str, Any]
-    report: Any = None
+    summary: DriftSummary | None
+    report: DriftReport | None = None
 
 
 def select_checks(readable: Collection[str]) -> Select[Unpack[tuple[Any, ...]]]:
@@ -150,19 +152,23 @@ def _load_task_checks(session: Session, keys: list[tuple[int, str, int]]) -> lis
     rows: dict[tuple[int, str, int], dict[str, Any]] = {}
     for row in stored:
         rows.setdefault((row.dag_run_id, row.task_id, row.map_index), {})[row.key] = row
-    return [
-        StoredCheck(
-            at=_parse_time(one[XCOM_RETURN_KEY].value.get("at")) or one[XCOM_RETURN_KEY].timestamp,
-            stored_at=one[XCOM_RETURN_KEY].timestamp,
-            run_ids={one[XCOM_RETURN_KEY].dag_id: one[XCOM_RETURN_KEY].run_id},
-            task_id=task_id,
-            map_index=map_index,
-            summary=one[XCOM_RETURN_KEY].value,
-            report=one[_REPORT_KEY].value if _REPORT_KEY in one else None,
+    checks = []
+    for (_, task_id, map_index), one in rows.items():
+        if (result := one.get(XCOM_RETURN_KEY)) is None:
+            continue
+        summary = DriftSummary.read(result.value)
+        checks.append(
+            StoredCheck(
+                at=(summary and summary.at) or result.timestamp,
+                stored_at=result.timestamp,
+                run_ids={result.dag_id: result.run_id},
+                task_id=task_id,
+                map_index=map_index,
+                summary=summary,
+                report=_read_report(one[_REPORT_KEY].value) if _REPORT_KEY in one else None,
+            )
         )
-        for (_, task_id, map_index), one in rows.items()
-        if XCOM_RETURN_KEY in one
-    ]
+    return checks
 
 
 def _load_event_checks(session: Session, readable: Collection[str], ids: list[int]) -> list[StoredCheck]:
@@ -175,8 +181,8 @@ def _load_event_checks(session: Session, readable: Collection[str], ids: list[in
     )
     checks: dict[int, StoredCheck] = {}
     for row in stored:
-        payload = row.extra["payload"]
-        check = checks.setdefault(row.id, StoredCheck(row.timestamp, row.timestamp, {}, None, -1, payload))
+        summary = DriftSummary.read(row.extra["payload"])
+        check = checks.setdefault(row.id, StoredCheck(row.timestamp, row.timestamp, {}, None, -1, summary))
         check.run_ids[row.dag_id] = row.run_id
     return list(checks.values())
 
@@ -197,9 +203,8 @@ def _payload(key: str) -> Any:
     return AssetEvent.extra[("payload", key)].as_string()
 
 
-def _parse_time(text: object) -> datetime | None:
+def _read_report(value: object) -> DriftReport | None:
     try:
-        time = datetime.fromisoformat(str(text))
-    except ValueError:
+        return DriftReport.from_dict(value)
+    except InvalidInputError:
         return None
-    return time if time.tzinfo else time.replace(tzinfo=timezone.utc)

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from sqlalchemy import ColumnElement, and_, literal, select
 from sqlalchemy.orm import Session
 
-from paceline.contract import EVALUATION_XCOM, PACE, PROMOTION_XCOM
+from paceline.contract import EVALUATION_XCOM, PACE, PROMOTION_XCOM, EvaluationResult, PromotionResult
 
 from ._checks import StoredCheck, Subject, matches_registry
 from .airflow_internals import DagRun, Stored, TaskInstance
@@ -61,7 +61,11 @@ def load_versions(
 ) -> list[Version]:
     """Return the versions of a model, or of all models of some DAGs, that were evaluated in a span; oldest first."""
     versions: dict[tuple[str, str, int], Version] = {}
-    for mark in (EVALUATION_XCOM, PROMOTION_XCOM):
+    kinds: tuple[tuple[str, type[EvaluationResult | PromotionResult]], ...] = (
+        (EVALUATION_XCOM, EvaluationResult),
+        (PROMOTION_XCOM, PromotionResult),
+    )
+    for mark, kind in kinds:
         query, marked, result = select_marked(readable, mark)
         stored = result.value
         if subject.model is None:
@@ -71,21 +75,17 @@ def load_versions(
             concerned = and_(of_model, matches_registry(subject, stored["registry"].as_string()))
         query = query.join(DagRun, DagRun.id == marked.dag_run_id).where(concerned, span.contains(DagRun.run_after))
         for row in session.execute(query.order_by(marked.timestamp.desc()).limit(_MAX_RUNS)):
-            value = row.value
-            model, version = value.get("model"), value.get("version")
-            if not isinstance(model, str) or not isinstance(version, int):
+            if (value := kind.read(row.value)) is None:
                 continue  # the result of a subclass
-            key = (str(value.get("registry")), model, version)
+            key = (str(value.registry), value.model, value.version)
             outcome: Literal["promoted", "rejected", "evaluated"] = "evaluated"
-            if mark == PROMOTION_XCOM:
-                decided = value.get("promoted") or value.get("verdict") == "already champion"
-                outcome = "promoted" if decided else "rejected"
+            if isinstance(value, PromotionResult):
+                outcome = "promoted" if value.promoted else "rejected"
                 if key in versions and versions[key].outcome != "evaluated":
                     continue  # a later decision on the same version
-            reason = str(value.get("reason") or "")
             versions[key] = Version(
-                at=row.timestamp, dag_id=row.dag_id, run_id=row.run_id, model=model, version=version,
-                outcome=outcome, reason=reason,
+                at=row.timestamp, dag_id=row.dag_id, run_id=row.run_id, model=value.model, version=value.version,
+                outcome=outcome, reason=value.reason if isinstance(value, PromotionResult) else "",
             )  # fmt: skip
     return sorted(versions.values(), key=lambda version: version.at)
 
@@ -102,7 +102,7 @@ def load_trainings(
     starts = {
         run: check.stored_at
         for check in checks
-        if check.summary.get("retrain") is True
+        if check.summary is not None and check.summary.retrain
         for run in check.run_ids.items()
     }
     ends = {(version.dag_id, version.run_id): version.at for version in versions}

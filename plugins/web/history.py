@@ -130,7 +130,7 @@ def _to_check(check: StoredCheck) -> Check:
         run_id=run_id,
         task_id=check.task_id,
         map_index=check.map_index,
-        verdict=str(summary.get("verdict", "unknown")),
-        reason=str(summary.get("reason", "")),
-        retrain=summary.get("retrain") is True,
+        verdict=summary.verdict if summary else "unknown",
+        reason=summary.reason if summary else "",
+        retrain=summary is not None and summary.retrain,
     )

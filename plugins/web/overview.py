@@ -4,14 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel
 from sqlalchemy import Select, Text, and_, cast, select
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy.orm import aliased
 
-from paceline.contract import DRIFT_XCOM, EVALUATION_XCOM, PROMOTION_XCOM, SCHEDULE_XCOM
+from paceline.contract import (
+    DRIFT_XCOM,
+    EVALUATION_XCOM,
+    PROMOTION_XCOM,
+    SCHEDULE_XCOM,
+    DriftSummary,
+    EvaluationResult,
+    PromotionResult,
+    Record,
+    ScheduleResult,
+)
 
 from .access import ReadableDags, can_read_results
 from .airflow_internals import XCOM_RETURN_KEY, SessionDep, XComModel
@@ -22,7 +32,10 @@ if TYPE_CHECKING:
 router = APIRouter(tags=["Overview"])
 
 
-class TaskResult(BaseModel):
+Value = TypeVar("Value", bound=Record)
+
+
+class TaskResult(BaseModel, Generic[Value]):
     """A task instance and its return value."""
 
     dag_id: str
@@ -30,46 +43,46 @@ class TaskResult(BaseModel):
     task_id: str
     map_index: int
     at: datetime
-    value: dict[str, Any]
+    value: Value
 
 
 class Overview(BaseModel):
     """The newest results of each kind of task, newest first."""
 
-    evaluations: list[TaskResult]
-    promotions: list[TaskResult]
-    drift: list[TaskResult]
-    schedules: list[TaskResult]
+    evaluations: list[TaskResult[EvaluationResult]]
+    promotions: list[TaskResult[PromotionResult]]
+    drift: list[TaskResult[DriftSummary]]
+    schedules: list[TaskResult[ScheduleResult]]
 
 
 MAX_AGE = timedelta(days=90)
-_MARKS = {
-    "evaluations": EVALUATION_XCOM,
-    "promotions": PROMOTION_XCOM,
-    "drift": DRIFT_XCOM,
-    "schedules": SCHEDULE_XCOM,
-}
 
 
 @router.get("/overview", dependencies=[can_read_results])
 def overview(session: SessionDep, readable: ReadableDags, limit: int = Query(100, ge=1, le=500)) -> Overview:
     """Return the newest results of evaluations, promotions, drift checks and schedules, up to ``limit`` of each."""
-    return Overview(**{kind: _results(session, readable, mark, limit) for kind, mark in _MARKS.items()})
 
+    def results(kind: type[Value], mark: str) -> list[TaskResult[Value]]:
+        rows = session.execute(select_results(readable, mark, limit))
+        return [
+            TaskResult(
+                dag_id=row.dag_id,
+                run_id=row.run_id,
+                task_id=row.task_id,
+                map_index=row.map_index,
+                at=row.timestamp,
+                value=value,
+            )
+            for row in rows
+            if (value := kind.read(row.value)) is not None  # else the result of a subclass
+        ]
 
-def _results(session: Session, readable: Collection[str], mark: str, limit: int) -> list[TaskResult]:
-    rows = session.execute(select_results(readable, mark, limit))
-    return [
-        TaskResult(
-            dag_id=row.dag_id,
-            run_id=row.run_id,
-            task_id=row.task_id,
-            map_index=row.map_index,
-            at=row.timestamp,
-            value=row.value,
-        )
-        for row in rows
-    ]
+    return Overview(
+        evaluations=results(EvaluationResult, EVALUATION_XCOM),
+        promotions=results(PromotionResult, PROMOTION_XCOM),
+        drift=results(DriftSummary, DRIFT_XCOM),
+        schedules=results(ScheduleResult, SCHEDULE_XCOM),
+    )
 
 
 def select_results(readable: Collection[str], mark: str, limit: int) -> Select[Unpack[tuple[Any, ...]]]:

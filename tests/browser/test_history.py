@@ -91,17 +91,21 @@ def runs(airflow: AirflowProcess) -> list[RecordedRun]:
         run = RecordedRun(airflow, "retrain_churn", at)
         recorded.append(run)
         report, retrain = check_day(day), day in TRAININGS
+        churn = {"model": "churn", "registry": "models"}
         results: dict[str, tuple[str, dict[str, Any]]] = {
-            "drift": (DRIFT_XCOM, {**report.summary(), "model": "churn", "registry": "models", "retrain": retrain})
+            "drift": (DRIFT_XCOM, report.summary().model_copy(update={**churn, "retrain": retrain}).to_json())
         }
         if retrain:
             outcome, version = TRAININGS[day], 2 + [*TRAININGS].index(day)
-            value = {"model": "churn", "registry": "models", "version": version}
-            results["evaluate"] = (EVALUATION_XCOM, {**value, "metric": "auc", "challenger": 0.8})
+            value = {**churn, "version": version}
+            scores = {"metric": "auc", "challenger": 0.8, "champion": None, "champion_version": None}
+            results["evaluate"] = (EVALUATION_XCOM, {**value, **scores, "improvement": None})
             decision = {
                 "promoted": outcome == "promoted",
+                "verdict": "better" if outcome == "promoted" else "not better",
                 "reason": f"version {version}, auc 0.8",
                 "champion_version": 2,
+                "previous_version": None,
             }
             results["promote"] = (PROMOTION_XCOM, {**value, **decision})
             run.put_training(training, at=at + timedelta(minutes=80))

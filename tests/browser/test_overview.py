@@ -74,7 +74,11 @@ def run_ids(airflow: AirflowProcess, tmp_path_factory: pytest.TempPathFactory) -
         run.put_xcom("drift", report.to_dict(), key="report")
         run.put_xcom("drift", True, key=DRIFT_XCOM)
         run.put_xcom("evaluate", True, key=EVALUATION_XCOM)
-        for task_id, result in (("drift", report.summary()), ("evaluate", evaluation), ("promote", promotion)):
+        for task_id, result in (
+            ("drift", report.summary().to_json()),
+            ("evaluate", evaluation),
+            ("promote", promotion),
+        ):
             run.put_task(task_id, "success", ended=ended)
             run.put_xcom(task_id, result)
         link: Any = ModelLink()
@@ -93,7 +97,7 @@ def evaluate_challenger(registry: FileRegistry, model: Path, auc: float) -> dict
     champion = registry.champion("flights")
     verdict = evaluate._compare({"auc": auc}, champion.metrics if champion else None, champion)
     version = registry.register(model, name="flights", metrics={"auc": auc})
-    return {"model": "flights", "registry": str(registry.root), "version": version.version, **verdict}
+    return {"model": "flights", "registry": str(registry.root), "version": version.version, **verdict.to_json()}
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

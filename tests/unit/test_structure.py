@@ -51,10 +51,14 @@ EXPORTS = {
     "paceline.arbiter": "Arbiter DeviceRequest Grant",
     "paceline.contract": (
         "ALERTS CEILING CLOCK CONTAINER CONTROLLER DEADLINE DRIFT_XCOM EVALUATION_XCOM HISTORY LABEL_RUN_START "
-        "OUTPUT PACE PROMOTION_XCOM RESULT RUN_START SCHEDULE_XCOM AlertKind Ceiling CollectedOutput "
-        "ControllerState Deadline JobRecord Outcome PaceSample Reason ReasonKind Remaining Reported RunEvent "
-        "RunTotals SentAlerts State StoredClock StoredDeadline StoredHistory StoredResult TrainingResult finite "
-        "storable_deadline"
+        "NEEDS_TRAINING OUTPUT PACE PROMOTION_XCOM QUANTILES RESULT RUN_START SCHEDULE_XCOM STEERING_XCOM "
+        "XCOM_LIMIT_BYTES AlertKind Ceiling Change CollectedOutput Comparison ConceptDrift Confusion ControllerState "
+        "Deadline DriftEvent DriftReport DriftSummary DriftVerdict EstimatedPeriod EvaluationResult FeatureDrift "
+        "FeatureStatistics FleetResult Histogram Improvements JobRecord JointDrift MachineLoad Outcome PaceSample "
+        "PerformanceEstimate ProblemKind PromotionResult PromotionVerdict QualityProblem Reason ReasonKind Record "
+        "Remaining Reported RunEvent RunTotals ScheduleResult SegmentDrift SentAlerts Shard ShownEvaluation State "
+        "StoredClock StoredDeadline StoredHistory StoredResult TrainingResult WindowSource WorkerResult finite "
+        "fit_to_xcom input_error storable_deadline"
     ),
     "paceline.control": (
         "BudgetController CONTROLLERS CPU_QUANTUM Controller DeadlineController Decision GPU_QUANTUM Gains LATE_WEIGHT "
@@ -81,7 +85,9 @@ EXPORTS = {
         "ChampionChangedError ChampionHeldError FileRecord FileRegistry MlflowRegistry ModelChangedError ModelVersion "
         "Promotion Registry"
     ),
-    "paceline.run": "Exchange Handover History LiveState MemoryState PaceLoop Surroundings Training",
+    "paceline.run": (
+        "Exchange Handover History LiveState MemoryState PaceLoop Surroundings Training WaitElsewhereError WaitingJob"
+    ),
     "paceline.runtime": (
         "DockerOptions DockerRuntime Job JobFolder JobSpec JobStatus KubernetesOptions PausableJob ProcessRuntime "
         "Runtime SupportsTeams TeamNetwork Usage"

@@ -8,7 +8,7 @@ without datasets, so this module handles no errors.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -24,6 +24,7 @@ from openlineage.client.utils import RedactMixin
 
 from paceline import __version__
 from paceline.airflow.windows import CHAMPION, is_sql
+from paceline.contract import DriftSummary, EvaluationResult, PromotionResult, TrainingResult, WindowSource
 
 _REPOSITORY = "paceline/airflow-paceline"
 _SCHEMA = f"https://raw.githubusercontent.com/{_REPOSITORY}/v{__version__}/docs/facets/PacelineDriftRunFacet.json"
@@ -69,7 +70,7 @@ class PacelineDriftRunFacet(RunFacet):
         return f"{_SCHEMA}#/$defs/PacelineDriftRunFacet"
 
 
-def describe_check(sensor: Any, summary: Mapping[str, Any] | None) -> OperatorLineage[Any, Any]:
+def describe_check(sensor: Any, summary: DriftSummary | None) -> OperatorLineage[Any, Any]:
     """Return the lineage of a ``DriftSensor``: from both windows to the stored rows of the current window.
 
     ``summary`` is the sensor's result, or ``None`` if it has none. A champion as the reference represents the data on
@@ -80,37 +81,38 @@ def describe_check(sensor: Any, summary: Mapping[str, Any] | None) -> OperatorLi
         inputs += _window_datasets(sensor.reference, sensor.conn_id)
     if summary is None:
         return _lineage(sensor, inputs)
-    if sensor.reference == CHAMPION and summary["reference_rows"]:
+    if sensor.reference == CHAMPION and summary.reference_rows:
         inputs.append(_model_dataset(sensor.registry, f"{sensor.model}/champion"))
-    source = summary["window"]["source"]
-    stored = [] if source == sensor.current else [_file_dataset(source)]
+    window = summary.window
+    stored = [] if window is None or window.source == sensor.current else [_file_dataset(window.source)]
     return _lineage(sensor, inputs, stored, paceline_drift=_drift_facet(summary))
 
 
-def describe_training(task: Any, result: Mapping[str, Any] | None) -> OperatorLineage[Any, Any]:
+def describe_training(task: Any, result: TrainingResult | None) -> OperatorLineage[Any, Any]:
     """Return the lineage of a ``DeadlineTrainingOperator``: from its inputs to the model, if it succeeded."""
-    outputs = [_file_dataset(result["model"])] if result else []
+    outputs = [_file_dataset(result.model)] if result else []
     return _lineage(task, map(_file_dataset, task.inputs.values()), outputs)
 
 
-def describe_evaluation(task: Any, result: Mapping[str, Any] | None) -> OperatorLineage[Any, Any]:
+def describe_evaluation(task: Any, result: EvaluationResult | None) -> OperatorLineage[Any, Any]:
     """Return the lineage of an ``EvaluateOperator``: from both models and all data to the registered version."""
-    window = task.data_window or {}
+    window = WindowSource.read(task.data_window)
     inputs = [_file_dataset(value) for value in (task.challenger, *task.data.values(), *task.inputs.values())]
-    inputs += _window_datasets(window.get("source"), window.get("conn_id"))
-    if not result:
+    if window is not None:
+        inputs += _window_datasets(window.source, window.conn_id)
+    if result is None:
         return _lineage(task, inputs)
-    if result["champion_version"] is not None:
-        inputs.append(_model_dataset(task.registry, f"{task.model}/champion", result["champion_version"]))
-    return _lineage(task, inputs, [_model_dataset(task.registry, task.model, result["version"])])
+    if result.champion_version is not None:
+        inputs.append(_model_dataset(task.registry, f"{task.model}/champion", result.champion_version))
+    return _lineage(task, inputs, [_model_dataset(task.registry, task.model, result.version)])
 
 
-def describe_promotion(task: Any, result: Mapping[str, Any] | None) -> OperatorLineage[Any, Any]:
+def describe_promotion(task: Any, result: PromotionResult | None) -> OperatorLineage[Any, Any]:
     """Return the lineage of a ``PromoteOperator``: from the version to the champion, if the task has promoted it."""
-    if not result:
+    if result is None:
         return _lineage(task, [])
-    model, version = result["model"], result["version"]
-    champion = [_model_dataset(task.registry, f"{model}/champion", version)] if result["promoted"] else []
+    model, version = result.model, result.version
+    champion = [_model_dataset(task.registry, f"{model}/champion", version)] if result.promoted else []
     return _lineage(task, [_model_dataset(task.registry, model, version)], champion)
 
 
@@ -130,10 +132,8 @@ def _unique(datasets: Iterable[Dataset | None]) -> list[Dataset]:
     return list({(one.namespace, one.name): one for one in datasets if one is not None}.values())
 
 
-def _window_datasets(source: object, conn_id: str | None) -> list[Dataset]:
+def _window_datasets(source: str, conn_id: str | None) -> list[Dataset]:
     """Return the file of a window, or the tables of its query if the hook of its database supports OpenLineage."""
-    if not isinstance(source, str):
-        return []  # the `data_window` of an evaluation may have other keys
     if not is_sql(source):
         return [_file_dataset(source)]
     if conn_id is None:
@@ -183,28 +183,28 @@ def _model_dataset(registry: str, name: str, version: int | None = None) -> Data
     return Dataset(namespace, name, facets=facets)
 
 
-def _drift_facet(summary: Mapping[str, Any]) -> PacelineDriftRunFacet:
+def _drift_facet(summary: DriftSummary) -> PacelineDriftRunFacet:
     return PacelineDriftRunFacet(
-        verdict=summary["verdict"],
-        retrain=summary["retrain"],
-        conceptDrift=summary["concept_drift"],
-        jointDrift=summary["joint_drift"],
-        estimatedDrift=summary["estimated_drift"],
-        featureCount=summary["features"],
-        driftedFeatureCount=len(summary["drifted_features"]),
+        verdict=summary.verdict,
+        retrain=summary.retrain,
+        conceptDrift=summary.concept_drift,
+        jointDrift=summary.joint_drift,
+        estimatedDrift=summary.estimated_drift,
+        featureCount=summary.features,
+        driftedFeatureCount=len(summary.drifted_features),
         driftedFeatures=[
             DriftedFeature(
                 name=name[:_MAX_NAME],
-                test=one["test"],
-                effect=one["effect"],
-                adjustedPValue=one["adjusted_p_value"],
-                psi=one["psi"],
-                missingReference=one["missing_reference"],
-                missingCurrent=one["missing_current"],
+                test=one.test,
+                effect=one.effect,
+                adjustedPValue=one.adjusted_p_value,
+                psi=one.psi,
+                missingReference=one.missing_reference,
+                missingCurrent=one.missing_current,
             )
-            for name, one in summary["statistics"].items()  # at most 20 features
+            for name, one in summary.statistics.items()  # at most 20 features
         ],
-        referenceRows=summary["reference_rows"],
-        currentRows=summary["current_rows"],
+        referenceRows=summary.reference_rows,
+        currentRows=summary.current_rows,
         producer=f"https://github.com/{_REPOSITORY}/tree/v{__version__}",
     )

@@ -1,6 +1,7 @@
-"""Models of a job's live state, which the operator, the arbiter, the web pages and the command line exchange.
+"""Models of the values that operators, sensors, the arbiter, the web pages and the command line exchange.
 
-The TypeScript types of the pages are generated from these models.
+These are a job's live state, drift reports, and the results of tasks. The TypeScript types of the pages are generated
+from these models.
 """
 
 from paceline.contract._alerts import AlertKind, SentAlerts
@@ -8,6 +9,24 @@ from paceline.contract._ceiling import Ceiling
 from paceline.contract._clock import StoredClock
 from paceline.contract._controller import ControllerState, Reported, RunTotals
 from paceline.contract._deadline import Deadline
+from paceline.contract._drift_event import DriftEvent
+from paceline.contract._drift_report import DriftReport
+from paceline.contract._drift_summary import DriftSummary, FeatureStatistics, WindowSource
+from paceline.contract._evaluation import QUANTILES, Comparison, EvaluationResult, Improvements, ShownEvaluation
+from paceline.contract._findings import (
+    NEEDS_TRAINING,
+    Change,
+    ConceptDrift,
+    Confusion,
+    DriftVerdict,
+    FeatureDrift,
+    Histogram,
+    JointDrift,
+    ProblemKind,
+    QualityProblem,
+    SegmentDrift,
+)
+from paceline.contract._fleet_result import FleetResult, WorkerResult
 from paceline.contract._job import JobRecord
 from paceline.contract._keys import (
     ALERTS,
@@ -23,10 +42,14 @@ from paceline.contract._keys import (
     RESULT,
     RUN_START,
 )
+from paceline.contract._performance_estimate import EstimatedPeriod, PerformanceEstimate
+from paceline.contract._promotion import PromotionResult, PromotionVerdict
 from paceline.contract._reasons import Reason, ReasonKind
-from paceline.contract._record import finite
+from paceline.contract._record import Record, finite, input_error
 from paceline.contract._result import CollectedOutput, Outcome, StoredResult, TrainingResult
 from paceline.contract._sample import PaceSample, Remaining, State
+from paceline.contract._schedule import MachineLoad, ScheduleResult, Shard
+from paceline.contract._short_report import XCOM_LIMIT_BYTES, fit_to_xcom
 from paceline.contract._stored_deadline import StoredDeadline, storable_deadline
 from paceline.contract._xcoms import DRIFT_XCOM, EVALUATION_XCOM, PROMOTION_XCOM, SCHEDULE_XCOM, STEERING_XCOM
 from paceline.contract.history import RunEvent, StoredHistory
@@ -42,34 +65,68 @@ __all__ = [
     "EVALUATION_XCOM",
     "HISTORY",
     "LABEL_RUN_START",
+    "NEEDS_TRAINING",
     "OUTPUT",
     "PACE",
     "PROMOTION_XCOM",
+    "QUANTILES",
     "RESULT",
     "RUN_START",
     "SCHEDULE_XCOM",
     "STEERING_XCOM",
+    "XCOM_LIMIT_BYTES",
     "AlertKind",
     "Ceiling",
+    "Change",
     "CollectedOutput",
+    "Comparison",
+    "ConceptDrift",
+    "Confusion",
     "ControllerState",
     "Deadline",
+    "DriftEvent",
+    "DriftReport",
+    "DriftSummary",
+    "DriftVerdict",
+    "EstimatedPeriod",
+    "EvaluationResult",
+    "FeatureDrift",
+    "FeatureStatistics",
+    "FleetResult",
+    "Histogram",
+    "Improvements",
     "JobRecord",
+    "JointDrift",
+    "MachineLoad",
     "Outcome",
     "PaceSample",
+    "PerformanceEstimate",
+    "ProblemKind",
+    "PromotionResult",
+    "PromotionVerdict",
+    "QualityProblem",
     "Reason",
     "ReasonKind",
+    "Record",
     "Remaining",
     "Reported",
     "RunEvent",
     "RunTotals",
+    "ScheduleResult",
+    "SegmentDrift",
     "SentAlerts",
+    "Shard",
+    "ShownEvaluation",
     "State",
     "StoredClock",
     "StoredDeadline",
     "StoredHistory",
     "StoredResult",
     "TrainingResult",
+    "WindowSource",
+    "WorkerResult",
     "finite",
+    "fit_to_xcom",
+    "input_error",
     "storable_deadline",
 ]

@@ -6,18 +6,17 @@ from typing import Any
 
 from pydantic import Field
 
+from paceline.contract._measured import Measured
 from paceline.contract._record import Record, Seconds, Text
 
 
-class Reported(Record):
+class Reported(Measured):
     """The job's last report, stored because a job that has ended does not report again after the task restarts."""
 
     done: int
     total: int
     epoch: int
     epochs: int
-    loss: float | None = None
-    metrics: dict[str, float] = Field(default_factory=dict)
     may_end_early: bool = False
     first_s: Seconds | None = None
     """Start of the first batch, if known."""

@@ -17,6 +17,8 @@ from pydantic import (
 )
 from typing_extensions import Self
 
+from paceline.errors import InvalidInputError
+
 _MAX_OFFSET_S = 1e10  # about 300 years, well within the range of dates
 
 
@@ -54,6 +56,16 @@ def finite(moment_s: float | None) -> float | None:
     return moment_s if moment_s is not None and moment_s < _MAX_OFFSET_S else None
 
 
+def input_error(field: str, error: ValidationError) -> InvalidInputError:
+    """Return the first problem that a validation has found in the value of ``field``."""
+    first = error.errors(include_url=False)[0]
+    missing = first["type"] == "missing"
+    problem = "a value" if missing else first["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
+    problem = problem[:1].lower() + problem[1:]
+    place = ".".join((field, *map(str, first["loc"])))
+    return InvalidInputError(place, None if missing else first["input"], problem)
+
+
 class Record(BaseModel):
     """A JSON object with typed fields.
 
@@ -81,3 +93,13 @@ class Record(BaseModel):
     def to_json(self) -> dict[str, Any]:
         """Return the stored form, which ``read`` accepts."""
         return self.model_dump(mode="json")
+
+
+class SparseRecord(Record):
+    """A record whose unset fields are absent from its stored form."""
+
+    model_config = ConfigDict(json_schema_serialization_defaults_required=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the stored form, which ``read`` accepts, without unset fields."""
+        return self.model_dump(mode="json", exclude_unset=True)

@@ -6,10 +6,11 @@ from typing import Any
 
 from pydantic import Field
 
+from paceline.contract._measured import Measured
 from paceline.contract._record import Moment, Record, Rounded, Seconds, Text
 
 
-class Outcome(Record):
+class Outcome(Measured):
     """The measurements of a successful job.
 
     Times are in seconds, counted from the same time as the deadline. ``error_pct`` is equation (7) of DECOR-NN:
@@ -29,8 +30,6 @@ class Outcome(Record):
     step_ms_max: Rounded
     store_ms_mean: Rounded
     """Mean duration of an exchange with the state store, which runs in parallel with the control steps."""
-    loss: float | None = None
-    metrics: dict[str, float] = Field(default_factory=dict)
     learned: dict[str, Any] | None = None
     """Measurements for the next run, see :class:`~paceline.control.PastRun`."""
 

@@ -10,13 +10,13 @@ from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal
 
 from pydantic import (
-    BeforeValidator,
     Field,
     ValidationError,
     ValidatorFunctionWrapHandler,
     WrapValidator,
 )
 
+from paceline.contract._measured import Measured
 from paceline.contract._record import Moment, Record, Rounded, Seconds
 
 State = Literal["waiting", "starting", "training", "preempted", "finishing", "finished", "failed", "detached"]
@@ -43,14 +43,7 @@ def _valid_or_none(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
         return None
 
 
-def _keep_numbers(value: Any) -> Any:
-    if not isinstance(value, dict):
-        return value
-    kinds = (int, float)
-    return {name: item for name, item in value.items() if isinstance(item, kinds) and not isinstance(item, bool)}
-
-
-class PaceSample(Record):
+class PaceSample(Measured):
     """The state, allocation and forecast of a job. Times are in seconds, counted from the same time as the deadline.
 
     Examples
@@ -108,8 +101,6 @@ class PaceSample(Record):
     remaining: Annotated[Remaining | None, WrapValidator(_valid_or_none)] = None
     epoch: int | None = None
     epochs: int | None = None
-    loss: float | None = None
-    metrics: Annotated[dict[str, float], BeforeValidator(_keep_numbers)] = Field(default_factory=dict)
     threads: int | None = None
     devices_in_force: int | None = None
     """Number of whole devices that train now, if the job reports this number."""

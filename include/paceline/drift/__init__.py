@@ -3,22 +3,23 @@
 Independent of Airflow; ``paceline.sensors`` is the integration.
 """
 
-from paceline.drift._confusion import Confusion
-from paceline.drift._feature_settings import FeatureSettings
-from paceline.drift._findings import (
+from paceline.contract import (
     NEEDS_TRAINING,
     Change,
     ConceptDrift,
+    Confusion,
+    DriftReport,
+    EstimatedPeriod,
     FeatureDrift,
     Histogram,
     JointDrift,
+    PerformanceEstimate,
     QualityProblem,
     SegmentDrift,
 )
+from paceline.drift._feature_settings import FeatureSettings
 from paceline.drift._page import to_html
-from paceline.drift._performance import EstimatedPeriod, PerformanceEstimate
 from paceline.drift._quality_settings import QualitySettings
-from paceline.drift._report import DriftReport
 from paceline.drift._settings import DriftSettings
 from paceline.drift.compare import compare
 

@@ -11,8 +11,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from paceline.contract import ProblemKind
 from paceline.drift._kinds import KIND_TEXT, OddValueError, column_kind, is_text
-from paceline.drift._quality_settings import ProblemKind
 from paceline.drift._vectors import count_dimensions
 from paceline.errors import InvalidInputError, describe_value
 

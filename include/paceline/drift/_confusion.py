@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from paceline.contract import Confusion
 from paceline.drift._columns import shorten_name
 
 if TYPE_CHECKING:
@@ -18,34 +18,6 @@ if TYPE_CHECKING:
 
 MAX_CLASSES = 10
 OTHER = "(other)"
-
-
-@dataclass(frozen=True)
-class Confusion:
-    """The labels and predicted classes of a window's rows.
-
-    Parameters
-    ----------
-    classes:
-        The ten most frequent classes of both windows, in order. Further classes are together in ``"(other)"``.
-    counts:
-        Number of rows for each label (outer) and predicted class (inner).
-    precision, recall, f1:
-        Scores of each class: the share of right rows among those with this prediction, the share among those with this
-        label, and the harmonic mean of both. None if there are no such rows, and for ``"(other)"``.
-    macro_precision, macro_recall, macro_f1:
-        Means over all classes that the window's labels or predictions have, without merging classes. A class without
-        such rows counts as 0, as in scikit-learn.
-    """
-
-    classes: tuple[str, ...]
-    counts: tuple[tuple[int, ...], ...]
-    precision: tuple[float | None, ...]
-    recall: tuple[float | None, ...]
-    f1: tuple[float | None, ...]
-    macro_precision: float
-    macro_recall: float
-    macro_f1: float
 
 
 def count_confusion(classes: Classes) -> tuple[Confusion | None, Confusion | None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from paceline.drift._performance import PerformanceEstimate
+from paceline.contract import PerformanceEstimate
 from paceline.drift._picture import BOTTOM, LEFT, WIDTH
 
 HEIGHT = 200

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from paceline.contract import EstimatedPeriod, PerformanceEstimate
 from paceline.drift._columns import Column, shorten, to_numbers
 from paceline.drift._cross_fit import Times, cross_fit
 from paceline.drift._joint import encode_column
 from paceline.drift._learners import FOLDS, Calibrator, LossModel
-from paceline.drift._performance import EstimatedPeriod, PerformanceEstimate
 from paceline.drift._settings import DriftSettings
 from paceline.drift._support import Bounds, Support, find_unsupported_rows
 from paceline.drift.prediction_errors import (

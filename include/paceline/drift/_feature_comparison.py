@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from paceline.contract import FeatureDrift, JointDrift, SegmentDrift
 from paceline.drift._columns import Column
 from paceline.drift._dependence import Units
 from paceline.drift._features import TestedFeature, run_tests
-from paceline.drift._findings import FeatureDrift, JointDrift, SegmentDrift
 from paceline.drift._joint import compare_jointly
 from paceline.drift._judgement import describe_unused_settings, drifted_share, judge_features, sort_by_severity
 from paceline.drift._segments import Segment, find_segments, run_segment_tests, summarise_segment

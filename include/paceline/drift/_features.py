@@ -9,12 +9,12 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from paceline.contract import FeatureDrift, Histogram
 from paceline.drift._categories import align, compare_categories, merge_rare
 from paceline.drift._columns import Column, count_labels, shorten_name, to_label, to_numbers
 from paceline.drift._dependence import Units
 from paceline.drift._design import INDEPENDENT, indicator_design, numeric_design
 from paceline.drift._embeddings import compare_vectors
-from paceline.drift._findings import FeatureDrift, Histogram
 from paceline.drift._joint import FEWEST
 from paceline.drift._settings import DriftSettings
 from paceline.drift._statistics import (

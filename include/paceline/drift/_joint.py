@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from paceline.contract import JointDrift
 from paceline.drift._columns import Column, shorten_name, to_label
 from paceline.drift._dependence import Units, mean_variance
 from paceline.drift._design import combine_designs
-from paceline.drift._findings import JointDrift
 from paceline.drift._settings import DriftSettings
 
 if TYPE_CHECKING:

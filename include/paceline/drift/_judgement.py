@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 
+from paceline.contract import FeatureDrift
 from paceline.drift._categories import RARE
 from paceline.drift._columns import Column, shorten_name
 from paceline.drift._features import CONSTANT, TestedFeature
-from paceline.drift._findings import FeatureDrift
 from paceline.drift._settings import DriftSettings
 from paceline.errors import InvalidInputError
 

@@ -9,12 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from paceline.contract import ConceptDrift, PerformanceEstimate
 from paceline.drift._classes import read_text
 from paceline.drift._columns import Column
 from paceline.drift._dependence import Units
 from paceline.drift._estimates import estimate_performance
-from paceline.drift._findings import ConceptDrift
-from paceline.drift._performance import PerformanceEstimate
 from paceline.drift._settings import DriftSettings
 from paceline.drift.class_probabilities import PREDICTED, compute_class_errors, with_predicted_class
 from paceline.drift.concept import detect_concept_drift

@@ -12,11 +12,9 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
-from paceline.drift._confusion import Confusion
+from paceline.contract import ConceptDrift, Confusion, DriftReport, FeatureDrift, JointDrift
 from paceline.drift._estimate_picture import estimate_chart, estimate_facts
-from paceline.drift._findings import ConceptDrift, FeatureDrift, JointDrift
 from paceline.drift._picture import distribution_chart, error_curve
-from paceline.drift._report import DriftReport
 
 _SIGNS = {
     "drift": "▲ drift",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from html import escape
 
-from paceline.drift._findings import ConceptDrift, FeatureDrift, Histogram
+from paceline.contract import ConceptDrift, FeatureDrift, Histogram
 
 WIDTH, HEIGHT, LEFT, BOTTOM = 460, 170, 40, 22
 
@@ -15,7 +15,7 @@ WIDTH, HEIGHT, LEFT, BOTTOM = 460, 170, 40, 22
 def distribution_chart(feature: FeatureDrift) -> str:
     """Return a picture of a feature's distribution in both windows, or "" if it has no histogram.
 
-    >>> from paceline.drift._findings import Histogram
+    >>> from paceline.contract import Histogram
     >>> feature = FeatureDrift("a<b", "categorical", "no drift", histogram=Histogram((1.0,), (1.0,), labels=("x",)))
     >>> "a&lt;b" in distribution_chart(feature)
     True

@@ -7,22 +7,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import get_args
 
+from paceline.contract import ProblemKind
 from paceline.drift._feature_settings import read_share, to_float
 from paceline.errors import InvalidInputError
 
-ProblemKind = Literal[
-    "missing column",
-    "changed type",
-    "no values",
-    "stale",
-    "missing values",
-    "out of range",
-    "new categories",
-    "duplicated rows",
-    "new column",
-]
 KINDS: tuple[ProblemKind, ...] = get_args(ProblemKind)
 
 

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from paceline.contract import FeatureDrift, SegmentDrift
 from paceline.drift._columns import Column, check_column, shorten_name, to_label
 from paceline.drift._dependence import Units
 from paceline.drift._features import TestedFeature, run_tests
-from paceline.drift._findings import FeatureDrift, SegmentDrift
 from paceline.drift._judgement import sort_by_severity
 from paceline.drift._settings import DriftSettings
 from paceline.drift.units import FEWEST_UNITS

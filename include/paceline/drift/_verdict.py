@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from paceline.contract import ConceptDrift, DriftVerdict, FeatureDrift, JointDrift, PerformanceEstimate
 from paceline.drift._columns import shorten_name
 from paceline.drift._feature_comparison import FeatureComparison
 from paceline.drift._features import CONSTANT
-from paceline.drift._findings import ConceptDrift, FeatureDrift, JointDrift, Verdict
 from paceline.drift._judgement import drifted_share
-from paceline.drift._performance import PerformanceEstimate
 from paceline.drift._settings import DriftSettings
 
 _NAMES = 10  # maximum number of features that a reason names
@@ -17,7 +16,7 @@ _NAMES = 10  # maximum number of features that a reason names
 
 def overall_verdict(
     found: FeatureComparison, errors: Sequence[ConceptDrift | PerformanceEstimate | None], settings: DriftSettings
-) -> tuple[Verdict, str]:
+) -> tuple[DriftVerdict, str]:
     """Return the verdict of a comparison and its reason, which also says why an estimate is withheld."""
     others = [part for part in (found.joint, *errors) if part is not None]
     verdict, reason = _verdict_of_parts(found, others, settings)
@@ -27,7 +26,7 @@ def overall_verdict(
 
 def _verdict_of_parts(
     found: FeatureComparison, others: Sequence[JointDrift | ConceptDrift | PerformanceEstimate], settings: DriftSettings
-) -> tuple[Verdict, str]:
+) -> tuple[DriftVerdict, str]:
     """Return the verdict of the parts that have one, and its reason."""
     features, segments, measured = found.features, found.segments, found.measured
     drifted = [feature.name for feature in features if feature.verdict == "drift"]
@@ -65,7 +64,7 @@ def _list_names(names: Sequence[str]) -> str:
 
 def _untested_verdict(
     features: Sequence[FeatureDrift], others: Sequence[JointDrift | ConceptDrift | PerformanceEstimate]
-) -> tuple[Verdict, str]:
+) -> tuple[DriftVerdict, str]:
     """Return the verdict of a comparison without a tested feature and without drift."""
     if any(part.verdict == "no drift" for part in others):
         return "no drift", "No drift in the model's error. No feature was compared."

@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from paceline.contract import DriftReport
 from paceline.drift._columns import (
     Column,
     check_column,
@@ -21,7 +22,6 @@ from paceline.drift._feature_comparison import FeatureComparison, compare_featur
 from paceline.drift._frames import ArrowFrame, check_window, with_order, with_same_precision
 from paceline.drift._judgement import check_importance
 from paceline.drift._model_error import compare_errors
-from paceline.drift._report import DriftReport
 from paceline.drift._settings import DriftSettings
 from paceline.drift._verdict import overall_verdict, too_short_reason
 from paceline.drift.class_probabilities import prediction_columns, read_prediction

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
+from paceline.contract import Change, ConceptDrift
 from paceline.drift._changes import locate_changes
 from paceline.drift._columns import shorten
 from paceline.drift._dependence import Units as Units  # for callers
-from paceline.drift._findings import Change, ConceptDrift
 from paceline.drift._level import ErrorRows, compare_means, mean_error
 from paceline.drift.detectors import DETECTORS, Detector
 from paceline.drift.prediction_errors import ABSOLUTE, RANKING, WRONG

@@ -9,9 +9,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from paceline.contract import Confusion
 from paceline.drift._classes import Classes, choose_for_numbers, encode_classes, is_truth
 from paceline.drift._columns import to_numbers
-from paceline.drift._confusion import Confusion, count_confusion
+from paceline.drift._confusion import count_confusion
 from paceline.drift._matching import check_match
 from paceline.drift._ranking import compute_auc, rank_errors
 from paceline.errors import InvalidInputError

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
+from paceline.contract import FeatureDrift, ProblemKind, QualityProblem
 from paceline.drift._categories import align, new_category_test
 from paceline.drift._columns import Column, check_column, count_labels, shorten_name, to_numbers
-from paceline.drift._findings import FeatureDrift, QualityProblem
-from paceline.drift._quality_settings import KINDS, ProblemKind, QualitySettings
+from paceline.drift._quality_settings import KINDS, QualitySettings
 from paceline.drift._settings import DriftSettings
 from paceline.drift._statistics import missing_test
 from paceline.drift.malformed import check_order

@@ -183,7 +183,7 @@ class PaceLoop:
 
     def _observe(self, now_s: float, position: JobPosition | None) -> Observation:
         allocation, reader, newest = self._allocation, self._progress.reader, self._progress.newest
-        in_force = allocation.devices_in_force(newest.devices if newest else None, now_s)
+        in_force = allocation.devices_in_force(newest.devices_in_force if newest else None, now_s)
         return Observation(
             now_s,
             position.done if position else None,

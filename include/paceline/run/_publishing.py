@@ -25,6 +25,8 @@ from paceline.run._live import Exchange
 from paceline.train.progress import Progress
 
 _SLOW_KEYS_EVERY_S = 5.0  # history and controller state are larger and less urgent than the newest sample
+# The fields of the job's last report that a sample contains, too.
+_REPORTED = ("epoch", "epochs", "loss", "metrics", "threads", "devices_in_force")
 _FINAL_STATES = ("finished", "failed", "detached")
 
 
@@ -159,12 +161,7 @@ def make_sample(
         earliest_s=finite(decision.earliest_s),
         feasible=decision.feasible,
         remaining=Remaining.read(decision.remaining.to_dict()) if decision.remaining else None,
-        epoch=newest.epoch if newest else None,
-        epochs=newest.epochs if newest else None,
-        loss=newest.loss if newest else None,
-        metrics=newest.metrics if newest else {},
-        threads=newest.threads if newest else None,
-        devices_in_force=newest.devices if newest else None,
+        **({} if newest is None else {name: getattr(newest, name) for name in _REPORTED}),
     )
 
 

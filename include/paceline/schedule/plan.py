@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.contract import MachineLoad, ScheduleResult, Shard
 from paceline.errors import PacelineError
-from paceline.schedule._problem import Candidate, Estimates, Floats, Problem
+from paceline.schedule._problem import Candidate, Estimates, Floats, Problem, State
 
 
 class NoFeasibleWorkerError(PacelineError):
@@ -62,23 +62,18 @@ class Plan:
         """Seconds from the start of an epoch until the slowest worker finishes its shard."""
         return max(assignment.epoch_s for assignment in self.assignments)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the plan as JSON-safe values, for XCom."""
-        workers = {
-            one.worker: {
-                "samples": one.samples,
-                "batch_size": one.batch_size,
-                "sample_s": one.sample_s,
-                "epoch_s": one.epoch_s,
-            }
+    def to_result(self, states: Mapping[str, State]) -> ScheduleResult:
+        """Return the plan for the training tasks and the pages, with the load of the machines before the training."""
+        shards = {
+            one.worker: Shard(
+                samples=one.samples, batch_size=one.batch_size, sample_s=one.sample_s, epoch_s=one.epoch_s
+            )
             for one in self.assignments
         }
-        return {
-            "workers": workers,
-            "excluded": dict(self.excluded),
-            "epoch_s": self.epoch_s,
-            "total_s": self.total_s,
-        }
+        loads = {name: MachineLoad(cpu=round(one.cpu, 3), memory=round(one.memory, 3)) for name, one in states.items()}
+        return ScheduleResult(
+            workers=shards, excluded=dict(self.excluded), epoch_s=self.epoch_s, total_s=self.total_s, states=loads
+        )
 
 
 def make_plan(

@@ -451,7 +451,7 @@ class Loop(Generic[T]):
             spent=self.source.spent if self.source is not None else {},
             device=self._device or _default_device(),
             threads=thread_count(),
-            devices=self.source.devices if self.source is not None else None,
+            devices_in_force=self.source.devices if self.source is not None else None,
             save_s=session.checkpoint.save_s if session.checkpoint is not None else None,
             validation_s=self._validation_s(now_s),
             tail_s=None if self._tail is None else self._tail.seconds(self._batch_s(now_s), self._epoch_batches),

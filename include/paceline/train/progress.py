@@ -44,10 +44,10 @@ class Progress:
     newest reported values, without those that are NaN or infinite, which ``undefined`` names. ``spent`` describes the
     work of a parameter server's worker since its start: the ``samples`` and ``batches`` done, the seconds ``compute_s``
     to train them, and the seconds ``update_s`` to send changes and receive the newest state. It is empty for other
-    jobs. ``devices`` is the number of whole devices that a ``data_parallel`` job uses now, else ``None``. ``save_s`` is
-    the duration of the last checkpoint, ``validation_s`` the forecast duration of the validation after an epoch, and
-    ``tail_s`` the time that the training code needs after its last batch, and ``resize_s`` the time for which the last
-    change of ``devices`` has interrupted training; each is ``None`` while unknown.
+    jobs. ``devices_in_force`` is the number of whole devices that a ``data_parallel`` job uses now, else ``None``.
+    ``save_s`` is the duration of the last checkpoint, ``validation_s`` the forecast duration of the validation after an
+    epoch, and ``tail_s`` the time that the training code needs after its last batch, and ``resize_s`` the time for
+    which the last change of ``devices_in_force`` has interrupted training; each is ``None`` while unknown.
     ``monotonic_s`` and ``wall_s`` are times on the job's clocks. ``source`` identifies the process that wrote the line,
     and ``number`` counts the lines of this process, so that a reader recognises repeated lines; ``number`` is 0 in a
     process that does not count its lines.
@@ -80,7 +80,7 @@ class Progress:
     spent: dict[str, float] = field(default_factory=dict)
     device: str = "cpu"
     threads: int = 1
-    devices: int | None = None
+    devices_in_force: int | None = None
     save_s: float | None = None
     validation_s: float | None = None
     tail_s: float | None = None
@@ -168,7 +168,9 @@ def parse_line(line: str) -> Progress | None:
         spent=_finite_numbers(data, "spent"),
         device=str(data.get("device", "cpu")),
         threads=_whole_number(data, "threads", minimum=1, default=1),
-        devices=_whole_number(data, "devices", minimum=1) if data.get("devices") is not None else None,
+        devices_in_force=None
+        if data.get("devices_in_force") is None
+        else _whole_number(data, "devices_in_force", minimum=1),
         save_s=_seconds(data, "save_s"),
         validation_s=_seconds(data, "validation_s"),
         tail_s=_seconds(data, "tail_s"),

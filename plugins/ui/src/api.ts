@@ -1,5 +1,13 @@
 // REST calls of the pages to Airflow, with the login of the current user.
-import type { PaceSample, RunEvent as StoredEvent, StoredHistory } from "./contract";
+import type {
+  DriftSummary,
+  EvaluationResult,
+  PaceSample,
+  PromotionResult,
+  RunEvent as StoredEvent,
+  ScheduleResult,
+  StoredHistory,
+} from "./contract";
 
 export type { Remaining } from "./contract";
 
@@ -39,20 +47,21 @@ export type RunEvent = StoredEvent & { machine?: string | null };
 /** The downsampled history of a run: rows of numbers, and events. */
 export type History = StoredHistory;
 
-export interface TaskResult {
+/** A task instance and its return value. */
+export interface TaskResult<Value> {
   dag_id: string;
   run_id: string;
   task_id: string;
   map_index: number;
   at: string;
-  value: Record<string, unknown>;
+  value: Value;
 }
 
 export interface Overview {
-  evaluations: TaskResult[];
-  promotions: TaskResult[];
-  drift: TaskResult[];
-  schedules: TaskResult[];
+  evaluations: TaskResult<EvaluationResult>[];
+  promotions: TaskResult<PromotionResult>[];
+  drift: TaskResult<DriftSummary>[];
+  schedules: TaskResult<ScheduleResult>[];
 }
 
 /** What a history of drift is about: a model; a task whose sensor names no model; or the asset of an event trigger. */

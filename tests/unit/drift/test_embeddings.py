@@ -79,7 +79,7 @@ def test_embedding_is_named_in_the_report_with_its_dimensions() -> None:
     report = compare(frame(vectors(0)), frame(vectors(1, shift=3.0), 1))
     assert DriftReport.from_dict(report.to_dict()) == report
     assert "classifier of vectors of 64 numbers" in to_html(report)
-    assert report.summary()["statistics"]["text"]["test"] == "domain classifier"
+    assert report.summary().statistics["text"].test == "domain classifier"
 
 
 def test_too_few_vectors_are_not_enough_data() -> None:

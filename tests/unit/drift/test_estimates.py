@@ -415,9 +415,9 @@ def report() -> DriftReport:
 def test_estimated_drift_is_in_the_reason_and_the_summary(report: DriftReport) -> None:
     assert "Without labels, the Brier score of 800 rows is estimated at 0.196 (up from 0.112, CBPE)." in report.reason
     summary = report.summary()
-    assert (summary["estimated_drift"], summary["estimated_error"]) == (True, report.estimate.error)
+    assert (summary.estimated_drift, summary.estimated_error) == (True, report.estimate.error)
     without = compare(make_scores(0)[["temp"]], make_scores(1)[["temp"]]).summary()
-    assert (without["estimated_drift"], without["estimated_error"]) == (False, None)
+    assert (without.estimated_drift, without.estimated_error) == (False, None)
 
 
 def test_report_with_an_estimate_round_trips_through_json(report: DriftReport) -> None:

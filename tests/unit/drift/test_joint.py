@@ -52,7 +52,7 @@ def test_equal_windows_have_no_joint_drift() -> None:
 def test_change_in_a_dependence_is_joint_drift(change: dict[str, float], reason: str) -> None:
     report = compare(make_frame(0), make_frame(1, **change))  # type: ignore[arg-type]
     assert (report.verdict, report.drifted_features, report.drifted_parts) == ("drift", [], ["(joint)"])
-    assert report.summary()["joint_drift"] is True
+    assert report.summary().joint_drift is True
     assert reason in report.reason
     assert "All features together" in to_html(report)
     assert DriftReport.from_dict(report.to_dict()) == report

@@ -320,7 +320,7 @@ def test_report_with_problems_is_bounded_and_round_trips() -> None:
     assert report.notes == ("29 more data quality problems are not listed.",)
     assert report.reason.endswith("; <x5>: the current window lacks the column and 74 more.")
     assert DriftReport.from_dict(report.to_dict()) == report
-    assert len(report.summary()["quality"]) == 20
+    assert len(report.summary().quality) == 20
     page = to_html(report)
     assert "The current data is broken" in page
     assert "&lt;x5&gt;" in page

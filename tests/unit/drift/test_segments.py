@@ -27,7 +27,7 @@ def test_change_in_a_small_segment_is_drift_of_the_segment() -> None:
     report = compare(reference, current, segments="plan")
     assert (report.verdict, report.drifted_parts) == ("drift", ["(segment pro)"])
     assert report.reason == "Drift in 1 of 2 segments: pro (pay)."
-    assert report.summary()["drifted_segments"] == ["pro"]
+    assert report.summary().drifted_segments == ["pro"]
     segment = next(one for one in report.segments if one.name == "pro")
     assert (segment.tested, segment.drifted_features) == (3, ("pay",))
     assert segment.reason.startswith("pay: its distribution changed")
@@ -147,7 +147,7 @@ def test_segments_with_an_equal_beginning_have_different_names() -> None:
     names = [segment.name for segment in report.segments]
     assert len({*names}) == 2
     assert all(len(name) <= 40 for name in names)
-    (drifted,) = report.summary()["drifted_segments"]
+    (drifted,) = report.summary().drifted_segments
     assert report.drifted_parts == [f"(segment {drifted})"]
     labels = next(one for one in report.features if one.name == "plan").histogram
     assert labels is not None

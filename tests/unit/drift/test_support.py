@@ -255,8 +255,8 @@ def withheld() -> DriftReport:
 
 def test_withheld_estimate_has_no_error_in_the_summary(withheld: DriftReport) -> None:
     summary = withheld.summary()
-    assert (summary["estimated_drift"], summary["estimated_error"]) == (False, None)
-    assert "cannot be judged" in summary["reason"]
+    assert (summary.estimated_drift, summary.estimated_error) == (False, None)
+    assert "cannot be judged" in summary.reason
 
 
 def test_page_shows_a_withheld_estimate_and_its_warning(withheld: DriftReport) -> None:

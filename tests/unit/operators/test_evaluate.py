@@ -494,7 +494,8 @@ def test_version_says_that_the_file_of_its_window_has_changed(
     file = tmp_path / "rows.csv"
     file.write_text("age\n" + "29\n30\n" * 100)
     check = DriftCheck("SELECT 1", str(file))
-    window = summarise(check, DriftReport("drift", "", 0, 200), check.read_current(), None)["summary"]["window"]
+    summary = summarise(check, DriftReport("drift", "", 0, 200), check.read_current(), None)
+    window = summary.to_json()["window"]
     if replaced:
         file.write_text("age\n" + "70\n71\n" * 100)
     evaluate_directly(0.7, data_window=window)

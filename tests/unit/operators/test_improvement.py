@@ -11,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from paceline.contract import EvaluationResult
 from paceline.errors import InvalidInputError
-from paceline.operators.improvement import ResampleCollector, judge, reached_confidence, read_summary, summarise
+from paceline.operators._evaluation import read_evaluation
+from paceline.operators.improvement import ResampleCollector, judge, reached_confidence, summarise
 from paceline.train import resampled
 from paceline.train.progress import Progress, Resamples
 
@@ -40,11 +42,11 @@ def score_rows(row_scores: np.ndarray, groups: Any = None) -> ResampleCollector:
 
 def evaluation(challenger: tuple[float, ResampleCollector], champion: tuple[float, ResampleCollector]) -> Any:
     """Return the parts of an evaluation on which the decision depends."""
-    return {
-        "version": 2, "metric": "auc", "challenger": challenger[0], "champion": champion[0], "champion_version": 1,
-        "improvement": challenger[0] - champion[0],
-        "improvements": summarise(challenger[1], champion[1], greater_is_better=True),
-    }  # fmt: skip
+    return EvaluationResult(
+        model="churn", version=2, metric="auc", challenger=challenger[0], champion=champion[0], champion_version=1,
+        improvement=challenger[0] - champion[0],
+        improvements=summarise(challenger[1], champion[1], greater_is_better=True),
+    )  # fmt: skip
 
 
 def compare_rows(challenger: np.ndarray, champion: np.ndarray, groups: Any = None) -> Any:
@@ -71,7 +73,7 @@ def test_challenger_that_is_no_better_is_rarely_confirmed() -> None:
     for required in (0.95, 0.8):
         confirmed = sum(judge(one, 0.0, required, 20)[0] == "better" for one in results)
         assert confirmed <= stats.binom.ppf(0.999, EVALUATIONS, 1 - required)
-    by_the_score_alone = sum(one["improvement"] > 0 for one in results)
+    by_the_score_alone = sum(one.improvement > 0 for one in results)
     assert by_the_score_alone >= 0.4 * EVALUATIONS, "the score alone is wrong half of the time"
 
 
@@ -89,7 +91,7 @@ def test_pairing_narrows_the_interval() -> None:
     for other in (champion, unpaired):
         summary = summarise(challenger, other, greater_is_better=True)
         assert summary is not None
-        widths.append(summary["interval"][1] - summary["interval"][0])
+        widths.append(summary.interval[1] - summary.interval[0])
     assert widths[0] < widths[1] / 5
 
 
@@ -102,7 +104,7 @@ def test_confidence_is_at_most_the_share_of_resamples(improvements: list[float],
     summary = summarise(collect(rows, improvements), collect(rows, [0.0] * len(improvements)), greater_is_better=True)
     assert summary is not None
     share = sum(value > 0 and value >= required for value in improvements) / len(improvements)
-    far = reached_confidence({**summary, "repeated_lines": 0}, 1.0, required)  # the reflected resamples are better
+    far = reached_confidence(summary, 1.0, required)  # the reflected resamples are better
     assert far == pytest.approx(share, abs=0.0051) or share == 1 or len(set(improvements)) == 1
     assert reached_confidence(summary, 0.0, required) <= share + 0.0005
 
@@ -130,7 +132,7 @@ def test_three_rows_do_not_confirm_an_improvement() -> None:
         challenger = champion.copy()
         challenger[100 : 100 + 20 * better : 20] = 1.0
         result = compare_rows(challenger, champion)
-        assert sum(value > 0 for value in result["improvements"]["quantiles"]) / 201 >= 0.94
+        assert sum(value > 0 for value in result.improvements.quantiles) / 201 >= 0.94
         assert (judge(result, 0.0, 0.95, 300)[0] == "better") is confirmed
 
 
@@ -166,16 +168,16 @@ def make_clusters(rows: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def test_neighbouring_rows_that_depend_on_each_other_lower_the_confidence() -> None:
     challenger, champion, clusters = make_clusters(1000)
     dependent = compare_rows(challenger, champion)
-    assert 5 < dependent["improvements"]["design_effect"] < 20
+    assert 5 < dependent.improvements.design_effect < 20
     verdict, reason = judge(dependent, 0.0, 0.95, 300)
     assert verdict == "not significantly better"
     assert "neighbouring rows look dependent" in reason
     order = np.random.default_rng(1).permutation(1000)
     unnoticed = compare_rows(challenger[order], champion[order])
-    assert unnoticed["improvements"]["design_effect"] == 1.0
+    assert unnoticed.improvements.design_effect == 1.0
     assert judge(unnoticed, 0.0, 0.95, 300)[0] == "better", "nothing shows that these rows depend on each other"
     grouped = compare_rows(challenger[order], champion[order], clusters[order])
-    assert (grouped["improvements"]["groups"], grouped["improvements"]["design_effect"]) == (100, 1.0)
+    assert (grouped.improvements.groups, grouped.improvements.design_effect) == (100, 1.0)
     assert judge(grouped, 0.0, 0.95, 300)[0] == "not significantly better"
 
 
@@ -189,19 +191,19 @@ def test_few_groups_are_never_confirmed() -> None:
 
 
 def test_summary_states_which_rows_may_be_absent() -> None:
-    summary = compare_rows(np.arange(300) + 1.0, np.zeros(300))["improvements"]
-    assert summary["unseen_share"] == pytest.approx(0.01, abs=0.0001)
+    summary = compare_rows(np.arange(300) + 1.0, np.zeros(300)).improvements
+    assert summary.unseen_share == pytest.approx(0.01, abs=0.0001)
 
 
 def test_smaller_is_better_for_losses() -> None:
     challenger, champion = collect(50, [0.5 - k / 1000 for k in range(100)]), collect(50, [0.5] * 100)
     summary = summarise(challenger, champion, greater_is_better=False)
     assert summary is not None
-    assert (summary["quantiles"][0], summary["quantiles"][-1]) == (0.0, 0.099)
-    assert summary["interval"] == [0.004, 0.094]
+    assert (summary.quantiles[0], summary.quantiles[-1]) == (0.0, 0.099)
+    assert summary.interval == [0.004, 0.094]
     opposite = summarise(challenger, champion, greater_is_better=True)
     assert opposite is not None
-    assert (opposite["quantiles"][0], opposite["quantiles"][-1]) == (-0.099, 0.0)
+    assert (opposite.quantiles[0], opposite.quantiles[-1]) == (-0.099, 0.0)
 
 
 def test_pair_with_an_undefined_score_is_skipped() -> None:
@@ -211,7 +213,7 @@ def test_pair_with_an_undefined_score_is_skipped() -> None:
         collect(50, [*undefined, *challenger]), collect(50, [*champion, *undefined]), greater_is_better=True
     )
     assert summary is not None
-    assert (summary["pairs"], summary["rows"], set(summary["quantiles"])) == (110, 50, {0.1})
+    assert (summary.pairs, summary.rows, set(summary.quantiles)) == (110, 50, {0.1})
     many: list[float | None] = [None] * 21
     assert summarise(collect(50, [*many, *challenger]), collect(50, champion), greater_is_better=True) is None
 
@@ -236,7 +238,7 @@ def test_odd_values_without_blocks_show_no_dependence(without: tuple[float | Non
         collector.add(Progress(1, 1, event="report", resamples={"auc": resamples}))
     summary = summarise(challenger, champion, greater_is_better=True)
     assert summary is not None
-    assert summary["design_effect"] == 1.0
+    assert summary.design_effect == 1.0
 
 
 def test_different_numbers_of_groups_are_rejected() -> None:
@@ -258,29 +260,31 @@ def test_collector_joins_the_lines_of_the_newest_report_and_ignores_other_metric
     assert (collector.rows, collector.values) == (7, {0: 0.5})
 
 
+SUMMARY: dict[str, Any] = {
+    "rows": 50, "resamples": 100, "pairs": 100, "interval": [0.0, 0.2], "quantiles": [0.1] * 201, "unseen_share": 0.1,
+}  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("improvements", "message"),
     [
-        (None, r"expected resamples of 'auc'.*report\(auc=resampled\(\.\.\., rows=\.\.\.\)\)"),
-        (0.95, r"improvements\.quantiles: got None, expected a list of 201 numbers"),
-        ({"quantiles": [0.1] * 200}, r"improvements\.quantiles: got \[0\.1.*expected a list of 201 numbers"),
-        ({"quantiles": [0.1] * 200 + ["x"], "rows": 50, "pairs": 100}, r"improvements\.quantiles: got 'x'"),
-        ({"quantiles": [0.1] * 200 + [float("nan")], "rows": 50, "pairs": 100}, r"improvements\.quantiles: got nan"),
-        ({"quantiles": [0.1] * 201, "rows": 0.5, "pairs": 100}, r"improvements\.rows: got 0\.5"),
-        ({"quantiles": [0.1] * 201, "rows": 50}, r"improvements\.pairs: got None"),
-        ({"quantiles": [0.1] * 201, "rows": 50, "pairs": 100, "groups": "x"}, r"improvements\.groups: got 'x'"),
+        (0.95, r"improvements: got 0\.95, expected a valid dictionary"),
+        ({**SUMMARY, "quantiles": [0.1] * 200}, r"improvements\.quantiles: got \[0\.1.*should have at least 201 items"),
+        (
+            {**SUMMARY, "quantiles": [0.1] * 200 + ["x"]},
+            r"improvements\.quantiles\.200: got 'x', expected a valid number",
+        ),
+        ({**SUMMARY, "quantiles": [0.1] * 200 + [float("nan")]}, r"improvements\.quantiles\.200: got nan"),
+        ({**SUMMARY, "rows": 0.5}, r"improvements\.rows: got 0\.5, expected a valid integer"),
+        ({**SUMMARY, "pairs": None}, r"improvements\.pairs: got None, expected a valid integer"),
+        ({"rows": 50}, r"improvements\.resamples: got None, expected a value"),
+        ({**SUMMARY, "groups": "x"}, r"improvements\.groups: got 'x'"),
     ],
 )
 def test_invalid_summary_is_rejected_by_field(improvements: object, message: str) -> None:
+    scores = {"challenger": 0.8, "champion": 0.7, "champion_version": 1, "improvement": 0.1}
     with pytest.raises(InvalidInputError, match=message):
-        read_summary({"metric": "auc", "improvements": improvements})
-
-
-def test_summary_of_an_earlier_version_is_read() -> None:
-    earlier = {"rows": 500, "pairs": 900, "interval": [0.0, 0.2], "quantiles": [0.001 * step for step in range(201)]}
-    summary = read_summary({"metric": "auc", "improvements": earlier})
-    assert (summary["groups"], summary["resamples"], summary["design_effect"]) == (None, 900, 1.0)
-    assert reached_confidence(summary, 0.1, 0.0) == pytest.approx(0.995, abs=0.001)
+        read_evaluation({"model": "churn", "version": 2, "metric": "auc", **scores, "improvements": improvements})
 
 
 def test_resamples_belong_only_to_the_score_that_was_reported_with_them() -> None:

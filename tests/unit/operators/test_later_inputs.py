@@ -60,7 +60,7 @@ def test_training_warns_if_the_checked_file_has_changed(
     file = tmp_path / "b.csv"
     file.write_text("age\n" + "29\n30\n" * 100)
     check = DriftCheck("champion", str(file), model="churn", registry=str(tmp_path / "models"))
-    window = summarise(check, *check.measure(), str(tmp_path / "reports"))["summary"]["window"]
+    window = summarise(check, *check.measure(), str(tmp_path / "reports")).to_json()["window"]
     assert window["source"] != str(file), "the rows that were compared"
     if replaced:
         file.write_text("age\n" + "70\n71\n" * 100)

@@ -27,9 +27,8 @@ from openlineage.client.facet_v2 import RunFacet
 from openlineage.client.serde import Serde
 
 from paceline.airflow import lineage
-from paceline.contract import TrainingResult
+from paceline.contract import DriftVerdict, TrainingResult, WindowSource
 from paceline.drift import DriftReport, FeatureDrift
-from paceline.drift._findings import Verdict
 from paceline.errors import InvalidInputError, TrainingFailedError
 from paceline.operators import DeadlineTrainingOperator, EvaluateOperator, PromoteOperator
 from paceline.operators import evaluate as evaluate_module
@@ -88,7 +87,7 @@ def test_drift_sensor_reports_its_windows_and_the_drifted_features(windows: Path
     facet = found.run_facets["paceline_drift"]
     schema = json.loads(SCHEMA.read_text())
     described = schema["$defs"]["PacelineDriftRunFacet"]["allOf"][1]
-    assert set(described["properties"]["verdict"]["enum"]) == set(get_args(Verdict))
+    assert set(described["properties"]["verdict"]["enum"]) == set(get_args(DriftVerdict))
     inherited = {field.name for field in attrs.fields(RunFacet)}
     assert {field.name for field in attrs.fields(type(facet))} - inherited == set(described["required"])
     assert (facet.verdict, facet.retrain, facet.conceptDrift, facet.jointDrift) == ("drift", True, False, False)
@@ -135,8 +134,9 @@ def test_champion_and_stored_rows_have_the_same_dataset_names_in_all_tasks(windo
     ]
     (stored,) = second.outputs
     assert sensor._summary is not None
+    assert sensor._summary.window is not None
     assert Path(stored.name).is_file()
-    evaluation = _evaluation(data_window=sensor._summary["window"])
+    evaluation = _evaluation(data_window=sensor._summary.window.to_json())
     assert (stored.namespace, stored.name) in _names(_lineage_of(evaluation).inputs)
 
 
@@ -240,7 +240,7 @@ def test_promotion_reports_the_champion_only_if_promoted(
     if not promoted:
         FileRegistry(tmp_path / "registry").promote("churn", 1, reason="first")
         results.append(evaluate()._result)  # equally good
-    task = PromoteOperator(task_id="promote", evaluation=results[-1], registry=f"{tmp_path}/registry/")
+    task = PromoteOperator(task_id="promote", evaluation=results[-1].to_json(), registry=f"{tmp_path}/registry/")
     assert task.get_openlineage_facets_on_complete(TI) == OperatorLineage(), "without a result, nothing is known"
     task.execute({"ti": TI})  # type: ignore[typeddict-item]
     found = _lineage_of(task)
@@ -306,8 +306,8 @@ def test_names_omit_the_secrets_in_urls() -> None:
         registry="s3://key:s3cr3t@models/registry",
         current="https://ann:s3cr3t@lake.example:8443/{{ ds }}/july.parquet?signature=s3cr3t#s3cr3t",
     )
-    summary = {**DriftReport("no drift", "", 500, 500).summary(), "retrain": False}
-    sensor._summary = {**summary, "window": {"source": sensor.current}, "reason": sensor.registry}
+    found = {"window": WindowSource(source=sensor.current), "reason": sensor.registry}
+    sensor._summary = DriftReport("no drift", "", 500, 500).summary().model_copy(update=found)
     found = _lineage_of(sensor)
     assert _names(found.inputs) == [
         ("https://lake.example:8443", "{{ ds }}/july.parquet"),
@@ -340,7 +340,7 @@ def test_facet_conforms_to_its_schema_at_any_size_of_the_report(features: int, l
         for number in range(features)
     ]
     report = DriftReport("drift", "", 500, 500, (*drifted, FeatureDrift("age", "numeric", "no drift")))
-    facet = lineage._drift_facet({**report.summary(), "retrain": True})
+    facet = lineage._drift_facet(report.summary().model_copy(update={"retrain": True}))
     loaded = json.loads(Serde.to_json(facet))
     schema = json.loads(SCHEMA.read_text())
     definition = schema["$defs"]["PacelineDriftRunFacet"]["allOf"][1]

@@ -6,6 +6,7 @@ import re
 import threading
 from contextlib import nullcontext
 from dataclasses import replace
+from datetime import datetime, timezone
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -14,6 +15,7 @@ import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
+from paceline.contract import TrainingResult
 from paceline.errors import (
     InvalidInputError,
     PacelineError,
@@ -144,10 +146,21 @@ def fleet_result_of(results):
 
 
 def test_fleet_result_combines_the_workers_that_trained():
-    one = {"model": "of a", "deadline_s": 60.0, "finished_s": 60.3, "error_pct": 0.5, "device_seconds": 20.0}
-    result = fleet_result_of({"a": one, "c": {**one, "model": "of c", "finished_s": 59.0, "error_pct": -1.7}})
+    one = TrainingResult(
+        model="of a", runtime="docker", origin=datetime(2030, 1, 1, tzinfo=timezone.utc), finished_s=60.3,
+        deadline_s=60.0, error_pct=0.5, met=False, mean_devices=1.5, device_seconds=20.0, resizes=0, restarts=0,
+        step_ms_mean=1.0, step_ms_max=2.0, store_ms_mean=9.0, metrics={"auc": 0.8},
+    ).to_json()  # fmt: skip
+    result = fleet_result_of(
+        {"a": one, "c": {**one, "model": "of c", "finished_s": 59.0, "error_pct": -1.7, "met": True}}
+    )
     assert (result["model"], result["error_pct"], result["met"], result["device_seconds"]) == ("of a", 0.5, False, 40.0)
     assert set(result["workers"]) == {"a", "c"}
+    assert (result["mean_devices"], result["metrics"]) == (3.0, {"auc": 0.8})
+    later = {**one, "model": "of c", "finished_s": 59.0, "origin": "2030-01-01T00:00:02+00:00"}
+    assert fleet_result_of({"a": one, "c": later})["model"] == "of c", "its time counts from its own origin"
+    with pytest.raises(AirflowFailException, match=r"train\.a\.device_seconds: got 'many', expected a valid number"):
+        fleet_result_of({"a": {**one, "device_seconds": "many"}})
     with pytest.raises(AirflowFailException, match="no worker finished the training"):
         fleet_result_of({})
 

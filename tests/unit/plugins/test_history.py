@@ -86,7 +86,7 @@ def check_drift(session: Session, folder: Path, run_after: datetime, shift: floa
 def store_check(session: Session, run_after: datetime, report: DriftReport | None = None, **summary: Any) -> None:
     push = start_task(session, run_after)
     push(key=DRIFT_XCOM, value=True)
-    push(key=XCOM_RETURN_KEY, value={**(report.summary() if report else {}), **summary})
+    push(key=XCOM_RETURN_KEY, value={**(report.summary().to_json() if report else {}), **summary})
     if report:
         push(key="report", value=report.to_dict())
 
@@ -108,11 +108,15 @@ def test_checks_training_and_versions_of_a_model_are_on_one_time_axis(any_sessio
         )
     )  # fmt: skip
     version = {"model": "churn", "registry": "models", "version": 2}
+    scores = {"metric": "auc", "challenger": 0.8, "champion": None, "champion_version": None, "improvement": None}
+    decision = {"promoted": True, "verdict": "better", "reason": "better by 0.1"}
+    champions = {"champion_version": 2, "previous_version": 1}
     for task_id, mark, result in (
-        ("evaluate", EVALUATION_XCOM, version | {"challenger": 0.8}),
-        ("promote", PROMOTION_XCOM, version | {"promoted": True, "verdict": "better", "reason": "better by 0.1"}),
-        ("other", EVALUATION_XCOM, version | {"model": "price"}),
-        ("registry", EVALUATION_XCOM, version | {"registry": "other"}),
+        ("evaluate", EVALUATION_XCOM, version | scores),
+        ("promote", PROMOTION_XCOM, version | decision | champions),
+        ("other", EVALUATION_XCOM, version | scores | {"model": "price"}),
+        ("subclass", EVALUATION_XCOM, version | {"version": 7, "score": 0.8}),
+        ("registry", EVALUATION_XCOM, version | scores | {"registry": "other"}),
     ):
         push = start_task(session, days[1], task_id)
         push(key=mark, value=True)
@@ -148,7 +152,8 @@ def test_sensors_without_a_model_are_grouped_by_task_with_the_versions_of_their_
     store_check(session, NOW - DAY, DriftReport("no drift", "", 9, 9), model="churn", registry=None)
     push = start_task(session, NOW, "evaluate")
     push(key=EVALUATION_XCOM, value=True)
-    push(key=XCOM_RETURN_KEY, value={"model": "price", "registry": "models", "version": 4})
+    scores = {"metric": "auc", "challenger": 0.8, "champion": None, "champion_version": None, "improvement": None}
+    push(key=XCOM_RETURN_KEY, value={"model": "price", "registry": "models", "version": 4, **scores})
     found = ask(session, dag_id="retrain", task_id="drift")
     assert len(found.checks) == 1
     assert [(one.model, one.version, one.outcome) for one in found.versions] == [("price", 4, "evaluated")]
@@ -179,27 +184,37 @@ def test_history_has_pages_in_the_order_of_the_runs_and_states_what_is_left_out(
     assert (len(newest.rows), newest.features_left_out) == (MAX_FEATURES, 6)
 
 
+DRIFTED = DriftReport("drift", "", 9, 9, (FeatureDrift("temp", "numeric", "drift", effect=0.4),))
+OTHER = DriftReport("drift", "", 9, 9, (FeatureDrift("wind", "numeric", "drift"),))
+
+
 @pytest.mark.parametrize(
-    ("summary", "report", "cell"),
+    ("changed", "report", "verdict", "cell"),
     [
-        ({}, None, None),
-        ({"drifted_features": ["temp"], "statistics": {"temp": {"effect": 0.4}}}, None, ("drift", 0.4)),
-        ({"drifted_features": ["temp"]}, {"features": [{"name": "wind", "verdict": "drift"}]}, ("drift", None)),
-        ({"drifted_features": ["temp"], "at": "soon"}, {"features": "none"}, ("drift", None)),
-        ({"verdict": 3, "drifted_features": {"temp": 1}}, ["no report"], None),
+        ({}, None, "drift", ("drift", 0.4)),
+        (
+            {},
+            OTHER.to_dict(),
+            "drift",
+            ("drift", 0.4),
+        ),
+        ({}, {"format": 1, "features": "none"}, "drift", ("drift", 0.4)),
+        ({"statistics": {}}, ["no report"], "drift", ("drift", None)),
+        ({"verdict": 3}, DRIFTED.to_dict(), "unknown", ("drift", 0.4)),
+        ({"drifted_features": {"temp": 1}}, None, "unknown", None),
     ],
-    ids=["empty", "no report", "report without this feature", "invalid report", "invalid summary"],
+    ids=["no report", "report without it", "invalid report", "no report but a list", "invalid summary", "both invalid"],
 )
 def test_incomplete_checks_are_shown_as_far_as_they_are_known(
-    session: Session, summary: dict[str, Any], report: Any, cell: Any
+    session: Session, changed: dict[str, Any], report: Any, verdict: str, cell: Any
 ) -> None:
     push = start_task(session, NOW)
     push(key=DRIFT_XCOM, value=True)
-    push(key=XCOM_RETURN_KEY, value={"verdict": "drift", **summary})
+    push(key=XCOM_RETURN_KEY, value={**DRIFTED.summary().to_json(), **changed})
     if report is not None:
         push(key="report", value=report)
     found = ask(session, dag_id="retrain", task_id="drift")
-    assert [check.verdict for check in found.checks] == [str(summary.get("verdict", "drift"))]
+    assert [check.verdict for check in found.checks] == [verdict]
     cells = [row.cells[0] for row in found.rows if row.name == "temp"]
     assert [(one.verdict, one.effect) for one in cells if one] == ([cell] if cell else [])
 

@@ -16,7 +16,7 @@ from airflow.sdk import DAG, BaseOperator
 from airflow.utils.types import DagRunType
 from sqlalchemy.orm import Session
 
-from paceline.contract import DRIFT_XCOM, EVALUATION_XCOM, PROMOTION_XCOM, SCHEDULE_XCOM
+from paceline.contract import DRIFT_XCOM, EVALUATION_XCOM, PROMOTION_XCOM, SCHEDULE_XCOM, DriftReport
 from paceline.operators import PromoteOperator
 from paceline.plugins.web.overview import overview, select_results
 from paceline.registry import FileRegistry
@@ -25,6 +25,15 @@ MARKS = [EVALUATION_XCOM, PROMOTION_XCOM, DRIFT_XCOM, SCHEDULE_XCOM]
 FIRST_VERSION = {
     "model": "flights", "version": 1, "metric": "auc", "challenger": 0.7, "champion": None, "champion_version": None,
     "better": True, "improvement": None,
+}  # fmt: skip
+REJECTED = {
+    "promoted": False, "verdict": "not better", "reason": "not better", "model": "flights", "registry": "/models",
+    "version": 2, "champion_version": 1, "previous_version": 1,
+}  # fmt: skip
+DRIFT = DriftReport("no drift", "No drift in 3 features.", 500, 500).summary().to_json()
+SCHEDULE = {
+    "workers": {"gate-1": {"samples": 600, "batch_size": 32, "sample_s": 0.1, "epoch_s": 60.0}}, "excluded": {},
+    "epoch_s": 60.0, "total_s": 60.0, "states": {"gate-1": {"cpu": 0.5, "memory": 0.1}},
 }  # fmt: skip
 
 
@@ -60,7 +69,7 @@ def test_results_of_operators_and_of_their_subclasses_are_found(
     push(key=XCOM_RETURN_KEY, value=result)
     (found,) = overview(session, {"retrain"}, limit=10).promotions
     assert (found.dag_id, found.run_id, found.task_id, found.map_index) == ("retrain", "monday", "promote", -1)
-    assert found.value == result
+    assert found.value.to_json() == result
 
 
 @pytest.mark.parametrize(
@@ -76,24 +85,33 @@ def test_results_of_operators_and_of_their_subclasses_are_found(
 def test_results_that_are_not_shown_do_not_count_towards_the_limit(
     session: Session, dag_id: str, value: object
 ) -> None:
-    shown = {"promoted": False, "note": '{"__classname__": "is text here"}'}
+    shown = {**REJECTED, "reason": '{"__classname__": "is text here"}'}
     runs = {"oldest": ("retrain", shown), "newer": (dag_id, value), "newest": (dag_id, value)}
     for run_id, (owner, result) in runs.items():
         push = start_task(session, promote_task(owner), run_id)
         push(key=PROMOTION_XCOM, value=True)
         push(key=XCOM_RETURN_KEY, value=result)
     found = overview(session, {"retrain"}, limit=1).promotions
-    assert [(one.run_id, one.value) for one in found] == [("oldest", shown)]
+    assert [(one.run_id, one.value.to_json()) for one in found] == [("oldest", shown)]
 
 
 def test_newest_results_come_first_and_other_kinds_are_separate(session: Session) -> None:
-    for number, key in enumerate([*MARKS, PROMOTION_XCOM, "return_value_of_another_operator"]):
+    values: list[dict[str, Any]] = [FIRST_VERSION, REJECTED, DRIFT, SCHEDULE, REJECTED, {"score": 0.8}, FIRST_VERSION]
+    marks = [*MARKS, PROMOTION_XCOM, EVALUATION_XCOM, "return_value_of_another_operator"]
+    for number, (key, value) in enumerate(zip(marks, values, strict=True)):
         push = start_task(session, promote_task("retrain"), f"run-{number}")
         push(key=key, value=True)
-        push(key=XCOM_RETURN_KEY, value={"number": number})
-    found = overview(session, {"retrain"}, limit=2)
-    numbers = {kind: [one["value"]["number"] for one in results] for kind, results in found.model_dump().items()}
-    assert numbers == {"evaluations": [0], "promotions": [4, 1], "drift": [2], "schedules": [3]}
+        push(key=XCOM_RETURN_KEY, value=value)
+    found = overview(session, {"retrain"}, limit=2).model_dump(mode="json")
+    runs = {kind: [one["run_id"] for one in results] for kind, results in found.items()}
+    assert runs == {
+        "evaluations": ["run-0"],
+        "promotions": ["run-4", "run-1"],
+        "drift": ["run-2"],
+        "schedules": ["run-3"],
+    }
+    assert found["evaluations"][0]["value"].items() >= FIRST_VERSION.items(), "the page gets all fields"
+    assert (found["drift"][0]["value"]["reason"], found["schedules"][0]["value"]) == (DRIFT["reason"], SCHEDULE)
 
 
 @pytest.mark.parametrize("mark", MARKS)

@@ -131,6 +131,6 @@ def test_closed_supervisor_connection_ends_the_queue(make_queue, error):
     def fail(*arguments):
         raise error
 
-    waiting._store.get = waiting._store.set = fail
+    waiting.store.get = waiting.store.set = fail
     with pytest.raises(TaskStoppedError, match="the connection to the task's supervisor is closed"):
         waiting.wait()

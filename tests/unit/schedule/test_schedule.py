@@ -106,7 +106,7 @@ def test_every_sample_is_assigned_once_in_batches_that_fit(scheduler, seed, work
     plan = scheduler(problem, estimates)
     assert sum(one.samples for one in plan.assignments) == problem.samples
     names = [one.worker for one in plan.assignments]
-    assert json.loads(json.dumps(plan.to_dict()))["workers"].keys() == set(names)
+    assert json.loads(json.dumps(plan.to_result({}).to_json()))["workers"].keys() == set(names)
     assert sorted([*names, *plan.excluded]) == sorted(one.name for one in problem.candidates)
     assert all(plan.excluded.values())
     if scheduler is not fair:

@@ -17,6 +17,7 @@ import pandas as pd
 import pytest
 from airflow.sdk.exceptions import AirflowSkipException, TaskDeferred
 
+from paceline.contract import DriftEvent, DriftReport
 from paceline.errors import InvalidInputError
 from paceline.registry import FileRegistry
 from paceline.sensors import DriftEventTrigger, DriftSensor, DriftSettings
@@ -243,8 +244,8 @@ def test_deferred_sensor_waits_for_the_end_of_the_cooldown_but_not_beyond_its_ti
     )
     context = production._context(1)
     production.xcoms = [(0, STARTED_KEY, {"model": None, "at": FIRST_DAY.isoformat(), "run_id": "day-0"})]
-    summary = {"verdict": "drift", "reason": "Drift."}
-    event = {"summary": summary, "report": {}, "timeout_at": (now + timedelta(minutes=20)).isoformat()}
+    report, timeout_at = DriftReport("drift", "Drift.", 9, 9), (now + timedelta(minutes=20)).isoformat()
+    event = DriftEvent(summary=report.summary(), report=report, timeout_at=timeout_at, cleared=False).to_json()
     with pytest.raises(TaskDeferred) as deferred:
         sensor.execute_complete(context, event)
     assert deferred.value.timeout == timedelta(minutes=20)

@@ -13,14 +13,13 @@ import pytest
 from airflow.sdk import DAG
 
 from paceline.airflow.windows import DataWindow
+from paceline.contract import XCOM_LIMIT_BYTES, DriftEvent, fit_to_xcom
 from paceline.drift import DriftReport, FeatureDrift, Histogram, compare
 from paceline.errors import InvalidInputError
 from paceline.sensors import DriftSensor
 from paceline.sensors.check import DriftCheck
 from paceline.sensors.reports import (
-    XCOM_LIMIT_BYTES,
     _folder,
-    fit_to_xcom,
     run_folder,
     summarise,
     write_report,
@@ -82,22 +81,20 @@ def test_report_folders_of_dags_with_chinese_names_are_distinct(tmp_path: Path) 
 
 @pytest.mark.parametrize(("drifted", "complete"), [(3, 3), (100, 100), (800, 150)])
 def test_report_for_xcom_keeps_the_drifted_features(drifted: int, complete: int) -> None:
-    histogram = {"reference": [0.05] * 20, "current": [0.05] * 20, "edges": [0.123456789] * 21, "labels": []}
-    features = [
-        {
-            "name": f"feature_{number}",
-            "kind": "numeric",
-            "verdict": "drift" if number < drifted else "no drift",
-            "reason": "its mean changed from 0.5 to 0.7, far beyond the threshold",
-            "p_value": 1e-20,
-            "effect": 0.2,
-            "new_categories": [],
-            "histogram": histogram,
-        }
+    histogram = Histogram((0.05,) * 20, (0.05,) * 20, edges=(0.123456789,) * 21)
+    features = tuple(
+        FeatureDrift(
+            f"feature_{number}",
+            "numeric",
+            "drift" if number < drifted else "no drift",
+            reason="its mean changed from 0.5 to 0.7, far beyond the threshold",
+            p_value=1e-20,
+            effect=0.2,
+            histogram=histogram,
+        )
         for number in range(800)
-    ]
-    whole = {"format": 1, "features": features, "notes": [], "verdict": "drift"}
-    short = fit_to_xcom(whole)
+    )
+    short = fit_to_xcom(DriftReport("drift", "", 500, 500, features))
     assert len(json.dumps(short)) <= XCOM_LIMIT_BYTES
     names = [one["name"] for one in short["features"] if one["verdict"] == "drift"]
     assert names[:complete] == [f"feature_{number}" for number in range(complete)]
@@ -121,11 +118,12 @@ def test_report_with_long_names_and_values_fits_into_xcom(length: int) -> None:
     assert len(report.current) < 200
     assert all(len(problem.reason) < 300 for problem in report.quality)
     assert all(len(label) <= 40 for feature in report.features for label in feature.new_categories)
-    short = fit_to_xcom(whole)
+    short = fit_to_xcom(report)
     assert len(json.dumps(short)) <= XCOM_LIMIT_BYTES
     assert short["quality"] == whole["quality"][: len(short["quality"])]
     assert len(short["quality"]) >= 15
-    DriftReport.from_dict(short)
+    kept = DriftReport.from_dict(short)
+    assert DriftReport.from_dict(fit_to_xcom(kept)) == kept, "the task shortens the report of its trigger again"
 
 
 def test_summary_and_report_of_many_features_fit_into_an_event() -> None:
@@ -134,9 +132,10 @@ def test_summary_and_report_of_many_features_fit_into_an_event() -> None:
         FeatureDrift(f"feature_{number}", "numeric", "drift", histogram=histogram) for number in range(800)
     )
     report = DriftReport("drift", "800 features have drifted.", 500, 500, features)
-    result = summarise(DriftCheck("a.csv", "b.csv"), report, DataWindow(pd.DataFrame(), 500), None)
-    assert len(json.dumps(result["report"])) <= XCOM_LIMIT_BYTES
-    assert len(result["summary"]["drifted_features"]) == 800
+    summary = summarise(DriftCheck("a.csv", "b.csv"), report, DataWindow(pd.DataFrame(), 500), None)
+    event = DriftEvent(summary=summary, report=report, timeout_at="", cleared=False).to_json()
+    assert len(json.dumps(event["report"])) <= XCOM_LIMIT_BYTES
+    assert len(event["summary"]["drifted_features"]) == 800
 
 
 def test_kept_rows_may_have_columns_with_values_of_several_types(tmp_path: Path) -> None:

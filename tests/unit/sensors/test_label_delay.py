@@ -109,7 +109,7 @@ def test_kept_rows_of_a_champion_have_the_label_column_for_later_checks(tmp_path
     check = DriftCheck("champion", current, model="churn", registry=str(registry), **OPTIONS)
     report, window = check.measure()
     assert report.verdict == "no champion"
-    source = summarise(check, report, window, str(tmp_path / "reports"))["summary"]["window"]
+    source = summarise(check, report, window, str(tmp_path / "reports")).to_json()["window"]
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "weights").write_text("1")
     FileRegistry(registry).register(tmp_path / "model", name="churn", data_window=source)

@@ -56,7 +56,7 @@ class FinishedJob:
 
     @property
     def resizes(self):
-        return [(line.done, line.devices) for line in self.progress if line.event == "resized"]
+        return [(line.done, line.devices_in_force) for line in self.progress if line.event == "resized"]
 
     @property
     def trained_counts(self):
@@ -255,7 +255,7 @@ def test_training_continues_without_a_process_that_stops_before_it_joins(run_pla
     single = run_plan(wanted={"2": 2}, signalled=during(number, at), limits=SHORT)
     assert "training continues without it" in single.errors
     assert ("stopped (SIGSTOP) for 1 s" if number == "SIGSTOP" else "device 1 ") in single.errors
-    assert single.progress[-1].devices == 1
+    assert single.progress[-1].devices_in_force == 1
     assert weights_are_close(single.weights, single_process.weights)
 
 
@@ -320,7 +320,7 @@ def test_error_in_a_process_is_reported(run_plan, variant, cause, devices):
 def test_job_continues_without_a_process_that_fails_to_start(run_plan, single_process):
     single = run_plan(wanted={"2": 2}, followers_fail=True)
     assert weights_are_close(single.weights, single_process.weights)
-    assert [line.devices for line in single.progress] == [1] * len(single.progress)
+    assert [line.devices_in_force for line in single.progress] == [1] * len(single.progress)
 
 
 @pytest.mark.parametrize("stop_after", [12, 14])  # in an epoch, and at its end

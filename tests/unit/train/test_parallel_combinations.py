@@ -47,7 +47,7 @@ def train(folder, case, fork):
         process = fork(command, env=environment, stdout=out, stderr=errors, process_group=0)
         assert process.wait(LIMIT_S) == 0, (folder / "errors").read_text()
     lines = filter(None, map(parse_line, (folder / "log").open()))
-    return torch.load(folder / "result.pt"), [line.devices for line in lines]
+    return torch.load(folder / "result.pt"), [line.devices_in_force for line in lines]
 
 
 @settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -1,7 +1,7 @@
 import { Box, HStack, Text } from "@chakra-ui/react";
 
+import type { Histogram } from "../contract";
 import { formatTick } from "../format";
-import type { Histogram } from "./report";
 
 const WIDTH = 320;
 const HEIGHT = 96;
@@ -10,7 +10,7 @@ const REFERENCE = "var(--chakra-colors-fg-muted)";
 
 /** Histograms of both windows as shares of rows: current as bars, reference as a stepped line. */
 export function Distribution({ name, histogram }: { name: string; histogram: Histogram }) {
-  const { reference, current, edges, labels } = histogram;
+  const { reference, current, edges = [], labels = [] } = histogram;
   const bins = Math.max(reference.length, current.length);
   if (!bins) return null;
   const largest = Math.max(...reference, ...current, 1e-9);

@@ -2,10 +2,10 @@ import { Badge, Box, Card, Heading, HStack, SimpleGrid, Stack, Text } from "@cha
 import { useQuery } from "@tanstack/react-query";
 
 import { getXComs } from "../api";
+import type { ConceptDrift, DriftReport, FeatureDrift, QualityProblem } from "../contract";
 import { Notice } from "../look/Notice";
 import { Distribution } from "./Distribution";
 import { Verdict } from "./Verdict";
-import type { ConceptDrift, FeatureDrift, QualityProblem, Report } from "./report";
 
 const REFRESH_MS = 10_000;
 /** The reports of a run's drift sensors, with each feature's reference and current distribution, most severe first. */
@@ -33,21 +33,21 @@ export function DriftReports({
     <Stack gap={6}>
       {reports.isError ? <Notice kind="error">Drift reports: {reports.error.message}</Notice> : null}
       {shown.map((entry) => (
-        <DriftReport
+        <ReportCard
           key={`${entry.task_id} ${entry.map_index}`}
           name={entry.map_index >= 0 ? `${entry.task_id} [${entry.map_index}]` : entry.task_id}
-          report={entry.value as Report}
+          report={entry.value as DriftReport}
         />
       ))}
     </Stack>
   );
 }
 
-function isReport(value: unknown): value is Report {
+function isReport(value: unknown): value is DriftReport {
   return typeof value === "object" && value !== null && "verdict" in value && "features" in value;
 }
 
-function DriftReport({ name, report }: { name: string; report: Report }) {
+function ReportCard({ name, report }: { name: string; report: DriftReport }) {
   return (
     <Card.Root as="section" aria-label={`Drift report of ${name}`} size="sm">
       <Card.Header>
@@ -72,13 +72,13 @@ function DriftReport({ name, report }: { name: string; report: Report }) {
         {report.estimate ? (
           <Part title="The model's estimated error" verdict={report.estimate.verdict} reason={report.estimate.reason} />
         ) : null}
-        {report.notes.map((note) => (
+        {report.notes?.map((note) => (
           <Text key={note} fontSize="sm" color="fg.muted">
             {note}
           </Text>
         ))}
         <SimpleGrid minChildWidth="min(20rem, 100%)" gap={4}>
-          {report.features.map((feature) => (
+          {report.features?.map((feature) => (
             <Feature key={feature.name} feature={feature} />
           ))}
         </SimpleGrid>

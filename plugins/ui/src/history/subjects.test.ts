@@ -1,14 +1,15 @@
 import { expect, test } from "vitest";
 
+import type { DriftSummary } from "../contract";
 import { historyPath, nameOf, readSubject, subjectOf } from "./subjects";
 
-const result = (value: Record<string, unknown>) => ({
+const result = (value: Partial<DriftSummary>) => ({
   dag_id: "retrain",
   run_id: "run",
   task_id: "drift",
   map_index: -1,
   at: "2030-01-01T12:00:00Z",
-  value,
+  value: value as DriftSummary,
 });
 
 test("the subject of a check is its model, or its task if an older or a plain sensor names no model", () => {

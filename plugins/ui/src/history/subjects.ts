@@ -1,5 +1,6 @@
 // The subjects of histories, and their places in the URLs of the pages.
 import { subjectQuery, type Subject, type TaskResult } from "../api";
+import type { DriftSummary } from "../contract";
 
 const KEYS = ["model", "registry", "dag_id", "task_id", "asset"] as const;
 
@@ -13,11 +14,10 @@ export function readSubject(parameters: URLSearchParams): Subject | null {
 }
 
 /** Return the subject of a sensor's check: its model, or the task of a sensor that names none. */
-export function subjectOf({ value, dag_id, task_id }: TaskResult): Subject {
-  const text = (key: string) => (typeof value[key] === "string" ? value[key] : null);
-  const model = text("model");
+export function subjectOf({ value, dag_id, task_id }: TaskResult<DriftSummary>): Subject {
+  const { model, registry = null } = value;
   return model
-    ? { model, registry: text("registry"), dag_id: null, task_id: null, asset: null }
+    ? { model, registry, dag_id: null, task_id: null, asset: null }
     : { model: null, registry: null, dag_id, task_id, asset: null };
 }
 

@@ -1,14 +1,10 @@
 import { Badge, Heading, Stack, Table, Text } from "@chakra-ui/react";
 
 import type { Job, Overview, TaskResult } from "../api";
+import type { ScheduleResult } from "../contract";
 import { Notice } from "../look/Notice";
 import { formatDevices, formatTime } from "../format";
 import { RunLink } from "./RunLink";
-
-interface Shard {
-  samples: number;
-  batch_size: number;
-}
 
 /** The machines of each DAG's newest schedule, with their current jobs or the reason for their exclusion. */
 export function Fleet({ overview, running }: { overview: Overview; running: Job[] }) {
@@ -26,9 +22,9 @@ export function Fleet({ overview, running }: { overview: Overview; running: Job[
   );
 }
 
-function Machines({ schedule, running }: { schedule: TaskResult; running: Job[] }) {
-  const chosen = Object.entries((schedule.value.workers ?? {}) as Record<string, Shard>);
-  const excluded = Object.entries((schedule.value.excluded ?? {}) as Record<string, string>);
+function Machines({ schedule, running }: { schedule: TaskResult<ScheduleResult>; running: Job[] }) {
+  const chosen = Object.entries(schedule.value.workers);
+  const excluded = Object.entries(schedule.value.excluded);
   const jobOn = (machine: string) =>
     running.find((job) => job.dag_id === schedule.dag_id && machineOf(job) === machine);
   const names = chosen.map(([machine]) => machine).sort((a, b) => b.length - a.length);
@@ -68,7 +64,7 @@ function Machines({ schedule, running }: { schedule: TaskResult; running: Job[] 
                     )}
                   </Table.Cell>
                   <Table.Cell>
-                    {Math.round(shard.samples)} samples, batches of {shard.batch_size}
+                    {shard.samples} samples, batches of {shard.batch_size}
                   </Table.Cell>
                 </Table.Row>
               );

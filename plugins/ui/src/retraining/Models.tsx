@@ -55,7 +55,7 @@ function ModelCard({ model }: { model: Model }) {
           <Text fontSize="sm">
             Last drift check, {formatTime(new Date(drift.at))}:{" "}
             <Link to={runPath(drift)} style={{ textDecoration: "underline" }}>
-              {String(drift.value.reason ?? drift.value.verdict)}
+              {drift.value.reason || drift.value.verdict}
             </Link>{" "}
             <Link to={historyPath(subjectOf(drift))} style={{ textDecoration: "underline" }}>
               Drift history
@@ -71,7 +71,7 @@ function ModelCard({ model }: { model: Model }) {
 function Scores({ model }: { model: Model }) {
   const versions = model.versions.slice(-12);
   const bars = barsOf(versions.map((version) => version.score));
-  const better = model.greaterIsBetter === null ? "" : `, ${model.greaterIsBetter ? "higher" : "lower"} is better`;
+  const better = `, ${model.greaterIsBetter ? "higher" : "lower"} is better`;
   const title = `${model.metric} of each version${better}`;
   return (
     <Stack gap={1}>

@@ -1,5 +1,6 @@
 // Builds the list of models from the results of evaluations, promotions and drift checks.
 import type { Overview, TaskResult } from "../api";
+import type { DriftSummary, PromotionResult } from "../contract";
 
 export interface Model {
   /** Registry and name, because two registries may contain models of the same name. */
@@ -7,43 +8,23 @@ export interface Model {
   name: string;
   registry: string;
   metric: string;
-  /** Whether a higher score is better; `null` if the evaluation does not say so. */
-  greaterIsBetter: boolean | null;
+  greaterIsBetter: boolean;
   /** The versions with a score of this metric. */
   versions: { version: number; score: number; promoted: boolean }[];
   champion: { version: number; reason: string } | null;
   /** Why the newest promotion task promoted nothing; `null` if it did. */
   refusal: string | null;
   /** The newest drift check of a DAG that evaluates this model. */
-  drift: TaskResult | null;
+  drift: TaskResult<DriftSummary> | null;
 }
 
-interface Evaluation {
-  model: string;
-  registry?: string;
-  metric: string;
-  greater_is_better?: boolean;
-  version: number;
-  challenger: number;
-}
-
-interface Promotion {
-  model: string;
-  registry?: string;
-  version: number;
-  promoted: boolean;
-  champion_version: number | null;
-  reason: string;
-}
-
-const modelKey = ({ model, registry = "" }: { model: string; registry?: string }) => `${registry} ${model}`;
+const modelKey = ({ model, registry }: { model: string; registry?: string | null }) => `${registry ?? ""} ${model}`;
 
 /** Return every evaluated model, the most recently evaluated first. */
 export function modelsOf({ evaluations, promotions, drift }: Overview): Model[] {
   const models = new Map<string, Model>();
-  const allPromotions = promotions.map(({ value }) => value).filter((value) => isPromotion(value));
+  const allPromotions = promotions.map(({ value }) => value);
   for (const { value, dag_id } of evaluations) {
-    if (!isEvaluation(value)) continue; // a subclass may return something else
     const key = modelKey(value);
     const modelPromotions = allPromotions.filter((promotion) => modelKey(promotion) === key);
     const model = models.get(key) ?? {
@@ -51,7 +32,7 @@ export function modelsOf({ evaluations, promotions, drift }: Overview): Model[] 
       name: value.model,
       registry: value.registry ?? "",
       metric: value.metric,
-      greaterIsBetter: value.greater_is_better ?? null,
+      greaterIsBetter: value.greater_is_better ?? true,
       versions: [],
       champion: championOf(modelPromotions),
       refusal: modelPromotions[0]?.promoted === false ? modelPromotions[0].reason : null,
@@ -68,7 +49,7 @@ export function modelsOf({ evaluations, promotions, drift }: Overview): Model[] 
 }
 
 /** Return the current champion, with the reason for its promotion if that promotion is still stored. */
-function championOf(promotions: Promotion[]): Model["champion"] {
+function championOf(promotions: PromotionResult[]): Model["champion"] {
   const version = promotions.find((one) => one.champion_version !== null)?.champion_version;
   if (version == null) return null;
   const promotion = promotions.find((one) => one.promoted && one.version === version);
@@ -80,14 +61,4 @@ export function barsOf(scores: number[]): { bottom: number; height: number }[] {
   const [low, high] = [Math.min(0, ...scores), Math.max(0, ...scores)];
   const unit = 100 / (high - low || 1);
   return scores.map((score) => ({ bottom: (Math.min(score, 0) - low) * unit, height: Math.abs(score) * unit }));
-}
-
-type Value = TaskResult["value"];
-
-function isEvaluation(value: Value): value is Value & Evaluation {
-  return "model" in value && "challenger" in value && typeof value.challenger === "number" && "version" in value;
-}
-
-function isPromotion(value: Value): value is Value & Promotion {
-  return "model" in value && "promoted" in value && "champion_version" in value;
 }

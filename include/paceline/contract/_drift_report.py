@@ -1,6 +1,6 @@
-"""``DriftReport``: the result of a comparison, with a JSON form. ``paceline.drift._findings`` has its parts.
+"""``DriftReport``: the result of a comparison, with a JSON form. ``paceline.contract._findings`` has its parts.
 
-``paceline.drift.compare`` creates reports; the sensors and the HTML page read them.
+``paceline.drift.compare`` creates reports; the sensors and the pages read them.
 """
 
 from __future__ import annotations
@@ -8,22 +8,25 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, TypeVar
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from typing import Any, ClassVar
 
-from paceline.drift._confusion import Confusion
-from paceline.drift._findings import (
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from paceline.contract._drift_summary import DriftSummary, FeatureStatistics
+from paceline.contract._findings import (
     NEEDS_TRAINING,
-    Change,
+    STORED,
     ConceptDrift,
+    DriftVerdict,
     FeatureDrift,
-    Histogram,
     JointDrift,
     QualityProblem,
     SegmentDrift,
-    Verdict,
 )
-from paceline.drift._performance import EstimatedPeriod, PerformanceEstimate
+from paceline.contract._performance_estimate import PerformanceEstimate
+from paceline.contract._record import input_error
 from paceline.errors import InvalidInputError
 
 FORMAT = 1
@@ -69,7 +72,9 @@ class DriftReport:
     True
     """
 
-    verdict: Verdict
+    __pydantic_config__: ClassVar[ConfigDict] = STORED
+
+    verdict: DriftVerdict
     reason: str
     reference_rows: int
     current_rows: int
@@ -133,39 +138,29 @@ class DriftReport:
         text = json.dumps(self.to_dict(), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
-    def summary(self) -> dict[str, Any]:
-        """Return a JSON-safe extract of the report, small enough for an XCom or an asset event.
+    def summary(self) -> DriftSummary:
+        """Return an extract of the report, small enough for an XCom or an asset event.
 
         The extract contains at most twenty data quality problems, the statistics of at most twenty drifted features,
         and no histograms.
         """
         drifted = [feature for feature in self.features if feature.verdict == "drift"]
         estimate = self.estimate if self.estimate is not None and self.estimate.verdict != "withheld" else None
-        return {
-            "verdict": self.verdict,
-            "reason": self.reason,
-            "drifted_features": self.drifted_features,
-            "concept_drift": self.concept is not None and self.concept.verdict == "drift",
-            "joint_drift": self.joint is not None and self.joint.verdict == "drift",
-            "estimated_drift": estimate is not None and estimate.verdict == "drift",
-            "estimated_error": estimate and estimate.error,
-            "drifted_segments": [one.name for one in self.segments if one.verdict == "drift"],
-            "statistics": {
-                feature.name: {
-                    "test": feature.test,
-                    "effect": feature.effect,
-                    "adjusted_p_value": feature.adjusted_p_value,
-                    "psi": feature.psi,
-                    "missing_reference": feature.missing_reference,
-                    "missing_current": feature.missing_current,
-                }
-                for feature in drifted[:20]
-            },
-            "quality": [asdict(problem) for problem in self.quality[:20]],
-            "features": len(self.features),
-            "reference_rows": self.reference_rows,
-            "current_rows": self.current_rows,
-        }
+        return DriftSummary(
+            verdict=self.verdict,
+            reason=self.reason,
+            drifted_features=self.drifted_features,
+            concept_drift=self.concept is not None and self.concept.verdict == "drift",
+            joint_drift=self.joint is not None and self.joint.verdict == "drift",
+            estimated_drift=estimate is not None and estimate.verdict == "drift",
+            estimated_error=None if estimate is None else estimate.error,
+            drifted_segments=[one.name for one in self.segments if one.verdict == "drift"],
+            statistics={feature.name: FeatureStatistics.of(feature) for feature in drifted[:20]},
+            quality=list(self.quality[:20]),
+            features=len(self.features),
+            reference_rows=self.reference_rows,
+            current_rows=self.current_rows,
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the whole report as a JSON-safe dict, which ``from_dict`` reads."""
@@ -173,46 +168,32 @@ class DriftReport:
         return loaded
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> DriftReport:
-        """Build a report from the result of ``to_dict``. Ignore unknown keys, which a later version may write."""
-        if data.get("format") != FORMAT:
-            raise InvalidInputError("format", data.get("format"), f"{FORMAT}, the format of this version of Paceline")
-        features = tuple(
-            _build_known(FeatureDrift, item, histogram=_build_optional(Histogram, item.get("histogram")))
-            for item in data.get("features", ())
-        )
-        concept = data.get("concept")
-        if concept is not None:
-            changes = tuple(_build_known(Change, item) for item in concept.get("changes", ()))
-            curve = tuple((int(row), float(error)) for row, error in concept.get("curve", ()))
-            confusions = {
-                name: None if (item := concept.get(name)) is None else _build_confusion(item)
-                for name in ("confusion_reference", "confusion_current")
-            }
-            concept = _build_known(ConceptDrift, concept, changes=changes, curve=curve, **confusions)
-        joint = _build_optional(JointDrift, data.get("joint"))
-        estimate = data.get("estimate")
-        if estimate is not None:
-            periods = tuple(_build_known(EstimatedPeriod, item) for item in estimate.get("periods", ()))
-            estimate = _build_known(PerformanceEstimate, estimate, periods=periods)
-        quality = tuple(_build_known(QualityProblem, item) for item in data.get("quality", ()))
-        segments = tuple(_build_known(SegmentDrift, item) for item in data.get("segments", ()))
-        parts = {"features": features, "concept": concept, "joint": joint, "estimate": estimate}
-        return _build_known(cls, data, **parts, quality=quality, segments=segments)
+    def from_dict(cls, data: object) -> DriftReport:
+        """Read the result of ``to_dict``. Ignore unknown keys, which a later version may write.
+
+        Raises
+        ------
+        InvalidInputError
+            If the data is not a report of this format. The error names the field.
+
+        Examples
+        --------
+        >>> stored = DriftReport("drift", "", 500, 500, features=(FeatureDrift("temp", "numeric", "drift"),)).to_dict()
+        >>> stored["features"][0]["effect"] = "large"
+        >>> DriftReport.from_dict(stored)
+        Traceback (most recent call last):
+        paceline.errors.InvalidInputError: report.features.0.effect: got 'large', expected a valid number, unable to \
+parse string as a number
+        """
+        known = data.get("format") if isinstance(data, Mapping) else data
+        if known != FORMAT:
+            raise InvalidInputError("format", known, f"{FORMAT}, the format of this version of Paceline")
+        try:
+            return _stored_form().validate_python(data)
+        except ValidationError as error:
+            raise input_error("report", error) from None
 
 
-T = TypeVar("T")
-
-
-def _build_known(kind: type[T], data: Mapping[str, Any], **replaced: Any) -> T:
-    known = {item.name for item in fields(kind)}  # type: ignore[arg-type]
-    values = {key: tuple(value) if isinstance(value, list) else value for key, value in data.items() if key in known}
-    return kind(**{**values, **replaced})
-
-
-def _build_optional(kind: type[T], data: Mapping[str, Any] | None) -> T | None:
-    return None if data is None else _build_known(kind, data)
-
-
-def _build_confusion(data: Mapping[str, Any]) -> Confusion:
-    return _build_known(Confusion, data, counts=tuple(map(tuple, data["counts"])))
+@cache
+def _stored_form() -> TypeAdapter[DriftReport]:
+    return TypeAdapter(DriftReport)

@@ -1,20 +1,32 @@
 """The parts of a drift report: the findings about each feature, segment, the model's error and the data's quality.
 
-Comparisons create these immutable values; ``paceline.drift._report`` combines them.
+``paceline.drift`` creates these immutable values; ``DriftReport`` contains them.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
-from paceline.drift._confusion import Confusion
-from paceline.drift._quality_settings import ProblemKind
+from pydantic import ConfigDict
 
-Verdict = Literal["drift", "no drift", "not enough data", "no champion", "bad data", "nothing compared"]
+DriftVerdict = Literal["drift", "no drift", "not enough data", "no champion", "bad data", "nothing compared"]
 # Verdicts after which a model is to be trained.
 NEEDS_TRAINING = ("drift", "no champion")
 FeatureVerdict = Literal["drift", "no drift", "skipped"]
+ProblemKind = Literal[
+    "missing column",
+    "changed type",
+    "no values",
+    "stale",
+    "missing values",
+    "out of range",
+    "new categories",
+    "duplicated rows",
+    "new column",
+]
+# Readers accept lists for tuples, and ignore unknown fields.
+STORED = ConfigDict(strict=False, extra="ignore", allow_inf_nan=False)
 
 
 @dataclass(frozen=True)
@@ -69,6 +81,8 @@ class QualityProblem:
     ``column`` is empty if the problem concerns whole rows. A ``severe`` problem makes the verdict ``"bad data"``.
     """
 
+    __pydantic_config__: ClassVar[ConfigDict] = STORED
+
     kind: ProblemKind
     column: str
     reason: str
@@ -97,6 +111,34 @@ class Change:
 
 
 @dataclass(frozen=True)
+class Confusion:
+    """The labels and predicted classes of a window's rows.
+
+    Parameters
+    ----------
+    classes:
+        The ten most frequent classes of both windows, in order. Further classes are together in ``"(other)"``.
+    counts:
+        Number of rows for each label (outer) and predicted class (inner).
+    precision, recall, f1:
+        Scores of each class: the share of right rows among those with this prediction, the share among those with this
+        label, and the harmonic mean of both. None if there are no such rows, and for ``"(other)"``.
+    macro_precision, macro_recall, macro_f1:
+        Means over all classes that the window's labels or predictions have, without merging classes. A class without
+        such rows counts as 0, as in scikit-learn.
+    """
+
+    classes: tuple[str, ...]
+    counts: tuple[tuple[int, ...], ...]
+    precision: tuple[float | None, ...]
+    recall: tuple[float | None, ...]
+    f1: tuple[float | None, ...]
+    macro_precision: float
+    macro_recall: float
+    macro_f1: float
+
+
+@dataclass(frozen=True)
 class ConceptDrift:
     """The error of recorded predictions over time, and the changes that a streaming detector found.
 
@@ -112,7 +154,7 @@ class ConceptDrift:
     """
 
     detector: str
-    verdict: Verdict
+    verdict: DriftVerdict
     reason: str
     measure: str
     reference_rows: int = 0

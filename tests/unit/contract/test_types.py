@@ -1,0 +1,25 @@
+"""The types of the pages are those of the models: ``make types`` has been run."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from paceline.contract.__main__ import schema
+
+PAGES = Path(__file__).parents[3] / "plugins" / "ui"
+
+
+@pytest.mark.skipif(
+    not (shutil.which("npm") and (PAGES / "node_modules").exists()), reason="the pages' packages are not installed"
+)
+def test_types_of_the_pages_are_those_of_the_models(tmp_path: Path) -> None:
+    source, types = tmp_path / "schema.json", tmp_path / "contract.ts"
+    source.write_text(json.dumps(schema()))
+    command = ["npm", "--silent", "--prefix", str(PAGES), "run", "types", "--"]
+    subprocess.run([*command, "--input", str(source), "--output", str(types)], check=True, timeout=120)
+    assert types.read_text() == (PAGES / "src" / "contract.ts").read_text(), "run make types"

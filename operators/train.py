@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
+from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowRescheduleException
 
 from paceline.airflow.callbacks import Callback, read_callbacks
 from paceline.airflow.places import check_kept
 from paceline.control import CPU_QUANTUM
 from paceline.errors import PERMANENT_ERRORS, DetachedError, PacelineError
-from paceline.run import Training
+from paceline.run import Training, WaitElsewhereError, WaitingJob
 
 from . import _arguments
 from ._clock import task_clock
@@ -83,6 +84,9 @@ class DeadlineTrainingOperator(JobOperator):
         Let an arbiter (:class:`~paceline.operators.ArbiterOperator`) of the task's Airflow ``pool`` allocate the
         devices. The job starts with its first grant and never exceeds its grant. While the grant is zero, the job is
         preempted, after a checkpoint.
+    deferrable:
+        Whether a ``shared`` job waits for its first devices in the triggerer, without a worker slot. Default:
+        ``[operators] default_deferrable``.
     output:
         Destination of the job's files in ``$PACELINE_OUTPUT``: a local path or an object storage URL. By default a
         folder of this task's run below ``$AIRFLOW_HOME/paceline-data``. With Airflow's KubernetesExecutor, a place that
@@ -155,6 +159,7 @@ class DeadlineTrainingOperator(JobOperator):
         on_change: str = "resume",
         team: Team | Mapping[str, Any] | None = None,
         shared: bool = False,
+        deferrable: bool | None = None,
         output: str | None = None,
         checkpoint_to: str | None = _arguments.AUTO,
         on_deadline_alert: Callback | Sequence[Callback] = (),
@@ -178,12 +183,16 @@ class DeadlineTrainingOperator(JobOperator):
         self.on_change = on_change
         self.team = _arguments.read_team(team)
         self.shared = shared
+        if deferrable is None:
+            deferrable = conf.getboolean("operators", "default_deferrable", fallback=False)
+        self.deferrable = deferrable
         self.output_path = output  # not `output`, because BaseOperator.output is the task's XCom
         self.checkpoint_to = checkpoint_to
         self.on_deadline_alert: Sequence[Callback] = read_callbacks("on_deadline_alert", on_deadline_alert)
         self.controller = controller
         self.container_id: str | None = None
         self._training: Training | None = None
+        self._waited_since: datetime | None = None  # the time from which the deadline counts, after a deferral
         self._result: TrainingResult | None = None
         _arguments.check(self)
 
@@ -192,6 +201,9 @@ class DeadlineTrainingOperator(JobOperator):
         check_later_inputs(self, context)
         try:
             result = self.new_training(context).run()
+        except WaitElsewhereError as wait:
+            self.log.info("Waiting for devices from the pool %s in the triggerer", self.pool)
+            self._defer(context, wait.job)
         except DetachedError as error:
             self.log.warning("%s", error)
             resume_at = datetime.now(timezone.utc) + timedelta(seconds=_RESCHEDULE_S)
@@ -213,6 +225,11 @@ class DeadlineTrainingOperator(JobOperator):
         self._result = result
         return result.to_json()
 
+    def execute_granted(self, context: Context, event: object, waited_since: str) -> dict[str, Any]:
+        """Start the job after its first grant, for which :class:`~paceline.operators.triggers.GrantTrigger` waited."""
+        self._waited_since = datetime.fromisoformat(waited_since)
+        return self.execute(context)
+
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage[Any, Any]:
         """Return the inputs and the trained model, for Airflow's OpenLineage provider."""
         from paceline.airflow import lineage
@@ -224,6 +241,19 @@ class DeadlineTrainingOperator(JobOperator):
         if self._training is not None:
             self._training.request_stop()
 
+    def _defer(self, context: Context, job: WaitingJob) -> NoReturn:
+        from .triggers import GrantTrigger
+
+        timeout, started = self.execution_timeout, context["ti"].start_date
+        if timeout is not None and started is not None:  # Airflow accepts no timeout of 0 or less
+            timeout = max(timeout - (datetime.now(timezone.utc) - started), timedelta(milliseconds=1))
+        self.defer(
+            trigger=GrantTrigger(job.to_json()),
+            method_name="execute_granted",
+            kwargs={"waited_since": job.origin.isoformat()},
+            timeout=timeout,
+        )
+
     def new_training(self, context: Context) -> Training:
         """Create the object that controls the job during this try."""
         settings, clock = _arguments.read(self, context), task_clock(self.log)
@@ -232,7 +262,14 @@ class DeadlineTrainingOperator(JobOperator):
             check_kept("output", host.output_place())
         if self.checkpoint_to not in (None, _arguments.AUTO):
             check_kept("checkpoint_to", self.checkpoint_to)
-        self._training = Training(settings, host, on_drain=self.on_drain, clock=clock)
+        self._training = Training(
+            settings,
+            host,
+            on_drain=self.on_drain,
+            clock=clock,
+            waits_here=not self.deferrable,
+            waited_since=self._waited_since,
+        )
         return self._training
 
     def extend_spec(self, context: Context, spec: JobSpec, scratch: Path) -> JobSpec:

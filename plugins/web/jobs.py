@@ -78,7 +78,9 @@ def run_jobs(dag_id: str, run_id: str, session: SessionDep, user: GetUserDep) ->
 def all_jobs(session: SessionDep, readable: ReadableDags, recent: int = Query(50, ge=0, le=_MAX_RECENT)) -> AllJobs:
     """Return the running jobs and the last ``recent`` ended jobs of the DAGs that the caller may read."""
     is_readable = TaskInstance.dag_id.in_(readable)
-    running = session.execute(_select_samples().where(is_readable, TaskInstance.state == "running").limit(_MAX_ROWS))
+    running = session.execute(
+        _select_samples().where(is_readable, TaskInstance.state.in_(("running", "deferred"))).limit(_MAX_ROWS)
+    )
     return AllJobs(running=_to_jobs(running), recent=_recently_ended(session, is_readable, recent))
 
 

@@ -51,9 +51,9 @@ EXPORTS = {
     "paceline.arbiter": "Arbiter DeviceRequest Grant",
     "paceline.contract": (
         "ALERTS CEILING CLOCK CONTAINER CONTROLLER DEADLINE DRIFT_XCOM EVALUATION_XCOM HISTORY LABEL_RUN_START "
-        "NEEDS_TRAINING OUTPUT PACE PROMOTION_XCOM QUANTILES RESULT RUN_START SCHEDULE_XCOM XCOM_LIMIT_BYTES "
-        "AlertKind Ceiling Change CollectedOutput Comparison ConceptDrift Confusion ControllerState Deadline "
-        "DriftEvent DriftReport DriftSummary DriftVerdict EstimatedPeriod EvaluationResult FeatureDrift "
+        "NEEDS_TRAINING OUTPUT PACE PROMOTION_XCOM QUANTILES RESULT RUN_START SCHEDULE_XCOM STEERING_XCOM "
+        "XCOM_LIMIT_BYTES AlertKind Ceiling Change CollectedOutput Comparison ConceptDrift Confusion ControllerState "
+        "Deadline DriftEvent DriftReport DriftSummary DriftVerdict EstimatedPeriod EvaluationResult FeatureDrift "
         "FeatureStatistics FleetResult Histogram Improvements JobRecord JointDrift MachineLoad Outcome PaceSample "
         "PerformanceEstimate ProblemKind PromotionResult PromotionVerdict QualityProblem Reason ReasonKind Record "
         "Remaining Reported RunEvent RunTotals ScheduleResult SegmentDrift SentAlerts Shard ShownEvaluation State "
@@ -85,7 +85,9 @@ EXPORTS = {
         "ChampionChangedError ChampionHeldError FileRecord FileRegistry MlflowRegistry ModelChangedError ModelVersion "
         "Promotion Registry"
     ),
-    "paceline.run": "Exchange Handover History LiveState MemoryState PaceLoop Surroundings Training",
+    "paceline.run": (
+        "Exchange Handover History LiveState MemoryState PaceLoop Surroundings Training WaitElsewhereError WaitingJob"
+    ),
     "paceline.runtime": (
         "DockerOptions DockerRuntime Job JobFolder JobSpec JobStatus KubernetesOptions PausableJob ProcessRuntime "
         "Runtime SupportsTeams TeamNetwork Usage"

@@ -92,7 +92,7 @@ def _parser() -> argparse.ArgumentParser:
 def _status(options: argparse.Namespace) -> int:
     api = _connect(options)
     rows = []
-    for task in _task_instances(api, options.dag, state="running"):
+    for task in _task_instances(api, options.dag, state=["running", "deferred"]):
         key = task["dag_id"], task["dag_run_id"], task["task_id"]
         pace = PaceSample.read(api.task_state(*key, PACE, map_index=task["map_index"]))
         if pace is not None:
@@ -106,7 +106,7 @@ def _status(options: argparse.Namespace) -> int:
     return 0
 
 
-def _task_instances(api: AirflowApi, dag: str, run: str = "~", **filters: str) -> Iterator[dict[str, Any]]:
+def _task_instances(api: AirflowApi, dag: str, run: str = "~", **filters: str | list[str]) -> Iterator[dict[str, Any]]:
     """Yield the task instances of a run, or of all runs; request them page by page."""
     offset, total, path = 0, 1, f"/dags/{dag}/dagRuns/{quote(run, safe='~')}/taskInstances"
     while offset < total:

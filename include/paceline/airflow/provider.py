@@ -80,6 +80,14 @@ def get_provider_info() -> dict[str, Any]:
                         "example": "1",
                         "default": "5",
                     },
+                    "api_url": {
+                        "description": "Base URL at which triggerers reach Airflow's API server. Set it on the "
+                        "triggerers. Default: ``[api] base_url``, else that of ``[core] execution_api_server_url``.",
+                        "version_added": "0.1.0",
+                        "type": "string",
+                        "example": "http://airflow-api-server:8080",
+                        "default": "",
+                    },
                     "allow_root": {
                         "description": "Whether tasks may run containers as root, with "
                         "``Docker(allow_root=True)``. Set it on the workers.",
@@ -91,5 +99,5 @@ def get_provider_info() -> dict[str, Any]:
                 },
             }
         },
-        "triggers": [{"integration-name": _INTEGRATION, "python-modules": ["paceline.sensors"]}],
+        "triggers": [{"integration-name": _INTEGRATION, "python-modules": ["paceline.sensors", "paceline.operators"]}],
     }

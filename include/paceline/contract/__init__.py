@@ -51,7 +51,7 @@ from paceline.contract._sample import PaceSample, Remaining, State
 from paceline.contract._schedule import MachineLoad, ScheduleResult, Shard
 from paceline.contract._short_report import XCOM_LIMIT_BYTES, fit_to_xcom
 from paceline.contract._stored_deadline import StoredDeadline, storable_deadline
-from paceline.contract._xcoms import DRIFT_XCOM, EVALUATION_XCOM, PROMOTION_XCOM, SCHEDULE_XCOM
+from paceline.contract._xcoms import DRIFT_XCOM, EVALUATION_XCOM, PROMOTION_XCOM, SCHEDULE_XCOM, STEERING_XCOM
 from paceline.contract.history import RunEvent, StoredHistory
 
 __all__ = [
@@ -73,6 +73,7 @@ __all__ = [
     "RESULT",
     "RUN_START",
     "SCHEDULE_XCOM",
+    "STEERING_XCOM",
     "XCOM_LIMIT_BYTES",
     "AlertKind",
     "Ceiling",

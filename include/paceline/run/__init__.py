@@ -7,6 +7,18 @@ from paceline.run._handover import Handover, Surroundings
 from paceline.run._history import History
 from paceline.run._live import Exchange, LiveState, MemoryState
 from paceline.run._loop import PaceLoop
+from paceline.run._queue import WaitElsewhereError, WaitingJob
 from paceline.run._training import Training
 
-__all__ = ["Exchange", "Handover", "History", "LiveState", "MemoryState", "PaceLoop", "Surroundings", "Training"]
+__all__ = [
+    "Exchange",
+    "Handover",
+    "History",
+    "LiveState",
+    "MemoryState",
+    "PaceLoop",
+    "Surroundings",
+    "Training",
+    "WaitElsewhereError",
+    "WaitingJob",
+]

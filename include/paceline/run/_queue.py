@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from threading import Event
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from paceline.contract import CEILING, DEADLINE, PACE, Ceiling, Reason, ReasonKind
-from paceline.control import Decision
-from paceline.errors import DeadlineInfeasibleError, InvalidInputError, TaskStoppedError
+from pydantic import TypeAdapter
+
+from paceline.contract import CEILING, DEADLINE, PACE, Ceiling, PaceSample, Reason, ReasonKind
+from paceline.control import Controller, Decision, Limits, PastRun
+from paceline.errors import DeadlineInfeasibleError, DetachedError, InvalidInputError, TaskStoppedError
 from paceline.run._commands import Commands, read_grant
 from paceline.run._history import History
 from paceline.run._journal import Journal
@@ -17,11 +21,9 @@ from paceline.run._live import LiveState
 from paceline.run._publishing import make_sample
 from paceline.run.clock import Clock
 from paceline.run.feasibility import extended_deadline_s
+from paceline.run.settings import Settings
 
-if TYPE_CHECKING:
-    from paceline.control import Controller, PastRun
-
-_POLL_EVERY_S = 1.0
+POLL_EVERY_S = 1.0
 _PUBLISH_EVERY_S = 5.0
 _LOG_EVERY_S = 60.0
 _MOVE_START_EVERY_S = 60.0  # alpha applies to the time from the start, which moves while the job waits
@@ -36,12 +38,10 @@ def grant_in_force(store: LiveState, allocated_devices: float) -> Ceiling:
 
 
 class Queue:
-    """Waits in an arbiter's pool until the arbiter grants devices.
+    """A job that waits in an arbiter's pool for its first devices: it publishes its request and reads the answers.
 
     Parameters
     ----------
-    store:
-        The task's state store, which the arbiter reads and writes.
     controller:
         The controller of the job, which receives deadline changes during the wait.
     past:
@@ -54,15 +54,14 @@ class Queue:
         Name of the Airflow pool, for messages.
     clock:
         The clock of the control loop.
-    stop_requested:
-        Set when the task has to end.
     log:
         The task's log.
     """
 
+    reads = (CEILING, DEADLINE)  # keys of the live state for ``step``
+
     def __init__(
         self,
-        store: LiveState,
         controller: Controller,
         past: PastRun | None,
         origin: datetime,
@@ -70,87 +69,99 @@ class Queue:
         on_infeasible: str,
         pool: str,
         clock: Clock,
-        stop_requested: Event,
         log: Any,
     ) -> None:
-        self._store, self._controller, self._origin = store, controller, origin
+        self._controller, self._origin = controller, origin
         self._remaining = past.remaining() if past else None
         self._startup_s = past.startup_s if past else None
-        self._on_infeasible, self._pool, self._log = on_infeasible, pool, log
-        self._clock, self._stop_requested = clock, stop_requested
+        self._on_infeasible, self._pool, self._log, self._clock = on_infeasible, pool, log, clock
         quantum, journal = controller.limits.quantum, Journal(History(), log)
         self._commands = Commands(origin, controller.deadline_s, journal, min_ceiling=quantum, shared=Ceiling(0.0))
         self._handled_s: float | None = None  # the last deadline whose admission result was handled
+        self._logged_s = self._published_s = float("-inf")
         self._failing = False
 
-    def wait(self) -> Ceiling:
-        """Wait for devices; return the first grant of at least one quantum.
+    @property
+    def granted(self) -> Ceiling | None:
+        """The first grant of at least one quantum; ``None`` before."""
+        newest = self._commands.newest
+        return newest if newest is not None and newest.devices > 0 else None
 
-        Raises
-        ------
-        DeadlineInfeasibleError
-            The deadline does not fit alongside the deadlines of other jobs, and ``on_infeasible`` is ``"fail"``.
-        TaskStoppedError
-            The task has to end.
+    def step(self, found: Mapping[str, Any]) -> dict[str, Any]:
+        """Apply the newest values of the live state; return the values to write.
+
+        Raises DeadlineInfeasibleError if the deadline does not fit alongside the deadlines of other jobs, and
+        ``on_infeasible`` is ``"fail"``.
         """
-        logged_s = published_s = float("-inf")
-        while True:
-            before = (self._commands.newest, self._controller.deadline_s)
-            self._call_store(self._read_commands)
-            self._handle_admission()
-            newest = self._commands.newest
-            assert newest is not None  # an arbiter's ceiling cannot be removed
-            if newest.devices > 0:
-                return newest
-            now_s = self._now_s()
-            if before != (newest, self._controller.deadline_s) or now_s - published_s >= _PUBLISH_EVERY_S:
-                self._call_store(self._publish)
-                published_s = now_s
-            if now_s - logged_s >= _LOG_EVERY_S:
-                logged_s = now_s
-                why = newest.reason if newest.grant else Reason.of(ReasonKind.NO_ANSWER)
-                self._log.info("Waiting for devices from the pool %s%s", self._pool, f": {why}" if why else "")
-            if self._stop_requested.is_set():
-                raise TaskStoppedError("the task was stopped while it waited for devices")
-            self._clock.sleep(_POLL_EVERY_S)
-
-    def _read_commands(self) -> None:
-        now_s, found = self._now_s(), {key: self._store.get(key) for key in (CEILING, DEADLINE)}
-        if self._commands.update(found, now_s):
+        before, now_s = (self._commands.newest, self._controller.deadline_s), self._now_s()
+        if self._commands.update(dict(found), now_s):
             self._controller.move_deadline(now_s, self._commands.deadline_s)
+        values = self._handle_admission()
+        newest = self._commands.newest
+        if self.granted is not None:
+            return values
+        if before != (newest, self._controller.deadline_s) or now_s - self._published_s >= _PUBLISH_EVERY_S:
+            self._published_s = now_s
+            values[PACE] = self._sample().to_json()
+        if now_s - self._logged_s >= _LOG_EVERY_S:
+            self._logged_s = now_s
+            why = newest.reason if newest and newest.grant else Reason.of(ReasonKind.NO_ANSWER)
+            self._log.info("Waiting for devices from the pool %s%s", self._pool, f": {why}" if why else "")
+        return values
 
-    def _handle_admission(self) -> None:
-        """Apply the arbiter's admission result once for each deadline."""
+    def wait(self, store: LiveState, stop_requested: Event) -> Ceiling:
+        """Wait in this process for devices; return the first grant.
+
+        Raises DeadlineInfeasibleError as ``step``, and TaskStoppedError if the task has to end.
+        """
+        while True:
+            self.exchange(store)
+            if self.granted is not None:
+                return self.granted
+            if stop_requested.is_set():
+                raise TaskStoppedError("the task was stopped while it waited for devices")
+            self._clock.sleep(POLL_EVERY_S)
+
+    def exchange(self, store: LiveState) -> None:
+        """Take one step with the values in ``store``."""
+        found: dict[str, Any] = {}
+        self._call_store(lambda: found.update({key: store.get(key) for key in self.reads}))
+        for key, value in self.step(found).items():
+            self._call_store(partial(store.set, key, value))
+
+    def _handle_admission(self) -> dict[str, Any]:
+        """Apply the arbiter's admission result once for each deadline; return an extended deadline to write."""
         newest, deadline_s = self._commands.newest, self._controller.deadline_s
         if newest is None or newest.earliest_s is None or not newest.has_result_for(deadline_s):
-            return
+            return {}
         if self._handled_s == newest.deadline_s:
-            return
+            return {}
         self._handled_s = newest.deadline_s
         if newest.fits:
             self._log.info("The deadline of %.0f s fits alongside the deadlines of other jobs", deadline_s)
-            return
+            return {}
         message = f"deadline: {deadline_s:.0f} s does not fit alongside the deadlines of other jobs, "
         message += f"the earliest deadline that fits is {newest.earliest_s:.0f} s"
         if self._on_infeasible == "fail":
             raise DeadlineInfeasibleError(message)
         self._log.warning(message)
-        if self._on_infeasible == "extend":
-            # Without a margin, the deadline would be infeasible again one second later.
-            now_s = self._now_s()
-            stored = self._commands.extend(extended_deadline_s(newest.earliest_s, now_s), now_s)
-            self._log.warning("Deadline moved to %.1f s", self._commands.deadline_s)
-            self._controller.move_deadline(now_s, self._commands.deadline_s)
-            self._call_store(lambda: self._store.set(DEADLINE, stored))
+        if self._on_infeasible != "extend":
+            return {}
+        # Without a margin, the deadline would be infeasible again one second later.
+        now_s = self._now_s()
+        stored = self._commands.extend(extended_deadline_s(newest.earliest_s, now_s), now_s)
+        self._log.warning("Deadline moved to %.1f s", self._commands.deadline_s)
+        self._controller.move_deadline(now_s, self._commands.deadline_s)
+        return {DEADLINE: stored}
 
-    def _publish(self) -> None:
+    def _sample(self) -> PaceSample:
         newest, now_s = self._commands.newest, self._now_s()
         if now_s - self._controller.began_s >= _MOVE_START_EVERY_S:  # the arbiter decides again after each move
             self._controller.set_start(now_s)
         earliest_s = newest.earliest_s if newest else None
         feasible = newest is None or newest.fits is not False
-        decision = Decision(0.0, 0.0, 0.0, None, earliest_s, feasible, _POLL_EVERY_S, self._remaining)
-        sample = make_sample(
+        decision = Decision(0.0, 0.0, 0.0, None, earliest_s, feasible, POLL_EVERY_S, self._remaining)
+        return make_sample(
             "waiting",
             now_s,
             self._origin + timedelta(seconds=now_s),
@@ -164,9 +175,8 @@ class Queue:
             shared=True,
             startup_s=self._startup_s,
         )
-        self._store.set(PACE, sample.to_json())
 
-    def _call_store(self, call: Callable[[], None]) -> None:
+    def _call_store(self, call: Callable[[], object]) -> None:
         """Run ``call``; if it fails, log the error, because Airflow's API server may be temporarily unavailable."""
         try:
             call()
@@ -181,3 +191,47 @@ class Queue:
 
     def _now_s(self) -> float:
         return self._clock.now() - self._origin.timestamp()
+
+
+class WaitElsewhereError(DetachedError):
+    """Raised when another process is to wait for the devices of ``job``."""
+
+    def __init__(self, job: WaitingJob) -> None:
+        super().__init__(f"another process waits for devices from the pool {job.pool}")
+        self.job = job
+
+
+@dataclass(frozen=True)
+class WaitingJob:
+    """What another process needs to wait in this one's place.
+
+    Parameters
+    ----------
+    settings, limits, deadline_s, past:
+        For the controller: see ``Settings.make_controller``.
+    origin, pool:
+        As for ``Queue``.
+    """
+
+    settings: Settings
+    limits: Limits
+    deadline_s: float
+    past: PastRun | None
+    origin: datetime
+    pool: str
+
+    def queue(self, clock: Clock, log: Any) -> Queue:
+        """Return the job's queue."""
+        controller = self.settings.make_controller(self.limits, self.deadline_s, self.past)
+        choice = self.settings.on_infeasible
+        return Queue(controller, self.past, self.origin, on_infeasible=choice, pool=self.pool, clock=clock, log=log)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the form that ``read`` accepts."""
+        content: dict[str, Any] = TypeAdapter(WaitingJob).dump_python(self, mode="json")
+        return content
+
+    @classmethod
+    def read(cls, content: Mapping[str, Any]) -> WaitingJob:
+        """Return the job that ``to_json`` has returned."""
+        return TypeAdapter(cls).validate_python(content)

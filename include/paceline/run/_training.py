@@ -46,7 +46,7 @@ from paceline.run._handover import Handover, Surroundings
 from paceline.run._history import History
 from paceline.run._live import Exchange
 from paceline.run._loop import PaceLoop
-from paceline.run._queue import Queue, grant_in_force
+from paceline.run._queue import Queue, WaitElsewhereError, WaitingJob, grant_in_force
 from paceline.run._states import Lifecycle
 from paceline.run._stopping import StopCheck, Stopping
 from paceline.run.clock import Clock, SystemClock
@@ -69,10 +69,24 @@ class Training:
         its allocation, ``"stop"`` stops it and keeps its checkpoint.
     clock:
         The clock of the control loop.
+    waits_here:
+        Whether this process waits for an arbiter's first grant. If not, :meth:`run` raises WaitElsewhereError.
+    waited_since:
+        The time from which the deadline is counted, if another process has waited for the first grant.
     """
 
-    def __init__(self, settings: Settings, host: Host, *, on_drain: str = "leave", clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        host: Host,
+        *,
+        on_drain: str = "leave",
+        clock: Clock | None = None,
+        waits_here: bool = True,
+        waited_since: datetime | None = None,
+    ) -> None:
         self._settings, self._host = settings, host
+        self._waits_here, self._waited_since = waits_here, waited_since
         self._clock = clock or SystemClock()
         self._log = host.log
         self.stop_requested = threading.Event()
@@ -94,6 +108,8 @@ class Training:
             Another try cannot succeed unless other tasks are cleared; the job is stopped and keeps its checkpoint.
         DetachedError
             This process has to end; the next process takes over the job.
+        WaitElsewhereError
+            No devices are granted yet, and another process is to wait for them.
         TaskStoppedError
             The task is over; the job is removed.
         Exception
@@ -245,7 +261,7 @@ class Training:
             handle.runtime = self._host.runtime()
         runtime = handle.runtime
         assert runtime is not None  # set with the job, or above
-        origin = self._host.origin(handle.earlier_origin)
+        origin = self._waited_since or self._host.origin(handle.earlier_origin)
         self._keep_clock(origin)
         controller, state = self._make_controller(origin, past, resumes=False)
         if is_new and handle.earlier_origin is None:
@@ -288,23 +304,22 @@ class Training:
         self._log.warning("%s. Training starts anyway, because on_infeasible is %r", message, choice)
 
     def _wait_for_devices(self, controller: Controller, origin: datetime, past: PastRun | None) -> float:
-        # No job is running. The arbiter may have granted the devices of an earlier job to other jobs.
-        self._store.delete(CEILING)
+        if self._waited_since is None:
+            # No job is running. The arbiter may have granted the devices of an earlier job to other jobs.
+            self._store.delete(CEILING)
+        settings, pool = self._settings, self._host.pool
         queue = Queue(
-            self._host.store,
-            controller,
-            past,
-            origin,
-            on_infeasible=self._settings.on_infeasible,
-            pool=self._host.pool,
-            clock=self._clock,
-            stop_requested=self.stop_requested,
-            log=self._log,
+            controller, past, origin, on_infeasible=settings.on_infeasible, pool=pool, clock=self._clock, log=self._log
         )
         self._lifecycle.enter("waiting", by="task")
-        devices = queue.wait().devices
+        if self._waits_here:
+            queue.wait(self._store, self.stop_requested)
+        else:
+            queue.exchange(self._store)
+        if queue.granted is None:
+            raise WaitElsewhereError(WaitingJob(settings, controller.limits, controller.deadline_s, past, origin, pool))
         self._lifecycle.enter("starting", by="arbiter")
-        return devices
+        return queue.granted.devices
 
     def _control(
         self,

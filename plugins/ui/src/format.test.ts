@@ -60,6 +60,7 @@ test("a worker has the name of its machine", () => {
 
 test.each([
   ["running", {}, "on time"],
+  ["deferred", {}, "on time"],
   ["failed", {}, "failed"],
   ["skipped", {}, "excluded from training"],
   ["success", {}, "ended"],

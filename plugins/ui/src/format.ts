@@ -109,7 +109,7 @@ export function teamStatus(workers: Job[], combined: Pace, nameOf: (job: Job) =>
 /** Return why a job whose task has not ended has no current sample; `null` if it has one. */
 function interruptionOf({ pace, state }: Job, now: number): string | null {
   if (pace.state === "finished" || pace.state === "failed") return null;
-  if (state !== "running") return "waiting for its next try";
+  if (state !== "running" && state !== "deferred") return "waiting for its next try";
   const silentS = (now - Date.parse(pace.updated_at)) / 1000;
   return silentS > SILENT_S ? `no sample for ${formatDuration(silentS)}` : null;
 }

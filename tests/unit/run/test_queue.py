@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 from datetime import datetime, timedelta, timezone
@@ -19,7 +20,7 @@ from paceline.run.clock import SystemClock
 
 @pytest.fixture
 def make_queue(monkeypatch):
-    monkeypatch.setattr(queue_module, "_POLL_EVERY_S", 0.001)
+    monkeypatch.setattr(queue_module, "POLL_EVERY_S", 0.001)
 
     def queue_with_answers(answers, *, on_infeasible="best_effort", past=None, waited_s=0.0):
         """Return a queue whose fake arbiter sends the next of ``answers`` after each published sample."""
@@ -37,10 +38,11 @@ def make_queue(monkeypatch):
         stop = threading.Event()
         store = ArbitratedState()
         controller = DeadlineController(Limits(0.1, 2.0), 60.0)
-        options = {"pool": "training_pool", "stop_requested": stop, "log": logging.getLogger("test")}
+        options = {"pool": "training_pool", "log": logging.getLogger("test")}
         began = datetime.now(timezone.utc) - timedelta(seconds=waited_s)
-        made = Queue(store, controller, past, began, on_infeasible=on_infeasible, clock=SystemClock(), **options)
+        made = Queue(controller, past, began, on_infeasible=on_infeasible, clock=SystemClock(), **options)
         made.samples, made.store, made.stop = samples, store, stop  # the tests read these attributes
+        made.wait = functools.partial(made.wait, store, stop)
         return made
 
     return queue_with_answers
@@ -129,6 +131,6 @@ def test_closed_supervisor_connection_ends_the_queue(make_queue, error):
     def fail(*arguments):
         raise error
 
-    waiting._store.get = waiting._store.set = fail
+    waiting.store.get = waiting.store.set = fail
     with pytest.raises(TaskStoppedError, match="the connection to the task's supervisor is closed"):
         waiting.wait()

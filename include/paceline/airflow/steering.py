@@ -1,0 +1,159 @@
+"""Exchanges the live states of all jobs that a triggerer steers with Airflow's API server, in one request a second.
+
+A trigger cannot reach its task's state store, and what it can say to Airflow passes one process, at about ten
+milliseconds a message. So the jobs share a request to the route of ``paceline.plugins.web.steering``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import ssl
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from typing import Any, ClassVar, Protocol
+from weakref import WeakKeyDictionary
+
+from airflow.sdk.configuration import conf
+
+from paceline.contract import STEERING_XCOM
+
+_EVERY_S = 1.0
+_TIMEOUT_S = 10.0
+_MOST_JOBS = 1_000  # in a request
+
+
+class SteeringError(Exception):
+    """Raised if a live state could not be exchanged this time."""
+
+
+class TakenOverError(Exception):
+    """Raised if another process steers the job, or its task is no longer deferred."""
+
+
+class TaskKey(Protocol):
+    """The task instance of a trigger."""
+
+    dag_id: str
+    run_id: str
+    task_id: str
+    map_index: int | None
+
+
+class Steering:
+    """The requests of the jobs that this event loop steers.
+
+    Parameters
+    ----------
+    url:
+        Base URL of the API server.
+    every_s:
+        Seconds between two requests.
+    """
+
+    _of_loop: ClassVar[WeakKeyDictionary[asyncio.AbstractEventLoop, Steering]] = WeakKeyDictionary()
+
+    def __init__(self, url: str, every_s: float = _EVERY_S) -> None:
+        self._url, self._every_s = f"{url.rstrip('/')}/paceline/api/steering", every_s
+        self._waiting: list[tuple[dict[str, Any], asyncio.Future[dict[str, Any]]]] = []
+        self._sending: asyncio.Task[None] | None = None
+
+    @classmethod
+    def of_this_loop(cls) -> Steering:
+        """Return the steering of the running event loop."""
+        loop = asyncio.get_running_loop()
+        if loop not in cls._of_loop:
+            cls._of_loop[loop] = cls(api_server_url())
+        return cls._of_loop[loop]
+
+    async def exchange(self, job: dict[str, Any]) -> dict[str, Any]:
+        """Send ``job`` with the next request, see ``paceline.plugins.web.steering.SteeredJob``; return its values.
+
+        Raises SteeringError and TakenOverError.
+        """
+        answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._waiting.append((job, answer))
+        if self._sending is None or self._sending.done():
+            self._sending = asyncio.create_task(self._send_all())
+        return await answer
+
+    async def _send_all(self) -> None:
+        import httpx
+
+        async with httpx.AsyncClient(verify=_certificates(self._url), timeout=_TIMEOUT_S) as client:
+            while self._waiting:
+                batch, self._waiting = self._waiting[:_MOST_JOBS], self._waiting[_MOST_JOBS:]
+                try:
+                    response = await client.post(self._url, json={"jobs": [job for job, _ in batch]})
+                    response.raise_for_status()
+                    _distribute([answer["values"] for answer in response.json()], [future for _, future in batch])
+                except Exception as error:  # without an answer, a trigger would wait for ever
+                    for _, future in batch:
+                        if not future.done():
+                            future.set_exception(SteeringError(f"{self._url}: {error!r}"))
+                if len(batch) < _MOST_JOBS:
+                    await asyncio.sleep(self._every_s)
+
+
+def _distribute(answers: Sequence[dict[str, Any] | None], futures: Sequence[asyncio.Future[dict[str, Any]]]) -> None:
+    for values, future in zip(answers, futures, strict=True):
+        if future.done():  # the trigger has been cancelled
+            continue
+        if values is None:
+            future.set_exception(TakenOverError("another process steers this job, or its task is no longer deferred"))
+        else:
+            future.set_result(values)
+
+
+class SteeredTask:
+    """The live state of a deferred task, as the process that steers its job sees it. Create it with ``take_over``.
+
+    Parameters
+    ----------
+    task:
+        The task instance.
+    secret:
+        The text whose hash is the task's XCom.
+    """
+
+    def __init__(self, task: TaskKey, secret: str) -> None:
+        self._job = {**_place(task), "secret": secret}
+
+    @classmethod
+    async def take_over(cls, task: TaskKey) -> SteeredTask:
+        """Steer the job of a deferred task from now on, instead of any other process."""
+        from airflow.sdk.bases.xcom import BaseXCom  # an XCom backend could store the value elsewhere
+
+        secret = secrets.token_urlsafe(32)
+        await BaseXCom.aset(STEERING_XCOM, sha256(secret.encode()).hexdigest(), **_place(task))
+        return cls(task, secret)
+
+    async def exchange(self, write: Mapping[str, Any], read: Sequence[str]) -> dict[str, Any]:
+        """Write values of the live state, and return others, within the next seconds.
+
+        Raises SteeringError if it has to be repeated, and TakenOverError if another process steers the job.
+        """
+        return await Steering.of_this_loop().exchange({**self._job, "write": dict(write), "read": list(read)})
+
+
+def api_server_url() -> str:
+    """Return the base URL of the API server: ``[paceline] api_url``, by default that of Airflow's settings."""
+    for section, option in (("paceline", "api_url"), ("api", "base_url"), ("core", "execution_api_server_url")):
+        url: str = conf.get(section, option, fallback="") or ""
+        if url.startswith("http"):
+            return url.rstrip("/").removesuffix("/execution")
+    return "http://localhost:8080"
+
+
+def _place(task: TaskKey) -> dict[str, Any]:
+    index = -1 if task.map_index is None else task.map_index
+    return {"dag_id": task.dag_id, "run_id": task.run_id, "task_id": task.task_id, "map_index": index}
+
+
+def _certificates(url: str) -> ssl.SSLContext | bool:
+    if not url.startswith("https"):
+        return False
+    context = ssl.create_default_context()
+    if file := conf.get("api", "ssl_cert", fallback=""):
+        context.load_verify_locations(file)
+    return context

@@ -1,0 +1,78 @@
+"""Triggers of training tasks: they wait in the triggerer, without a worker slot."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from functools import cache
+from threading import Lock
+from typing import Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from paceline.errors import DeadlineInfeasibleError
+from paceline.run.clock import SystemClock
+
+_asking = Lock()
+
+
+class GrantTrigger(BaseTrigger):
+    """Waits in an arbiter's pool until a training job has its first devices.
+
+    Parameters
+    ----------
+    job:
+        Result of ``WaitingJob.to_json``.
+    """
+
+    def __init__(self, job: dict[str, Any]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.job = job
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return the class path and the arguments with which Airflow recreates this trigger."""
+        return f"{type(self).__module__}.{type(self).__qualname__}", {"job": self.job}
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Yield one event when the task is to decide: devices are granted, or the deadline is refused."""
+        from paceline.airflow.steering import SteeredTask, SteeringError, TakenOverError
+        from paceline.run import WaitingJob
+
+        queue = WaitingJob.read(self.job).queue(await asyncio.to_thread(_clock), self.log)
+        values: dict[str, Any] = {}
+        is_failing = False
+        assert self.task_instance is not None  # only tasks are deferred to this trigger
+        task = await SteeredTask.take_over(self.task_instance)
+        while True:
+            try:
+                found = await task.exchange(values, queue.reads)
+            except TakenOverError as error:
+                self.log.info("This triggerer no longer waits: %s", error)
+                await asyncio.Event().wait()  # Airflow cancels this trigger; an end without an event fails the task
+            except SteeringError as error:
+                if not is_failing:
+                    self.log.warning("Airflow's API server is not responding; trying again. %s", error)
+                is_failing = True
+                continue
+            is_failing = False
+            try:
+                values = queue.step(found)
+            except DeadlineInfeasibleError:
+                break  # the task finds the same, and fails
+            if queue.granted is not None:
+                break
+        yield TriggerEvent({})  # type: ignore[no-untyped-call]
+
+
+def _clock() -> SystemClock:
+    """Return a clock in the API server's time, which is asked once for all triggers of this process."""
+    with _asking:
+        return _cached_clock()
+
+
+@cache
+def _cached_clock() -> SystemClock:
+    from ._clock import task_clock
+
+    return task_clock(logging.getLogger(__name__))

@@ -1,0 +1,144 @@
+"""Route with which the jobs of a triggerer write and read their live state, all of them in one request.
+
+A trigger has no access to its task's state store. The process that steers a task's job proves itself by a secret whose
+hash it has stored as an XCom of the task: Airflow's Execution API lets a trigger do so, and the newest hash counts. So
+a process whose job another process has taken over can no longer write.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+from collections.abc import Collection, Sequence
+from datetime import datetime, timezone
+from hashlib import sha256
+from typing import Any
+
+from fastapi import APIRouter
+from pydantic import BaseModel, Field
+from sqlalchemy import ColumnElement, delete, insert, select, tuple_, update
+from sqlalchemy.orm import Session
+
+from paceline.contract import STEERING_XCOM
+
+from .airflow_internals import SessionDep, Stored, TaskInstance, TaskInstanceState, XComModel
+from .jobs import parse, same_task
+
+router = APIRouter(tags=["Steering"])
+_MOST_JOBS = 5_000
+_PLACE = ("dag_run_id", "dag_id", "run_id", "task_id", "map_index", "expires_at")
+_Task = tuple[str, str, str, int]  # DAG, run, task and map index
+
+
+class SteeredJob(BaseModel):
+    """What the process that steers a job writes and reads. ``secret`` is the text whose hash is the task's XCom."""
+
+    dag_id: str
+    run_id: str
+    task_id: str
+    map_index: int = -1
+    secret: str
+    write: dict[str, Any] = Field(default_factory=dict)
+    delete: list[str] = Field(default_factory=list)
+    read: list[str] = Field(default_factory=list)
+
+    @property
+    def task(self) -> _Task:
+        """The task of the job."""
+        return (self.dag_id, self.run_id, self.task_id, self.map_index)
+
+
+class SteeredJobs(BaseModel):
+    """The jobs that one process steers."""
+
+    jobs: list[SteeredJob] = Field(max_length=_MOST_JOBS)
+
+
+class JobAnswer(BaseModel):
+    """The values of a job that were to be read; ``None`` if the process no longer steers the job."""
+
+    values: dict[str, Any] | None
+
+
+@router.post("/steering")
+def steer(batch: SteeredJobs, session: SessionDep) -> list[JobAnswer]:
+    """Write and read the live state of several jobs, in one transaction, as far as their secrets are right.
+
+    The answers are in the order of the jobs. A new key is stored only beside other keys of its job.
+    """
+    hashes = _load_hashes(session, {job.task for job in batch.jobs})
+    is_right = [_is_right(job.secret, hashes.get(job.task)) for job in batch.jobs]
+    steered = [job for job, right in zip(batch.jobs, is_right, strict=True) if right]
+    _write(session, steered)
+    found = _read(session, steered)
+    return [
+        JobAnswer(values={key: found.get((job.task, key)) for key in job.read} if right else None)
+        for job, right in zip(batch.jobs, is_right, strict=True)
+    ]
+
+
+def hash_secret(secret: str) -> str:
+    """Return the value of the XCom for a secret."""
+    return sha256(secret.encode()).hexdigest()
+
+
+def _is_right(secret: str, stored: object) -> bool:
+    return isinstance(stored, str) and hmac.compare_digest(
+        hash_secret(secret).encode(), stored.encode(errors="replace")
+    )
+
+
+def _load_hashes(session: Session, tasks: set[_Task]) -> dict[_Task, Any]:
+    """Return the stored hashes of the tasks that are deferred."""
+    x = XComModel
+    rows = session.execute(
+        select(x.dag_id, x.run_id, x.task_id, x.map_index, x.value)
+        .join(TaskInstance, same_task(x))
+        .where(x.key == STEERING_XCOM, _is_of(x, tasks), TaskInstance.state == TaskInstanceState.DEFERRED)
+    )
+    return {(row.dag_id, row.run_id, row.task_id, row.map_index): row.value for row in rows}
+
+
+def _write(session: Session, jobs: Sequence[SteeredJob]) -> None:
+    now = datetime.now(timezone.utc)
+    values = {(job.task, key): json.dumps(value) for job in jobs for key, value in job.write.items()}
+    deleted = {(job.task, key) for job in jobs for key in job.delete}
+    if not values and not deleted:
+        return
+    s = Stored
+    columns = (s.id, s.dag_run_id, s.dag_id, s.run_id, s.task_id, s.map_index, s.key, s.expires_at)
+    rows = session.execute(select(*columns).where(_is_of(s, {task for task, _ in {*values, *deleted}}))).all()
+    ids = {(_task(row), row.key): row.id for row in rows}
+    beside = {_task(row): row for row in rows}
+    changed = [{"id": ids[place], "value": value, "updated_at": now} for place, value in values.items() if place in ids]
+    added = [
+        {name: getattr(beside[task], name) for name in _PLACE} | {"key": key, "value": value, "updated_at": now}
+        for (task, key), value in values.items()
+        if (task, key) not in ids and task in beside
+    ]
+    if changed:
+        session.execute(update(Stored), changed)
+    if added:
+        session.execute(insert(Stored), added)
+    if gone := [ids[place] for place in deleted if place in ids]:
+        session.execute(delete(Stored).where(Stored.id.in_(gone)))
+
+
+def _read(session: Session, jobs: Sequence[SteeredJob]) -> dict[tuple[_Task, str], Any]:
+    keys, s = {key for job in jobs for key in job.read}, Stored
+    if not keys:
+        return {}
+    rows = session.execute(
+        select(s.dag_id, s.run_id, s.task_id, s.map_index, s.key, s.value).where(
+            _is_of(s, {job.task for job in jobs}), s.key.in_(keys)
+        )
+    )
+    return {(_task(row), row.key): parse(row.value) for row in rows}
+
+
+def _is_of(table: Any, tasks: Collection[_Task]) -> ColumnElement[bool]:
+    return tuple_(table.dag_id, table.run_id, table.task_id, table.map_index).in_(tasks)
+
+
+def _task(row: Any) -> _Task:
+    return (row.dag_id, row.run_id, row.task_id, row.map_index)

@@ -1,0 +1,117 @@
+"""The jobs of a triggerer share requests; a failed request concerns each of them, and a wrong secret only its own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from paceline.airflow.steering import Steering, SteeringError, TakenOverError, api_server_url
+
+
+class Server(ThreadingHTTPServer):
+    """Answers each job with the values that it has written; refuses jobs whose secret is "old"."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.requests: list[list[dict[str, Any]]] = []
+        self.failures: list[tuple[int, bytes]] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/base"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_POST(self) -> None:
+        assert self.path == "/base/paceline/api/steering"
+        jobs = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["jobs"]
+        self.server.requests.append(jobs)
+        answers = [{"values": None if job["secret"] == "old" else job["write"]} for job in jobs]
+        status, body = (200, json.dumps(answers).encode())
+        if self.server.failures:
+            status, body = self.server.failures.pop(0)
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server() as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+def send(server: Server, *jobs: tuple[str, int], rounds: int = 1) -> list[Any]:
+    async def send_all() -> list[Any]:
+        steering, results = Steering(server.url, every_s=0.01), []
+        for _ in range(rounds):
+            exchanges = [steering.exchange({"secret": secret, "write": {"n": number}}) for secret, number in jobs]
+            results += await asyncio.gather(*exchanges, return_exceptions=True)
+        return results
+
+    return asyncio.run(send_all())
+
+
+def test_jobs_that_wait_together_share_a_request(server: Server) -> None:
+    jobs = [(str(number), number) for number in range(300)]
+    assert send(server, *jobs) == [{"n": number} for number in range(300)]
+    assert [len(request) for request in server.requests] == [300]
+
+
+def test_job_that_another_process_steers_is_told_alone(server: Server) -> None:
+    first, second = send(server, ("old", 1), ("new", 2))
+    assert isinstance(first, TakenOverError)
+    assert second == {"n": 2}
+
+
+@pytest.mark.parametrize("failure", [(500, b"{}"), (200, b"no JSON"), (200, b"{}"), (200, b"[1]"), (200, b"[]")])
+def test_failed_request_is_an_error_of_each_job_and_the_next_one_succeeds(
+    server: Server, failure: tuple[int, bytes]
+) -> None:
+    server.failures.append(failure)
+    first, second, *others = send(server, ("a", 1), ("b", 2), rounds=2)
+    assert isinstance(first, SteeringError)
+    assert isinstance(second, SteeringError)
+    assert others == [{"n": 1}, {"n": 2}]
+
+
+def test_server_that_is_away_is_an_error() -> None:
+    async def exchange() -> None:
+        await Steering("http://127.0.0.1:1", every_s=0.01).exchange({"secret": "a"})
+
+    with pytest.raises(SteeringError, match=r"127\.0\.0\.1:1"):
+        asyncio.run(exchange())
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, "http://localhost:8080"),
+        ({"AIRFLOW__API__BASE_URL": "https://flows.example/airflow/"}, "https://flows.example/airflow"),
+        ({"AIRFLOW__CORE__EXECUTION_API_SERVER_URL": "http://api:8080/execution/"}, "http://api:8080"),
+        (
+            {"AIRFLOW__API__BASE_URL": "https://flows.example", "AIRFLOW__PACELINE__API_URL": "http://api:8080"},
+            "http://api:8080",
+        ),
+    ],
+)
+def test_address_of_the_api_server(monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], expected: str) -> None:
+    for name in ("AIRFLOW__API__BASE_URL", "AIRFLOW__CORE__EXECUTION_API_SERVER_URL", "AIRFLOW__PACELINE__API_URL"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    assert api_server_url() == expected

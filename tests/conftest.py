@@ -23,8 +23,6 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
-pytest.register_assert_rewrite("paceline.testing.runtime_contract")
-
 if TYPE_CHECKING:
     import docker
     from demo.airflow_process import AirflowProcess

@@ -31,7 +31,7 @@ __all__ = ["EXIT_CODES", "AdapterContract", "Scenario", "Trained", "train_in_pro
 class AdapterContract:
     """Tests of an adapter: a training that is killed and restarted ends as an uninterrupted one.
 
-    A subclass sets ``steps``, the number of steps of its training, at least 4, and implements ``train``.
+    A subclass sets ``steps``, the number of steps of its training, at least 6, and implements ``train``.
     """
 
     steps: ClassVar[int]
@@ -57,11 +57,10 @@ class AdapterContract:
     @classmethod
     def trainings(cls, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trained]:
         """The trainings of all tests."""
-        middle, third, generator = cls.steps // 2, cls.steps // 3, random.Random(cls.steps)  # noqa: S311
-        kills = [(name, generator.randint(1, cls.steps - 1)) for name in (*EXIT_CODES, *EXIT_CODES)]
+        middle, third = cls.steps // 2, cls.steps // 3
         scenarios = {
             "uninterrupted": Scenario(),
-            "killed": Scenario(signals=kills),
+            "killed": Scenario(signals=cls._kills()),
             "terminated": Scenario(signals=[("SIGTERM", middle)]),
             "stopped": Scenario(stop=third),
             "stopped and killed": Scenario(stop=third, signals=[("SIGTERM", third), ("SIGKILL", third)]),
@@ -75,40 +74,55 @@ class AdapterContract:
             assert one.codes[-1] == 0, f"training {name!r} failed:\n{one.logs[-1]}"
         return trainings
 
+    @classmethod
+    def _kills(cls) -> list[tuple[str, int]]:
+        """Return SIGTERM and SIGKILL in turn, after random steps in their order, of which no two are neighbours."""
+        steps = range(1, cls.steps, 2)
+        chosen = sorted(random.Random(cls.steps).sample(steps, min(4, len(steps))))  # noqa: S311
+        return [(list(EXIT_CODES)[number % 2], step) for number, step in enumerate(chosen)]
+
     def test_killed_training_ends_as_an_uninterrupted_one(self, trainings: dict[str, Trained]) -> None:
         """SIGTERM and SIGKILL after random steps change nothing of the model."""
-        killed, once = trainings["killed"], trainings["uninterrupted"]
-        assert set(killed.codes) <= {0, *EXIT_CODES.values()}
-        assert killed.result == once.result
+        killed, kills = trainings["killed"], self._kills()
+        assert killed.codes == [EXIT_CODES[name] for name, _ in kills] + [0], "a start did not get its signal"
+        starts = [progress[0].done for progress in killed.progress[1:]]
+        near = [
+            start - step in ((0, 1) if name == "SIGTERM" else (-1, 0))
+            for start, (name, step) in zip(starts, kills, strict=True)
+        ]
+        assert all(near), f"after {kills}, training continued at the steps {starts}: does the adapter save each step?"
+        assert killed.result == trainings["uninterrupted"].result, "does `write` save all that the next step needs?"
 
     def test_terminated_training_loses_no_step(self, trainings: dict[str, Trained]) -> None:
         """SIGTERM saves a checkpoint, after the current step at the latest, and the next start begins there."""
         terminated, middle = trainings["terminated"], self.steps // 2
         assert terminated.codes == [EXIT_CODES["SIGTERM"], 0]
         assert terminated.progress[1][0].done in (middle, middle + 1)
-        assert terminated.result == trainings["uninterrupted"].result
+        assert terminated.result == trainings["uninterrupted"].result, "does `write` save all that the next step needs?"
 
     def test_progress_counts_all_steps(self, trainings: dict[str, Trained]) -> None:
         """Progress begins at 0 and ends at the number of steps."""
         first, *_, last = trainings["uninterrupted"].progress[0]
         assert (first.event, first.done, first.total) == ("start", 0, self.steps)
-        assert (last.event, last.done, last.total) == ("finish", self.steps, self.steps)
+        message = "does the adapter call `advance` before each step and once after the last, or `end`?"
+        assert (last.event, last.done, last.total) == ("finish", self.steps, self.steps), message
 
     @pytest.mark.parametrize("name", ["stopped", "stopped and killed"])
     def test_stop_early_ends_training_at_100_percent(self, trainings: dict[str, Trained], name: str) -> None:
         """The number of steps done becomes the total, and a restart does not train on."""
         stopped = trainings[name]
         last = stopped.progress[-1][-1]
-        assert last.event == "finish"
+        assert last.event == "finish", "does training end when `advance` returns False?"
         assert last.done == last.total < self.steps
-        assert stopped.result == trainings["stopped"].result != trainings["uninterrupted"].result
+        assert stopped.result == trainings["stopped"].result, "the restart has trained on"
+        assert stopped.result != trainings["uninterrupted"].result, "all steps were trained"
 
     def test_checkpoint_of_another_training_is_not_restored(self, trainings: dict[str, Trained]) -> None:
         """Training with other parameters starts from the beginning, and ends with another model."""
         after, other = trainings["other after the first"], trainings["other"]
-        assert other.result != trainings["uninterrupted"].result
-        assert after.progress[-1][0].done == 0
-        assert after.result == other.result
+        assert other.result != trainings["uninterrupted"].result, "does `train` use `other`?"
+        assert after.progress[-1][0].done == 0, "is what changes the model in the fingerprint?"
+        assert after.result == other.result, "what the checkpoint contained is still in the model"
 
     def test_training_without_a_checkpoint_folder_is_the_same(self, trainings: dict[str, Trained]) -> None:
         """Outside a job, the adapter saves nothing."""

@@ -24,6 +24,8 @@ from paceline.train.job import ENV_CHECKPOINT, ENV_OUTPUT
 
 from ._trainings import Scenario
 
+_LONGEST_S = 300
+
 
 def _start(train: Callable[..., object], scenario: Scenario, restarts: int, folder: Path) -> int:
     """Train in a forked process; return its exit code."""
@@ -34,6 +36,7 @@ def _start(train: Callable[..., object], scenario: Scenario, restarts: int, fold
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
     try:
+        signal.alarm(_LONGEST_S)  # ends a process that hangs
         os.environ[ENV_OUTPUT] = str(folder)
         if scenario.saves:
             os.environ[ENV_CHECKPOINT] = str(folder / "checkpoint")

@@ -115,6 +115,8 @@ class ArbiterOperator(BaseOperator):
         self.devices = devices
         self.conn_id = conn_id
         self.quantum = quantum
+        if isinstance(policy, type):  # Airflow calls a function in a template field, and would make an instance
+            raise InvalidInputError("policy", policy.__name__, f"a policy, such as {policy.__name__}(), not its class")
         self.policy = policy
         self.every = every
         self.lifetime = lifetime
@@ -276,16 +278,19 @@ def _policy(field: str, value: Any) -> Any:
 
     if not isinstance(value, Policy):
         raise InvalidInputError(field, value, accepted)
-    return value
+    return _check_policy(value)
 
 
 def _make_policy(policy: str | Policy, every_s: float) -> Policy:
     from paceline.allocate import make_policy
 
-    made = make_policy(policy, period_s=every_s) if isinstance(policy, str) else policy
-    if not made.shares_pool:
-        raise InvalidInputError("policy", made.name, "a policy that shares one pool and rejects no job")
-    return made
+    return _check_policy(make_policy(policy, period_s=every_s) if isinstance(policy, str) else policy)
+
+
+def _check_policy(policy: Policy) -> Policy:
+    if not policy.shares_pool:
+        raise InvalidInputError("policy", policy.name, "a policy that shares one pool and rejects no job")
+    return policy
 
 
 def _seconds(name: str, value: float | timedelta) -> float:

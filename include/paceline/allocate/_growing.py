@@ -69,14 +69,14 @@ class Growing(Policy):
                 queue_head = job.name
                 continue
             held[job.name] = count
-            reasons[job.name] = Reason.of(ReasonKind.STARTS_SMALL, devices=count, most=_budget(job, speeds))
+            reasons[job.name] = Reason.of(ReasonKind.STARTS_SMALL, devices=count, most_devices=_budget(job, speeds))
         for job in sorted(running, key=lambda job: job.arrived_s) if rescale and self._may_grow(queue_head) else ():
             speeds = job.speeds[pool.kind]
             before = held[job.name]
             count = self._grown_count(job, speeds, before, pool.devices - sum(held.values()))
             if count > before:
                 held[job.name] = count
-                reasons[job.name] = Reason.of(ReasonKind.GROWS, before=before, devices=count)
+                reasons[job.name] = Reason.of(ReasonKind.GROWS, before_devices=before, devices=count)
         return Allocation({name: Placement(pool.name, count) for name, count in held.items()}, reasons)
 
     def _may_grow(self, queue_head: str | None) -> bool:

@@ -187,7 +187,8 @@ class Arbiter:
         self._targets = {}
         for request in requests:
             placed = allocation.placements.get(request.key)
-            reason = allocation.reasons.get(request.key)
+            given = allocation.reasons.get(request.key)
+            reason = given and given.in_units(self._unit)
             if request.key not in self._known:
                 reason = Reason.of(ReasonKind.SPEED_UNKNOWN)
             if self._node is None:

@@ -6,7 +6,7 @@ Policies and the arbiter give them; ceilings store them; logs and pages show the
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field, replace
 from enum import Enum, unique
 
 _OTHER = "other"  # the constant of a reason that was stored as a sentence only
@@ -36,8 +36,8 @@ class ReasonKind(Enum):
     HEAD_OF_QUEUE = "head of the queue: starts on {devices} free devices"
     TAKES_OVER = "head of the queue: starts on {devices} devices of jobs with longer training times"
     HALVED = "longest training time while jobs wait: shrinks to {devices} devices"
-    STARTS_SMALL = "starts on {devices} of up to {most} devices"
-    GROWS = "grows from {before} to {devices} devices, because devices are free"
+    STARTS_SMALL = "starts on {devices} of up to {most_devices} devices"
+    GROWS = "grows from {before_devices} to {devices} devices, because devices are free"
     PLANNED = "{devices} devices now; in the plan, {progress} within the next {minutes:g} min"
     # Costs
     CHEAPEST = "cheapest free placement; the job has no deadline"
@@ -53,6 +53,13 @@ class ReasonKind(Enum):
     POOL_TOO_SMALL = "the pool is too small: it has {devices:g} devices, the job needs {needed:g}"
 
 
+class _Amount(float):
+    """A number that is shown without superfluous digits."""
+
+    def __format__(self, spec: str) -> str:
+        return super().__format__(spec or "g")
+
+
 @dataclass(frozen=True)
 class Reason:
     """Why a job has its devices, or waits.
@@ -66,20 +73,38 @@ class Reason:
 
     Examples
     --------
-    >>> grows = Reason.of(ReasonKind.GROWS, before=2, devices=4)
+    >>> grows = Reason.of(ReasonKind.GROWS, before_devices=2, devices=4)
     >>> grows.kind, str(grows)
     ('grows', 'grows from 2 to 4 devices, because devices are free')
-    >>> Reason("equal_share", "3 devices: 9 are shared by 3 jobs").kind
-    'equal_share'
+    >>> share = Reason.of("equal_share", "{devices} devices, as many as {jobs} other jobs have", devices=3, jobs=2)
+    >>> share.kind, str(share.in_units(0.05))
+    ('equal_share', '0.15 devices, as many as 2 other jobs have')
     """
 
     kind: str
     text: str
+    _sentence: str = field(default="", repr=False, compare=False)
+    _values: Mapping[str, object] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
-    def of(cls, kind: ReasonKind, **values: object) -> Reason:
-        """Return a reason of Paceline's own; ``values`` are those in braces in the sentence of ``kind``."""
-        return cls(kind.name.lower(), kind.value.format(**values))
+    def of(cls, kind: ReasonKind | str, sentence: str = "", **values: object) -> Reason:
+        """Return a reason of Paceline's own, or one with a policy's own constant and ``sentence``.
+
+        ``values`` are those in braces in the sentence. Numbers of devices are called ``devices`` or ``…_devices``: a
+        policy counts in the smallest shares of the devices, and the arbiter converts these numbers.
+        """
+        if isinstance(kind, ReasonKind):
+            return cls.of(kind.name.lower(), kind.value, **values)
+        return cls(kind, sentence.format(**values), sentence, values)
+
+    def in_units(self, unit: float) -> Reason:
+        """Return the reason with its numbers of devices multiplied by ``unit``."""
+        counts = {
+            name: _Amount(round(value * unit, 6))
+            for name, value in self._values.items()
+            if isinstance(value, (int, float)) and (name == "devices" or name.endswith("_devices"))
+        }
+        return replace(self, text=self._sentence.format(**{**self._values, **counts})) if counts else self
 
     @classmethod
     def read(cls, raw: object) -> Reason | None:
@@ -97,7 +122,7 @@ class Reason:
 
     def to_json(self) -> dict[str, str]:
         """Return the stored form, which ``read`` accepts."""
-        return asdict(self)
+        return {"kind": self.kind, "text": self.text}
 
     def __str__(self) -> str:
         return self.text

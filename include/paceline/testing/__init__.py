@@ -6,4 +6,5 @@ The contracts of runtimes, policies and adapters are tests that authors of such 
 import sys
 
 if "pytest" in sys.modules:  # failed assertions of the contracts then show their values
-    sys.modules["pytest"].register_assert_rewrite(f"{__name__}")
+    contracts = ("runtime_contract", "policy_contract", "adapter_contract")
+    sys.modules["pytest"].register_assert_rewrite(*(f"{__name__}.{contract}" for contract in contracts))

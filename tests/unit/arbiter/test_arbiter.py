@@ -198,6 +198,14 @@ def test_every_policy_shrinks_jobs_that_hold_more_devices_than_the_pool_has(poli
     assert min(ceilings) >= 1
 
 
+def test_reason_counts_devices_as_the_pool_does_and_not_in_quanta() -> None:
+    waits = DeviceRequest(
+        "waits", "waiting", 0, 900, 0, 9, 0.9, 2, 0.05, 0.0, 0, None, RemainingWork(600.0, 1.0, 0.0), shared=True
+    )
+    (grant,) = Arbiter(2.0, policy=Growing()).step([waits], 9.0)
+    assert (grant.ceiling.devices, str(grant.ceiling.reason)) == (0.9, "starts on 0.9 of up to 2 devices")
+
+
 def test_change_of_the_pools_devices_is_a_reason_to_decide() -> None:
     arbiter = Arbiter(4.0, quantum=1, every_s=3600.0)
     request = DeviceRequest(

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from paceline.airflow.api import AirflowApiError
+from paceline.allocate import ElasticFlow
 from paceline.arbiter import Arbiter
 from paceline.contract import Ceiling
 from paceline.errors import InvalidInputError, RuntimeUnavailableError
@@ -175,6 +176,15 @@ def test_arbiter_that_airflow_no_longer_runs_ends(monkeypatch):
 def test_policy_that_cannot_share_a_pool_is_rejected(name):
     with pytest.raises(InvalidInputError, match=f"policy: got '{name}', expected a policy that shares one pool"):
         _make_policy(name, 60.0)
+
+
+@pytest.mark.parametrize(
+    ("policy", "accepted"),
+    [(ElasticFlow, r"a policy, such as ElasticFlow\(\), not its"), (ElasticFlow(), "a policy that")],
+)
+def test_policy_that_cannot_be_used_is_rejected_when_the_dag_is_parsed(policy, accepted):
+    with pytest.raises(InvalidInputError, match=f"policy: got '(ElasticFlow|elasticflow)', expected {accepted}"):
+        ArbiterOperator(**{**VALID, "policy": policy})
 
 
 @pytest.mark.parametrize(

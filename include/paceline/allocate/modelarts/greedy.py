@@ -128,7 +128,7 @@ class Greedy(Policy):
             count = largest_useful(job.speeds[pool.kind], held[job.name] + free)
             if count > held[job.name]:
                 free -= count - held[job.name]
-                reasons[job.name] = Reason.of(ReasonKind.GROWS, before=held[job.name], devices=count)
+                reasons[job.name] = Reason.of(ReasonKind.GROWS, before_devices=held[job.name], devices=count)
                 held[job.name] = count
 
 

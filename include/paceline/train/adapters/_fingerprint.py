@@ -22,7 +22,10 @@ _DEEPEST = 6
 
 
 def fingerprint(kind: object, params: Mapping[str, Any], **data: Any) -> dict[str, str]:
-    """Return the kind, the parameters and the ``data`` of a training as texts.
+    """Return the kind, the parameters and the ``data`` of a training as texts that are the same in each process.
+
+    Arrays and tensors are described by their shape and a checksum; functions by their code and the values that they
+    enclose; other objects by their class and attributes. Numbers of threads and the like have no effect.
 
     >>> fingerprint("booster", {"depth": 3, "n_jobs": 2}, rows=100)
     {'kind': 'booster', 'depth': '3', 'rows': '100'}

@@ -331,9 +331,12 @@ def check(allocation: Allocation, jobs: Sequence[ClusterJob], nodes: Sequence[No
             raise ImpossibleAllocationError(f"{name}: unknown node {placement.node!r}")
         speeds = known[name].speeds.get(kinds[placement.node])
         if speeds is None or placement.devices not in speeds.counts:
+            counts = [] if speeds is None else list(speeds.counts)
             raise ImpossibleAllocationError(
-                f"{name}: the job cannot run on {placement.devices} devices of {placement.node!r}"
+                f"{name}: got {placement.devices} devices of {placement.node!r}, expected one of {counts}"
             )
         left[placement.node] -= placement.devices
-        if left[placement.node] < 0:
-            raise ImpossibleAllocationError(f"{placement.node}: more devices are allocated than the node has")
+    for node in nodes:
+        if left[node.name] < 0:
+            allocated = f"{node.devices - left[node.name]} of {node.devices} devices"
+            raise ImpossibleAllocationError(f"{node.name}: more devices are allocated than the node has: {allocated}")

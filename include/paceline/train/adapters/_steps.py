@@ -28,11 +28,11 @@ from ._frames import running_calls
 class Steps:
     """The steps of one call of a library's training function: progress, checkpoints, SIGTERM and ``stop_early``.
 
-    Create it before the library restores its state. Then call ``start`` once, and ``advance`` right before each step and
-    after the last, or ``end`` if training ends earlier. A step may be a boosting round, a batch or an epoch.
+    Create it before the library restores its state. Then call ``start`` once, and ``advance`` right before each step
+    and after the last, or ``end`` if training ends earlier. A step may be a boosting round, a batch or an epoch.
 
-    ``restored`` is the folder with the files of the newest checkpoint, to be read before ``start``, or ``None``. Without
-    a checkpoint folder, and inside another ``track`` loop, nothing is saved or restored.
+    ``restored`` is the folder with the files of the newest checkpoint, to be read before ``start``, or ``None``.
+    Without a checkpoint folder, and inside another ``track`` loop, nothing is saved or restored.
 
     Parameters
     ----------

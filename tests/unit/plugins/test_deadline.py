@@ -6,7 +6,6 @@ import json
 import logging
 import math
 import re
-import threading
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -159,7 +158,7 @@ def way(request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture) -> Way
         store = MemoryState({DEADLINE: stored(value), CEILING: Ceiling(1.0, 1).to_json()})
         controller = BudgetController(LIMITS) if math.isinf(current_s) else DeadlineController(LIMITS, current_s)
         options: dict[str, Any] = {"pool": "pool", "clock": Mock(now=lambda: ORIGIN.timestamp() + 10.0), "log": LOG}
-        Queue(store, controller, None, ORIGIN, on_infeasible="fail", stop_requested=threading.Event(), **options).wait()
+        Queue(controller, None, ORIGIN, on_infeasible="fail", **options).exchange(store)
         return checked(controller.deadline_s, current_s)
 
     def stored_while_the_job_runs(value: Any, current_s: float) -> float:

@@ -94,8 +94,11 @@ def _events(cluster: Cluster, name: str, version: str, timeout_s: int) -> Iterat
     try:
         response = cluster.call("watch the pod", "list_namespaced_pod", cluster.namespace, **options, **limits)
     except PacelineError as error:
-        if getattr(error.__cause__, "status", None) != 410:
+        is_interrupted = isinstance(error.__cause__, urllib3.exceptions.HTTPError)
+        if not is_interrupted and getattr(error.__cause__, "status", None) != 410:
             raise
+        if is_interrupted:  # reading the pod then raises the error if the cluster is away
+            time.sleep(_PAUSE_S)
         yield interrupted
         return
     rest = b""

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from pydantic import ValidationError
 
+from paceline.airflow.arguments import number, positive_integer
 from paceline.contract import EvaluationResult, input_error
 from paceline.errors import InvalidInputError
 from paceline.registry.manifest import check_name, read_unique
@@ -28,13 +29,23 @@ def read_evaluation(evaluation: object) -> EvaluationResult:
     if missing := sorted(name for name in _REQUIRED if name not in evaluation):
         raise InvalidInputError("evaluation", dict(evaluation), f"{_ACCEPTED}; missing: {missing}")
     try:
-        read = EvaluationResult.model_validate(dict(evaluation), extra="ignore")
+        read = EvaluationResult.model_validate({**evaluation, **_rendered_numbers(evaluation)}, extra="ignore")
     except ValidationError as error:
         raise input_error("evaluation", error) from None
     check_name(read.model, field="evaluation.model")
     if read.champion_version is not None:
         _check_improvement(read)
     return read
+
+
+def _rendered_numbers(evaluation: Mapping[str, object]) -> dict[str, float]:
+    """Return the numbers that a template has rendered to text."""
+    readers = {"version": positive_integer, "champion_version": positive_integer}
+    return {
+        name: readers.get(name, number)(f"evaluation.{name}", value)
+        for name in ("version", "champion_version", "challenger", "champion", "improvement")
+        if isinstance(value := evaluation.get(name), str)
+    }
 
 
 def _check_improvement(evaluation: EvaluationResult) -> None:

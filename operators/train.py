@@ -13,7 +13,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from paceline.airflow.callbacks import Callback, read_callbacks
 from paceline.airflow.places import check_kept
 from paceline.control import CPU_QUANTUM
-from paceline.errors import PERMANENT_ERRORS, DetachedError, PacelineError
+from paceline.errors import PERMANENT_ERRORS, DetachedError, InvalidInputError, PacelineError
 from paceline.run import Training, WaitElsewhereError, WaitingJob
 
 from . import _arguments
@@ -185,6 +185,9 @@ class DeadlineTrainingOperator(JobOperator):
         self.shared = shared
         if deferrable is None:
             deferrable = conf.getboolean("operators", "default_deferrable", fallback=False)
+        elif deferrable and not shared:
+            accepted = "shared=True as well: only the wait for the first devices from an arbiter is deferred"
+            raise InvalidInputError("deferrable", deferrable, accepted)
         self.deferrable = deferrable
         self.output_path = output  # not `output`, because BaseOperator.output is the task's XCom
         self.checkpoint_to = checkpoint_to

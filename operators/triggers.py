@@ -14,6 +14,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from paceline.errors import DeadlineInfeasibleError
 from paceline.run.clock import SystemClock
 
+_CANCELLED_WITHIN_S = 60.0
 _asking = Lock()
 
 
@@ -49,7 +50,9 @@ class GrantTrigger(BaseTrigger):
                 found = await task.exchange(values, queue.reads)
             except TakenOverError as error:
                 self.log.info("This triggerer no longer waits: %s", error)
-                await asyncio.Event().wait()  # Airflow cancels this trigger; an end without an event fails the task
+                # Airflow cancels the trigger of a task that another triggerer runs, or that is not deferred any more.
+                await asyncio.sleep(_CANCELLED_WITHIN_S)
+                task = await SteeredTask.take_over(self.task_instance)  # someone has deleted or changed the XCom
             except SteeringError as error:
                 if not is_failing:
                     self.log.warning("Airflow's API server is not responding; trying again. %s", error)
@@ -66,7 +69,7 @@ class GrantTrigger(BaseTrigger):
 
 
 def _clock() -> SystemClock:
-    """Return a clock in the API server's time, which is asked once for all triggers of this process."""
+    """Return a clock in the API server's time. The first trigger of this process asks the server for it."""
     with _asking:
         return _cached_clock()
 

@@ -12,7 +12,10 @@ from .airflow_internals import conf
 
 
 def create_app() -> FastAPI:
-    """Create the application. Every route except the static files checks Airflow's login and permissions."""
+    """Create the application.
+
+    Every route checks Airflow's login and permissions, except the static files and ``steering``, which checks secrets.
+    """
     documented = conf.getboolean("api", "enable_swagger_ui")
     app = FastAPI(
         title="Paceline",

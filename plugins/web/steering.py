@@ -1,7 +1,7 @@
 """Route with which the jobs of a triggerer write and read their live state, all of them in one request.
 
-A trigger has no access to its task's state store. The process that steers a task's job proves itself by a secret whose
-hash it has stored as an XCom of the task: Airflow's Execution API lets a trigger do so, and the newest hash counts. So
+A trigger has no access to its task's state store, and no login. The process that steers a task's job proves itself by a
+secret whose hash it has stored as an XCom of the task, which Airflow lets a trigger do. The newest hash counts, so that
 a process whose job another process has taken over can no longer write.
 """
 
@@ -11,15 +11,14 @@ import hmac
 import json
 from collections.abc import Collection, Sequence
 from datetime import datetime, timezone
-from hashlib import sha256
 from typing import Any
 
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
-from sqlalchemy import ColumnElement, delete, insert, select, tuple_, update
+from sqlalchemy import ColumnElement, insert, select, tuple_, update
 from sqlalchemy.orm import Session
 
-from paceline.contract import STEERING_XCOM
+from paceline.contract import STEERING_XCOM, hash_secret
 
 from .airflow_internals import SessionDep, Stored, TaskInstance, TaskInstanceState, XComModel
 from .jobs import parse, same_task
@@ -39,7 +38,6 @@ class SteeredJob(BaseModel):
     map_index: int = -1
     secret: str
     write: dict[str, Any] = Field(default_factory=dict)
-    delete: list[str] = Field(default_factory=list)
     read: list[str] = Field(default_factory=list)
 
     @property
@@ -77,11 +75,6 @@ def steer(batch: SteeredJobs, session: SessionDep) -> list[JobAnswer]:
     ]
 
 
-def hash_secret(secret: str) -> str:
-    """Return the value of the XCom for a secret."""
-    return sha256(secret.encode()).hexdigest()
-
-
 def _is_right(secret: str, stored: object) -> bool:
     return isinstance(stored, str) and hmac.compare_digest(
         hash_secret(secret).encode(), stored.encode(errors="replace")
@@ -102,12 +95,11 @@ def _load_hashes(session: Session, tasks: set[_Task]) -> dict[_Task, Any]:
 def _write(session: Session, jobs: Sequence[SteeredJob]) -> None:
     now = datetime.now(timezone.utc)
     values = {(job.task, key): json.dumps(value) for job in jobs for key, value in job.write.items()}
-    deleted = {(job.task, key) for job in jobs for key in job.delete}
-    if not values and not deleted:
+    if not values:
         return
     s = Stored
     columns = (s.id, s.dag_run_id, s.dag_id, s.run_id, s.task_id, s.map_index, s.key, s.expires_at)
-    rows = session.execute(select(*columns).where(_is_of(s, {task for task, _ in {*values, *deleted}}))).all()
+    rows = session.execute(select(*columns).where(_is_of(s, {task for task, _ in values}))).all()
     ids = {(_task(row), row.key): row.id for row in rows}
     beside = {_task(row): row for row in rows}
     changed = [{"id": ids[place], "value": value, "updated_at": now} for place, value in values.items() if place in ids]
@@ -120,8 +112,6 @@ def _write(session: Session, jobs: Sequence[SteeredJob]) -> None:
         session.execute(update(Stored), changed)
     if added:
         session.execute(insert(Stored), added)
-    if gone := [ids[place] for place in deleted if place in ids]:
-        session.execute(delete(Stored).where(Stored.id.in_(gone)))
 
 
 def _read(session: Session, jobs: Sequence[SteeredJob]) -> dict[tuple[_Task, str], Any]:

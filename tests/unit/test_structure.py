@@ -58,7 +58,7 @@ EXPORTS = {
         "PerformanceEstimate ProblemKind PromotionResult PromotionVerdict QualityProblem Reason ReasonKind Record "
         "Remaining Reported RunEvent RunTotals ScheduleResult SegmentDrift SentAlerts Shard ShownEvaluation State "
         "StoredClock StoredDeadline StoredHistory StoredResult TrainingResult WindowSource WorkerResult finite "
-        "fit_to_xcom input_error storable_deadline"
+        "fit_to_xcom hash_secret input_error storable_deadline"
     ),
     "paceline.control": (
         "BudgetController CONTROLLERS CPU_QUANTUM Controller DeadlineController Decision GPU_QUANTUM Gains LATE_WEIGHT "

@@ -39,6 +39,11 @@ _retry_if_locked = retry(
 )
 
 
+def is_local(url: str) -> bool:
+    """Return whether a URL is on the loopback interface, which no proxy from the environment must handle."""
+    return httpx.URL(url).host in ("127.0.0.1", "localhost", "::1")
+
+
 class AirflowApi:
     """Client of Airflow's REST API. Each call can run as any user in ``passwords``.
 
@@ -61,9 +66,7 @@ class AirflowApi:
         self.passwords = dict(passwords)
         self.user = user
         self._tokens: dict[str, str] = {user: token} if token else {}
-        # Connections on the loopback interface must not go through a proxy from the environment.
-        local = httpx.URL(url).host in ("127.0.0.1", "localhost", "::1")
-        self._client = httpx.Client(base_url=self.url, timeout=30.0, trust_env=not local)
+        self._client = httpx.Client(base_url=self.url, timeout=30.0, trust_env=not is_local(url))
 
     def token(self, user: str | None = None) -> str:
         """Return the user's token for an ``Authorization: Bearer`` header. Log in on the first call."""

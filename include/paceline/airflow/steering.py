@@ -10,17 +10,18 @@ import asyncio
 import secrets
 import ssl
 from collections.abc import Mapping, Sequence
-from hashlib import sha256
 from typing import Any, ClassVar, Protocol
 from weakref import WeakKeyDictionary
 
 from airflow.sdk.configuration import conf
+from tenacity import AsyncRetrying, stop_after_delay, wait_random_exponential
 
-from paceline.contract import STEERING_XCOM
+from paceline.contract import STEERING_XCOM, hash_secret
 
 _EVERY_S = 1.0
 _TIMEOUT_S = 10.0
 _MOST_JOBS = 1_000  # in a request
+_RETRY_S = 60.0
 
 
 class SteeringError(Exception):
@@ -80,7 +81,10 @@ class Steering:
     async def _send_all(self) -> None:
         import httpx
 
-        async with httpx.AsyncClient(verify=_certificates(self._url), timeout=_TIMEOUT_S) as client:
+        from paceline.airflow.api import is_local
+
+        uses_proxy = not is_local(self._url)
+        async with httpx.AsyncClient(verify=_certificates(), trust_env=uses_proxy, timeout=_TIMEOUT_S) as client:
             while self._waiting:
                 batch, self._waiting = self._waiting[:_MOST_JOBS], self._waiting[_MOST_JOBS:]
                 try:
@@ -121,11 +125,18 @@ class SteeredTask:
 
     @classmethod
     async def take_over(cls, task: TaskKey) -> SteeredTask:
-        """Steer the job of a deferred task from now on, instead of any other process."""
+        """Steer the job of a deferred task from now on, instead of any other process.
+
+        Repeat it for a minute if Airflow fails, for example because another process has locked its database.
+        """
         from airflow.sdk.bases.xcom import BaseXCom  # an XCom backend could store the value elsewhere
 
         secret = secrets.token_urlsafe(32)
-        await BaseXCom.aset(STEERING_XCOM, sha256(secret.encode()).hexdigest(), **_place(task))
+        async for attempt in AsyncRetrying(
+            stop=stop_after_delay(_RETRY_S), wait=wait_random_exponential(max=5.0), reraise=True
+        ):
+            with attempt:
+                await BaseXCom.aset(STEERING_XCOM, hash_secret(secret), **_place(task))
         return cls(task, secret)
 
     async def exchange(self, write: Mapping[str, Any], read: Sequence[str]) -> dict[str, Any]:
@@ -150,9 +161,7 @@ def _place(task: TaskKey) -> dict[str, Any]:
     return {"dag_id": task.dag_id, "run_id": task.run_id, "task_id": task.task_id, "map_index": index}
 
 
-def _certificates(url: str) -> ssl.SSLContext | bool:
-    if not url.startswith("https"):
-        return False
+def _certificates() -> ssl.SSLContext:
     context = ssl.create_default_context()
     if file := conf.get("api", "ssl_cert", fallback=""):
         context.load_verify_locations(file)

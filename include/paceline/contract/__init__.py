@@ -50,8 +50,9 @@ from paceline.contract._result import CollectedOutput, Outcome, StoredResult, Tr
 from paceline.contract._sample import PaceSample, Remaining, State
 from paceline.contract._schedule import MachineLoad, ScheduleResult, Shard
 from paceline.contract._short_report import XCOM_LIMIT_BYTES, fit_to_xcom
+from paceline.contract._steering import STEERING_XCOM, hash_secret
 from paceline.contract._stored_deadline import StoredDeadline, storable_deadline
-from paceline.contract._xcoms import DRIFT_XCOM, EVALUATION_XCOM, PROMOTION_XCOM, SCHEDULE_XCOM, STEERING_XCOM
+from paceline.contract._xcoms import DRIFT_XCOM, EVALUATION_XCOM, PROMOTION_XCOM, SCHEDULE_XCOM
 from paceline.contract.history import RunEvent, StoredHistory
 
 __all__ = [
@@ -127,6 +128,7 @@ __all__ = [
     "WorkerResult",
     "finite",
     "fit_to_xcom",
+    "hash_secret",
     "input_error",
     "storable_deadline",
 ]

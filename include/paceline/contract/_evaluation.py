@@ -65,7 +65,7 @@ class EvaluationResult(Comparison):
     challenger_metrics: dict[Text, float] | None = None
     champion_metrics: dict[Text, float] | None = None
     approved_by: Text | None = None
-    """The person who approved the promotion; ``None`` for the answer after a timeout. Unset without a question."""
+    """Name of the user who approved the promotion, ``None`` if the time limit did. Unset if nobody was asked."""
 
     @property
     def was_asked(self) -> bool:

@@ -8,4 +8,3 @@ EVALUATION_XCOM = "paceline_evaluation"
 PROMOTION_XCOM = "paceline_promotion"
 DRIFT_XCOM = "paceline_drift"
 SCHEDULE_XCOM = "paceline_schedule"
-STEERING_XCOM = "paceline_steering"  # not a mark: hash of the secret of the process that steers a deferred task's job

@@ -135,7 +135,7 @@ class PolicyContract:
         )
     )
     def test_each_job_ends_or_is_rejected(self, rows: list[tuple[float, float, float, Speeds]]) -> None:
-        """Nobody waits for ever."""
+        """Each job ends, or the policy rejects it."""
         arrivals, arrives_s = [], 0.0
         for number, (gap_s, work, slack_s, speeds) in enumerate(rows):
             arrives_s += gap_s

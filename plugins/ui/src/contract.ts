@@ -491,7 +491,7 @@ export interface EvaluationResult {
     [k: string]: number;
   } | null;
   /**
-   * The person who approved the promotion; `null` for the answer after a timeout. Unset without a question.
+   * Name of the user who approved the promotion, `null` if the time limit did. Unset if nobody was asked.
    */
   approved_by?: string | null;
 }

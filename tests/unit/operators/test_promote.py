@@ -72,12 +72,11 @@ def _evaluation_result(
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("template", [False, True])
-def test_first_version_is_promoted_from_a_dict_or_json_text(
-    promote: Task, store: Store, registry: Registry, template: bool
+@pytest.mark.parametrize("render", [dict, json.dumps, lambda result: {**result, "version": "1", "challenger": "0.7"}])
+def test_first_version_is_promoted_from_a_dict_json_text_or_rendered_numbers(
+    promote: Task, store: Store, registry: Registry, render: Callable[[dict[str, Any]], Any]
 ) -> None:
-    verdict = _evaluation_result(1, 0.7)
-    result = promote(json.dumps(verdict) if template else verdict)
+    result = promote(render(_evaluation_result(1, 0.7)))
     assert result.pop("registry") == store.location
     assert result == {
         "promoted": True,

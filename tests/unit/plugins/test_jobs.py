@@ -18,13 +18,15 @@ from paceline.contract import DEADLINE, PACE
 from paceline.plugins.web.jobs import all_jobs
 
 
-def add_running_job(session: Session, dag_id: str, deadline: str) -> None:
+def add_running_job(
+    session: Session, dag_id: str, deadline: str, state: TaskInstanceState = TaskInstanceState.RUNNING
+) -> None:
     """Store the task of a training job, with the stored form of its deadline."""
     with DAG(dag_id, schedule=None):
         task = BaseOperator(task_id="train")
     run = DagRun(dag_id=dag_id, run_id="r", run_type=DagRunType.MANUAL)
     instance = TaskInstance(task, dag_version_id=None, run_id="r")
-    instance.state = TaskInstanceState.RUNNING
+    instance.state = state
     session.add_all((run, instance))
     session.flush()
     keys = {"dag_run_id": run.id, "dag_id": dag_id, "run_id": "r", "task_id": "train", "map_index": -1}
@@ -39,3 +41,8 @@ def test_deadline_that_json_cannot_encode_does_not_hide_the_jobs(session: Sessio
     add_running_job(session, "b", '"20m"')
     listed = json.loads(all_jobs(session, {"a", "b"}, recent=0).model_dump_json())
     assert [(job["dag_id"], job["deadline"]["value"]) for job in listed["running"]] == [("a", None), ("b", "20m")]
+
+
+def test_job_that_waits_in_the_triggerer_is_running(session: Session) -> None:
+    add_running_job(session, "a", '"20m"', TaskInstanceState.DEFERRED)
+    assert [job.dag_id for job in all_jobs(session, {"a"}, recent=0).running] == ["a"]

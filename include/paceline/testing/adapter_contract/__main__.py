@@ -14,6 +14,7 @@ import operator
 import os
 import signal
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -41,6 +42,7 @@ def _start(train: Callable[..., object], scenario: Scenario, restarts: int, fold
         if scenario.saves:
             os.environ[ENV_CHECKPOINT] = str(folder / "checkpoint")
         os.chdir(folder)
+        tempfile.tempdir = str(folder)  # a killed process leaves its temporary files
         is_last = restarts == len(scenario.signals)
 
         def after_step(done: int) -> None:

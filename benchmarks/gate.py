@@ -125,7 +125,7 @@ def promoted(models: Models, groups: Array | None, min_improvement: float) -> di
         "share alone": improvement >= min_improvement and wins / 200 >= CONFIDENCE,
         "minimum 20": judge(evaluation, min_improvement, CONFIDENCE, MIN_UNITS)[0] == "better",
         "gate": judge(evaluation, min_improvement, CONFIDENCE, 300)[0] == "better",
-        "warned": summary["design_effect"] > 1,
+        "warned": summary.design_effect > 1,
     }
 
 

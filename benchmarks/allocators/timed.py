@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from paceline.allocate import Allocation, ClusterJob, Node, Policy
 
 
-class TimedPolicy:
+class TimedPolicy(Policy):
     """Wraps a policy and records the duration of each decision (``regular_only``: of each regular decision)."""
 
     def __init__(self, policy: Policy, *, regular_only: bool = False) -> None:

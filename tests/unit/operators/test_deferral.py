@@ -24,9 +24,14 @@ from paceline.run import WaitingJob
 from paceline.run.clock import SystemClock
 from paceline.run.settings import Settings
 
-NOW = datetime.now(timezone.utc)
+NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
 JOB = WaitingJob(Settings(deadline=Deadline(600.0), shared=True), Limits(0.1, 2.0), 600.0, None, NOW, "training")
 LOG = logging.getLogger("test")
+
+
+def clock() -> SystemClock:
+    """Return a clock that starts at ``NOW``, whenever the test runs."""
+    return SystemClock(NOW.timestamp())
 
 
 @pytest.mark.parametrize(
@@ -52,7 +57,7 @@ def test_trigger_gets_the_same_job_after_it_was_stored(job: WaitingJob) -> None:
     decoded = {name: decode(value) for name, value in Trigger._decrypt_kwargs(stored).items()}
     again = WaitingJob.read(GrantTrigger(**decoded).job)
     assert again == job
-    assert again.queue(SystemClock(), LOG).step({})[PACE]["deadline_s"] == finite(job.deadline_s)
+    assert again.queue(clock(), LOG).step({})[PACE]["deadline_s"] == finite(job.deadline_s)
 
 
 class FakeTask:
@@ -78,7 +83,7 @@ class FakeTask:
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triggers, "_CANCELLED_WITHIN_S", 0.0)
-    monkeypatch.setattr(triggers, "_clock", SystemClock)
+    monkeypatch.setattr(triggers, "_clock", clock)
 
 
 def run_trigger(monkeypatch: pytest.MonkeyPatch, job: WaitingJob, *answers: Mapping[str, Any] | Exception) -> FakeTask:

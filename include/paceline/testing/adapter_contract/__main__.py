@@ -14,7 +14,6 @@ import operator
 import os
 import signal
 import sys
-import tempfile
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -42,7 +41,6 @@ def _start(train: Callable[..., object], scenario: Scenario, restarts: int, fold
         if scenario.saves:
             os.environ[ENV_CHECKPOINT] = str(folder / "checkpoint")
         os.chdir(folder)
-        tempfile.tempdir = str(folder)  # a killed process leaves its temporary files
         is_last = restarts == len(scenario.signals)
 
         def after_step(done: int) -> None:

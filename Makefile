@@ -45,10 +45,10 @@ MERMAID := 11.12.1
 PICTURES := $(foreach page,pace retraining drift history scaling,$(page)-light $(page)-dark) sharing
 # npm of the machine, or of the Node that `make ui` has installed into the environment.
 PAGES := PATH=$(abspath $(BIN)):$$PATH npm --silent --prefix plugins/ui
-# The pages' types of the live state, and the command that generates them.
+# The types of what the pages read, and the command that generates them.
 UI_PACKAGES := plugins/ui/node_modules/.package-lock.json
 CONTRACT := plugins/ui/src/contract.ts
-TYPES = { $(BIN)/python -m paceline.contract >build/contract.schema.json && \
+TYPES = { AIRFLOW_HOME=$(abspath build/airflow) $(BIN)/python -m paceline.plugins.web >build/contract.schema.json && \
   $(PAGES) run types -- --input $(abspath build/contract.schema.json) --output $(abspath $(1)); } $(QUIETLY)
 CHECKED := include/paceline operators sensors plugins demo
 
@@ -100,14 +100,14 @@ $(UI_PACKAGES): plugins/ui/package-lock.json $(STAMP)
 	@$(PAGES) ci --no-audit --no-fund $(QUIETLY)
 	@touch $@
 
-plugins/static/pages.js: $(shell find plugins/ui -name node_modules -prune -o -type f -print) $(wildcard include/paceline/contract/*.py) $(UI_PACKAGES)
+plugins/static/pages.js: $(shell find plugins/ui -name node_modules -prune -o -type f -print) $(wildcard include/paceline/contract/*.py plugins/web/*.py) $(UI_PACKAGES)
 	@echo "==> building the pages (a minute or less)"
 	@$(call TYPES,build/contract.ts)
-	@cmp -s build/contract.ts $(CONTRACT) || { echo "$(CONTRACT): differs from paceline.contract; run make types"; exit 1; }
+	@cmp -s build/contract.ts $(CONTRACT) || { echo "$(CONTRACT): differs from the models; run make types"; exit 1; }
 	@$(PAGES) run build $(QUIETLY)
 	@touch $@
 
-types: $(UI_PACKAGES) ## Generate the pages' types from paceline.contract
+types: $(UI_PACKAGES) ## Generate the pages' types from the models
 	@$(call TYPES,$(CONTRACT))
 
 # In a separate environment, because MLflow's dependencies conflict with Airflow's.

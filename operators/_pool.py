@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from paceline.contract import ArbiterResult
+
 if TYPE_CHECKING:
     from paceline.airflow.api import AirflowApi
     from paceline.arbiter import DeviceRequest, Grant
@@ -111,6 +113,11 @@ class PoolLog:
                 message = "%s ended without removing its job: up to %g devices are reserved until the task is cleared"
                 self._log.warning(message, request.key, request.committed)
 
-    def summary(self) -> dict[str, Any]:
-        counts = {"grants": self._grants, "reasons": dict(self._reasons), "jobs": len(self._keys)}
-        return {**counts, "peak_devices": round(self._most_devices, 6)}
+    def result(self, decisions: int) -> ArbiterResult:
+        return ArbiterResult(
+            decisions=decisions,
+            grants=self._grants,
+            jobs=len(self._keys),
+            reasons=dict(self._reasons),
+            peak_devices=self._most_devices,
+        )

@@ -81,8 +81,7 @@ class ArbiterOperator(BaseOperator):
     Returns
     -------
     dict
-        Numbers of ``decisions``, ``grants`` and ``jobs``, ``reasons`` with the number of grants for each constant of a
-        reason, and ``peak_devices``, the largest total allocation.
+        The JSON form of an :class:`~paceline.contract.ArbiterResult`: numbers of decisions, grants and jobs.
 
     Examples
     --------
@@ -154,7 +153,7 @@ class ArbiterOperator(BaseOperator):
             self._create_pool(api)
             pool = PoolApi(api, self.pool_name, str(context["ti"].id), self.log)
             self._repeat(lambda: self._step(pool, arbiter, pool_log))
-        return {"decisions": arbiter.decisions, **pool_log.summary()}
+        return pool_log.result(arbiter.decisions).to_json()
 
     def _repeat(self, step: Callable[[], None]) -> None:
         """Call ``step`` once per second until the lifetime is over; end after a permanent error or a long outage."""

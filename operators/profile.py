@@ -18,6 +18,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from paceline.airflow.arguments import local_copies, path_or_url, positive_integer, read_fields
 from paceline.airflow.places import storage_path
 from paceline.airflow.values import Reader
+from paceline.contract import ProfileResult
 from paceline.errors import InvalidInputError, PacelineError, RuntimeUnavailableError
 from paceline.extras import require
 from paceline.fleet import BackgroundApp, Fleet, Machine
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from paceline.airflow.runtimes import RuntimeSettings
+    from paceline.contract import FunctionFit
     from paceline.profiles import DeviceProfile, Learned
     from paceline.profiles.bench import Bench
     from paceline.profiles.measured_training import TrainingSpec
@@ -78,9 +80,8 @@ class ProfileOperator(JobOperator):
     Returns
     -------
     dict
-        ``profiled`` maps each kind of device with a new profile to the reason for profiling it, and ``kept`` maps every
-        other kind to the reason for keeping its profile. ``report`` has one row per function of the new profiles, with
-        the function's error in percent, as in the paper's Table I.
+        The JSON form of a :class:`~paceline.contract.ProfileResult`: the reason for each new or kept profile, by kind
+        of device, and the errors of the functions of the new profiles in percent, as in the paper's Table I.
 
     Examples
     --------
@@ -149,7 +150,7 @@ class ProfileOperator(JobOperator):
                 stale, kept = self._check_profiles(store, training)
                 for kind, reason in stale.items():
                     self.log.info("Profiling %s: %s", kind, reason)
-                report = []
+                report: list[FunctionFit] = []
                 if stale:
                     measured = self._measure(context, training, list(stale))
                     for kind in stale:
@@ -160,7 +161,7 @@ class ProfileOperator(JobOperator):
             raise AirflowException(self.describe(error)) from error
         except (PacelineError, ValueError) as error:
             raise AirflowFailException(self.describe(error)) from error
-        return {"profiled": stale, "kept": kept, "report": report}
+        return ProfileResult(profiled=stale, kept=kept, report=report).to_json()
 
     def on_kill(self) -> None:
         """Stop and remove all jobs."""

@@ -23,7 +23,7 @@ NAMES: Mapping[RowKind, str] = {
 }
 
 
-class Cell(BaseModel):
+class Cell(BaseModel, json_schema_serialization_defaults_required=True):
     """A feature in one check: the verdict, and the effect from 0 to 1; for an error, its values in both windows."""
 
     verdict: str

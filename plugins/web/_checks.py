@@ -31,7 +31,7 @@ _NOTHING = cast(null(), String)
 class Subject(BaseModel):
     """What a history is about: a model; a task whose sensor names no model; or the asset of such an event trigger."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, json_schema_serialization_defaults_required=True)
 
     model: str | None = None
     registry: str | None = None

@@ -31,7 +31,7 @@ class Watched(BaseModel):
     newest_at: datetime
 
 
-class Check(BaseModel):
+class HistoryCheck(BaseModel):
     """A drift check that refers to the time ``at`` and ended at ``stored_at``. ``retrain``: whether training started.
 
     ``run_id`` is the run of the sensor, or a run that the alarm of an event trigger has started.
@@ -54,7 +54,7 @@ class DriftHistory(BaseModel):
     ``features_left_out`` is the number of further features. ``older`` is whether there are older checks.
     """
 
-    checks: list[Check]
+    checks: list[HistoryCheck]
     rows: list[HistoryRow]
     features_left_out: int
     older: bool
@@ -120,10 +120,10 @@ def history(session: SessionDep, readable: ReadableDags, query: Annotated[Histor
     )
 
 
-def _to_check(check: StoredCheck) -> Check:
+def _to_check(check: StoredCheck) -> HistoryCheck:
     dag_id, run_id = next(iter(check.run_ids.items()))
     summary = check.summary
-    return Check(
+    return HistoryCheck(
         at=check.at,
         stored_at=check.stored_at,
         dag_id=dag_id,

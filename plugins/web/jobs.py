@@ -34,7 +34,7 @@ class CurrentDeadline(BaseModel):
     updated_at: datetime
 
 
-class JobRow(BaseModel):
+class TrainingJob(BaseModel):
     """A training job: the data of its Airflow task instance, and the newest ``pace`` that the task published."""
 
     dag_id: str
@@ -54,15 +54,15 @@ class RunJobs(BaseModel):
     """The jobs of a DAG run, and the run's state. ``may_change`` is whether the caller may change deadlines."""
 
     state: str | None
-    jobs: list[JobRow]
+    jobs: list[TrainingJob]
     may_change: bool
 
 
 class AllJobs(BaseModel):
     """The running jobs, and the most recently ended jobs, newest first."""
 
-    running: list[JobRow]
-    recent: list[JobRow]
+    running: list[TrainingJob]
+    recent: list[TrainingJob]
 
 
 @router.get("/dags/{dag_id}/dagRuns/{run_id}/jobs", dependencies=[can_read_tasks])
@@ -84,7 +84,7 @@ def all_jobs(session: SessionDep, readable: ReadableDags, recent: int = Query(50
     return AllJobs(running=_to_jobs(running), recent=_recently_ended(session, is_readable, recent))
 
 
-def _recently_ended(session: Session, is_readable: ColumnElement[bool], number: int) -> list[JobRow]:
+def _recently_ended(session: Session, is_readable: ColumnElement[bool], number: int) -> list[TrainingJob]:
     # Row ids increase with time, so in descending order of ids the query need not read older rows.
     newest = (
         select(Stored.id)
@@ -130,7 +130,7 @@ def _select_samples() -> Select[Unpack[tuple[Any, ...]]]:
     )
 
 
-def _to_jobs(rows: Iterable[Row[Any]]) -> list[JobRow]:
+def _to_jobs(rows: Iterable[Row[Any]]) -> list[TrainingJob]:
     """Group rows by task instance. Omit tasks without a sample, which do not train or have not started training."""
     tasks: dict[tuple[str, str, str, int], dict[str, Row[Any]]] = {}
     for row in rows:
@@ -140,12 +140,12 @@ def _to_jobs(rows: Iterable[Row[Any]]) -> list[JobRow]:
     return [_job_row(row, pace, deadline) for row, pace, deadline in stored if pace is not None]
 
 
-def _job_row(row: Row[Any], pace: PaceSample, deadline: Row[Any] | None) -> JobRow:
+def _job_row(row: Row[Any], pace: PaceSample, deadline: Row[Any] | None) -> TrainingJob:
     current = None
     if deadline is not None:
         stored = StoredDeadline.read(parse(deadline.value))
         current = CurrentDeadline(value=stored.value, by=stored.by, updated_at=deadline.updated_at)
-    return JobRow(
+    return TrainingJob(
         dag_id=row.dag_id,
         run_id=row.run_id,
         task_id=row.task_id,

@@ -1,10 +1,10 @@
 """Models of the values that operators, sensors, the arbiter, the web pages and the command line exchange.
 
-These are a job's live state, drift reports, and the results of tasks. The TypeScript types of the pages are generated
-from these models.
+These are a job's live state, drift reports, and the results of tasks.
 """
 
 from paceline.contract._alerts import AlertKind, SentAlerts
+from paceline.contract._arbiter_result import ArbiterResult
 from paceline.contract._ceiling import Ceiling
 from paceline.contract._clock import StoredClock
 from paceline.contract._controller import ControllerState, Reported, RunTotals
@@ -43,6 +43,7 @@ from paceline.contract._keys import (
     RUN_START,
 )
 from paceline.contract._performance_estimate import EstimatedPeriod, PerformanceEstimate
+from paceline.contract._profile_result import FunctionFit, ProfileResult
 from paceline.contract._promotion import PromotionResult, PromotionVerdict
 from paceline.contract._reasons import Reason, ReasonKind
 from paceline.contract._record import Record, finite, input_error
@@ -77,6 +78,7 @@ __all__ = [
     "STEERING_XCOM",
     "XCOM_LIMIT_BYTES",
     "AlertKind",
+    "ArbiterResult",
     "Ceiling",
     "Change",
     "CollectedOutput",
@@ -94,6 +96,7 @@ __all__ = [
     "FeatureDrift",
     "FeatureStatistics",
     "FleetResult",
+    "FunctionFit",
     "Histogram",
     "Improvements",
     "JobRecord",
@@ -103,6 +106,7 @@ __all__ = [
     "PaceSample",
     "PerformanceEstimate",
     "ProblemKind",
+    "ProfileResult",
     "PromotionResult",
     "PromotionVerdict",
     "QualityProblem",

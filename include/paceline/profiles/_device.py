@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
+from paceline.contract import FunctionFit
 from paceline.errors import InvalidInputError, PacelineError
 from paceline.profiles._file import StoredFunction, StoredProfile
 from paceline.profiles._functions import FUNCTIONS, Function, execution
@@ -115,17 +116,17 @@ class DeviceProfile:
         both = {name: (getattr(self.origin, name), value) for name, value in current.items()}
         return {name: (measured, value) for name, (measured, value) in both.items() if measured != value}
 
-    def report(self) -> list[dict[str, Any]]:
-        """Return one row per function with its errors, as in the paper's Table I."""
+    def report(self) -> list[FunctionFit]:
+        """Return the functions with their errors, as in the paper's Table I."""
         return [
-            {
-                "device": self.kind,
-                "function": learned.function.name,
-                "points": learned.points,
-                "regression": learned.regression,
-                "mape_pct": learned.mape_pct,
-                "mape_sd_pct": learned.mape_sd_pct,
-            }
+            FunctionFit(
+                device=self.kind,
+                function=learned.function.name,
+                points=learned.points,
+                regression=learned.regression,
+                mape_pct=learned.mape_pct,
+                mape_sd_pct=learned.mape_sd_pct,
+            )
             for learned in self.learned.values()
         ]
 

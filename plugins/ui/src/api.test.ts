@@ -1,5 +1,6 @@
 import { afterEach, expect, test, vi } from "vitest";
-import { ApiError, checkDeadline, getAllJobs, getXComs, type Job, putDeadline } from "./api";
+import { ApiError, checkDeadline, getAllJobs, getXComs, putDeadline } from "./api";
+import type { TrainingJob } from "./contract";
 
 const databaseError = { detail: { reason: "Database error", message: "Serious error when handling your request." } };
 const response = (status: number, body: unknown) => new Response(JSON.stringify(body), { status });
@@ -48,7 +49,7 @@ test("a request without a response ends with an error", async () => {
   await expect(getAllJobs()).rejects.toThrow("Airflow does not respond. The page retries automatically.");
 });
 
-const job = { dag_id: "retrain", run_id: "run", task_id: "train", map_index: -1 } as Job;
+const job = { dag_id: "retrain", run_id: "run", task_id: "train", map_index: -1 } as TrainingJob;
 const seen = new Map([["train[-1]", "2030-01-01T12:00:00Z"]]);
 
 test("a change without a response is not said to be repeated", async () => {

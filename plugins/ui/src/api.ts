@@ -1,140 +1,25 @@
 // REST calls of the pages to Airflow, with the login of the current user.
 import type {
-  DriftSummary,
-  EvaluationResult,
+  AllJobs,
+  DriftHistory,
+  TrainingJob,
+  Overview,
   PaceSample,
-  PromotionResult,
   RunEvent as StoredEvent,
-  ScheduleResult,
+  RunJobs,
   StoredHistory,
+  Subject,
+  Watched,
 } from "./contract";
-
-export type { Remaining } from "./contract";
 
 /** The newest sample that a job has published. Its times are seconds after the origin of the deadline. */
 export type Pace = PaceSample;
-
-export interface Job {
-  dag_id: string;
-  run_id: string;
-  task_id: string;
-  map_index: number;
-  /** Class name of the operator. */
-  operator: string | null;
-  state: string | null;
-  try_number: number;
-  started_at: string | null;
-  ended_at: string | null;
-  deadline: { value: string | number; by: string | null; updated_at: string } | null;
-  pace: Pace;
-}
-
-export interface RunJobs {
-  /** State of the DAG run. */
-  state: string | null;
-  jobs: Job[];
-  may_change: boolean;
-}
-
-export interface AllJobs {
-  running: Job[];
-  recent: Job[];
-}
 
 /** An event of a run; `machine` is set for distributed training, unless the event concerns all machines. */
 export type RunEvent = StoredEvent & { machine?: string | null };
 
 /** The downsampled history of a run: rows of numbers, and events. */
 export type History = StoredHistory;
-
-/** A task instance and its return value. */
-export interface TaskResult<Value> {
-  dag_id: string;
-  run_id: string;
-  task_id: string;
-  map_index: number;
-  at: string;
-  value: Value;
-}
-
-export interface Overview {
-  evaluations: TaskResult<EvaluationResult>[];
-  promotions: TaskResult<PromotionResult>[];
-  drift: TaskResult<DriftSummary>[];
-  schedules: TaskResult<ScheduleResult>[];
-}
-
-/** What a history of drift is about: a model; a task whose sensor names no model; or the asset of an event trigger. */
-export interface Subject {
-  model: string | null;
-  registry: string | null;
-  dag_id: string | null;
-  task_id: string | null;
-  asset: string | null;
-}
-
-export interface Watched {
-  subject: Subject;
-  /** Number of checks in the last 90 days. */
-  checks: number;
-  newest_at: string;
-}
-
-export interface DriftCheck {
-  /** The time to which the check refers. In a backfill, it is long before `stored_at`, the end of the check. */
-  at: string;
-  stored_at: string;
-  dag_id: string;
-  run_id: string;
-  task_id: string | null;
-  map_index: number;
-  verdict: string;
-  reason: string;
-  retrain: boolean;
-}
-
-/** A feature in one check, or an error of the model in both windows. */
-export interface Cell {
-  verdict: string;
-  effect: number | null;
-  before: number | null;
-  now: number | null;
-}
-
-export interface HistoryRow {
-  kind: "model error" | "estimated error" | "all features" | "feature";
-  name: string;
-  /** One for each check; `null` if the check has stored no value. */
-  cells: (Cell | null)[];
-}
-
-export interface Training {
-  dag_id: string;
-  run_id: string;
-  started_at: string;
-  ended_at: string | null;
-  state: string;
-}
-
-export interface Version {
-  at: string;
-  dag_id: string;
-  run_id: string;
-  model: string;
-  version: number;
-  outcome: "promoted" | "rejected" | "evaluated";
-  reason: string;
-}
-
-/** Checks, oldest first, and what happened between them. */
-export interface DriftHistory {
-  checks: DriftCheck[];
-  rows: HistoryRow[];
-  features_left_out: number;
-  older: boolean;
-  trainings: Training[];
-  versions: Version[];
-}
 
 export interface XComEntry {
   key: string;
@@ -219,7 +104,7 @@ export function subjectQuery(subject: Subject): string {
 }
 
 /** Return the stored history of a job; `null` until the task has stored it. */
-export async function getHistory(job: Job): Promise<History | null> {
+export async function getHistory(job: TrainingJob): Promise<History | null> {
   const task = `${runUrl(job.dag_id, job.run_id)}/taskInstances/${encode(job.task_id)}`;
   try {
     const stored = await request<{ value: History }>(`api/v2/${task}/state-store/history?map_index=${job.map_index}`);
@@ -233,17 +118,17 @@ export async function getHistory(job: Job): Promise<History | null> {
 /** Maps the key of each job to the `updated_at` of the deadline that the user has seen. */
 export type SeenDeadlines = Map<string, string>;
 
-export const jobKey = (job: Job) => `${job.task_id}[${job.map_index}]`;
+export const jobKey = (job: TrainingJob) => `${job.task_id}[${job.map_index}]`;
 
 /** Set a new deadline for jobs. Airflow rejects the change if a job's deadline is newer than the `seen` deadline. */
-export const putDeadline = (jobs: Job[], deadline: string, seen: SeenDeadlines) =>
+export const putDeadline = (jobs: TrainingJob[], deadline: string, seen: SeenDeadlines) =>
   requestDeadline<void>("PUT", "", jobs, deadline, seen);
 
 /** Return a deadline in seconds after the start, `null` for none; Airflow rejects what `putDeadline` would reject. */
-export const checkDeadline = (jobs: Job[], deadline: string, seen: SeenDeadlines) =>
+export const checkDeadline = (jobs: TrainingJob[], deadline: string, seen: SeenDeadlines) =>
   requestDeadline<number | null>("POST", "/check", jobs, deadline, seen);
 
-function requestDeadline<T>(method: string, path: string, jobs: Job[], deadline: string, seen: SeenDeadlines) {
+function requestDeadline<T>(method: string, path: string, jobs: TrainingJob[], deadline: string, seen: SeenDeadlines) {
   const [first] = jobs;
   if (!first) throw new Error("A deadline is set for at least one job.");
   const targets = jobs.flatMap((job) => {

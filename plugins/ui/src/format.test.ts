@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 
 import { makePace } from "./samples";
-import type { Job } from "./api";
+import type { TrainingJob } from "./contract";
 import {
   formatClock,
   deadlineStatus,
@@ -68,12 +68,12 @@ test.each([
   ["up_for_retry", {}, "waiting for its next try"],
 ] as const)("status of a %s task with sample %o: %s", (state, changed, text) => {
   const pace = makePace(changed);
-  expect(jobStatus({ state, pace } as Job, Date.parse(pace.updated_at) + 1000).text).toBe(text);
+  expect(jobStatus({ state, pace } as TrainingJob, Date.parse(pace.updated_at) + 1000).text).toBe(text);
 });
 
 test("a job without recent samples is in danger", () => {
   const pace = makePace();
-  const status = jobStatus({ state: "running", pace } as Job, Date.parse(pace.updated_at) + 45_000);
+  const status = jobStatus({ state: "running", pace } as TrainingJob, Date.parse(pace.updated_at) + 45_000);
   expect(status).toMatchObject({ level: "danger", text: "no sample for 45 s" });
 });
 
@@ -83,9 +83,9 @@ test("a distributed job with a machine without recent samples is in danger", () 
   const workers = [
     { state: "running", task_id: "train.gate-1", pace },
     { state: "running", task_id: "train.gate-2", pace: silent },
-  ] as Job[];
+  ] as TrainingJob[];
   const now = Date.parse(pace.updated_at);
-  const nameOf = (job: Job) => shortName(job.task_id);
+  const nameOf = (job: TrainingJob) => shortName(job.task_id);
   expect(teamStatus(workers, pace, nameOf, now)).toMatchObject({ level: "danger", text: "gate-2: no sample for 45 s" });
   expect(teamStatus(workers.slice(0, 1), pace, nameOf, now).text).toBe("on time");
 });

@@ -1,5 +1,6 @@
 // Texts for times, amounts and statuses, shared by all pages.
-import type { Job, Pace } from "./api";
+import type { Pace } from "./api";
+import type { TrainingJob } from "./contract";
 import { timeZone } from "./look/zone";
 
 /** Format seconds after the origin of the deadline: `72` -> `1:12`, `4000` -> `1:06:40`. */
@@ -82,10 +83,10 @@ const SILENT_S = 20;
 
 const FINAL_STATES = ["success", "failed", "skipped", "upstream_failed", "removed"];
 
-export const isEnded = (job: Job) => job.state !== null && FINAL_STATES.includes(job.state);
+export const isEnded = (job: TrainingJob) => job.state !== null && FINAL_STATES.includes(job.state);
 
 /** Return the status of a job. The state of its task in Airflow takes precedence over its last sample. */
-export function jobStatus(job: Job, now = Date.now()): Status {
+export function jobStatus(job: TrainingJob, now = Date.now()): Status {
   const { pace, state } = job;
   const status = deadlineStatus(pace);
   if (pace.state === "finished" || pace.state === "failed") return status;
@@ -97,7 +98,12 @@ export function jobStatus(job: Job, now = Date.now()): Status {
 }
 
 /** Return the status of a distributed job, from the sample of all workers combined and from the state of each worker. */
-export function teamStatus(workers: Job[], combined: Pace, nameOf: (job: Job) => string, now = Date.now()): Status {
+export function teamStatus(
+  workers: TrainingJob[],
+  combined: Pace,
+  nameOf: (job: TrainingJob) => string,
+  now = Date.now(),
+): Status {
   const status = deadlineStatus(combined);
   for (const job of workers.filter((one) => !isEnded(one))) {
     const interruption = interruptionOf(job, now);
@@ -107,7 +113,7 @@ export function teamStatus(workers: Job[], combined: Pace, nameOf: (job: Job) =>
 }
 
 /** Return why a job whose task has not ended has no current sample; `null` if it has one. */
-function interruptionOf({ pace, state }: Job, now: number): string | null {
+function interruptionOf({ pace, state }: TrainingJob, now: number): string | null {
   if (pace.state === "finished" || pace.state === "failed") return null;
   if (state !== "running" && state !== "deferred") return "waiting for its next try";
   const silentS = (now - Date.parse(pace.updated_at)) / 1000;

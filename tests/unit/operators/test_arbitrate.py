@@ -121,7 +121,13 @@ def test_deleted_run_does_not_block_grants_of_other_runs(caplog):
     ArbiterOperator(**VALID)._step(pool_of(api), Arbiter(2.0), pool_log)
     assert {run_id: devices > 0 for run_id, devices in api.sent.items()} == {"r2": True, "r3": True}
     assert caplog.text.count("night r1 train: could not send the grant: the job no longer exists") == 1
-    assert pool_log.summary() == {"grants": 2, "reasons": {"speed_unknown": 2}, "jobs": 3, "peak_devices": 0.0}
+    assert pool_log.result(1).to_json() == {
+        "decisions": 1,
+        "grants": 2,
+        "jobs": 3,
+        "reasons": {"speed_unknown": 2},
+        "peak_devices": 0.0,
+    }
 
 
 def test_arbiter_without_the_lease_waits_and_logs_it_once(caplog):
@@ -133,9 +139,9 @@ def test_arbiter_without_the_lease_waits_and_logs_it_once(caplog):
         assert api.sent == {}
     assert caplog.text.count("Waiting to allocate the devices of the pool training: refused with 409") == 1
     operator._step(pool, arbiter, pool_log)  # it takes the lease, but the grants have changed since it read them
-    assert (api.sent, pool_log.summary()["grants"]) == ({}, 0)
+    assert (api.sent, pool_log.result(0).grants) == ({}, 0)
     operator._step(pool, arbiter, pool_log)
-    assert (api.sent, pool_log.summary()["grants"]) == ({"r1": 2.0}, 1)
+    assert (api.sent, pool_log.result(0).grants) == ({"r1": 2.0}, 1)
 
 
 def test_pool_follows_the_quota_of_its_namespace(monkeypatch, capsys):

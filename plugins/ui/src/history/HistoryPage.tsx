@@ -3,7 +3,8 @@ import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { useNavigate, useSearchParams } from "react-router-dom";
 
-import { getDriftHistory, getSubjects, subjectQuery, type Subject } from "../api";
+import { getDriftHistory, getSubjects, subjectQuery } from "../api";
+import type { Subject } from "../contract";
 import { Notice } from "../look/Notice";
 import { HistoryPicture } from "./HistoryPicture";
 import { HistoryTable } from "./HistoryTable";

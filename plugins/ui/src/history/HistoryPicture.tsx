@@ -1,7 +1,7 @@
 import { Box, HStack, Text } from "@chakra-ui/react";
 import { Link } from "react-router-dom";
 
-import type { Cell, DriftHistory, HistoryRow } from "../api";
+import type { Cell, DriftHistory, HistoryRow } from "../contract";
 import { styleOf } from "../drift/Verdict";
 import { formatTime } from "../format";
 import { timeZone } from "../look/zone";

@@ -2,7 +2,7 @@ import { Box, Table, Text } from "@chakra-ui/react";
 import type { ReactNode } from "react";
 import { Link } from "react-router-dom";
 
-import type { DriftHistory } from "../api";
+import type { DriftHistory } from "../contract";
 import { Verdict } from "../drift/Verdict";
 import { formatTime } from "../format";
 import { runPath } from "../retraining/RunLink";

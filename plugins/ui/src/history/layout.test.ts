@@ -1,10 +1,10 @@
 import { expect, test } from "vitest";
 
-import type { Cell, DriftCheck, DriftHistory, HistoryRow } from "../api";
+import type { Cell, HistoryCheck, DriftHistory, HistoryRow } from "../contract";
 import { cellText, driftedText, makeAxis, marksOf, strengthOf, summaryOf } from "./layout";
 
 const day = (number: number) => new Date(Date.UTC(2030, 0, number)).toISOString();
-const check = (number: number, more: Partial<DriftCheck> = {}): DriftCheck => ({
+const check = (number: number, more: Partial<HistoryCheck> = {}): HistoryCheck => ({
   at: day(number),
   stored_at: day(number),
   dag_id: "retrain",

@@ -1,18 +1,18 @@
 // Places of checks, trainings and versions on the time axis of the history, and the texts of its cells.
-import type { Cell, DriftCheck, DriftHistory, HistoryRow, Training, Version } from "../api";
+import type { Cell, HistoryCheck, DriftHistory, HistoryRow, RunTraining, Version } from "../contract";
 
 const DAY_MS = 86_400_000;
 /** Verdicts that are alarms. */
 const ALARMS = ["drift", "bad data", "nothing compared"];
 
-export const isAlarm = (check: DriftCheck) => ALARMS.includes(check.verdict);
+export const isAlarm = (check: HistoryCheck) => ALARMS.includes(check.verdict);
 
 /**
  * Return a function that maps a time to a place on the axis, on which the check with index `i` has the place `i`.
  *
  * Between two checks, time is linear. After the last check, the axis ends one place later.
  */
-export function makeAxis(checks: DriftCheck[]): (at: number) => number {
+export function makeAxis(checks: HistoryCheck[]): (at: number) => number {
   const times = checks.map(({ at }) => Date.parse(at));
   const [first = 0, last = 0] = [times[0], times.at(-1)];
   const typical = (last - first) / Math.max(times.length - 1, 1) || DAY_MS;
@@ -32,7 +32,7 @@ type InRun = { dag_id: string; run_id: string };
  *
  * A check may refer to an earlier time than its end, as in a backfill. What its run did afterwards follows this time.
  */
-export function makeRunAxis(checks: DriftCheck[]): (run: InRun, at: string) => number {
+export function makeRunAxis(checks: HistoryCheck[]): (run: InRun, at: string) => number {
   const axis = makeAxis(checks);
   const key = ({ dag_id, run_id }: InRun) => JSON.stringify([dag_id, run_id]);
   const shifts = new Map(checks.map((check) => [key(check), Date.parse(check.at) - Date.parse(check.stored_at)]));
@@ -40,7 +40,7 @@ export function makeRunAxis(checks: DriftCheck[]): (run: InRun, at: string) => n
 }
 
 export interface TrainingMark {
-  training: Training;
+  training: RunTraining;
   from: number;
   to: number;
 }

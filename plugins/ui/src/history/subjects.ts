@@ -1,6 +1,6 @@
 // The subjects of histories, and their places in the URLs of the pages.
-import { subjectQuery, type Subject, type TaskResult } from "../api";
-import type { DriftSummary } from "../contract";
+import { subjectQuery } from "../api";
+import type { Subject, TaskResultDriftSummary } from "../contract";
 
 const KEYS = ["model", "registry", "dag_id", "task_id", "asset"] as const;
 
@@ -14,7 +14,7 @@ export function readSubject(parameters: URLSearchParams): Subject | null {
 }
 
 /** Return the subject of a sensor's check: its model, or the task of a sensor that names none. */
-export function subjectOf({ value, dag_id, task_id }: TaskResult<DriftSummary>): Subject {
+export function subjectOf({ value, dag_id, task_id }: TaskResultDriftSummary): Subject {
   const { model, registry = null } = value;
   return model
     ? { model, registry, dag_id: null, task_id: null, asset: null }

@@ -2,7 +2,8 @@ import { Box, Button, Field, HStack, Input, Stack, Text } from "@chakra-ui/react
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useId, useRef, useState } from "react";
 
-import { checkDeadline, jobKey, putDeadline, type Job, type Pace, type SeenDeadlines } from "../api";
+import { checkDeadline, jobKey, putDeadline, type Pace, type SeenDeadlines } from "../api";
+import type { TrainingJob } from "../contract";
 import { Notice } from "../look/Notice";
 import { timeZone } from "../look/zone";
 import { formatClock, formatDevices, formatDuration, formatTime } from "../format";
@@ -14,7 +15,7 @@ const STEPS_S = [10, 60, 300, 1800, 7200];
 
 interface Props {
   /** The jobs whose deadline the form changes. */
-  jobs: Job[];
+  jobs: TrainingJob[];
   /** The samples of the workers. */
   paces: Pace[];
   /** The sample of all workers combined. */

@@ -2,7 +2,7 @@ import { createElement, type ReactNode } from "react";
 import { renderToStaticMarkup } from "react-dom/server";
 import { expect, test, vi } from "vitest";
 
-import type { Job } from "../api";
+import type { TrainingJob } from "../contract";
 import { makePace } from "../samples";
 import { forecastNote, JobCard } from "./JobCard";
 import { toSeries } from "./series";
@@ -37,7 +37,7 @@ test("a card says that the history of its job cannot be read", () => {
   };
   const props = {
     prefix: "train[-1]",
-    jobs: [job as Job],
+    jobs: [job as TrainingJob],
     histories: new Map([["train[-1]", history]]),
     mayChange: false,
   };

@@ -2,7 +2,8 @@ import { Card, Heading, HStack, Stack, Tabs, Text, VisuallyHidden } from "@chakr
 import { useMemo } from "react";
 import { Link } from "react-router-dom";
 
-import { jobKey, type Job, type Pace, type RunEvent } from "../api";
+import { jobKey, type Pace, type RunEvent } from "../api";
+import type { TrainingJob } from "../contract";
 import { Figure } from "../look/Figure";
 import { Notice } from "../look/Notice";
 import { StatusBadge } from "../look/StatusBadge";
@@ -29,7 +30,7 @@ const SAME_CHANGE_S = 10;
 interface Props {
   /** For a distributed job, the beginning of its task ids: `train.` */
   prefix: string;
-  jobs: Job[];
+  jobs: TrainingJob[];
   histories: Map<string, JobHistory>;
   mayChange: boolean;
 }
@@ -43,7 +44,8 @@ export function JobCard({ prefix, jobs, histories, mayChange }: Props) {
   const workers = jobs.filter((job) => job.operator !== "ParameterServerOperator");
   const runningWorkers = workers.filter((job) => running.includes(job));
   const pace = several ? (combineWorkers(workers) ?? first.pace) : first.pace;
-  const nameOf = (job: Job) => (several ? job.task_id.slice(prefix.length) : shortName(job.task_id, job.map_index));
+  const nameOf = (job: TrainingJob) =>
+    several ? job.task_id.slice(prefix.length) : shortName(job.task_id, job.map_index);
   const status = several ? teamStatus(workers, pace, nameOf) : jobStatus(first);
   const name = several ? prefix.replace(/\.$/, "") : nameOf(first);
   const error = jobs.map((job) => histories.get(jobKey(job))?.error).find((one) => one);
@@ -152,7 +154,7 @@ export function forecastNote(pace: Pace): string | undefined {
 /** A shorter range is not shown. */
 const SHORTEST_RANGE_S = 2;
 
-function JobDetails({ name, job, history }: { name: string; job: Job; history: JobHistory | undefined }) {
+function JobDetails({ name, job, history }: { name: string; job: TrainingJob; history: JobHistory | undefined }) {
   const { pace } = job;
   const events = history?.stored?.events ?? [];
   return (
@@ -168,7 +170,7 @@ function JobDetails({ name, job, history }: { name: string; job: Job; history: J
   );
 }
 
-function logPath({ dag_id, run_id, task_id, map_index }: Job): string {
+function logPath({ dag_id, run_id, task_id, map_index }: TrainingJob): string {
   const task = `/dags/${encodeURIComponent(dag_id)}/runs/${encodeURIComponent(run_id)}/tasks/${task_id}`;
   return map_index >= 0 ? `${task}/mapped/${map_index}` : task;
 }
@@ -181,12 +183,12 @@ function MachineTabs({
   name,
   nameOf,
 }: {
-  jobs: Job[];
-  workers: Job[];
+  jobs: TrainingJob[];
+  workers: TrainingJob[];
   histories: Map<string, JobHistory>;
   pace: Pace;
   name: string;
-  nameOf: (job: Job) => string;
+  nameOf: (job: TrainingJob) => string;
 }) {
   const combined = useMemo<Series>(() => {
     const offsets = originOffsets(workers);

@@ -1,10 +1,11 @@
 import { expect, test } from "vitest";
 
-import type { Job } from "../api";
+import type { TrainingJob } from "../contract";
 import { groupJobs } from "./groupJobs";
 
-const job = (task_id: string, operator: string, map_index = -1) => ({ task_id, operator, map_index }) as Job;
-const ids = (jobs: Job[]) => groupJobs(jobs).map(([prefix, group]) => [prefix, group.map((one) => one.task_id)]);
+const job = (task_id: string, operator: string, map_index = -1) => ({ task_id, operator, map_index }) as TrainingJob;
+const ids = (jobs: TrainingJob[]) =>
+  groupJobs(jobs).map(([prefix, group]) => [prefix, group.map((one) => one.task_id)]);
 
 test("machines whose names contain dots are in the group of their parameter server", () => {
   const server = job("train.parameter_server", "ParameterServerOperator");

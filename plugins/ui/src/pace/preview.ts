@@ -1,5 +1,6 @@
 // Previews the effect of a new deadline, with the speed model of `paceline.control.RemainingWork`.
-import type { Pace, Remaining } from "../api";
+import type { Pace } from "../api";
+import type { Remaining } from "../contract";
 
 /** Return the remaining seconds of a job on a number of devices. */
 export function remainingSeconds(remaining: Remaining, devices: number): number {

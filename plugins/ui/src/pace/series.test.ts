@@ -1,6 +1,7 @@
 import { expect, test } from "vitest";
 
-import type { History, Job } from "../api";
+import type { History } from "../api";
+import type { TrainingJob } from "../contract";
 import { makePace } from "../samples";
 import { combineSeries, combineWorkers, originOf, padRange, toSeries, valueAt } from "./series";
 
@@ -43,7 +44,7 @@ test("the value between two samples is the earlier value", () => {
   expect(valueAt(series, series.devices, 10)).toBe(1.5);
 });
 
-const worker = (changed: object, state = "running") => ({ state, pace: makePace(changed) }) as Job;
+const worker = (changed: object, state = "running") => ({ state, pace: makePace(changed) }) as TrainingJob;
 
 test("a combined job has the devices of all active workers and ends with the last worker", () => {
   const all = combineWorkers([

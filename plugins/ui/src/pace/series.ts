@@ -1,5 +1,6 @@
 // A run as columns of numbers: the stored history followed by live samples.
-import type { History, Job, Pace } from "../api";
+import type { History, Pace } from "../api";
+import type { TrainingJob } from "../contract";
 import { isEnded } from "../format";
 
 export type Column = (number | null)[];
@@ -80,7 +81,7 @@ export function padRange(low: number, high: number): [number, number] {
 }
 
 /** Return the origin of each worker's times, in seconds after the earliest origin. */
-export function originOffsets(workers: Job[]): number[] {
+export function originOffsets(workers: TrainingJob[]): number[] {
   const origins = workers.map((one) => originOf(one.pace).getTime());
   const first = Math.min(...origins);
   return origins.map((origin) => (origin - first) / 1000);
@@ -90,7 +91,7 @@ export function originOffsets(workers: Job[]): number[] {
  * Combine the samples of several workers into one: sum the devices of the active workers, average the progress, the loss
  * and the metrics of all workers, and use the latest forecast.
  */
-export function combineWorkers(workers: Job[]): Pace | null {
+export function combineWorkers(workers: TrainingJob[]): Pace | null {
   const [first] = workers;
   if (!first) return null;
   const offsets = originOffsets(workers);

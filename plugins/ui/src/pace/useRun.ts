@@ -1,7 +1,8 @@
 import { useQueries, useQuery } from "@tanstack/react-query";
 import { useRef } from "react";
 
-import { getHistory, getRunJobs, type History, type Job, jobKey, type Pace } from "../api";
+import { getHistory, getRunJobs, type History, jobKey, type Pace } from "../api";
+import type { TrainingJob } from "../contract";
 import { isEnded } from "../format";
 import { type Series, toSeries } from "./series";
 
@@ -30,7 +31,7 @@ export interface JobHistory {
 }
 
 /** Fetch the stored history of each job and append the live samples that this page has received. */
-export function useHistories(jobs: Job[]): Map<string, JobHistory> {
+export function useHistories(jobs: TrainingJob[]): Map<string, JobHistory> {
   const live = useRef(new Map<string, Pace[]>());
   const results = useQueries({
     queries: jobs.map((job) => ({

@@ -1,13 +1,12 @@
 import { Badge, Heading, Stack, Table, Text } from "@chakra-ui/react";
 
-import type { Job, Overview, TaskResult } from "../api";
-import type { ScheduleResult } from "../contract";
+import type { TrainingJob, Overview, TaskResultScheduleResult } from "../contract";
 import { Notice } from "../look/Notice";
 import { formatDevices, formatTime } from "../format";
 import { RunLink } from "./RunLink";
 
 /** The machines of each DAG's newest schedule, with their current jobs or the reason for their exclusion. */
-export function Fleet({ overview, running }: { overview: Overview; running: Job[] }) {
+export function Fleet({ overview, running }: { overview: Overview; running: TrainingJob[] }) {
   const newest = overview.schedules.filter(
     (one, index, all) =>
       all.findIndex((other) => other.dag_id === one.dag_id && other.task_id === one.task_id) === index,
@@ -22,14 +21,14 @@ export function Fleet({ overview, running }: { overview: Overview; running: Job[
   );
 }
 
-function Machines({ schedule, running }: { schedule: TaskResult<ScheduleResult>; running: Job[] }) {
+function Machines({ schedule, running }: { schedule: TaskResultScheduleResult; running: TrainingJob[] }) {
   const chosen = Object.entries(schedule.value.workers);
   const excluded = Object.entries(schedule.value.excluded);
   const jobOn = (machine: string) =>
     running.find((job) => job.dag_id === schedule.dag_id && machineOf(job) === machine);
   const names = chosen.map(([machine]) => machine).sort((a, b) => b.length - a.length);
   // A machine's name may contain dots: `edge.local` of the task `train.edge.local`.
-  const machineOf = ({ task_id }: Job) => names.find((name) => `.${task_id}`.endsWith(`.${name}`));
+  const machineOf = ({ task_id }: TrainingJob) => names.find((name) => `.${task_id}`.endsWith(`.${name}`));
   return (
     <Stack gap={1}>
       <Heading as="h3" size="sm">

@@ -1,7 +1,7 @@
 import { Badge, Box, Card, Heading, HStack, SimpleGrid, Stack, Text } from "@chakra-ui/react";
 import { Link } from "react-router-dom";
 
-import type { Overview } from "../api";
+import type { Overview } from "../contract";
 import { historyPath, subjectOf } from "../history/subjects";
 import { Notice } from "../look/Notice";
 import { formatTime } from "../format";

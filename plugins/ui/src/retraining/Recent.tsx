@@ -1,13 +1,13 @@
 import { Table, Text } from "@chakra-ui/react";
 
-import type { Job } from "../api";
+import type { TrainingJob } from "../contract";
 import { StatusBadge } from "../look/StatusBadge";
 import { Notice } from "../look/Notice";
 import { formatClock, formatTime, jobStatus } from "../format";
 import { RunLink } from "./RunLink";
 
 /** The recently ended jobs, with their deviations from the deadline. */
-export function Recent({ jobs }: { jobs: Job[] }) {
+export function Recent({ jobs }: { jobs: TrainingJob[] }) {
   if (!jobs.length) return <Notice>No training job has ended yet.</Notice>;
   return (
     <Table.ScrollArea>

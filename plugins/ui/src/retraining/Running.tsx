@@ -1,6 +1,6 @@
 import { Heading, Progress, Stack, Table, Text } from "@chakra-ui/react";
 
-import type { Job } from "../api";
+import type { TrainingJob } from "../contract";
 import { StatusBadge } from "../look/StatusBadge";
 import { Notice } from "../look/Notice";
 import { formatDevices, type Level, jobStatus } from "../format";
@@ -9,7 +9,7 @@ import { RunLink } from "./RunLink";
 const URGENCY: Level[] = ["bad", "danger", "unknown", "good"];
 
 /** The running jobs, most urgent first. */
-export function Running({ jobs }: { jobs: Job[] }) {
+export function Running({ jobs }: { jobs: TrainingJob[] }) {
   const rows = jobs
     .map((job) => ({ job, status: jobStatus(job) }))
     .toSorted(

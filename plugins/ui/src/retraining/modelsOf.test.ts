@@ -1,10 +1,9 @@
 import { expect, test } from "vitest";
 
-import type { TaskResult } from "../api";
-import type { EvaluationResult, PromotionResult } from "../contract";
+import type { EvaluationResult, PromotionResult, TaskResultPromotionResult } from "../contract";
 import { barsOf, modelsOf } from "./modelsOf";
 
-const result = <Value>(value: Partial<Value>): TaskResult<Value> => ({
+const result = <Value>(value: Partial<Value>) => ({
   dag_id: "retrain",
   run_id: "run",
   task_id: "task",
@@ -40,7 +39,7 @@ test("the champion comes from the newest promotion, and the reason from the prom
 });
 
 test("the reason is shown if the newest promotion task promoted nothing", () => {
-  const refusalOf = (...promotions: TaskResult<PromotionResult>[]) =>
+  const refusalOf = (...promotions: TaskResultPromotionResult[]) =>
     modelsOf({ evaluations: [evaluated(2, 0.7)], promotions, drift: [], schedules: [] })[0]?.refusal;
   expect(refusalOf(promoted(2, false, 1), promoted(1, true, 1))).toBe("about 2");
   expect(refusalOf(promoted(2, true, 2), promoted(1, false, null))).toBeNull();

@@ -1,6 +1,5 @@
 // Builds the list of models from the results of evaluations, promotions and drift checks.
-import type { Overview, TaskResult } from "../api";
-import type { DriftSummary, PromotionResult } from "../contract";
+import type { Overview, PromotionResult, TaskResultDriftSummary } from "../contract";
 
 export interface Model {
   /** Registry and name, because two registries may contain models of the same name. */
@@ -15,7 +14,7 @@ export interface Model {
   /** Why the newest promotion task promoted nothing; `null` if it did. */
   refusal: string | null;
   /** The newest drift check of a DAG that evaluates this model. */
-  drift: TaskResult<DriftSummary> | null;
+  drift: TaskResultDriftSummary | null;
 }
 
 const modelKey = ({ model, registry }: { model: string; registry?: string | null }) => `${registry ?? ""} ${model}`;

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.contract.__main__ import schema
+from paceline.plugins.web.__main__ import schema
 
 PAGES = Path(__file__).parents[3] / "plugins" / "ui"
 

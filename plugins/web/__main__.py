@@ -1,4 +1,4 @@
-"""Prints the JSON schema of the values that the pages read. ``make types`` converts it to TypeScript."""
+"""Prints the JSON schema of what the pages read. ``make types`` converts it to TypeScript."""
 
 from __future__ import annotations
 
@@ -6,30 +6,26 @@ import json
 import re
 from typing import Any
 
+from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 
-from paceline.contract import (
-    DriftReport,
-    DriftSummary,
-    EvaluationResult,
-    PaceSample,
-    PromotionResult,
-    ScheduleResult,
-    StoredHistory,
-)
-from paceline.contract._record import Record
+from paceline.contract import DriftReport, StoredHistory
+
+from .history import DriftHistory, Watched
+from .jobs import AllJobs, RunJobs
+from .overview import Overview
 
 
-class PageData(Record):
-    """The values that the pages read: of a job's live state, and of tasks' XComs."""
+class PageData(BaseModel):
+    """What the pages read: the routes' responses, a job's history, and the reports in tasks' XComs."""
 
-    pace: PaceSample
+    run_jobs: RunJobs
+    all_jobs: AllJobs
+    overview: Overview
+    subjects: list[Watched]
+    drift_history: DriftHistory
     history: StoredHistory
     report: DriftReport
-    drift: DriftSummary
-    evaluation: EvaluationResult
-    promotion: PromotionResult
-    schedule: ScheduleResult
 
 
 class _TypeScriptSchema(GenerateJsonSchema):
@@ -51,11 +47,7 @@ class _TypeScriptSchema(GenerateJsonSchema):
 
 
 def schema() -> dict[str, Any]:
-    """Return the JSON schema of these values.
-
-    >>> sorted(schema()["properties"])
-    ['drift', 'evaluation', 'history', 'pace', 'promotion', 'report', 'schedule']
-    """
+    """Return the JSON schema of :class:`PageData`."""
     return PageData.model_json_schema(mode="serialization", schema_generator=_TypeScriptSchema)
 
 

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from paceline.train import _session
 from paceline.train._loop import Loop
 from paceline.train._track import track
-from paceline.train._values import bad_value
+from paceline.train._values import bad_value, whole_number
 from paceline.train.job import ENV_SERVER, is_worker
 from paceline.train.pacing import threads as _threads
 from paceline.train.saving.checkpoint import Resume, check_every_s, checkpoint_folder
@@ -158,6 +158,8 @@ class Steps:
         Without ``total``, a number of steps that differs from that in the checkpoint raises ``ValueError``,
         which names the library's ``argument``.
         """
+        steps = whole_number(argument, steps)
+        total = None if total is None else whole_number("total", total)
         stored = self.resume.position.epoch_length if self.resume is not None and total is None else None
         if stored not in (None, steps):
             raise bad_value(argument, steps, f"{stored} as in the checkpoint, or another checkpoint folder")
@@ -181,8 +183,11 @@ class Steps:
         """End the current step and begin the next; return whether there is a next step.
 
         Between the steps, the loop saves a checkpoint if one is due. Raises ``SystemExit`` after a SIGTERM. There is no
-        next step when all steps are done or after ``stop_early``, even if it was called before a restart.
+        next step when all steps are done or after ``stop_early``, even if it was called before a restart. Raises
+        ``RuntimeError`` before ``start``.
         """
+        if self._loop is None:
+            raise RuntimeError("Steps.advance() was called before Steps.start()")
         if self._steps is None:
             return False
         try:

@@ -141,3 +141,22 @@ def test_training_as_the_body_of_track_epochs_is_rejected(tmp_path):
         for _ in track("a"):
             pass
         FakeLibrary(tmp_path).train()  # after the loop over batches, such as for a validation
+
+
+def test_step_before_the_start_is_an_error(tmp_path):
+    with pytest.raises(RuntimeError, match=r"advance\(\) was called before Steps.start\(\)"):
+        Steps(lambda folder: None, path=tmp_path).advance()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"steps": 0}, "rounds: got 0, expected a whole number of at least 1"),
+        ({"steps": 2.5}, "rounds: got 2.5, expected a whole number"),
+        ({"steps": 0, "total": 3}, "rounds: got 0, expected a whole number"),
+        ({"steps": 3, "total": 0}, "total: got 0, expected a whole number"),
+    ],
+)
+def test_impossible_numbers_of_steps_are_rejected(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        Steps(lambda folder: None).start(**arguments, argument="rounds")

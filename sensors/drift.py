@@ -19,9 +19,10 @@ from paceline.drift import DriftSettings
 from paceline.errors import BadDataError, InvalidInputError, NothingComparedError
 
 from ._alerts import FIELD, alert_once
+from ._fields import read_fields
 from .check import CheckOptions, DriftCheck, check_champion
 from .reports import DriftReportLink, run_folder, summarise
-from .retraining import Hold, find_hold, load_started, parse_cooldown, parse_time, record_started
+from .retraining import Hold, find_hold, load_started, parse_time, record_started
 from .triggers import DriftTrigger
 
 if TYPE_CHECKING:
@@ -33,14 +34,6 @@ if TYPE_CHECKING:
 
 OnNoDrift = Literal["wait", "skip", "succeed"]
 OnBadData = Literal["fail", "no_drift"]
-# Accepted types of template fields when Airflow parses the DAG. All other template fields accept text.
-_PLAIN_TYPES: dict[str, tuple[type, ...]] = {
-    "cooldown": (),
-    "reference_parameters": (list, tuple, dict),
-    "current_parameters": (list, tuple, dict),
-    "features": (list, tuple),
-    "categorical": (list, tuple),
-}
 
 
 class DriftSensor(BaseSensorOperator):
@@ -221,9 +214,7 @@ class DriftSensor(BaseSensorOperator):
         if reference == CHAMPION and report_dir is None and isinstance(current, str) and "{{" not in current:
             accepted = "a folder that keeps the compared rows, because `current` may have other rows at the next check"
             raise InvalidInputError("report_dir", report_dir, accepted)
-        plain = {field: (*_PLAIN_TYPES.get(field, (str,)), type(None)) for field in self.template_fields}
-        if not all(isinstance(getattr(self, field), kinds) for field, kinds in plain.items()):
-            self._read_fields(rendered=False)
+        read_fields(self, rendered=False)
 
     def execute(self, context: Context) -> Any:
         """Check for drift; with ``on_no_drift="wait"``, repeat the check here or in the triggerer."""
@@ -329,42 +320,9 @@ class DriftSensor(BaseSensorOperator):
 
     def _read_templates(self) -> None:
         try:
-            self._read_fields(rendered=True)
+            read_fields(self, rendered=True)
         except InvalidInputError as error:
             raise AirflowFailException(str(error)) from error  # a retry cannot succeed
-
-    def _read_fields(self, *, rendered: bool) -> None:
-        # Import the readers here, because the import is slow, and the values in most DAGs need no validation.
-        from paceline.airflow import arguments
-        from paceline.airflow.values import NOTHING, optional_text
-
-        def read_source(field: str, value: object) -> Any:
-            return arguments.path_or_url(field, value, "a SQL query, or the path of a Parquet or CSV file")
-
-        def read_columns(field: str, value: object) -> Any:
-            return None if value in NOTHING else arguments.sequence(field, value, "a list of column names")
-
-        def read_parameters(field: str, value: object) -> Any:
-            if value in NOTHING:
-                return None
-            accepted = "a list or a mapping"
-            return dict(value) if isinstance(value, Mapping) else arguments.sequence(field, value, accepted)
-
-        readers = {
-            "reference": read_source,
-            "current": read_source,
-            "conn_id": optional_text,
-            "reference_parameters": read_parameters,
-            "current_parameters": read_parameters,
-            "features": read_columns,
-            "categorical": lambda field, value: read_columns(field, value) or [],
-            "report_dir": arguments.optional_path_or_url,
-            "report_url": optional_text,
-            "model": optional_text,
-            "registry": arguments.optional_path_or_url,
-            "cooldown": lambda field, value: parse_cooldown(value),
-        }
-        arguments.read_fields(self, readers, rendered=rendered)
 
     def _check(self, *, rendered: bool = True) -> DriftCheck:
         """Return the check with the sensor's parameters, without template fields unless they are ``rendered``."""

@@ -14,7 +14,7 @@ from paceline.control._past import PastRun
 from paceline.control._remaining import RemainingWork
 from paceline.control._setpoint import Ramp
 from paceline.control._speed import SpeedModel
-from paceline.control._stored import stored_number
+from paceline.control._stored import finite_or_none, stored_number, stored_or_infinite
 from paceline.control._tail import TailForecast, TailModel
 
 # Deadband: keep the allocation while the predicted error is below this fraction of the remaining time.
@@ -375,31 +375,21 @@ class DeadlineController:
         """Return the JSON-safe state for ``restore``, for a bumpless transfer to another process."""
         ramp = self._ramp
         return {
-            "deadline_s": _finite(self.deadline_s),
+            "deadline_s": finite_or_none(self.deadline_s),
             "began_s": self.began_s,
-            "ramp": [ramp.start_s, ramp.start_pct, _finite(ramp.end_s)] if ramp else None,
+            "ramp": [ramp.start_s, ramp.start_pct, finite_or_none(ramp.end_s)] if ramp else None,
             "total": self._total,
             "speed": self._speed.state(),
-            "usable": _finite(self._usable),
+            "usable": finite_or_none(self._usable),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from the result of ``state``."""
-        self.deadline_s = _from_finite(state["deadline_s"], -_MAX_TIME_S, _MAX_TIME_S)
+        self.deadline_s = stored_or_infinite(state["deadline_s"], -_MAX_TIME_S, _MAX_TIME_S)
         self.began_s = stored_number(state.get("began_s", 0.0), -_MAX_TIME_S, _MAX_TIME_S)
         if state["ramp"]:
             start_s, start_pct, end_s = state["ramp"]
-            self._ramp = Ramp(_from_finite(end_s), stored_number(start_s), stored_number(start_pct))
+            self._ramp = Ramp(stored_or_infinite(end_s), stored_number(start_s), stored_number(start_pct))
         self._total = int(stored_number(state["total"], low=0))
         self._speed.restore(state["speed"])
-        self._usable = _from_finite(state.get("usable"), 0.0)
-
-
-def _finite(value: float) -> float | None:
-    """Return ``None`` for infinity, which JSON lacks."""
-    return value if math.isfinite(value) else None
-
-
-def _from_finite(value: object, *bounds: float) -> float:
-    """Return a stored number within bounds; infinity for ``None``, as ``_finite`` stores it, and for 0."""
-    return math.inf if value is None else stored_number(value, *bounds) or math.inf
+        self._usable = stored_or_infinite(state.get("usable"), 0.0)

@@ -16,7 +16,6 @@ from paceline.control import Controller, Decision, Observation
 from paceline.errors import JobLostError, RuntimeUnavailableError, TaskStoppedError, TrainingFailedError
 from paceline.run._allocation import JobAllocation
 from paceline.run._commands import Commands
-from paceline.run._engine_clock import end_of_job_s
 from paceline.run._handover import Handover, Surroundings
 from paceline.run._journal import Journal
 from paceline.run._live import Exchange
@@ -146,7 +145,7 @@ class PaceLoop:
         with contextlib.suppress(RuntimeUnavailableError, JobLostError):
             status = self._job.status()
             if status.state == "exited" and status.finished_s is not None:
-                self._allocation.ended_s = self._ended_s(status.finished_s)
+                self._allocation.ended_s = self._progress.ended_s(status.finished_s, self._began_s, self._now())
 
     def _step(self, now_s: float) -> float:
         """Run one control step; return the seconds until the next step."""
@@ -348,8 +347,8 @@ class PaceLoop:
     def _finish(self, status: JobStatus) -> Outcome:
         progress, newest = self._progress, self._progress.newest
         progress.output.flush(ended=True)
-        deadline_s = self._controller.deadline_s
-        finished_s = self._ended_s(status.finished_s) if status.finished_s else self._now()
+        deadline_s, now_s, engine_s = self._controller.deadline_s, self._now(), status.finished_s
+        finished_s = progress.ended_s(engine_s, self._began_s, now_s) if engine_s else now_s
         self._allocation.count_until_end(finished_s)
         failure = describe_failure(status, progress.output.last)
         has_steps, malformed = progress.total is not None, progress.reader.last_malformed
@@ -392,11 +391,6 @@ class PaceLoop:
                 self._controller.limits.max_devices,
             ),
         )
-
-    def _ended_s(self, engine_s: float) -> float:
-        reader, origin_s = self._progress.reader, self._origin.timestamp()
-        offset_s = None if reader.clock_offset_s is None else reader.clock_offset_s + origin_s
-        return end_of_job_s(engine_s - origin_s, offset_s, reader.trained_s or self._began_s, self._now())
 
     def _now(self) -> float:
         return self._around.clock.now() - self._origin.timestamp()

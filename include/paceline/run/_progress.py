@@ -1,10 +1,11 @@
-"""The progress of a job: its reports, the total that they announce, and where its other lines go."""
+"""The progress of a job: its reports, the total that they announce, its end, and where its other lines go."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from paceline.control import TailForecast
+from paceline.run._engine_clock import end_of_job_s
 from paceline.run._handover import Handover
 from paceline.run._journal import Journal
 from paceline.run._pauses import Pauses
@@ -48,6 +49,7 @@ class JobProgress:
         self.total = reported.total if reported else None
         self._logged_total = self.total or 0
         self._tail_source = ""
+        self._origin_s = handover.origin.timestamp()
 
     def read(self, now_s: float) -> list[Progress]:
         """Read the new lines; return the new reports of a position, oldest first."""
@@ -83,6 +85,12 @@ class JobProgress:
         if tail.source != self._tail_source:
             self._tail_source = tail.source
             self._journal.log.info(describe_tail(tail))
+
+    def ended_s(self, engine_s: float, began_s: float, now_s: float) -> float:
+        """Return the end of a job that began at ``began_s``, from ``engine_s``: its end on the engine's clock."""
+        reader, origin_s = self.reader, self._origin_s
+        offset_s = None if reader.clock_offset_s is None else reader.clock_offset_s + origin_s
+        return end_of_job_s(engine_s - origin_s, offset_s, reader.trained_s or began_s, now_s)
 
     def _log_total(self, now_s: float, total: int, unit: str) -> None:
         # In distributed training, a worker's shard changes slightly at every epoch: log only larger changes.

@@ -8,22 +8,18 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any
 
 from paceline.contract import (
     CEILING,
     CONTROLLER,
     HISTORY,
     PACE,
-    RESULT,
     ControllerState,
     JobRecord,
     Outcome,
-    StoredResult,
     TrainingResult,
 )
 from paceline.control import Controller, PastRun
@@ -47,6 +43,7 @@ from paceline.run._history import History
 from paceline.run._live import Exchange
 from paceline.run._loop import PaceLoop
 from paceline.run._queue import Queue, WaitElsewhereError, WaitingJob, grant_in_force
+from paceline.run._result import ResultStore
 from paceline.run._states import Lifecycle
 from paceline.run._stopping import StopCheck, Stopping
 from paceline.run.clock import Clock, SystemClock
@@ -93,6 +90,7 @@ class Training:
         self._handle = JobHandle(host, self.stop_requested)
         self._stopping = Stopping(self._handle, host, self.stop_requested, lease_s=settings.lease_s, on_drain=on_drain)
         self._store, self.call_engine = self._handle.store, self._handle.call_engine
+        self._results = ResultStore(self._handle, host)
         self._lifecycle = Lifecycle()
         self._restarted = False  # this try has started a job that resumes from a checkpoint
         self._succeeded = False  # the job succeeded, so its output is kept
@@ -118,7 +116,7 @@ class Training:
         """
         handle = self._handle
         try:
-            return self._stored_result() or self._train()
+            return self._results.find() or self._train()
         except (TaskStoppedError, KeyboardInterrupt) as error:
             raise self._stopping.carry_out() from error
         except DetachedError:
@@ -164,7 +162,7 @@ class Training:
 
     def can_continue(self) -> bool:
         """Return whether an earlier try has stored the result, or has left a job that this try would take over."""
-        stored = StoredResult.read(self._store.get(RESULT))
+        stored = self._results.read()
         if stored is not None:
             return stored.is_for(self._host.try_number, self._host.max_tries)
         try:
@@ -180,23 +178,6 @@ class Training:
 
     # --- from the start to the result -----------------------------------------------------------------------------
 
-    def _stored_result(self) -> TrainingResult | None:
-        """Return the result that an earlier try stored but did not return; ``None`` if there is none."""
-        stored = StoredResult.read(self._store.get(RESULT))
-        if stored is None:
-            return None
-        place = self._host.output_place()
-        if not stored.is_for(self._host.try_number, self._host.max_tries):
-            EarlierJob(self._handle, self._host).discard()  # the task was cleared before the old job was removed
-        elif stored.result.model != place:  # a user may have written it
-            self._log.warning("The stored result is ignored: its model is %s, expected %s", stored.result.model, place)
-        else:
-            self._log.info("An earlier try has already stored the result: returning it")
-            self._handle.clean_up()
-            return stored.result
-        self._store.delete(RESULT)
-        return None
-
     def _train(self) -> TrainingResult:
         past = self._host.past_run()
         earlier = EarlierJob(self._handle, self._host, self._settings.on_change)
@@ -207,7 +188,7 @@ class Training:
         # the job's initial allocation.
         held = state.run.allocated_devices if state is not None and takes_over else 0.0
         held = min(held or record.devices, controller.limits.max_devices)
-        return self._store_result(self._control(record, controller, state, held, past, earlier), record)
+        return self._results.save(self._control(record, controller, state, held, past, earlier), record)
 
     def _take_over(
         self, earlier: EarlierJob, past: PastRun | None
@@ -370,30 +351,6 @@ class Training:
             outcome = handle.loop.run()
         self._succeeded = True
         return outcome
-
-    def _store_result(self, outcome: Outcome, record: JobRecord) -> TrainingResult:
-        """Collect the output, store the result, and only then remove the job. The next try can repeat each step."""
-        assert self._handle.job is not None  # the job has just ended
-        unwritten = self._handle.close_exchange()  # the exchange must not write after the keys are deleted
-        if not self._handle.is_owner():
-            raise DetachedError("Another process has taken over the job; this process is disconnecting")
-        model = self._host.collect(self._handle.job)
-        result = TrainingResult(**outcome.model_dump(), model=model, runtime=record.runtime, origin=record.origin)
-        stored = StoredResult(try_number=self._host.try_number, max_tries=self._host.max_tries, result=result)
-        self._store.set(RESULT, stored.to_json())
-        self._write_last_values(unwritten)
-        self._handle.clean_up()
-        if outcome.learned is not None:
-            self._host.save_measurements(record.runtime, outcome.learned)
-        return result
-
-    def _write_last_values(self, values: Mapping[str, Any]) -> None:
-        """Write the last samples if the store was unavailable when the job ended. The result is already safe."""
-        try:
-            for key, value in values.items():
-                self._store.set(key, value)
-        except Exception as error:  # the store may raise any exception
-            self._log.warning("Could not store the last samples: %s", error)
 
     def _keep_or_discard(self, *, is_lost: bool = False) -> None:
         """Remove the job after the last try, unless a cleared task can continue.

@@ -10,10 +10,11 @@ and numpy in ``resampled``.
 
 from __future__ import annotations
 
+from ._checkpoint import checkpoint
 from ._epochs import track_epochs
 from ._loop import Loop
 from ._resampled import resampled
-from ._session import checkpoint, report, stop_early
+from ._session import report, stop_early
 from ._track import track
 from ._trainings import expect_trainings
 from .job import input_dir, output_dir

@@ -1,6 +1,6 @@
 """The state that the loops, reports and checkpoints of a process share, and its SIGTERM handler.
 
-Training code calls ``checkpoint``, ``report`` and ``stop_early``; ``_loop`` uses ``Session``.
+Training code calls ``report`` and ``stop_early``; ``_loop`` and ``_checkpoint`` use ``Session``.
 """
 
 from __future__ import annotations
@@ -24,13 +24,12 @@ from ._alone import SingleProcess
 from ._display import Display, choose_display
 from ._resampled import Resampled
 from ._source import BatchSource, EpochsState, LoopState
-from ._values import deferred_number, log
-from .job import EXIT_TERMINATED, is_follower, is_worker, rank, run_by_paceline
+from ._values import deferred_number
+from .job import EXIT_TERMINATED, is_worker, rank, run_by_paceline
 from .progress import Progress, Resamples
-from .saving import first_states, ranks
-from .saving.checkpoint import Checkpoint, Saver, Stateful, check_every_s, check_parts, checkpoint_folder
+from .saving import ranks
+from .saving.checkpoint import Checkpoint, Saver, Stateful
 from .saving.data import SharedGenerators
-from .saving.steps import OptimizerSteps
 
 if TYPE_CHECKING:
     from .parameter_server.worker import TrainingWorker
@@ -325,97 +324,3 @@ def stop_early() -> None:
     if current.loop is None:
         raise RuntimeError("stop_early() was called outside a `for ... in track(...)` loop")
     current.loop.stop_early()
-
-
-def checkpoint(*, path: str | os.PathLike[str] | None = None, every_s: float | None = None, **parts: Any) -> bool:
-    """Save the state of training and resume from it. Call this function once, right before the ``track`` loop.
-
-    If there is a checkpoint, this call restores the objects; the loop restores the random number generators and the
-    position in the data. ``track`` saves between two batches when a checkpoint is due, after the last batch, and on
-    SIGTERM (then the process exits with code 143).
-
-    If this function is called inside the loop, ``track`` saves checkpoints but cannot restore them.
-
-    Parameters
-    ----------
-    path:
-        Folder for the checkpoint files. Default: the environment variable ``PACELINE_CHECKPOINT``, which Paceline sets
-        in its jobs; without a folder, ``track`` saves no checkpoints.
-    every_s:
-        Seconds between two checkpoints; 0 saves after every batch. By default, the interval is 5 to 60 s, so that
-        saving takes at most 2 % of the time if possible.
-    **parts:
-        The objects to save, by name, such as the model, the optimizer, a learning rate scheduler, a gradient scaler.
-        Each object needs ``state_dict()`` and ``load_state_dict()``.
-
-    Returns
-    -------
-    bool
-        Whether a checkpoint was restored.
-
-    Raises
-    ------
-    ValueError
-        If an object cannot be saved or restored or differs from the checkpoint, or if the folder is not writable.
-    RuntimeError
-        If there is a checkpoint to restore but the loop has already started, or if a job calls this function again for
-        another loop with the same folder, or for other objects of the same loop.
-    """
-    checked = check_parts(parts)
-    interval_s = check_every_s(every_s)
-    current.parts = checked
-    folder = checkpoint_folder(path)
-    if folder is None or is_follower() or is_worker():
-        return False
-    registered, loop = current.checkpoint, current.loop
-    if loop is not None:
-        same = registered is not None and registered.folder == folder and _same_parts(registered, checked)
-        if same:
-            return False
-        created = Checkpoint(checked, folder, interval_s, current.clock)
-        if (newest := created.load_newest()) is not None:
-            raise RuntimeError(
-                f"checkpoint() is too late to restore {newest[1]}: call it before the `for ... in track(...)` loop"
-            )
-        log("checkpoint() inside the loop saves but cannot restore: call it before the loop")
-        current.checkpoint = created
-        loop.check_now()
-        return False
-    has_trained = registered is not None and registered.folder == folder and current.loops_started > current.first_loop
-    if has_trained and run_by_paceline():  # in a notebook, a user may repeat the call to continue training
-        raise RuntimeError(
-            f"checkpoint() would restore the end of the previous loop from {folder}: "
-            "call it once, with the objects of all loops, or pass another path"
-        )
-    created = Checkpoint(checked, folder, interval_s, current.clock)
-    restored = created.restore()
-    register(created)
-    return restored
-
-
-def register(saver: Saver) -> None:
-    """Let the next loop save with ``saver`` and resume from the point that ``saver`` has restored.
-
-    Raises ``RuntimeError`` if a job has registered other objects for this loop, which would not be saved.
-    """
-    first_states.store_for_restart()
-    before, is_unused = current.checkpoint, current.loops_started == current.first_loop
-    repeats = before is not None and isinstance(saver, Checkpoint) and _same_parts(before, saver.parts)
-    if before is not None and is_unused and not repeats and run_by_paceline():
-        raise RuntimeError(
-            "checkpoint() was called twice before the loop, which saves only the objects of the last call: "
-            "call it once, with all objects"
-        )
-    current.checkpoint = saver
-    current.first_loop = current.loops_started
-    current.single_epochs.clear()
-    if isinstance(saver, Checkpoint):
-        saver.steps = OptimizerSteps(saver.parts.values(), current.batches_done)
-    if saver.resume is not None:
-        current.restore_reported(saver.resume.reported)
-    current.handle_sigterm()
-
-
-def _same_parts(registered: Saver, parts: dict[str, Any]) -> bool:
-    before = registered.parts if isinstance(registered, Checkpoint) else {}
-    return before.keys() == parts.keys() and all(before[name] is part for name, part in parts.items())

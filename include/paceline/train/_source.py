@@ -24,7 +24,8 @@ class LoopState(Protocol):
     epochs: int
     done: int
     total: int
-    monitor: Monitor | None
+    epoch_batches: int
+    source: BatchSource | None
     threads: Threads
 
     @property
@@ -32,6 +33,14 @@ class LoopState(Protocol):
 
     @property
     def over(self) -> bool: ...
+
+    @property
+    def monitor(self) -> Monitor | None: ...
+
+    @property
+    def own_progress(self) -> tuple[int, int]: ...
+
+    def batch_s(self, now_s: float) -> float | None: ...
 
     def position(self) -> Position: ...
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import skops.io
 
-from paceline.train import _session
+from paceline.train import _checkpoint, _session
 from paceline.train._values import bad_value
 from paceline.train.job import is_worker
 from paceline.train.saving.checkpoint import check_every_s, checkpoint_folder
@@ -89,7 +89,7 @@ def checkpoint(estimator: E, *, path: str | os.PathLike[str] | None = None, ever
     saver = LibraryCheckpoint(write, folder, interval_s, _session.current.clock, identity)
     restored = saver.restore()
     trained: Any = estimator if restored is None else skops.io.load(restored / _ESTIMATOR, trusted=_TRUSTED)
-    _session.register(saver)
+    _checkpoint.register(saver)
     return trained  # type: ignore[no-any-return]
 
 

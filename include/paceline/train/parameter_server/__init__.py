@@ -4,6 +4,6 @@
 communicate through ``peer`` after the ``_handshake``, within the ``_limits``, and share the constants in ``plan``.
 ``_training`` is the server's state, ``shards`` assigns the samples to workers, ``_agreement`` compares what the workers
 train, and ``_vector`` is the trained state as a flat vector. Several processes can hold ranges of that vector:
-``_spread`` manages these processes in the server, ``state_shard`` runs one of them, and ``_ranges`` connects a worker
-to all of them.
+``_spread`` manages these processes in the server, ``state_shard`` runs one of them, and a worker's ``_connection`` to
+the server includes its ``_ranges``, the connections to the other processes.
 """

@@ -146,12 +146,12 @@ def test_worker_that_is_frozen_after_the_end_does_not_delay_the_complete_result(
     team = ControlledTeam(job, lambda: iter(()), BUDGET)
     team.wait_until(lambda: any(line.endswith("has joined: 2 workers") for line in team.lines), "both workers")
     for node in ("worker-0", "worker-1"):
-        open_gates(docker_client, job._nodes[node].job.id, "go")
+        open_gates(docker_client, job._members.nodes[node].job.id, "go")
     for node in ("worker-0", "worker-1"):
         team.wait_until(lambda node=node: f"{node}: waits at end" in team.lines, f"{node} after its last batch")
-    team.wait_until(lambda: job._first_server.status().exit_code == 0, "the end of the parameter server")
-    job._nodes["worker-0"].job.pause()
-    open_gates(docker_client, job._nodes["worker-1"].job.id, "end")
+    team.wait_until(lambda: job._members.first_server.status().exit_code == 0, "the end of the parameter server")
+    job._members.nodes["worker-0"].job.pause()
+    open_gates(docker_client, job._members.nodes["worker-1"].job.id, "end")
     team.wait_until(
         lambda: any("waiting for the end of" in one and "worker-0 (paused)" in one for one in team.lines), ""
     )

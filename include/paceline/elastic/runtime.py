@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from paceline.elastic._configuration import TeamConfiguration, is_worker, quantity
+from paceline.elastic._members import TeamMember
 from paceline.elastic._meter import Meter
 from paceline.elastic._options import Team
 from paceline.elastic._scaling import Scaling
 from paceline.elastic.nodes import FIRST_SERVER, LABEL_NODE, LABEL_TEAM, node_spec, write_plan
 from paceline.elastic.step import Decider, Step
-from paceline.elastic.team import TeamJob, TeamMember
+from paceline.elastic.team import TeamJob
 from paceline.errors import JobLostError, PacelineError
 from paceline.runtime import Job, JobSpec, SupportsTeams
 from paceline.runtime.checks import check_capacity, check_labels

@@ -9,10 +9,11 @@ from unittest.mock import Mock
 import pytest
 
 from paceline.elastic import Scaling, Team, TeamConfiguration, TeamSample
+from paceline.elastic._members import TeamMember
 from paceline.elastic._meter import Meter
 from paceline.elastic.nodes import LABEL_NODE, LABEL_TEAM
 from paceline.elastic.runtime import TeamRuntime
-from paceline.elastic.team import TeamJob, TeamMember
+from paceline.elastic.team import TeamJob
 from paceline.errors import (
     InvalidInputError,
     JobLostError,
@@ -137,7 +138,7 @@ def becomes_true(condition: Callable[[], bool]) -> bool:
 
 @pytest.fixture
 def team(monkeypatch: pytest.MonkeyPatch) -> StubTeam:
-    monkeypatch.setattr("paceline.elastic.team._RETRY_S", 0.01)
+    monkeypatch.setattr("paceline.elastic._members._RETRY_S", 0.01)
     return StubTeam()
 
 
@@ -187,7 +188,7 @@ def test_start_report_of_a_worker_is_not_progress(team: StubTeam) -> None:
     for report, done in ((Progress(0, 900, event="start"), None), (Progress(500, 900), 500)):
         team.jobs["worker-1"].lines.append(report.to_line())
         team.job.read_lines()
-        newest = team.job._nodes["worker-1"].newest
+        newest = team.job._members.nodes["worker-1"].newest
         assert (newest and newest.done) == done
 
 
@@ -246,7 +247,7 @@ def test_worker_that_is_frozen_after_the_end_is_named_and_not_awaited_forever(te
     assert team.job.wait(0.0)
     assert team.job.read_lines() == ["another worker's result is complete: ending worker-0 without a result"]
     assert team.job.status().exit_code == 0
-    assert team.job._successful_job() is team.jobs["worker-1"]
+    assert team.job._members.successful_job() is team.jobs["worker-1"]
 
 
 def test_worker_whose_machine_is_down_at_the_end_is_not_awaited_forever(team: StubTeam) -> None:
@@ -267,7 +268,7 @@ def test_worker_whose_machine_is_down_at_the_end_is_not_awaited_forever(team: St
     team.now_s += 61.0
     assert team.job.wait(0.0)
     assert team.job.status().exit_code == 0
-    assert team.job._successful_job() is team.jobs["worker-1"]
+    assert team.job._members.successful_job() is team.jobs["worker-1"]
 
 
 @pytest.mark.parametrize("has_loop", [False, True])
@@ -316,7 +317,7 @@ def test_workers_that_trained_since_the_last_step_keep_their_output(team: StubTe
     team.job.wait(0.0)
     assert becomes_true(lambda: team.jobs["worker-1"].removed or not read)
     assert not team.jobs["worker-0"].removed
-    assert "worker-0" not in team.job._leaving
+    assert "worker-0" not in team.job._members.leaving
     team.jobs["worker-0"].exit_code = team.jobs["worker-1"].exit_code = 0
     assert team.job.wait(0.0)
     assert team.job.status().exit_code == 0
@@ -335,7 +336,7 @@ def test_reattached_team_keeps_the_model_of_a_worker_that_has_ended(code: int, l
 
 def test_late_parameter_server_does_not_block_the_end(team: StubTeam) -> None:
     late = StubJob(1.0)
-    team.job._nodes["ps-1"] = TeamMember(late, 1.0)
+    team.job._members.nodes["ps-1"] = TeamMember(late, 1.0)
     for name in ("ps-0", "worker-0", "worker-1"):
         team.jobs[name].exit_code = 0
     assert team.job.wait(0.0)

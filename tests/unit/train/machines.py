@@ -188,7 +188,7 @@ def make_joined_training(names, batch_size, numbers=3, epochs=1, vector=None):
     numbers, summed = (vector.size, vector.summed) if vector is not None else (numbers, numbers)
     initial = vector.read() if vector is not None else torch.zeros(numbers)
     training = SharedTraining({name: SampleShare(1, batch_size) for name in names}, stuck_s=60.0)
-    training.set_initial_state(initial, summed)
+    training.state.set_initial_state(initial, summed)
     for connection_id, name in enumerate(names):
         assert training.rejection_reason(name, epochs, numbers, summed, initial.dtype) is None
         training.join(name, connection_id)

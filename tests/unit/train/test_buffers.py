@@ -24,7 +24,7 @@ def make_job(workers):
     vector = StateVector({"model": model})
     names = [f"w{number}" for number in range(workers)]
     training = make_joined_training(names, BATCH_SIZE, epochs=EPOCHS, vector=vector)
-    seen = dict.fromkeys(names, training.snapshot())
+    seen = dict.fromkeys(names, training.state.snapshot())
     return SimpleNamespace(data=data, norm=model[0], vector=vector, training=training, names=names, seen=seen)
 
 
@@ -38,10 +38,10 @@ def train_batch(job, number):
     if lease["kind"] == "lease":
         job.vector.write(job.seen[name])
         job.norm(job.data[lease["indices"]])  # the forward pass updates the running statistics
-        update, version = job.vector.update_since(job.seen[name]), training.own_range()[0]["version"]
+        update, version = job.vector.update_since(job.seen[name]), training.state.own_range()[0]["version"]
         assert training.apply_change(name, number, lease["number"], version, update, {})
-        job.seen[name] = training.snapshot()
-    job.vector.write(training.snapshot())
+        job.seen[name] = training.state.snapshot()
+    job.vector.write(training.state.snapshot())
     return job.norm.running_var.clone()
 
 
@@ -82,10 +82,10 @@ def test_variance_stays_positive_after_the_update_of_a_straggler():
     straggler = job.training.next_message("w1", 1)
     job.vector.write(job.seen["w1"])
     job.norm(job.data[straggler["indices"]])
-    late, version = job.vector.update_since(job.seen["w1"]), job.training.own_range()[0]["version"]
+    late, version = job.vector.update_since(job.seen["w1"]), job.training.state.own_range()[0]["version"]
     for _ in range(100):
         before = train_batch(job, 0)
     assert job.training.apply_change("w1", 1, straggler["number"], version, late, {})
-    job.vector.write(job.training.snapshot())
+    job.vector.write(job.training.state.snapshot())
     assert (job.norm.running_var > 0).all()
     assert (job.norm.running_var - before < 0.1).all(), "an old state counts little"

@@ -204,7 +204,7 @@ def test_change_with_invalid_metrics_does_not_count(monkeypatch, reported):
     training = make_joined_training("a", batch_size=1)
     training.next_message("a", 0)
     training.start_epoch("a", 0, [0])
-    number, version = training.next_message("a", 0)["number"], training.own_range()[0]["version"]
+    number, version = training.next_message("a", 0)["number"], training.state.own_range()[0]["version"]
     with pytest.raises(ValueError, match="reported: expected at most 2 metrics, each a number"):
         training.apply_change("a", 0, number, version, torch.ones(3), reported)
     assert training.progress("progress").done == 0

@@ -274,11 +274,11 @@ def test_worker_with_the_batch_for_which_the_others_wait_is_named_once(server_cl
     training.reassign_stuck()
     assert "wait for" not in capfd.readouterr().err, "b still has samples"
     second = training.next_message("b", 1)["number"]
-    assert training.apply_change("b", 1, second, training._spread.version, torch.ones(3), {})
+    assert training.apply_change("b", 1, second, training.state.version, torch.ones(3), {})
     for _ in range(2):
         training.reassign_stuck()
     assert capfd.readouterr().err.count("the other workers wait for a batch of a") == 1
-    assert training.apply_change("a", 0, first, training._spread.version, torch.ones(3), {})
+    assert training.apply_change("a", 0, first, training.state.version, torch.ones(3), {})
 
 
 def test_worker_that_does_not_learn_of_the_end_is_named(start_training):
@@ -301,7 +301,7 @@ def test_batch_of_slow_worker_counts_after_a_reassignment(server_clock):
         number = training.next_message("a", 0)["number"]
         server_clock.now_s += 100.0
         training.reassign_stuck()
-        assert training.apply_change("a", 0, number, training._spread.version, torch.ones(3), {}) is counts
+        assert training.apply_change("a", 0, number, training.state.version, torch.ones(3), {}) is counts
 
 
 def test_failures_of_a_hanging_worker_are_told_apart_from_others(server_clock, capsys):
@@ -512,7 +512,7 @@ def test_asynchronous_updates_reach_the_accuracy_of_one_worker():
         model = torch.nn.Linear(8, 1)
         vector = StateVector({"model": model})
         training = make_joined_training(names, batch_size=5, epochs=2, vector=vector)
-        seen = dict.fromkeys(names, training.snapshot())
+        seen = dict.fromkeys(names, training.state.snapshot())
         while not training.ended:
             for connection_id, name in enumerate(names):
                 lease = training.next_message(name, connection_id)
@@ -527,10 +527,10 @@ def test_asynchronous_updates_reach_the_accuracy_of_one_worker():
                 with torch.no_grad():
                     for parameter in model.parameters():
                         parameter -= 0.2 * parameter.grad
-                version, update = training.own_range()[0]["version"], vector.update_since(seen[name])
+                version, update = training.state.own_range()[0]["version"], vector.update_since(seen[name])
                 assert training.apply_change(name, connection_id, lease["number"], version, update, {})
-                seen[name] = training.snapshot()
-        vector.write(training.snapshot())
+                seen[name] = training.state.snapshot()
+        vector.write(training.state.snapshot())
         return float(((model(inputs).squeeze(1) > 0) == (wanted > 0)).float().mean())
 
     alone = train_and_measure_accuracy("a")

@@ -87,13 +87,13 @@ def test_change_with_the_wrong_length_or_version_is_not_applied():
     training = make_joined_training("a", batch_size=4)
     assert training.next_message("a", 0)["kind"] == "order"
     training.start_epoch("a", 0, [0, 1, 2])
-    number, version = training.next_message("a", 0)["number"], training.own_range()[0]["version"]
+    number, version = training.next_message("a", 0)["number"], training.state.own_range()[0]["version"]
     with pytest.raises(ValueError, match="change: got 1 numbers, expected 3"):
         training.apply_change("a", 0, number, version, torch.ones(1), {})
     assert training.apply_change("a", 0, number, version + 1, torch.ones(3), {}) is None
     assert training.progress("progress").done == 0
     assert training.apply_change("a", 0, number, version, torch.ones(3), {})
-    assert training.snapshot().tolist() == [1.0, 1.0, 1.0]
+    assert training.state.snapshot().tolist() == [1.0, 1.0, 1.0]
 
 
 def test_job_resumes_from_its_checkpoint_after_a_holder_is_killed(start_training):

@@ -2,8 +2,8 @@
 
 ``__main__`` runs a ``_server`` in a separate container; ``worker`` runs the ``track`` loop of its workers. Both
 communicate through ``peer`` after the ``_handshake``, within the ``_limits``, and share the constants in ``plan``.
-``_training`` is the server's state, ``shards`` assigns the samples to workers, ``_agreement`` compares what the workers
-train, and ``_vector`` is the trained state as a flat vector. Several processes can hold ranges of that vector:
-``_spread`` manages these processes in the server, ``state_shard`` runs one of them, and ``_ranges`` connects a worker
-to all of them.
+``_training`` is the server's view of the job, ``shards`` assigns the samples to workers, ``_agreement`` compares what
+the workers train, ``_state`` is the trained state, and ``_vector`` converts a worker's model to it, a flat vector.
+Several processes can hold ranges of that vector: ``_holder`` is one of them as the server sees it, ``state_shard`` runs
+it, and a worker's ``_connection`` to the server includes its ``_ranges``, the connections to the other processes.
 """

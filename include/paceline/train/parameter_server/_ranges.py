@@ -1,4 +1,4 @@
-"""A worker's connections to the processes that hold ranges of the state. Used by ``worker``."""
+"""A worker's connections to the processes that hold ranges of the state. Used by ``_connection``."""
 
 from __future__ import annotations
 

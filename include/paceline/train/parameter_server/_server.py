@@ -18,8 +18,8 @@ from paceline.train.saving.store import Store
 
 from ._agreement import read_description
 from ._handshake import Handshake, describe_error
+from ._holder import Holder
 from ._limits import MAX_EPOCHS, count, max_samples, number_type, printable_name
-from ._spread import Holder
 from ._training import NOT_FINITE, SharedTraining
 from .peer import Peer
 from .shards import MAX_FAILURES, SampleShare
@@ -122,8 +122,8 @@ class Server:
             if self._terminating:
                 self.save()
                 return EXIT_TERMINATED
-            if training.state_loss:
-                log(f"{training.state_loss}: a restart resumes from the last checkpoint")
+            if training.state.loss:
+                log(f"{training.state.loss}: a restart resumes from the last checkpoint")
                 return EXIT_STATE_LOST
             if training.ended and (not training.uninformed or waited_s > _END_NOTICE_S):
                 break
@@ -140,8 +140,8 @@ class Server:
                 self._display.show(training.progress("progress"))
                 next_show_s = now_s + self._display.interval_s
             time.sleep(_POLL_S)
-        training.collect_state()
-        if training.state_loss and training.uninformed:
+        training.state.collect()
+        if training.state.loss and training.uninformed:
             return EXIT_STATE_LOST
         self.save()
         self._display.show(training.progress("finish"))
@@ -169,10 +169,10 @@ class Server:
         """Serve one connection; return whether to keep it open."""
         if "part" in message:
             address = peer.host, count("port", message["port"], _MAX_PORT, least=1)
-            self._training.add_holder(Holder(printable_name("part", message["part"]), address, peer))
+            self._training.state.add_holder(Holder(printable_name("part", message["part"]), address, peer))
             return True
         if "leaves" in message:
-            self._training.remove_holder(printable_name("leaves", message["leaves"]))
+            self._training.state.remove_holder(printable_name("leaves", message["leaves"]))
             peer.send({"kind": "ok"})
             return False
         joining = _Joining(message)
@@ -190,12 +190,12 @@ class Server:
         """Admit or reject a worker; return whether it is admitted."""
         training, worker, model = self._training, joining.worker, joining.model
         reason = training.rejection_reason(worker, joining.epochs, *model, joining.until, joining.description)
-        if reason is None and not training.has_state:
+        if reason is None and not training.state.is_set:
             size, summed, dtype = model
             initial = torch.empty(size, dtype=dtype)  # unlike zeros, takes memory only as far as numbers arrive
             peer.send({"kind": "begin"})
             peer.receive(initial)
-            training.set_initial_state(initial, summed)
+            training.state.set_initial_state(initial, summed)
             self.save()  # a server that is killed later must not ask for the state again: the worker has changed it
             # Another worker may have sent its initial state first, with a different size.
             reason = training.rejection_reason(worker, joining.epochs, *model, description=joining.description)
@@ -204,7 +204,7 @@ class Server:
             peer.send({"kind": "excluded" if training.has_excluded(worker) else "rejected", "why": reason})
             return False
         training.join(worker, connection_id, joining.batch_size)
-        layout, own_range = training.own_range()
+        layout, own_range = training.state.own_range()
         peer.send(
             {"kind": "welcome", "client": connection_id, "layout": layout, **training.progress_of(worker)}, own_range
         )
@@ -223,14 +223,14 @@ class Server:
         def allocate(message: dict[str, Any], length: int) -> torch.Tensor:
             nonlocal received
             if message["kind"] == "keep":
-                own.append(training.allocate_kept(length))
+                own.append(training.state.allocate_kept(length))
                 return own[0]
             if message["kind"] == "order":
                 own.append(torch.empty(count("samples", length, max_samples()), dtype=torch.int64))
                 return own[0]
             received = True
             if not sent or len(sent[0]) != length:
-                sent[:] = [training.allocate(length)]
+                sent[:] = [training.state.allocate(length)]
             return sent[0]
 
         message = peer.receive(allocate)
@@ -238,7 +238,7 @@ class Server:
         if kind == "lease":
             answer = training.next_message(worker, connection_id)
             over = answer["kind"] == "over"
-            peer.send(answer, training.snapshot() if over else None)
+            peer.send(answer, training.state.snapshot() if over else None)
             if over:
                 training.disconnect(worker, connection_id, "training is over", failed=False)
             return answer["kind"] not in ("over", "rejected")
@@ -247,7 +247,7 @@ class Server:
             reports = whole_number("reports", message["reports"], 0)
             result = message["number"], message["version"], update, message["reported"], reports
             counts = training.apply_change(worker, connection_id, *result)
-            layout, own_range = training.own_range()
+            layout, own_range = training.state.own_range()
             kind = "moved" if counts is None else "accepted"
             peer.send({"kind": kind, "counts": counts, "layout": layout, **training.progress_of(worker)}, own_range)
         elif kind == "keep":
@@ -259,10 +259,10 @@ class Server:
         elif kind == "fail":
             raise ValueError("its training code has left the loop during a batch")
         elif kind == "check":
-            training.check_holders()
+            training.state.check_holders()
             peer.send({"kind": "ok"})
         elif kind == "where":
-            layout, own_range = training.own_range()
+            layout, own_range = training.state.own_range()
             peer.send({"kind": "there", "layout": layout}, own_range)
         elif kind == "order":
             if training.expects_order(worker, connection_id):  # as objects, the samples take several times the memory

@@ -1,6 +1,6 @@
-"""The parameter server's view of a training job: its state, its workers, and the batches in flight.
+"""The parameter server's view of a training job: its workers, its epochs, and the batches in flight.
 
-Used by one thread per worker and by the main thread of ``_server``. No I/O except in logging and ``_spread``.
+Used by one thread per worker and by the main thread of ``_server``. No I/O except in logging and ``_state``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -21,10 +21,8 @@ from paceline.train.progress import Progress
 
 from ._agreement import Agreement, Description
 from ._in_flight import BatchesInFlight
-from ._kept import allocate_packed
-from ._limits import MAX_PROCESSES, count, max_state_size, metrics
-from ._spread import Holder, Spread
-from .peer import DisconnectedError
+from ._limits import metrics
+from ._state import SharedState
 from .shards import MAX_FAILURES, SampleShare, Shards
 
 NOT_FINITE = "its change is not finite: is the learning rate too high, or the data damaged?"
@@ -53,10 +51,9 @@ class SharedTraining:
         self._fixed = fixed
         self._agreement = Agreement()
         self._shards: Shards | None = None  # created when the first worker reports the number of epochs
-        self._spread = Spread()
-        self.state_loss: str | None = None
-        """Why the job has to resume from the last checkpoint; ``None`` while the state is complete."""
         self._lock = threading.Condition()
+        self.state = SharedState(self._lock)
+        """The trained state."""
         self._connection_ids: dict[str, int] = {}
         self._in_flight = BatchesInFlight(stuck_s)
         self._reported: dict[str, float] = {}
@@ -68,8 +65,6 @@ class SharedTraining:
         # Workers that joined this or an earlier server, have not left, and do not know that training is over.
         self._uninformed: set[str] = set()
         self._kept: dict[str, torch.Tensor] = {}  # packed state of each worker's optimizer; the newest is last
-        self._updates = 0  # applied to the state
-        self._fetched: dict[str, int] = {}  # by worker: number of updates in the state that it fetched
         self._reasons: defaultdict[str, list[str]] = defaultdict(list)  # of failures, by worker, for messages
 
     # --- workers --------------------------------------------------------------------------------------------------
@@ -93,9 +88,8 @@ class SharedTraining:
             shards = self._shards or Shards(self._shares, epochs, fixed=self._fixed)
             if not shards.is_scheduled(worker):
                 return f"the schedule has no share for {worker}"
-            limit = max_state_size(str(dtype).removeprefix("torch."))
-            if not self._spread.has_state and size > limit:
-                return f"the model of {worker} has {size} numbers, the memory of the parameter server allows {limit}"
+            if excess := self.state.memory_excess(worker, size, dtype):
+                return excess
             if self._shards is None:
                 self._monitor = Monitor(Converged(**until), epochs) if until else None
                 self._shards, self._max_epochs = shards, epochs
@@ -104,17 +98,9 @@ class SharedTraining:
                 return ": ".join([excluded, *(["; ".join(self._reasons[worker])] if self._reasons[worker] else [])])
             if epochs != self._max_epochs:
                 return f"{worker} has {epochs} epochs, other workers {self._max_epochs}: run the same script"
-            if difference := self._agreement.difference(description or {}):
+            difference = self._agreement.difference(description or {})
+            if difference := difference or self.state.difference(worker, size, summed, dtype):
                 return difference
-            expected = (self._spread.size, self._spread.summed) if self._spread.has_state else (size, summed)
-            if expected[0] != size:
-                return f"the model of {worker} has {size} numbers, other workers {expected[0]}: run the same script"
-            if expected[1] != summed:
-                buffers = f"{size - summed} numbers in floating-point buffers, other workers {size - expected[1]}"
-                return f"the model of {worker} has {buffers}: run the same script"
-            if self._spread.has_state and self._spread.own_range().dtype != dtype:
-                others = self._spread.own_range().dtype
-                return f"the model of {worker} has numbers of {dtype}, other workers {others}: run the same script"
             self._agreement.add(worker, description or {})
             return None
 
@@ -124,20 +110,6 @@ class SharedTraining:
             shards = self._shards
             return shards is not None and shards.is_scheduled(worker) and shards.is_excluded(worker)
 
-    @property
-    def has_state(self) -> bool:
-        """Whether there is an initial state."""
-        return self._spread.has_state
-
-    def set_initial_state(self, state: torch.Tensor, summed: int) -> None:
-        """Use a worker's state as the initial state, unless another worker's state arrived first.
-
-        Changes to its first ``summed`` numbers add up.
-        """
-        with self._lock:
-            if not self._spread.has_state:
-                self._spread.set_initial_state(state, summed)
-
     def join(self, worker: str, connection_id: int, batch_size: int | None = None) -> None:
         """Add a worker, which may have reconnected."""
         with self._lock:
@@ -146,7 +118,7 @@ class SharedTraining:
                 self._remove_worker(worker, "it has reconnected", failed=True)
             self._connection_ids[worker] = connection_id
             self._reports[worker] = 0
-            self._fetched[worker] = self._updates
+            self.state.note_fetch(worker)
             self._shards.join(worker, batch_size)
             self._uninformed.add(worker)
             self._lock.notify_all()
@@ -265,20 +237,12 @@ class SharedTraining:
             assert self._shards is not None
             self._in_flight.heard_of(worker)
             reported = metrics(reported, self._reported)
-            if version != self._spread.version:
+            if not self.state.fits(version, update):
                 return None
-            own_range = len(self._spread.own_range())
-            if len(update) != own_range:
-                raise ValueError(f"change: got {len(update)} numbers, expected {own_range}")
             if self._connection_ids.get(worker) != connection_id or not self._shards.finish(worker, number):
                 return False
-            try:
-                self._spread.commit(worker, number, update, self._updates - self._fetched[worker])
-            except Exception as error:  # the batch already counts as done, and some processes may have its update
-                self.state_loss = f"a shard of the state is lost: {error}"
+            if not self.state.apply(worker, number, update):
                 return False
-            self._updates += 1
-            self._fetched[worker] = self._updates
             self._in_flight.finish(number, time.monotonic())
             self._reported.update(reported)
             if self._monitor is not None and reports > self._reports[worker]:
@@ -349,58 +313,6 @@ class SharedTraining:
             assert self._shards is not None
             return sorted(name for name in self._uninformed if not self._shards.is_excluded(name))
 
-    def snapshot(self) -> torch.Tensor:
-        """Return the newest state."""
-        with self._lock:
-            return self._spread.fetch_all().clone()
-
-    def allocate_kept(self, length: int) -> torch.Tensor:
-        """Return memory for the packed state of a worker's optimizer, ``length`` bytes."""
-        return allocate_packed(length, self._spread.size)
-
-    def allocate(self, length: int) -> torch.Tensor:
-        """Return memory for a worker's update of ``length`` numbers; the update may belong to an earlier layout."""
-        with self._lock:
-            if length > self._spread.size:
-                raise ValueError(f"state: got {length} numbers, expected at most {self._spread.size}")
-            return torch.empty(length, dtype=self._spread.own_range().dtype)
-
-    def own_range(self) -> tuple[dict[str, Any], torch.Tensor]:
-        """Return the current layout and a copy of the server's range."""
-        with self._lock:
-            return self._spread.layout(), self._spread.own_range().clone()
-
-    # --- processes that hold the state ----------------------------------------------------------------------------
-
-    def add_holder(self, holder: Holder) -> None:
-        """Add a process that holds a range of the state."""
-        count("processes", self._spread.processes + 1, MAX_PROCESSES)
-        self._change_layout(lambda: self._spread.join(holder), f"{holder.name} holds a shard of the state")
-
-    def remove_holder(self, name: str) -> None:
-        """Fetch the range of a process and remove the process."""
-        self._change_layout(lambda: self._spread.leave(name), f"{name} has returned its shard of the state")
-
-    def check_holders(self) -> None:
-        """Check all holders after a worker could not reach one of them."""
-        self._change_layout(lambda: self._spread.has_state and self._spread.fetch_all(), "")
-
-    def collect_state(self) -> None:
-        """Fetch the whole state after training has ended, and release all holders."""
-        self._change_layout(self._spread.end, "")
-
-    def _change_layout(self, change: Callable[[], object], event: str) -> None:
-        began_s = time.monotonic()
-        with self._lock:
-            try:
-                changed = change() is not False
-            except DisconnectedError as error:
-                self.state_loss = f"a shard of the state is lost: {error}"
-                return
-            duration_s, processes = time.monotonic() - began_s, self._spread.processes
-        if event and changed:
-            log(f"{event}, which {processes} processes now share ({1000 * duration_s:.0f} ms)")
-
     def progress_of(self, worker: str) -> dict[str, int]:
         """Return a worker's batches done, its forecast total, the number of epochs, and the samples that are done.
 
@@ -421,8 +333,8 @@ class SharedTraining:
             shards = self._shards or Shards(self._shares, 1)
             values: dict[str, float] = {**self._reported, "workers": len(shards.present)}
             values["failures"] = sum(shards.failures.values())
-            if self._spread.processes > 1:
-                values["servers"] = self._spread.processes
+            if self.state.processes > 1:
+                values["servers"] = self.state.processes
             done, total = shards.samples_done, max(shards.samples, 1)
             return Progress(
                 done=done,
@@ -442,18 +354,13 @@ class SharedTraining:
     def content(self) -> dict[str, Any] | None:
         """Return the content of a checkpoint; ``None`` if there is no complete state."""
         with self._lock:
-            if self._shards is None or not self._spread.has_state or self.state_loss:
-                return None
-            try:
-                state = self._spread.fetch_all().clone()
-            except DisconnectedError as error:
-                self.state_loss = f"a shard of the state is lost: {error}"
+            if self._shards is None or (state := self.state.complete_snapshot()) is None:
                 return None
             monitor = self._monitor
             monitored = {"until": monitor.until.to_dict(), "curve": monitor.points} if monitor is not None else None
             return {
                 "state": state,
-                "summed": self._spread.summed,
+                "summed": self.state.summed,
                 "shards": json.dumps(self._shards.state()),
                 "epochs": self._max_epochs,
                 "monitor": json.dumps(monitored),
@@ -480,4 +387,4 @@ class SharedTraining:
             self._shards.set_epochs(self._monitor.epochs)
         if self._shards.ended and not self._uninformed:
             self._uninformed = set(self._shares)  # workers whose code after the loop has failed need the state again
-        self._spread.set_initial_state(content["state"], content["summed"])
+        self.state.set_initial_state(content["state"], content["summed"])

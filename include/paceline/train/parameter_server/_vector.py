@@ -1,6 +1,6 @@
 """The trained state as one flat vector, and how the updates of several workers combine.
 
-``worker`` converts modules to a vector; ``_spread`` and ``state_shard`` apply the updates to their ranges of it.
+``worker`` converts modules to a vector; ``_state`` and ``state_shard`` apply the updates to their ranges of it.
 """
 
 from __future__ import annotations

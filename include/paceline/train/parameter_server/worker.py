@@ -8,7 +8,7 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from operator import index
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,6 @@ from paceline.train.job import (
     ENV_SERVER,
     ENV_SERVER_KEY,
     ENV_WORKER,
-    EXIT_EXCLUDED,
     EXIT_NO_SERVER,
     EXIT_REJECTED,
     EXIT_TERMINATED,
@@ -33,13 +32,13 @@ from paceline.train.saving import rng
 from paceline.train.saving.data import set_epoch
 
 from ._agreement import Description, describe
+from ._connection import ServerConnection
 from ._handshake import end_process
-from ._kept import KeptParts, allocate_packed, max_packed_bytes
+from ._kept import KeptParts, max_packed_bytes
 from ._momentum import FollowingMomentum
-from ._ranges import Ranges
 from ._schedules import FollowingScheduler, following_schedulers
 from ._vector import StateVector
-from .peer import DisconnectedError, Peer, connect, parse_address
+from .peer import DisconnectedError
 from .plan import NOTHING_SPENT
 from .shards import Lease
 
@@ -50,8 +49,6 @@ if TYPE_CHECKING:
 # A worker waits this many seconds for a lost server, because the server's task restarts the server.
 _PATIENCE_S = 120.0
 _RETRY_S = 1.0
-# The layout changes rarely: a worker reconnects to the server after this many failed attempts to use the layout.
-_MAX_TRIES, _PAUSE_S = 20, 0.1
 _LEAVE_TIMEOUT_S = 3.0
 # Maximum fraction of the time spent on sending the optimizer's state to the server.
 _MAX_KEEP_FRACTION, _MIN_KEEP_INTERVAL_S = 0.02, 1.0
@@ -86,25 +83,17 @@ class TrainingWorker(BatchSource):
     ) -> None:
         super().__init__()
         self.name = name
-        self._host, self._port = parse_address(server)
-        self._key = key
+        self._server = ServerConnection(name, server, key)
         self._patience_s = patience_s
-        self._peer: Peer | None = None
-        self._ranges = Ranges(name, key)
         self._leases: deque[Lease] = deque()  # not done yet
         self._next: Lease | None = None  # requested in advance, to know whether an epoch ends
         self._over = self._ended = False
-        self.waiting = False
-        """Whether this process waits for the server, so that SIGTERM may end it immediately."""
-        self._progress = {"done": 0, "total": 1, "epochs": 1, "samples": 0, "size": 0}  # as reported by the server
         self._epoch_batches = 1.0  # batches of an epoch, as the loader makes them
         self._schedulers: dict[str, FollowingScheduler] = {}
         self._momentum = FollowingMomentum({})
         self._kept = KeptParts({}, {})
-        self._received: Any = None  # the kept state that the server has sent
         self._joined = False
         self._next_keep_s = float("-inf")
-        self._state: Any = None  # the state at the start of the current batch
         self._loader: Any = None
         self._batch_size = 1  # batch size of the script's loader
         self._description: Description = {}
@@ -121,6 +110,11 @@ class TrainingWorker(BatchSource):
         key = environ.get(ENV_SERVER_KEY, "").encode()
         epochs = environ.get(ENV_EPOCHS)
         return cls(environ.get(ENV_WORKER, ""), environ[ENV_SERVER], key, epochs=int(epochs) if epochs else None)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether this process waits for the server, so that SIGTERM may end it immediately."""
+        return self._server.waiting
 
     def open(self, loop: LoopState, session: SessionState) -> None:
         """Check the loader and the objects passed to ``checkpoint``."""
@@ -139,7 +133,7 @@ class TrainingWorker(BatchSource):
     def _batches(self) -> Iterator[Any]:
         """Yield the leased batches, and send each batch's update of the state."""
         loop = self._loop
-        self._state = self._vector.read()
+        self._server.state = self._vector.read()
         leased_loader = with_batch_sampler(self._loader, _LeasedBatches(self))
         self._until = loop.monitor.until if loop.monitor is not None and not self.profiling else None
         self._epoch_batches = loop.total / loop.epochs
@@ -174,20 +168,20 @@ class TrainingWorker(BatchSource):
                 lost_s = time.monotonic()
                 self._join(epochs)
                 self._idle_s += time.monotonic() - lost_s
-        self._vector.write(self._state)
-        self._show_progress(self._progress["epochs"] - 1, last=True)
+        self._vector.write(self._server.state)
+        self._show_progress(self._server.progress["epochs"] - 1, last=True)
 
     def _count_batches(self, samples: float) -> float:
         """Return the number of batches of the script's size for ``samples``.
 
         The workers' batches may have other sizes. A schedule for ``epochs * len(loader)`` batches fits nevertheless.
         """
-        size = self._progress["size"]
+        size = self._server.progress["size"]
         return self._epoch_batches * samples / size if size else 0.0
 
     def _show_progress(self, epoch: int, *, last: bool) -> None:
         """Set the progress of this worker and, in the loop, of all workers."""
-        known = self._progress
+        known = self._server.progress
         self.progress = (known["done"], max(known["total"], known["done"], 1))
         all_done = int(self._count_batches(known["samples"]))
         all_batches = max(round(self._epoch_batches * known["epochs"]), all_done, 1)
@@ -198,18 +192,18 @@ class TrainingWorker(BatchSource):
         self._ended = True
         if stopped:
             self._stop_all_workers()
-        self._show_progress(self._progress["epochs"] - 1, last=True)
-        done = self._progress["done"]
+        self._show_progress(self._server.progress["epochs"] - 1, last=True)
+        done = self._server.progress["done"]
         self.progress = (done, max(done, 1))  # a worker that joins near the end may receive no batch
 
     def _stop_all_workers(self) -> None:
         try:
             self._finish_batch()
-            self._request({"kind": "stop"})
+            self._server.request({"kind": "stop"})
             self._leases.clear()  # the server has revoked all leases
             while not self._over:
                 self._request_lease()
-            self._vector.write(self._state)
+            self._vector.write(self._server.state)
         except DisconnectedError as error:
             log(f"lost the parameter server ({error}) during an early stop: only this worker stops")
 
@@ -224,16 +218,16 @@ class TrainingWorker(BatchSource):
         exits = sys.exc_info()[0] is SystemExit  # rejected, without a server, or terminated
         if run_by_paceline() and not (self._over or self._session.terminating or exits):
             atexit.register(_fail_unless_failed, os.getpid(), str(place), by_error=place.is_error)
-        if self._peer is not None and not self._over:
+        if self._server.peer is not None and not self._over:
             with contextlib.suppress(DisconnectedError):
                 if self._ended or self._session.terminating:
-                    self._peer.set_timeout(_LEAVE_TIMEOUT_S)
+                    self._server.peer.set_timeout(_LEAVE_TIMEOUT_S)
                     self._keep()
-                    self._peer.send({"kind": "leave"})
-                    self._peer.finish(_LEAVE_TIMEOUT_S)
+                    self._server.peer.send({"kind": "leave"})
+                    self._server.peer.finish(_LEAVE_TIMEOUT_S)
                 else:
-                    self._peer.send({"kind": "fail"})
-        self._disconnect()
+                    self._server.peer.send({"kind": "fail"})
+        self._server.close()
 
     def leased_indices(self) -> Iterator[Sequence[int]]:
         """Yield the indices of leased batches until no lease is available. Request one lease in advance."""
@@ -254,7 +248,7 @@ class TrainingWorker(BatchSource):
         while not self._over:
             self._end_if_terminating()
             requested_s = time.monotonic()
-            message = self._request({"kind": "lease"})
+            message = self._server.request({"kind": "lease"})
             if message["kind"] == "lease":
                 self._update_s += time.monotonic() - requested_s - message["waited_s"]
                 self._idle_s += message["waited_s"]
@@ -262,7 +256,7 @@ class TrainingWorker(BatchSource):
             if message["kind"] == "order":
                 set_epoch(self._loader, message["epoch"])
                 order = [sample_index(item) for batch in self._loader.batch_sampler for item in batch]
-                self._request({"kind": "order"}, torch.tensor(order, dtype=torch.int64))
+                self._server.request({"kind": "order"}, torch.tensor(order, dtype=torch.int64))
             elif message["kind"] == "over":
                 self._over = True
             self._idle_s += time.monotonic() - requested_s
@@ -274,13 +268,13 @@ class TrainingWorker(BatchSource):
         """Send the update of the current batch, and continue from the newest state."""
         began_s = time.monotonic()
         lease = self._leases.popleft()
-        update = self._vector.update_since(self._state)
+        update = self._vector.update_since(self._server.state)
         # As on one machine, the monitor uses the metric at the end of an epoch.
         monitored = self._until if self._last_of_epoch else None
         reports = self._session.newest_report(monitored.metric)[0] if monitored is not None else 0
         fields = {"number": lease.number, "reported": self._session.reported_values(), "reports": reports}
-        self._send_update(fields, update)
-        self._vector.write(self._state)
+        self._server.send_update(fields, update)
+        self._vector.write(self._server.state)
         now_s = time.monotonic()
         self._update_s += now_s - began_s
         self.spent = {
@@ -292,7 +286,7 @@ class TrainingWorker(BatchSource):
 
     def _keep(self) -> None:
         """Send the state of the optimizer and other objects to the server, for the process that continues this work."""
-        if not self._kept or self._peer is None:
+        if not self._kept or self._server.peer is None:
             return
         began_s = time.monotonic()
         try:
@@ -301,7 +295,7 @@ class TrainingWorker(BatchSource):
             log(f"the parameter server does not keep the optimizer's state: {error}")
             self._kept = KeptParts({}, {})
             return
-        self._peer.send({"kind": "keep"}, packed)  # the server does not respond
+        self._server.peer.send({"kind": "keep"}, packed)  # the server does not respond
         now_s = time.monotonic()
         self._next_keep_s = now_s + max(_MIN_KEEP_INTERVAL_S, (now_s - began_s) / _MAX_KEEP_FRACTION)
         self._idle_s += now_s - began_s
@@ -310,92 +304,13 @@ class TrainingWorker(BatchSource):
         """Continue from the state that the server keeps for this worker's previous process, or for another worker."""
         if not self._kept:
             return
-        self._received = None
-        self._request({"kind": "restore"})
-        if self._received is not None and self._kept.restore(self._received):
+        received = self._server.request_kept()
+        if received is not None and self._kept.restore(received):
             log(f"continuing with the state of {', '.join(self._kept.names)} that the parameter server has kept")
-        self._received = None
-
-    def _send_update(self, fields: dict[str, Any], update: Any) -> None:
-        """Send a batch's update to all holders of the state, and fetch the newest state."""
-        if not update.isfinite().all():
-            self._request({"kind": "not finite"})  # the server then closes the connection
-        for _ in range(_MAX_TRIES):
-            if self._try_ranges(self._ranges.push, fields["number"], update):
-                version = {"version": self._ranges.version}
-                answer = self._request({"kind": "done", **fields, **version}, self._ranges.server_range(update))
-                self._use_layout(answer["layout"])
-                if answer["kind"] != "moved":
-                    return self._fetch_state()
-            else:
-                self._use_layout(self._request_layout())
-        raise DisconnectedError("the layout of the state keeps changing")
-
-    def _fetch_state(self) -> None:
-        """Fetch the ranges of the other holders. The server has already sent its range."""
-        for _ in range(_MAX_TRIES):
-            if self._try_ranges(self._ranges.pull, self._state):
-                return
-            self._use_layout(self._request_layout())
-        raise DisconnectedError("the layout of the state keeps changing")
-
-    def _request_layout(self) -> dict[str, Any]:
-        """Request the current layout of the state."""
-        layout: dict[str, Any] = self._request({"kind": "where"})["layout"]
-        return layout
-
-    def _use_layout(self, layout: dict[str, Any]) -> None:
-        """Connect to the holders of a layout. Retry, because a holder that has just left may still be in the layout."""
-        for _ in range(_MAX_TRIES):
-            if self._try_ranges(self._ranges.use_layout, layout):
-                return
-            time.sleep(_PAUSE_S)
-            layout = self._request_layout()
-        raise DisconnectedError("a shard of the state cannot be reached")
-
-    def _try_ranges(self, operation: Callable[..., bool], *arguments: Any) -> bool:
-        """Run an operation on all holders; return whether it succeeded.
-
-        If a holder has disconnected, the server checks whether the holder has returned its range.
-        """
-        try:
-            return operation(*arguments)
-        except DisconnectedError:
-            self._ranges.close()
-            self._request({"kind": "check"})
-            return False
-
-    def _request(self, message: dict[str, Any], vector: Any = None) -> dict[str, Any]:
-        """Send a message and return the response. If a state follows, read it into the start of ``_state``."""
-        assert self._peer is not None
-        self._peer.send(message, vector)
-        with self._interruptible():
-            answer = self._peer.receive(self._allocate)
-        if answer["kind"] in ("excluded", "rejected"):
-            log(f"rejected by the parameter server: {answer['why']}")
-            raise SystemExit(EXIT_EXCLUDED if answer["kind"] == "excluded" else EXIT_REJECTED)
-        if "done" in answer:
-            self._progress = {key: answer[key] for key in self._progress}
-        return answer
-
-    @contextlib.contextmanager
-    def _interruptible(self) -> Iterator[None]:
-        """Let SIGTERM raise ``SystemExit`` here, because the wait may be long."""
-        self.waiting = True
-        try:
-            yield
-        finally:
-            self.waiting = False
 
     def _end_if_terminating(self) -> None:
         if self._session.terminating:
             raise SystemExit(EXIT_TERMINATED)
-
-    def _allocate(self, answer: dict[str, Any], length: int) -> Any:
-        if answer["kind"] == "kept":
-            self._received = allocate_packed(length, self._vector.size)
-            return self._received
-        return self._state[:length]
 
     def _join(self, epochs: int) -> None:
         """Join the job; retry while the server does not respond."""
@@ -404,38 +319,26 @@ class TrainingWorker(BatchSource):
         give_up_s = time.monotonic() + self._patience_s
         while True:
             self._end_if_terminating()
-            self._disconnect()
             try:
                 fields: dict[str, Any] = {"epochs": epochs, "size": self._vector.size, "summed": self._vector.summed}
                 fields["until"] = self._until.to_dict() if self._until is not None else None
                 fields["batch_size"] = self._batch_size
                 fields["description"] = self._description
                 fields["dtype"] = str(self._vector.dtype).removeprefix("torch.")
-                with self._interruptible():
-                    self._peer = connect(self._host, self._port, self._key)
-                answer = self._request({"kind": "hello", "worker": self.name, **fields})
-                if answer["kind"] == "begin":
-                    answer = self._request({"kind": "state"}, self._vector.read())
-                self._use_layout(answer["layout"])
-                self._fetch_state()
-                self._vector.write(self._state)
-                rng.reseed(answer["client"], 0)  # with equal seeds, all workers would draw the same dropout masks
+                client = self._server.join(fields, self._vector)
+                self._vector.write(self._server.state)
+                rng.reseed(client, 0)  # with equal seeds, all workers would draw the same dropout masks
                 if not self._joined:  # after a reconnection, the objects of this process are newer
                     self._restore_kept()
                 self._joined = True
                 return
             except DisconnectedError as error:
                 if time.monotonic() > give_up_s:
-                    log(f"no parameter server at {self._host}:{self._port} for {self._patience_s:.0f} s: {error}")
+                    host, port = self._server.address
+                    log(f"no parameter server at {host}:{port} for {self._patience_s:.0f} s: {error}")
                     raise SystemExit(EXIT_NO_SERVER) from None
-                with self._interruptible():
+                with self._server.interruptible():
                     time.sleep(_RETRY_S)
-
-    def _disconnect(self) -> None:
-        self._ranges.close()
-        if self._peer is not None:
-            self._peer.close()
-            self._peer = None
 
 
 def _fail_unless_failed(pid: int, place: str, *, by_error: bool) -> None:

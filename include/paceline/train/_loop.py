@@ -5,19 +5,22 @@ Created by ``track``.
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Sized
 from typing import Generic, TypeVar
 
 from . import _session
 from ._display import Display
 from ._enumerated import warn_if_counted, warn_of_gaps
-from ._lines import ProgressLines
 from ._source import BatchSource
+from ._tail import Tail
 from ._until import ReportMonitor
 from ._values import bad_value, log, whole_number
 from .job import is_follower, run_by_paceline
 from .pacing.monitor import Converged
-from .pacing.threads import Threads
+from .pacing.threads import Threads, thread_count
+from .progress import Progress
 from .saving import data
 from .saving.checkpoint import Checkpoint, Position, Resume
 
@@ -72,13 +75,16 @@ class Loop(Generic[T]):
         if self.epochs > 1 and not within_epochs and isinstance(loader, Iterator):
             accepted = "an iterable over the batches of each epoch, not an iterator that is exhausted after one epoch"
             raise bad_value("loader", type(loader).__name__, accepted)
+        self._device = None if device is None else str(device)
         self.threads = Threads(None if threads is None else whole_number("threads", threads))
+        self.validation_batches = data.validation_batches(validation, loader)  # training batches of its duration
+        self._tail = None if tail is None else Tail.read(tail)
         self.monitor = None if until is None else ReportMonitor(until, self.epochs)
-        self.lines = ProgressLines(display, loader, device, validation, tail)
+        self._display = display
         self._epoch_done = 0  # batches done at the start of the epoch
-        self.epoch_batches = self._length or 0
+        self._epoch_batches = self._length or 0
         self._epoch_began_s = _NOW
-        self._epoch_end_shown = False
+        self._epoch_end_shown = self._reports_epoch_ends = False
         self._last_of_epoch = -1  # value of ``done`` before the epoch's last batch; -1 if unknown
         self.stopped = self._iterated = False
         self.on_stop: Callable[[], None] | None = None  # called by stop_early()
@@ -86,8 +92,9 @@ class Loop(Generic[T]):
         self._last_by_server: bool | None = None  # whether this batch is the epoch's last, from the parameter server
         self.source: BatchSource | None = None
         self._within_epochs = within_epochs
-        self._next_check_s = self._next_share_s = _NOW
+        self._next_check_s = self._next_show_s = self._next_share_s = _NOW
         self._start_point = (0, 0.0)  # batches done and clock time when this process started the loop
+        self._resize_s: float | None = None  # how long the last change of the devices took
         self.total = self._planned_total()
 
     def __len__(self) -> int:
@@ -194,8 +201,8 @@ class Loop(Generic[T]):
             for batches in source.passes(resume):
                 if source.devices != devices:
                     devices, self._next_check_s = source.devices, _NOW
-                    self.lines.resize_s = round(session.clock() - ended_s, 3)
-                    self.lines.show(self, session, "resized")
+                    self._resize_s = round(session.clock() - ended_s, 3)
+                    self._show_progress(session, "resized")
                 yield from self.run_pass(session, batches)
                 ended_s = session.clock()
                 if self.stopped:
@@ -216,7 +223,7 @@ class Loop(Generic[T]):
 
     def open(self, session: _session.Session) -> BatchSource:
         """Start the loop: choose the source of the batches and show the start."""
-        self.lines.open(session)
+        self._display = self._display or session.display()
         source = self.source = session.batch_source(self.number)
         session.loop = self
         session.handle_sigterm()
@@ -224,7 +231,7 @@ class Loop(Generic[T]):
         source.open(self, session)
         self._start_point = (self.done, session.clock())
         self._adapt_to_share(session.clock())
-        self.lines.show(self, session, "start")
+        self._show_progress(session, "start")
         return source
 
     def run_pass(self, session: _session.Session, batches: Iterator[T]) -> Iterator[T]:
@@ -261,7 +268,8 @@ class Loop(Generic[T]):
             self.source.close()
         data.end_workers_at_exit(self.loader)
         session.restore_sigterm()
-        self.lines.close()
+        if self._display is not None:
+            self._display.close()
 
     def restore_position(self, session: _session.Session) -> Resume | None:
         """Number this loop and restore its position; return the point to resume from, also if a later loop wrote it."""
@@ -299,18 +307,18 @@ class Loop(Generic[T]):
     def report_epoch_end(self, session: _session.Session, now_s: float) -> None:
         """Report that a validation may follow, so that the controller does not mistake it for a slow batch."""
         if now_s - self._epoch_began_s >= _SHORTEST_REPORTED_EPOCH_S:
-            self.lines.show(self, session, "epoch_end")
-            self._epoch_end_shown = self.lines.epoch_ends = True
+            self._show_progress(session, "epoch_end")
+            self._epoch_end_shown = self._reports_epoch_ends = True
 
     def end_epoch(self) -> None:
         """Advance to the next epoch, and update the forecast of the number of epochs."""
         if self.batch == 0:
             raise bad_value("loader", f"0 batches in epoch {self.epoch}", "at least 1 batch")
         if self._length is not None:
-            self.epoch_batches = self.batch  # the loader's length may be an estimate
+            self._epoch_batches = self.batch  # the loader's length may be an estimate
         if self._epoch_end_shown:  # the next batch ends the pause, which includes the loader's start-up: show it now
             self._epoch_end_shown = False
-            self._next_check_s = self.lines.next_s = _NOW
+            self._next_check_s = self._next_show_s = _NOW
         self.epoch += 1
         self._epoch_done = self.done
         if self.monitor is not None:
@@ -327,7 +335,7 @@ class Loop(Generic[T]):
             # The given total refers to ``max_epochs`` epochs.
             fraction = self.epochs / self.monitor.max_epochs if self.monitor is not None else 1
             return max(round((self._given_total or 1) * fraction), self.done, 1)
-        return max(self._epoch_done + max(self.epochs - self.epoch, 0) * self.epoch_batches, self.done)
+        return max(self._epoch_done + max(self.epochs - self.epoch, 0) * self._epoch_batches, self.done)
 
     def _run_due_checks(self, session: _session.Session, now_s: float) -> bool:
         """Save, show progress and adapt to the CPU share if due; return whether to interrupt or end the epoch."""
@@ -344,11 +352,11 @@ class Loop(Generic[T]):
             return True
         if is_due and resumable:
             if self._save(session):
-                self.lines.show(self, session, "checkpoint")
-        elif now_s >= self.lines.next_s:
-            self.lines.show(self, session, "progress")
+                self._show_progress(session, "checkpoint")
+        elif now_s >= self._next_show_s:
+            self._show_progress(session, "progress")
         next_save_s = saver.next_save_s if saver is not None else float("inf")
-        self._next_check_s = min(self.lines.next_s, self._next_share_s, next_save_s)
+        self._next_check_s = min(self._next_show_s, self._next_share_s, next_save_s)
         return False
 
     def nearly_done(self, now_s: float, interval_s: float) -> bool:
@@ -365,9 +373,9 @@ class Loop(Generic[T]):
             self.source.end(stopped=self.stopped)
         self.total = max(self.done, 1)
         if save and session.checkpoint is not None:
-            self.lines.show(self, session, "progress")  # before the save, which may take some time
+            self._show_progress(session, "progress")  # before the save, which may take some time
             self._save(session, ended=True)
-        self.lines.show(self, session, "finish")
+        self._show_progress(session, "finish")
 
     def _save(self, session: _session.Session, *, ended: bool = False) -> bool:
         if session.checkpoint is None or self.source is None:
@@ -399,7 +407,50 @@ class Loop(Generic[T]):
         self._next_share_s = now_s + _SHARE_INTERVAL_S
         return self.source is not None and self.source.adapt(now_s)
 
-    def batch_s(self, now_s: float) -> float | None:
+    def _show_progress(self, session: _session.Session, event: str) -> None:
+        now_s = session.clock()
+        values = session.reported_values()
+        done, total = self.own_progress
+        progress = Progress(
+            done=done,
+            total=total,
+            epoch=min(self.epoch, self.epochs - 1),
+            epochs=self.epochs,
+            event=event,
+            loss=values.pop("loss", None),
+            metrics=values,
+            spent=self.source.spent if self.source is not None else {},
+            device=self._device or _default_device(),
+            threads=thread_count(),
+            devices_in_force=self.source.devices if self.source is not None else None,
+            save_s=session.checkpoint.save_s if session.checkpoint is not None else None,
+            validation_s=self._validation_s(now_s),
+            tail_s=None if self._tail is None else self._tail.seconds(self._batch_s(now_s), self._epoch_batches),
+            resize_s=self._resize_s,
+            may_end_early=self.monitor is not None,
+            monotonic_s=now_s,
+            wall_s=time.time(),
+        )
+        session.show(progress, self._display)
+        if self._display is not None:
+            self._next_show_s = now_s + self._display.interval_s
+
+    def _validation_s(self, now_s: float) -> float | None:
+        """Return the seconds that a validation should take at the speed so far; ``None`` if unknown.
+
+        If the epochs are too short for their ends to be reported, the measured speed includes the validations.
+        """
+        if self.epoch and not self._reports_epoch_ends:
+            return None
+        batch_s = self._batch_s(now_s)
+        return round(self.validation_batches * batch_s, 3) if self.validation_batches and batch_s is not None else None
+
+    def _batch_s(self, now_s: float) -> float | None:
         """Return the mean seconds per batch of this process; ``None`` before its first batch."""
         done, elapsed_s = self.done - self._start_point[0], now_s - self._start_point[1]
         return elapsed_s / done if done else None
+
+
+def _default_device() -> str:
+    torch = sys.modules.get("torch")
+    return "cuda" if torch is not None and torch.cuda.is_initialized() else "cpu"

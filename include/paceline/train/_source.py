@@ -24,23 +24,16 @@ class LoopState(Protocol):
     epochs: int
     done: int
     total: int
-    epoch_batches: int
-    source: BatchSource | None
     threads: Threads
 
     @property
     def batch(self) -> int: ...
 
     @property
-    def over(self) -> bool: ...
-
-    @property
     def monitor(self) -> Monitor | None: ...
 
     @property
-    def own_progress(self) -> tuple[int, int]: ...
-
-    def batch_s(self, now_s: float) -> float | None: ...
+    def over(self) -> bool: ...
 
     def position(self) -> Position: ...
 

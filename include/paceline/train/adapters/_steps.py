@@ -167,7 +167,7 @@ class Steps:
         if total is not None:
             loader, epochs = _Periods(steps, total), math.ceil(total / steps)
         self._loop = track(loader, epochs=epochs, total=total, device=device, threads=threads)
-        self._loop.lines.validation_batches = validation
+        self._loop.validation_batches = validation
         self._loop.on_stop = on_stop
         session = _session.current
         self._steps = iter(self._loop)

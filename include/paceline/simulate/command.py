@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,7 +30,12 @@ _HEADINGS = (
     "COST",
     "TOOK",
 )
-_SYNTHETIC = ("modelarts", "modelarts-all", "andreas-small", "andreas-large")
+_MODELARTS: Mapping[str, Mapping[str, Any]] = {
+    "modelarts": {},
+    "modelarts-all": {"all_jobs": True},
+    "modelarts-deadlines": {"deadlines": (1.0, 3.0)},
+}
+_SYNTHETIC = (*_MODELARTS, "andreas-small", "andreas-large")
 
 
 def add_command(commands: Any) -> None:
@@ -182,8 +187,8 @@ def _workload(args: argparse.Namespace) -> _Workload:
         )
         return _Workload(list(arrivals), list(nodes), PUE)
     pool = [Node("pool", args.nodes)]
-    if args.trace in ("modelarts", "modelarts-all"):
-        return _Workload(list(modelarts_workload(args.seed, all_jobs=args.trace.endswith("all")))[: args.jobs], pool)
+    if args.trace in _MODELARTS:
+        return _Workload(modelarts_workload(args.seed, **_MODELARTS[args.trace])[: args.jobs], pool)
     from paceline.simulate.cluster.traces import read_throughputs, read_trace
 
     file = Path(args.trace)

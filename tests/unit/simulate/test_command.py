@@ -27,6 +27,13 @@ def test_policies_are_compared_on_generated_workload(tmp_path, capsys):
     assert (tmp_path / "again.json").read_text() == figures.read_text()
 
 
+def test_generated_deadlines_are_counted(capsys):
+    args = ("modelarts-deadlines", "--jobs", "30", "--nodes", "8", "--policy", "fifo", "--policy", "on_time")
+    assert simulate(*args) == 0
+    fifo, on_time = (float(line.split()[4]) for line in capsys.readouterr().out.splitlines()[1:3])
+    assert 0 < fifo < on_time
+
+
 def test_energy_costs_of_heterogeneous_nodes_are_printed(capsys):
     assert simulate("andreas-small", "--nodes", "4", "--jobs", "12", "--policy", "edf", "--policy", "rg") == 0
     edf, rg = (line.split() for line in capsys.readouterr().out.splitlines()[1:3])

@@ -1,5 +1,6 @@
 """The ModelArts workload has the published statistics and the requested disturbances."""
 
+from dataclasses import replace
 from itertools import pairwise
 from math import exp, inf
 
@@ -77,6 +78,14 @@ def test_bugs_cancellations_and_estimation_errors_occur_as_requested():
     assert all(job.cancelled_after_s <= job.work / job.speeds["device"].at(job.requested) for job in cancelled)
 
 
+def test_deadlines_are_within_the_range_and_change_nothing_else():
+    plain, due = modelarts_workload(3), modelarts_workload(3, deadlines=(1.0, 3.0))
+    assert [replace(job, deadline_s=None) for job in due] == plain
+    times = [(job.deadline_s - job.arrives_s) * job.speeds["device"].at(job.requested) / job.work for job in due]
+    assert 1.0 <= min(times) < 1.1
+    assert 2.9 < max(times) <= 3.0
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -86,6 +95,8 @@ def test_bugs_cancellations_and_estimation_errors_occur_as_requested():
         {"bugs": -0.1},
         {"bugs": 0.6, "cancelled": 0.6},
         {"most_nodes": 4},
+        {"deadlines": (3.0, 1.0)},
+        {"deadlines": (0.0, 1.0)},
     ],
 )
 def test_invalid_option_error_names_field(options):

@@ -38,6 +38,7 @@ def modelarts_workload(
     cancelled: float = 0.0,
     most_nodes: int = 16,
     burstiness: float = 0.0,
+    deadlines: tuple[float, float] | None = None,
 ) -> list[Arrival]:
     """Generate two days of elastic training jobs like those of ModelArts (Hu et al. 2021, section 5).
 
@@ -66,6 +67,9 @@ def modelarts_workload(
     burstiness:
         From 0 (a Poisson process with a constant rate) to 1 (four times as many arrivals in the afternoon as at night,
         and nearly half of the jobs within a minute after another job).
+    deadlines:
+        Range of the times from arrival to deadline, as multiples of the training time on the requested nodes.
+        ``None`` for no deadlines, as in the published workload.
 
     Returns
     -------
@@ -88,6 +92,8 @@ def modelarts_workload(
     for field, share in (("eta_error", eta_error), ("bugs", bugs), ("cancelled", cancelled)):
         if not 0 <= share < 1:
             raise InvalidInputError(field, share, "a fraction in [0, 1)")
+    if deadlines is not None and not 0 < deadlines[0] <= deadlines[1] < inf:
+        raise InvalidInputError("deadlines", deadlines, "two multiples of the training time, the smaller first")
     if bugs + cancelled > 1:
         raise InvalidInputError("cancelled", cancelled, f"at most {1 - bugs:g} with bugs={bugs:g}")
     if most_nodes < _NODES[-1]:
@@ -95,7 +101,9 @@ def modelarts_workload(
             "most_nodes", most_nodes, f"{_NODES[-1]} or more, because users request up to {_NODES[-1]}"
         )
     # Each aspect has its own random stream, so that a change of one aspect does not affect any other.
-    when, length, size, fate = (_random_stream(seed, aspect) for aspect in ("when", "length", "size", "fate"))
+    when, length, size, fate, due = (
+        _random_stream(seed, aspect) for aspect in ("when", "length", "size", "fate", "due")
+    )
     times_s = _long_times_s(length, jobs)
     if all_jobs:
         times_s += _short_times_s(length, round(jobs / _LONG_SHARE) - jobs)
@@ -113,6 +121,7 @@ def modelarts_workload(
                 arrives_s=arrives_s,
                 work=training_s * speeds[DEVICE].at(nodes),
                 speeds=speeds,
+                deadline_s=arrives_s + training_s * due.uniform(*deadlines) if deadlines is not None else None,
                 requested=nodes,
                 estimated=1.0 if broken or ended else 1.0 + eta_error * (2 * error - 1),
                 breaks_after_s=_SHORT_S * extent if broken else inf,

@@ -5,6 +5,8 @@ import os
 import re
 from pathlib import Path
 
+from pydantic import BaseModel
+
 import paceline
 
 # At its first import, Airflow writes a configuration file: keep it out of the user's home.
@@ -35,7 +37,7 @@ myst_fence_as_directive = ["mermaid"]
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
-autodoc_class_signature = "separated"
+python_maximum_signature_line_length = 100
 autodoc_default_options = {"exclude-members": "__init__, __new__"}
 napoleon_numpy_docstring, napoleon_google_docstring = True, False
 napoleon_use_rtype = False
@@ -56,8 +58,14 @@ def add_dark_pictures(app, page, source):
     source[0] = re.sub(r"!\[(.*?)\]\((\S+)-light\.png\)", themed, source[0])
 
 
+def hide_signature_of_model(app, what, name, documented, options, signature, returns):
+    """Hide the signature of a pydantic model, whose fields follow: it would repeat them with pydantic's own types."""
+    return ("", None) if what == "class" and issubclass(documented, BaseModel) else None
+
+
 def setup(app):
     """Called by Sphinx."""
+    app.connect("autodoc-process-signature", hide_signature_of_model)
     app.connect("source-read", add_dark_pictures)
 
 

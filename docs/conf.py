@@ -38,7 +38,7 @@ myst_fence_as_directive = ["mermaid"]
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 python_maximum_signature_line_length = 100
-autodoc_default_options = {"exclude-members": "__init__, __new__"}
+autodoc_default_options = {"exclude-members": "__init__, __new__, model_config"}
 napoleon_numpy_docstring, napoleon_google_docstring = True, False
 napoleon_use_rtype = False
 
@@ -58,14 +58,15 @@ def add_dark_pictures(app, page, source):
     source[0] = re.sub(r"!\[(.*?)\]\((\S+)-light\.png\)", themed, source[0])
 
 
-def hide_signature_of_model(app, what, name, documented, options, signature, returns):
-    """Hide the signature of a pydantic model, whose fields follow: it would repeat them with pydantic's own types."""
-    return ("", None) if what == "class" and issubclass(documented, BaseModel) else None
+def hide_signature(app, what, name, documented, options, signature, returns):
+    """Hide the signature of a pydantic model, whose fields follow, and of a protocol, which nobody constructs."""
+    hides = what == "class" and (issubclass(documented, BaseModel) or getattr(documented, "_is_protocol", False))
+    return ("", None) if hides else None
 
 
 def setup(app):
     """Called by Sphinx."""
-    app.connect("autodoc-process-signature", hide_signature_of_model)
+    app.connect("autodoc-process-signature", hide_signature)
     app.connect("source-read", add_dark_pictures)
 
 

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from paceline.contract import StoredHistory
+from paceline.errors import InvalidInputError
 from paceline.extras import require
 
 _PROGRESS, _SETPOINT, _DEVICES, _DEADLINE = "#1f6feb", "#24292f", "#2da44e", "#cf222e"
 
 
-def draw(history: dict[str, Any], path: str | os.PathLike[str], *, title: str = "", unit: str = "cores") -> Path:
+def draw(
+    history: Mapping[str, Any] | StoredHistory, path: str | os.PathLike[str], *, title: str = "", unit: str = "cores"
+) -> Path:
     """Plot a run to a file and return the path; the extension of ``path`` sets the format, for example PNG.
 
     Parameters
     ----------
     history:
-        The value of the task state store's key ``history``, see :meth:`paceline.run.History.to_json`.
+        The value of the task state store's key ``history``, also as a :class:`~paceline.contract.StoredHistory`.
     path:
         File to write; missing folders are created.
     title:
@@ -34,13 +39,19 @@ def draw(history: dict[str, Any], path: str | os.PathLike[str], *, title: str = 
     ...     history.add(t_s=second, progress_pct=10 * second, setpoint_pct=10 * second, devices=1.5, deadline_s=10)
     >>> draw(history.to_json(), tempfile.mkdtemp() + "/pace.png").name
     'pace.png'
+    >>> draw({"samples": []}, "pace.png")
+    Traceback (most recent call last):
+    paceline.errors.InvalidInputError: history: got {'samples': []}, expected the value of the key history of a run
     """
     require("worker", "matplotlib")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    columns = history["columns"]
-    table = {name: [row[index] for row in history["samples"]] for index, name in enumerate(columns)}
+    stored = StoredHistory.read(history)
+    if stored is None or not stored.samples:
+        raise InvalidInputError("history", history, "the value of the key history of a run")
+
+    table = {name: [row[index] for row in stored.samples] for index, name in enumerate(stored.columns)}
     times = table["t_s"]
     figure = Figure(figsize=(9, 6), layout="constrained")
     FigureCanvasAgg(figure)
@@ -64,10 +75,10 @@ def draw(history: dict[str, Any], path: str | os.PathLike[str], *, title: str = 
         axes.spines[["top", "right"]].set_visible(False)
         if deadline_s is not None:
             axes.axvline(deadline_s, color=_DEADLINE, linewidth=1.2, label="deadline")
-        for event in history.get("events", []):
-            axes.axvline(event["t_s"], color=_SETPOINT, linewidth=0.8, linestyle=":")
-    for event in history.get("events", []):
-        above.annotate(event["kind"].replace("_", " "), (event["t_s"], 102), fontsize=8, rotation=20, color=_SETPOINT)
+        for event in stored.events:
+            axes.axvline(event.t_s, color=_SETPOINT, linewidth=0.8, linestyle=":")
+    for event in stored.events:
+        above.annotate(event.kind.replace("_", " "), (event.t_s, 102), fontsize=8, rotation=20, color=_SETPOINT)
     above.legend(loc="upper left", frameon=False)
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -39,18 +39,17 @@ def draw(
     ...     history.add(t_s=second, progress_pct=10 * second, setpoint_pct=10 * second, devices=1.5, deadline_s=10)
     >>> draw(history.to_json(), tempfile.mkdtemp() + "/pace.png").name
     'pace.png'
-    >>> draw({"samples": []}, "pace.png")
+    >>> draw({"columns": []}, "pace.png")
     Traceback (most recent call last):
-    paceline.errors.InvalidInputError: history: got {'samples': []}, expected the value of the key history of a run
+    paceline.errors.InvalidInputError: history: got {'columns': []}, expected the value of the key history of a run
     """
     require("worker", "matplotlib")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     stored = StoredHistory.read(history)
-    if stored is None or not stored.samples:
+    if stored is None:
         raise InvalidInputError("history", history, "the value of the key history of a run")
-
     table = {name: [row[index] for row in stored.samples] for index, name in enumerate(stored.columns)}
     times = table["t_s"]
     figure = Figure(figsize=(9, 6), layout="constrained")

@@ -164,7 +164,7 @@ class PaceLoop:
         decision = self._controller.step(self._observe(now_s, position))
         allocation.target = decision.devices
         if self._lifecycle.state == "training":
-            self._check_feasibility(now_s, decision)
+            decision = self._check_feasibility(now_s, decision)
         elif position is None and now_s > max(self._controller.deadline_s, self._started_s + _MIN_STARTUP_S):
             self._infeasible.miss_progress(self._progress.reader.last_malformed)
         if self._restarting and self._progress.total is not None and now_s > self._started_s + _MAX_RESTART_S:
@@ -261,16 +261,19 @@ class PaceLoop:
         self._controller.move_deadline(now_s, self._commands.deadline_s)
         self._infeasible.reset()
 
-    def _check_feasibility(self, now_s: float, decision: Decision) -> None:
+    def _check_feasibility(self, now_s: float, decision: Decision) -> Decision:
+        """Apply the user's choice to an infeasible deadline; return the decision, which an extension makes feasible."""
         controller, progress = self._controller, self._progress
         assert progress.newest is not None  # the job is training
         total, may_end_early = f"{progress.total} {progress.newest.unit}", progress.may_end_early
         extended_s = self._infeasible.apply(
             now_s, controller.began_s, controller.deadline_s, decision, total, may_end_early=may_end_early
         )
-        if extended_s is not None:
-            self._exchange.post({DEADLINE: self._commands.extend(extended_s, now_s)})
-            self._move_deadline(now_s)
+        if extended_s is None:
+            return decision
+        self._exchange.post({DEADLINE: self._commands.extend(extended_s, now_s)})
+        self._move_deadline(now_s)
+        return replace(decision, feasible=True)
 
     def publish_end(self, state: Literal["detached", "failed"], by: Cause, *, stopped: bool = False) -> None:
         """Publish the last sample if control ends before the job ends; the sample has 0 devices if ``stopped``."""

@@ -131,6 +131,9 @@ def test_infeasible_deadline_is_extended_if_configured(make_job, run):
     assert exchange.state["deadline"] == outcome.deadline_s
     assert outcome.deadline_s == pytest.approx(66, rel=0.1)
     assert abs(outcome.error_pct) < 2.0
+    infeasible = [sample for sample in exchange.samples if not sample["feasible"]]
+    assert infeasible
+    assert all(sample["earliest_s"] > sample["deadline_s"] for sample in infeasible), "late by 0 s or more"
 
 
 @pytest.mark.parametrize("on_infeasible", ["best_effort", "fail", "extend"])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import getpass
+import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -69,6 +70,7 @@ def _parser() -> argparse.ArgumentParser:
 
     status = commands.add_parser("status", parents=[login], help="list the running training jobs")
     status.add_argument("dag", nargs="?", default="~", metavar="DAG", help="list only jobs of this DAG")
+    status.add_argument("--json", action="store_true", help="print the newest sample of each job as JSON")
     status.set_defaults(run=_status)
 
     deadline = commands.add_parser("deadline", help="read or change the deadline of a running training job")
@@ -91,12 +93,17 @@ def _parser() -> argparse.ArgumentParser:
 
 def _status(options: argparse.Namespace) -> int:
     api = _connect(options)
-    rows = []
+    jobs = []
     for task in _task_instances(api, options.dag, state=["running", "deferred"]):
-        key = task["dag_id"], task["dag_run_id"], task["task_id"]
-        pace = PaceSample.read(api.task_state(*key, PACE, map_index=task["map_index"]))
+        key = task["dag_id"], task["dag_run_id"], task["task_id"], task["map_index"]
+        pace = PaceSample.read(api.task_state(*key[:3], PACE, map_index=key[3]))
         if pace is not None:
-            rows.append((*key, *_table_cells(pace)))
+            jobs.append((key, pace))
+    if options.json:
+        names = ("dag_id", "run_id", "task_id", "map_index")
+        print(json.dumps([dict(zip(names, key, strict=True), pace=pace.to_json()) for key, pace in jobs], indent=1))
+        return 0
+    rows = [(*key[:3], *_table_cells(pace)) for key, pace in jobs]
     if not rows:
         print("No training job is running.")
         return 0

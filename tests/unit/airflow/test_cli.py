@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import subprocess
 import sys
@@ -34,9 +35,17 @@ class FakeAirflow:
 @pytest.mark.parametrize(("tasks", "page"), [(1, 100), (100, 100), (101, 100), (250, 100), (120, 50)])
 def test_status_lists_running_jobs_of_all_pages(monkeypatch, capsys, tasks, page):
     monkeypatch.setattr(cli, "_connect", lambda options: FakeAirflow(tasks, page))
-    assert cli._status(argparse.Namespace(dag="~")) == 0
+    assert cli._status(argparse.Namespace(dag="~", json=False)) == 0
     shown = capsys.readouterr().out.splitlines()[1:]
     assert [line.split()[1] for line in shown] == [f"run-{number}" for number in range(tasks)]
+
+
+def test_status_as_json_has_the_newest_samples(monkeypatch, capsys):
+    monkeypatch.setattr(cli, "_connect", lambda options: FakeAirflow(2))
+    assert cli.main(["status", "--json"]) == 0
+    first, second = json.loads(capsys.readouterr().out)
+    assert (first["dag_id"], first["run_id"], first["task_id"], first["map_index"]) == ("dag", "run-0", "train", -1)
+    assert first["pace"] == second["pace"] == a_sample().to_json()
 
 
 def test_error_for_an_invalid_url_names_the_url(monkeypatch, capsys):

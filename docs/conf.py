@@ -59,7 +59,7 @@ def add_dark_pictures(app, page, source):
 
 
 def hide_signature(app, what, name, documented, options, signature, returns):
-    """Hide the signature of a pydantic model, whose fields follow, and of a protocol, which nobody constructs."""
+    """Hide the signature of a pydantic model, whose fields follow, and of a protocol, which has no constructor."""
     hides = what == "class" and (issubclass(documented, BaseModel) or getattr(documented, "_is_protocol", False))
     return ("", None) if hides else None
 

@@ -65,7 +65,10 @@ class EvaluationResult(Comparison):
     challenger_metrics: dict[Text, float] | None = None
     champion_metrics: dict[Text, float] | None = None
     approved_by: Text | None = None
-    """Name of the user who approved the promotion, ``None`` if the time limit did. Unset if nobody was asked."""
+    """Name of the user who approved the promotion; ``None`` if it was approved because nobody answered in time.
+
+    Unset if nobody was asked.
+    """
 
     @property
     def was_asked(self) -> bool:

@@ -194,7 +194,9 @@ export interface EvaluationResult {
     [k: string]: number;
   } | null;
   /**
-   * Name of the user who approved the promotion, `null` if the time limit did. Unset if nobody was asked.
+   * Name of the user who approved the promotion; `null` if it was approved because nobody answered in time.
+   *
+   * Unset if nobody was asked.
    */
   approved_by?: string | null;
 }

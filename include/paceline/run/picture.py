@@ -30,6 +30,11 @@ def draw(
     unit:
         Label of the device axis.
 
+    Raises
+    ------
+    InvalidInputError
+        The value is not a history.
+
     Examples
     --------
     >>> import tempfile

@@ -2,13 +2,13 @@
 import type {
   AllJobs,
   DriftHistory,
-  TrainingJob,
   Overview,
   PaceSample,
   RunEvent as StoredEvent,
   RunJobs,
   StoredHistory,
   Subject,
+  TrainingJob,
   Watched,
 } from "./contract";
 

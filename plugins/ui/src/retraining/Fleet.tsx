@@ -1,6 +1,6 @@
 import { Badge, Heading, Stack, Table, Text } from "@chakra-ui/react";
 
-import type { TrainingJob, Overview, TaskResultScheduleResult } from "../contract";
+import type { Overview, TaskResultScheduleResult, TrainingJob } from "../contract";
 import { Notice } from "../look/Notice";
 import { formatDevices, formatTime } from "../format";
 import { RunLink } from "./RunLink";

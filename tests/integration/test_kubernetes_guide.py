@@ -130,6 +130,7 @@ def test_gated_pod_waits_for_its_queue_without_a_limit(
     gate = {"name": "kueue.x-k8s.io/admission"}
     template["spec"] = {"schedulingGates": [gate]}
     clock = SteppedClock()
+    clock.step_s = 20.0  # longer than the time between two messages
     for module in ("_runtime", "_start"):
         monkeypatch.setattr(f"paceline.runtime.kubernetes.{module}.time", clock)
     caplog.set_level("INFO")
@@ -138,11 +139,16 @@ def test_gated_pod_waits_for_its_queue_without_a_limit(
     starting = threading.Thread(target=lambda: jobs.append(runtime.start(pods.spec("print('admitted')"))))
     starting.start()
     (pod,) = until(lambda: pods.core.list_namespaced_pod(pods.namespace).items)
-    clock.step_s = 1000.0  # longer than start_timeout_s
-    for number in range(1, 4):
+
+    def change_until_said(number: int) -> None:
         body = {"metadata": {"annotations": {"test": str(number)}}}  # a change, which the runtime sees at once
         pods.core.patch_namespaced_pod(pod.metadata.name, pods.namespace, body)
-        until(lambda number=number: caplog.text.count("SchedulingGated") >= number)
+        until(lambda: caplog.text.count("SchedulingGated") >= number)
+
+    change_until_said(1)
+    clock.step_s = 1000.0  # longer than start_timeout_s, whose time has begun
+    for number in range(2, 5):
+        change_until_said(number)
     assert pod.metadata.labels["kueue.x-k8s.io/queue-name"] == "training"
     assert starting.is_alive()
     clock.step_s = 0.0

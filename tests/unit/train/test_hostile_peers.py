@@ -13,6 +13,7 @@ import torch
 
 from paceline.train.parameter_server import _handshake as handshake
 from paceline.train.parameter_server import _limits as limits
+from paceline.train.parameter_server import peer as peers
 from paceline.train.parameter_server._training import SharedTraining
 from paceline.train.parameter_server.peer import DisconnectedError, connect
 from paceline.train.parameter_server.shards import SampleShare
@@ -121,6 +122,17 @@ def test_peer_with_the_key_is_not_displaced(start_handshake, connections):
     wait_until(lambda: not server._pending)
     wait_until_closed(connections(server.port, handshake._MAX_PENDING + 1)[0])
     assert greet(peer) == "welcome"
+
+
+def test_worker_disconnects_from_a_server_that_takes_no_data(start_handshake, monkeypatch):
+    """A full buffer stands for a broken route: in both cases, data remains in the kernel of the sender."""
+    monkeypatch.setattr(peers, "_UNACKNOWLEDGED_MS", 100)
+    peer = connect("127.0.0.1", start_handshake().port, b"")
+    with closing(peer):
+        peer.send({"worker": "a"})
+        assert peer.receive()["kind"] == "welcome"
+        with pytest.raises(DisconnectedError, match="timed out"):
+            peer.send({"kind": "state"}, torch.zeros(20_000_000))
 
 
 def test_server_accepts_connections_after_a_thread_could_not_start(start_handshake, monkeypatch, connections):

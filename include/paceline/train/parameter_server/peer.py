@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 # A machine that loses power does not close its connections: close them after about a minute without a response.
 _KEEPALIVE = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 4}
+# After a broken route, sent data is sent again for up to 16 minutes: connect again after this time.
+_UNACKNOWLEDGED_MS = 60_000
 
 
 class DisconnectedError(Exception):
@@ -66,6 +68,14 @@ class Peer:
         timeout = struct.pack("ll", whole, round(((seconds or 0) - whole) * 1e6))
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout)
+
+    def limit_unacknowledged(self) -> None:
+        """Disconnect if the other side does not acknowledge data for a minute.
+
+        Not for connections to workers: the measurement of a profile suspends them for longer.
+        """
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNACKNOWLEDGED_MS)
 
     def authenticate(self, key: bytes, *, first: bool) -> None:
         """Verify that both sides have the key, unless it is empty. Exactly one side must pass ``first=True``.
@@ -174,6 +184,7 @@ def connect(host: str, port: int, key: bytes) -> Peer:
     except OSError as error:
         raise DisconnectedError(str(error)) from None
     peer = Peer(connection)
+    peer.limit_unacknowledged()
     try:
         peer.authenticate(key, first=False)
     except DisconnectedError:

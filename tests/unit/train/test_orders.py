@@ -98,11 +98,11 @@ def test_numpy_and_torch_indices_are_sent_as_integers(train_as_worker):
         (EmptyBatches, "batch_sampler: got 'no samples in the first batch', expected batches with at least one sample"),
     ],
 )
-def test_unsuitable_batch_sampler_is_rejected(train_as_worker, capfd, sampler, reason):
+def test_unsuitable_batch_sampler_is_rejected(train_as_worker, capsys, sampler, reason):
     with pytest.raises(SystemExit) as ended:
         train_as_worker(DataLoader(dataset(), batch_sampler=sampler(range(SAMPLES))))
     assert ended.value.code == EXIT_REJECTED, "restarts cannot help"
-    assert reason in capfd.readouterr().err
+    assert reason in capsys.readouterr().err
 
 
 class Stream(IterableDataset):
@@ -110,7 +110,7 @@ class Stream(IterableDataset):
         yield from range(SAMPLES)
 
 
-def test_code_that_no_restart_can_help_is_rejected(train_as_worker, capfd):
+def test_code_that_no_restart_can_help_is_rejected(train_as_worker, capsys):
     for loop, reason in (
         (lambda: train_as_worker(DataLoader(Stream(), 4), total=3), "got 'a DataLoader over Stream with batch_size=4'"),
         (lambda: list(track_epochs(2)), "track_epochs: got 'a loop over epochs', expected one loop"),
@@ -118,16 +118,16 @@ def test_code_that_no_restart_can_help_is_rejected(train_as_worker, capfd):
         with pytest.raises(SystemExit) as ended:
             loop()
         assert ended.value.code == EXIT_REJECTED
-        assert reason in capfd.readouterr().err
+        assert reason in capsys.readouterr().err
 
 
-def test_numbers_of_batches_that_count_one_worker_or_have_gaps_are_named(train_as_worker, capfd):
+def test_numbers_of_batches_that_count_one_worker_or_have_gaps_are_named(train_as_worker, capsys):
     train_as_worker(DataLoader(dataset(), 4), read=lambda loop: [batch for _, batch in enumerate(loop)])
-    assert "enumerate(track(...)) counts the batches of this worker, from 0 when it joins" in capfd.readouterr().err
+    assert "enumerate(track(...)) counts the batches of this worker, from 0 when it joins" in capsys.readouterr().err
     train_as_worker(DataLoader(dataset(), 4), read=lambda loop: [batch for _, batch in loop.enumerate()])
-    assert "the numbers of this worker have gaps" in capfd.readouterr().err
+    assert "the numbers of this worker have gaps" in capsys.readouterr().err
     train_as_worker(DataLoader(dataset(), 4))
-    assert "numbers" not in capfd.readouterr().err
+    assert "numbers" not in capsys.readouterr().err
 
 
 def test_sampler_seeded_with_the_epoch_has_a_new_order_in_each_epoch(train_as_worker):

@@ -10,13 +10,16 @@ import asyncio
 import secrets
 import ssl
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from weakref import WeakKeyDictionary
 
 from airflow.sdk.configuration import conf
 from tenacity import AsyncRetrying, stop_after_delay, wait_random_exponential
 
 from paceline.contract import STEERING_XCOM, hash_secret
+
+if TYPE_CHECKING:
+    import httpx
 
 _EVERY_S = 1.0
 _TIMEOUT_S = 10.0
@@ -79,24 +82,41 @@ class Steering:
         return await answer
 
     async def _send_all(self) -> None:
+        while self._waiting:
+            try:
+                async with self._new_client() as client:
+                    while self._waiting:
+                        await self._send_batch(client)
+            except Exception as error:  # no client, for example because the file of certificates cannot be read
+                waiting, self._waiting = self._waiting, []
+                self._fail([future for _, future in waiting], error)
+                await asyncio.sleep(self._every_s)
+
+    def _new_client(self) -> httpx.AsyncClient:
         import httpx
 
         from paceline.airflow.api import is_local
 
         uses_proxy = not is_local(self._url)
-        async with httpx.AsyncClient(verify=_certificates(), trust_env=uses_proxy, timeout=_TIMEOUT_S) as client:
-            while self._waiting:
-                batch, self._waiting = self._waiting[:_MOST_JOBS], self._waiting[_MOST_JOBS:]
-                try:
-                    response = await client.post(self._url, json={"jobs": [job for job, _ in batch]})
-                    response.raise_for_status()
-                    _distribute([answer["values"] for answer in response.json()], [future for _, future in batch])
-                except Exception as error:  # without an answer, a trigger would wait for ever
-                    for _, future in batch:
-                        if not future.done():
-                            future.set_exception(SteeringError(f"{self._url}: {error!r}"))
-                if len(batch) < _MOST_JOBS:
-                    await asyncio.sleep(self._every_s)
+        return httpx.AsyncClient(verify=_certificates(), trust_env=uses_proxy, timeout=_TIMEOUT_S)
+
+    async def _send_batch(self, client: httpx.AsyncClient) -> None:
+        batch, self._waiting = self._waiting[:_MOST_JOBS], self._waiting[_MOST_JOBS:]
+        futures = [future for _, future in batch]
+        try:
+            response = await client.post(self._url, json={"jobs": [job for job, _ in batch]})
+            response.raise_for_status()
+            _distribute([answer["values"] for answer in response.json()], futures)
+        except Exception as error:
+            self._fail(futures, error)
+        if len(batch) < _MOST_JOBS:
+            await asyncio.sleep(self._every_s)
+
+    def _fail(self, futures: Sequence[asyncio.Future[dict[str, Any]]], error: Exception) -> None:
+        """Answer each job with an error: without an answer, its trigger would wait for ever."""
+        for future in futures:
+            if not future.done():
+                future.set_exception(SteeringError(f"{self._url}: {error!r}"))
 
 
 def _distribute(answers: Sequence[dict[str, Any] | None], futures: Sequence[asyncio.Future[dict[str, Any]]]) -> None:

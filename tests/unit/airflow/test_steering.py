@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from threading import Thread
 from typing import Any
 
@@ -95,6 +96,20 @@ def test_server_that_is_away_is_an_error() -> None:
 
     with pytest.raises(SteeringError, match=r"127\.0\.0\.1:1"):
         asyncio.run(exchange())
+
+
+def test_unreadable_certificates_are_an_error_until_they_can_be_read(
+    server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async def exchange_twice() -> dict[str, Any]:
+        steering = Steering(server.url, every_s=0.01)
+        monkeypatch.setenv("AIRFLOW__API__SSL_CERT", str(tmp_path / "missing.pem"))
+        with pytest.raises(SteeringError, match="FileNotFoundError"):
+            await asyncio.wait_for(steering.exchange({"secret": "a"}), 60.0)
+        monkeypatch.delenv("AIRFLOW__API__SSL_CERT")
+        return await asyncio.wait_for(steering.exchange({"secret": "a", "write": {"n": 1}}), 60.0)
+
+    assert asyncio.run(exchange_twice()) == {"n": 1}
 
 
 @pytest.mark.parametrize(

@@ -65,9 +65,9 @@ class EvaluationResult(Comparison):
     challenger_metrics: dict[Text, float] | None = None
     champion_metrics: dict[Text, float] | None = None
     approved_by: Text | None = None
-    """Name of the user who approved the promotion; ``None`` if it was approved because nobody answered in time.
+    """Name of the user who approved the promotion; ``None`` if the task approved it, because no user answered in time.
 
-    Unset if nobody was asked.
+    Unset if the task asked no user.
     """
 
     @property

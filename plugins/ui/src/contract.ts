@@ -194,9 +194,9 @@ export interface EvaluationResult {
     [k: string]: number;
   } | null;
   /**
-   * Name of the user who approved the promotion; `null` if it was approved because nobody answered in time.
+   * Name of the user who approved the promotion; `null` if the task approved it, because no user answered in time.
    *
-   * Unset if nobody was asked.
+   * Unset if the task asked no user.
    */
   approved_by?: string | null;
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import cached_property
@@ -16,7 +16,7 @@ from paceline.airflow.callbacks import Callback
 from paceline.airflow.places import storage_path
 from paceline.contract import OUTPUT, CollectedOutput
 from paceline.control import PastRun, PastTail
-from paceline.run import LiveState
+from paceline.run import Exchange, LiveState
 from paceline.run.clock import Clock, SystemClock
 from paceline.run.host import CheckpointCopies, Stage, TaskStatus
 from paceline.run.within import within
@@ -116,6 +116,10 @@ class TaskHost:
         self.log = task.log
         self.pool = task.pool
         self.try_number, self.max_tries = ti.try_number or 1, ti.max_tries or 0
+
+    def exchange(self, on_failure: Callable[[Exception | None], None]) -> Exchange:
+        """Return an exchange with the task state store, in a thread."""
+        return Exchange(self.store, on_failure=on_failure)
 
     def origin(self, earlier: datetime | None) -> datetime:
         """Return the time from which durations count. A retry uses the first try's time, to keep the deadline."""
@@ -260,7 +264,7 @@ class TaskHost:
 
     def task_status(self) -> TaskStatus:
         """Return the task's status in Airflow, or "unknown" if Airflow does not respond within 3.5 s."""
-        if _is_dags_test():
+        if is_dags_test():
             return "over"  # `airflow dags test` has no other process that could continue the task
         retries = Retrying(  # because a busy API server may fail some calls
             retry=retry_if_not_exception_type((EOFError, ConnectionError)),  # the supervisor has ended
@@ -277,7 +281,8 @@ class TaskHost:
         return "over" if not found or found & set(_ENDED_STATES) else "active"  # no state: the run has been deleted
 
 
-def _is_dags_test() -> bool:
+def is_dags_test() -> bool:
+    """Return whether `airflow dags test` runs the task, in its own process."""
     from airflow.sdk.execution_time import task_runner
 
     return type(getattr(task_runner, "SUPERVISOR_COMMS", None)).__name__ == "InProcessSupervisorComms"

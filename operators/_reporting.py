@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from paceline.airflow.callbacks import Callback, run_callbacks
 from paceline.contract import ALERTS, PaceSample
@@ -14,6 +14,40 @@ from paceline.run.alerts import Alert, Alerts
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+
+class Task(Protocol):
+    """A task instance, also that of a trigger."""
+
+    dag_id: str
+    task_id: str
+    map_index: int | None
+
+
+class SampleMetrics:
+    """Sends the samples of one task to Airflow's metrics."""
+
+    def __init__(self, task: Task) -> None:
+        self._tags = {"dag_id": task.dag_id, "task_id": task.task_id}
+        if task.map_index is not None and task.map_index >= 0:
+            self._tags["map_index"] = str(task.map_index)
+        self._resizes = 0
+
+    def send(self, sample: PaceSample) -> None:
+        """Send a sample."""
+        from airflow.sdk.observability import stats
+
+        for name in ("progress_pct", "setpoint_pct", "devices", "deadline_s"):
+            if getattr(sample, name) is not None:
+                stats.gauge(f"paceline.{name}", getattr(sample, name), tags=self._tags)
+        stats.gauge("paceline.error_pct", sample.setpoint_pct - sample.progress_pct, tags=self._tags)
+        if sample.forecast_s is not None and sample.deadline_s is not None:
+            stats.gauge("paceline.slack_s", sample.deadline_s - sample.forecast_s, tags=self._tags)
+        if sample.step_ms is not None:
+            stats.timing("paceline.control_step", sample.step_ms, tags=self._tags)
+        if sample.resizes > self._resizes:
+            stats.incr("paceline.resizes", sample.resizes - self._resizes, tags=self._tags)
+            self._resizes = sample.resizes
 
 
 class SampleReporter:
@@ -30,14 +64,10 @@ class SampleReporter:
     """
 
     def __init__(self, context: Context, callbacks: Sequence[Callback], log: Any) -> None:
-        ti = context["ti"]
         self._context, self._callbacks, self._log = context, callbacks, log
-        self._tags = {"dag_id": ti.dag_id, "task_id": ti.task_id}
-        if ti.map_index is not None and ti.map_index >= 0:
-            self._tags["map_index"] = str(ti.map_index)
+        self._metrics = SampleMetrics(context["ti"])
         self._store = context["task_state_store"]
         self._alerts = Alerts(self._store.get(ALERTS))
-        self._resizes = 0
         self._failed = False
         self._queue: SimpleQueue[Alert | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -52,7 +82,7 @@ class SampleReporter:
             self._failed = True
 
     def _send(self, sample: PaceSample) -> None:
-        self._send_metrics(sample)
+        self._metrics.send(sample)
         alert = self._alerts.evaluate(sample)
         if alert is None:
             return
@@ -67,21 +97,6 @@ class SampleReporter:
         if self._thread is not None:
             self._queue.put(None)
             self._thread.join(timeout_s)
-
-    def _send_metrics(self, sample: PaceSample) -> None:
-        from airflow.sdk.observability import stats
-
-        for name in ("progress_pct", "setpoint_pct", "devices", "deadline_s"):
-            if getattr(sample, name) is not None:
-                stats.gauge(f"paceline.{name}", getattr(sample, name), tags=self._tags)
-        stats.gauge("paceline.error_pct", sample.setpoint_pct - sample.progress_pct, tags=self._tags)
-        if sample.forecast_s is not None and sample.deadline_s is not None:
-            stats.gauge("paceline.slack_s", sample.deadline_s - sample.forecast_s, tags=self._tags)
-        if sample.step_ms is not None:
-            stats.timing("paceline.control_step", sample.step_ms, tags=self._tags)
-        if sample.resizes > self._resizes:
-            stats.incr("paceline.resizes", sample.resizes - self._resizes, tags=self._tags)
-            self._resizes = sample.resizes
 
     def _run_callbacks(self) -> None:
         while (alert := self._queue.get()) is not None:

@@ -8,17 +8,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk.configuration import conf
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowRescheduleException
+from airflow.sdk.exceptions import (
+    AirflowException,
+    AirflowFailException,
+    AirflowRescheduleException,
+    AirflowTaskTimeout,
+)
 
-from paceline.airflow.callbacks import Callback, read_callbacks
+from paceline.airflow.callbacks import Callback, read_callbacks, run_callbacks
 from paceline.airflow.places import check_kept
+from paceline.contract import ALERTS
 from paceline.control import CPU_QUANTUM
 from paceline.errors import PERMANENT_ERRORS, DetachedError, InvalidInputError, PacelineError
-from paceline.run import Training, WaitElsewhereError, WaitingJob
+from paceline.run import ControlElsewhereError, Training, WaitElsewhereError, WaitingJob
 
 from . import _arguments
 from ._clock import task_clock
-from ._host import TaskHost
+from ._host import TaskHost, is_dags_test
 from ._job import JobOperator
 from ._later_inputs import check_later_inputs
 from .links import ContainerLogsLink
@@ -30,7 +36,7 @@ if TYPE_CHECKING:
     from paceline.contract import TrainingResult
     from paceline.control import Gains
     from paceline.elastic import Team
-    from paceline.runtime import JobSpec
+    from paceline.runtime import JobSpec, JobStatus
 
 # Seconds until the next worker process takes over a job. An executor may report the end of this process a few
 # seconds late. If the next process were already running, Airflow would attribute the report to that process.
@@ -85,8 +91,10 @@ class DeadlineTrainingOperator(JobOperator):
         devices. The job starts with its first grant and never exceeds its grant. While the grant is zero, the job is
         preempted, after a checkpoint.
     deferrable:
-        Whether a ``shared`` job waits for its first devices in the triggerer, without a worker slot. Default:
-        ``[operators] default_deferrable``.
+        Whether the triggerer controls the job, and waits for the first devices of a ``shared`` job: the task then has
+        a worker slot only while the job starts, for an alert, and to collect the output. Teams, and jobs with a
+        ``private_environment`` or with copies of their checkpoints (see ``checkpoint_to``), are controlled in the
+        worker process in any case. Default: ``[operators] default_deferrable``.
     output:
         Destination of the job's files in ``$PACELINE_OUTPUT``: a local path or an object storage URL. By default a
         folder of this task's run below ``$AIRFLOW_HOME/paceline-data``. With Airflow's KubernetesExecutor, a place that
@@ -185,8 +193,8 @@ class DeadlineTrainingOperator(JobOperator):
         self.shared = shared
         if deferrable is None:
             deferrable = conf.getboolean("operators", "default_deferrable", fallback=False)
-        elif deferrable and not shared:
-            accepted = "shared=True as well: only the wait for the first devices from an arbiter is deferred"
+        elif deferrable and self.team is not None and not shared:
+            accepted = "False, because a worker process controls a team, or shared=True for the wait for its devices"
             raise InvalidInputError("deferrable", deferrable, accepted)
         self.deferrable = deferrable
         self.output_path = output  # not `output`, because BaseOperator.output is the task's XCom
@@ -194,8 +202,10 @@ class DeadlineTrainingOperator(JobOperator):
         self.on_deadline_alert: Sequence[Callback] = read_callbacks("on_deadline_alert", on_deadline_alert)
         self.controller = controller
         self.container_id: str | None = None
+        self._host: TaskHost | None = None
         self._training: Training | None = None
         self._waited_since: datetime | None = None  # the time from which the deadline counts, after a deferral
+        self._continues = self._stays = False  # whether the triggerer has controlled the job, and is not to go on
         self._result: TrainingResult | None = None
         _arguments.check(self)
 
@@ -206,7 +216,9 @@ class DeadlineTrainingOperator(JobOperator):
             result = self.new_training(context).run()
         except WaitElsewhereError as wait:
             self.log.info("Waiting for devices from the pool %s in the triggerer", self.pool)
-            self._defer(context, wait.job)
+            self._defer_wait(context, wait.job)
+        except ControlElsewhereError as left:
+            self._defer_control(context, left)
         except DetachedError as error:
             self.log.warning("%s", error)
             resume_at = datetime.now(timezone.utc) + timedelta(seconds=_RESCHEDULE_S)
@@ -233,6 +245,19 @@ class DeadlineTrainingOperator(JobOperator):
         self._waited_since = datetime.fromisoformat(waited_since)
         return self.execute(context)
 
+    def execute_continued(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
+        """Continue after :class:`~paceline.operators.triggers.TrainingTrigger`, which says why in its ``event``."""
+        self._continues, reason = True, event["reason"]
+        if reason == "timeout":
+            self.new_training(context).time_out()
+            raise AirflowTaskTimeout(f"the task has reached its execution_timeout of {self.execution_timeout}")
+        if reason == "alert":
+            context["task_state_store"].set(ALERTS, event["alerts"])
+            run_callbacks("on_deadline_alert", self.on_deadline_alert, context, event["alert"], self.log)
+        else:
+            self._stays = True
+        return self.execute(context)
+
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage[Any, Any]:
         """Return the inputs and the trained model, for Airflow's OpenLineage provider."""
         from paceline.airflow import lineage
@@ -244,23 +269,53 @@ class DeadlineTrainingOperator(JobOperator):
         if self._training is not None:
             self._training.request_stop()
 
-    def _defer(self, context: Context, job: WaitingJob) -> NoReturn:
+    def _defer_wait(self, context: Context, job: WaitingJob) -> NoReturn:
         from .triggers import GrantTrigger
 
-        timeout, started = self.execution_timeout, context["ti"].start_date
-        if timeout is not None and started is not None:  # Airflow accepts no timeout of 0 or less
-            timeout = max(timeout - (datetime.now(timezone.utc) - started), timedelta(milliseconds=1))
+        ends_at = self._ends_at(context)
+        # Airflow accepts no timeout of 0 or less.
+        left = None if ends_at is None else max(ends_at - datetime.now(timezone.utc), timedelta(milliseconds=1))
         self.defer(
             trigger=GrantTrigger(job.to_json()),
             method_name="execute_granted",
             kwargs={"waited_since": job.origin.isoformat()},
-            timeout=timeout,
+            timeout=left,
         )
+
+    def _defer_control(self, context: Context, left: ControlElsewhereError) -> NoReturn:
+        from ._deferred import DeferredJob
+        from .triggers import TrainingTrigger
+
+        host, record = self._host, left.record
+        assert host is not None  # the training has just left
+        assert record is not None
+        self.log.info("The triggerer controls the job from now on")
+        (runtime,) = (one for one in self.possible_runtimes() if one.name == record.runtime)
+        job = DeferredJob(
+            settings=_arguments.read(self, context),
+            runtime=runtime.serialize(),
+            name=host.job_name(),
+            labels=host.labels(),
+            origin=record.origin,
+            pool=self.pool,
+            try_number=host.try_number,
+            max_tries=host.max_tries,
+            past=left.past,
+            tails=tuple(host.past_tails(record.runtime)) if left.past is None else (),
+            has_callbacks=bool(self.on_deadline_alert),
+            ends_at=self._ends_at(context),
+        )
+        # Without Airflow's own timeout, which would leave the job behind.
+        self.defer(trigger=TrainingTrigger(job.to_json()), method_name="execute_continued")
+
+    def _ends_at(self, context: Context) -> datetime | None:
+        timeout, started = self.execution_timeout, context["ti"].start_date
+        return None if timeout is None or started is None else started + timeout
 
     def new_training(self, context: Context) -> Training:
         """Create the object that controls the job during this try."""
         settings, clock = _arguments.read(self, context), task_clock(self.log)
-        host = TaskHost(self, context, self.on_deadline_alert, clock)
+        host = self._host = TaskHost(self, context, self.on_deadline_alert, clock)
         if self.saves_output:
             check_kept("output", host.output_place())
         if self.checkpoint_to not in (None, _arguments.AUTO):
@@ -272,8 +327,17 @@ class DeadlineTrainingOperator(JobOperator):
             clock=clock,
             waits_here=not self.deferrable,
             waited_since=self._waited_since,
+            leaves=_after_first_step if self._hands_over(host) else None,
+            continues=self._continues,
         )
         return self._training
+
+    def _hands_over(self, host: TaskHost) -> bool:
+        """Return whether the triggerer is to control the job."""
+        if not self.deferrable or self._stays or self.asks_others or is_dags_test():
+            return False
+        # The triggerer does not know the private values, which it would have to mask in the log.
+        return self.team is None and not self._private_templates and host.checkpoint_copies() is None
 
     def extend_spec(self, context: Context, spec: JobSpec, scratch: Path) -> JobSpec:
         """Return the job's specification. Subclasses extend the specification, and may write files to ``scratch``."""
@@ -281,3 +345,7 @@ class DeadlineTrainingOperator(JobOperator):
 
     def check_need(self, context: Context, stage: str) -> None:
         """Raise an error if other tasks make this task's job useless, see :meth:`paceline.run.host.Host.check_need`."""
+
+
+def _after_first_step(status: JobStatus | None) -> bool:
+    return status is None

@@ -6,13 +6,17 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from functools import cache
+from importlib import import_module
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from paceline.errors import DeadlineInfeasibleError
 from paceline.run.clock import SystemClock
+
+if TYPE_CHECKING:
+    from ._deferred import JobControl
 
 _CANCELLED_WITHIN_S = 60.0
 _asking = Lock()
@@ -37,6 +41,7 @@ class GrantTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield one event when the task is to decide: devices are granted, or the deadline is refused."""
+        await asyncio.to_thread(import_module, "paceline.run")  # takes seconds, in which other triggers would wait
         from paceline.airflow.steering import SteeredTask, SteeringError, TakenOverError
         from paceline.run import WaitingJob
 
@@ -66,6 +71,51 @@ class GrantTrigger(BaseTrigger):
             if queue.granted is not None:
                 break
         yield TriggerEvent({})  # type: ignore[no-untyped-call]
+
+
+class TrainingTrigger(BaseTrigger):
+    """Controls a running training job until a worker process is to continue: at its end, for an alert, or an error.
+
+    Parameters
+    ----------
+    job:
+        Result of ``DeferredJob.to_json``.
+    """
+
+    def __init__(self, job: dict[str, Any]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.job = job
+        self._control: JobControl | None = None
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return the class path and the arguments with which Airflow recreates this trigger."""
+        return f"{type(self).__module__}.{type(self).__qualname__}", {"job": self.job}
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Yield one event, with the reason why a worker process is to continue."""
+        await asyncio.to_thread(import_module, "paceline.operators._deferred")  # as in GrantTrigger
+        from paceline.airflow.steering import SteeredTask, TakenOverError
+
+        from ._deferred import DeferredJob, JobControl
+
+        job, clock = DeferredJob.read(self.job), await asyncio.to_thread(_clock)
+        assert self.task_instance is not None  # only tasks are deferred to this trigger
+        while True:
+            task = await SteeredTask.take_over(self.task_instance)
+            self._control = JobControl(job, task, self.task_instance, clock.copy(), self.log)
+            try:
+                event = await self._control.run()
+            except TakenOverError as error:
+                self.log.info("This triggerer no longer controls the job: %s", error)
+                await asyncio.sleep(_CANCELLED_WITHIN_S)  # as in GrantTrigger
+            else:
+                yield TriggerEvent(event)  # type: ignore[no-untyped-call]
+                return
+
+    async def on_kill(self) -> None:
+        """Remove the job of a task that was cleared or marked."""
+        if self._control is not None:
+            await self._control.kill()
 
 
 def _clock() -> SystemClock:

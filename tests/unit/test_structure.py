@@ -38,7 +38,7 @@ ENTRY_POINTS |= {
 }
 EXPORTS = {
     "paceline.airflow.runtimes": (
-        "Docker Kubernetes Process RuntimeSettings installed_runtimes named_settings runtime_value"
+        "Docker Kubernetes Process RuntimeSettings installed_runtimes named_settings runtime_value stored_settings"
     ),
     "paceline.airflow.windows": (
         "CHAMPION DataWindow Parameters Snapshot cached_window describe identify_file is_sql read_window"
@@ -87,7 +87,8 @@ EXPORTS = {
         "Promotion Registry"
     ),
     "paceline.run": (
-        "Exchange Handover History LiveState MemoryState PaceLoop Surroundings Training WaitElsewhereError WaitingJob"
+        "ControlElsewhereError Exchange Handover History LiveState LiveValues MemoryState PaceLoop RemoteState "
+        "Surroundings Training WaitElsewhereError WaitingJob"
     ),
     "paceline.runtime": (
         "DockerOptions DockerRuntime Job JobFolder JobSpec JobStatus KubernetesOptions PausableJob ProcessRuntime "

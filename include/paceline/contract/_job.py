@@ -35,5 +35,7 @@ class JobRecord(Record):
     """Unique name of the controlling process. A process that reads another name here no longer controls the job."""
     code: Text = ""
     """Digest of the command and the files that the job was started with."""
+    deferred: bool = False
+    """Whether the controlling process runs in the triggerer, or hands the job over to it."""
     max_tries: int | None = None
     """The task's ``max_tries`` when the controlling process began: clearing a task changes it, a retry does not."""

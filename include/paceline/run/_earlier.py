@@ -103,7 +103,13 @@ class EarlierJob:
 
         A user who clears a task after a change of its code expects the new code to run from the beginning.
         """
-        if self.status is None or not self.has_other_code or (self._on_change == "resume" and not self._is_cleared):
+        if self.status is None:
+            return
+        if self._is_cleared and self.record is not None and self.record.deferred:  # nobody was there to remove the job
+            self._host.log.warning("The task was cleared while it was deferred: its job is removed")
+            self.discard()
+            return
+        if not self.has_other_code or (self._on_change == "resume" and not self._is_cleared):
             return
         reason = "the task was cleared" if self._is_cleared else "on_change is 'restart'"
         self._host.log.warning(

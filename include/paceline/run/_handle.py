@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 
 from paceline.contract import ALERTS, CEILING, CLOCK, CONTAINER, CONTROLLER, DEADLINE, JobRecord
 from paceline.errors import ResizePendingError, RuntimeUnavailableError
-from paceline.run._live import Exchange, LiveState
+from paceline.run._live import LiveState, LiveValues
 from paceline.run._loop import PaceLoop
 from paceline.run._states import Cause
 from paceline.run.host import Host
@@ -65,7 +65,7 @@ class JobHandle:
         self.job: Job | None = None
         self.earlier_origin: datetime | None = None
         self.loop: PaceLoop | None = None
-        self.exchange: Exchange | None = None
+        self.exchange: LiveValues | None = None
 
     def find(self) -> JobRecord | None:
         """Set ``job`` if the job of an earlier try exists, and return the record that is stored with the job.

@@ -8,12 +8,24 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from paceline.contract import Ceiling, PaceSample, RunTotals
+from paceline.contract import Ceiling, JobRecord, PaceSample, RunTotals
 from paceline.control import PastRun
+from paceline.errors import DetachedError
 from paceline.run._history import History
 from paceline.run._states import Lifecycle
 from paceline.run.clock import Clock, SystemClock
 from paceline.run.host import Stage
+from paceline.runtime import JobStatus
+
+Leaves = Callable[[JobStatus | None], bool]
+
+
+class ControlElsewhereError(DetachedError):
+    """Raised when another process is to continue the control of the job of ``record``, with the ``past`` run."""
+
+    def __init__(self, record: JobRecord | None = None, past: PastRun | None = None) -> None:
+        super().__init__("another process continues the control of the job")
+        self.record, self.past = record, past
 
 
 @dataclass(frozen=True)
@@ -66,6 +78,9 @@ class Surroundings:
         Called at every step with the stage of the job; raises an error if the job can be of no use any more.
     on_sample:
         Called with every published sample; must return quickly.
+    leaves:
+        Called after every step, and with the status of a job that has ended; returns whether another process continues.
+        Default: never.
     """
 
     clock: Clock = field(default_factory=SystemClock)
@@ -73,3 +88,4 @@ class Surroundings:
     stopped: Callable[[], bool] = lambda: False
     check_need: Callable[[Stage], None] = lambda stage: None
     on_sample: Callable[[PaceSample], None] = lambda sample: None
+    leaves: Leaves | None = None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from paceline.contract import CEILING, DEADLINE
@@ -46,7 +46,104 @@ class MemoryState(dict[str, Any]):
         self.pop(key, None)
 
 
-class Exchange:
+class LiveValues:
+    """The values that a control loop writes to its live state, and the newest ones in it.
+
+    The loop calls ``post`` and ``newest``, which never wait. Whoever transfers the values, in another thread, calls
+    ``take`` and then ``succeed`` or ``fail``.
+
+    >>> values = LiveValues()
+    >>> values.post({"pace": 1})
+    >>> values.take()
+    {'pace': 1}
+    >>> values.fail()
+    >>> values.post({"pace": 2})
+    >>> values.take()
+    {'pace': 2}
+    >>> values.succeed({"deadline": "20m"})
+    >>> values.newest(), values.close()
+    ({'deadline': '20m'}, {})
+    """
+
+    def __init__(self) -> None:
+        self._outgoing: dict[str, Any] = {}
+        self._writing: dict[str, Any] = {}
+        self._incoming: dict[str, Any] = {}
+        self._lock = threading.Lock()
+        self.disconnected = False
+
+    def post(self, values: Mapping[str, Any]) -> None:
+        """Write ``values`` soon. A newer value replaces an unwritten value of the same key."""
+        with self._lock:
+            self._outgoing.update(values)
+
+    def newest(self) -> dict[str, Any]:
+        """Return the newest values of the watched keys; a key is missing until it is read."""
+        with self._lock:
+            return dict(self._incoming)
+
+    def take(self) -> dict[str, Any]:
+        """Return the values to write now."""
+        with self._lock:
+            self._writing, self._outgoing = self._outgoing, {}
+            return dict(self._writing)
+
+    def succeed(self, read: Mapping[str, Any]) -> None:
+        """Note that the taken values are written, and the values that were read."""
+        with self._lock:
+            self._writing, self._incoming = {}, dict(read)
+
+    def fail(self) -> None:
+        """Note that the taken values, but those for which ``wrote`` was called, have to be written again."""
+        with self._lock:
+            self._outgoing, self._writing = {**self._writing, **self._outgoing}, {}
+
+    def wrote(self, key: str) -> None:
+        """Note that one of the taken values is written."""
+        with self._lock:
+            del self._writing[key]
+
+    @property
+    def round_ms_mean(self) -> float:
+        """Mean duration of a transfer, in milliseconds; 0 if it is not measured."""
+        return 0.0
+
+    def close(self, timeout_s: float = 10.0) -> dict[str, Any]:
+        """Write the remaining values; return those that could not be written in time."""
+        with self._lock:
+            return {**self._writing, **self._outgoing}
+
+
+class RemoteState(LiveValues):
+    """A live state that another process stores, as the control loop of this process sees it.
+
+    It is read once, at the start. Later, ``newest`` returns what is transferred.
+
+    >>> state = RemoteState({"deadline": "20m"})
+    >>> state.set("container", "a")
+    >>> state.get("deadline"), state.get("container"), state.take()
+    ('20m', 'a', {'container': 'a'})
+    """
+
+    def __init__(self, stored: Mapping[str, Any]) -> None:
+        super().__init__()
+        self._stored = dict(stored)
+
+    def get(self, key: str) -> Any:
+        """Return the value of a key; ``None`` if the key is missing."""
+        return self._stored.get(key)
+
+    def set(self, key: str, value: Any) -> None:
+        """Write a value."""
+        self._stored[key] = value
+        self.post({key: value})
+
+    def delete(self, key: str) -> None:
+        """Write ``None``, which readers treat as a missing key."""
+        self.set(key, None)
+
+
+class Exchange(LiveValues):
     """Exchanges live state with a slow store in a thread, so that no control step waits for the store.
 
     A round writes the posted values and reads the watched keys. Each call to ``post`` requests a round, but at most one
@@ -73,32 +170,22 @@ class Exchange:
         on_failure: Callable[[Exception | None], None] = lambda error: None,
         every_s: float = 1.0,
     ) -> None:
+        super().__init__()
         self._state = state
         self._watch = watch
         self._on_failure = on_failure
         self._every_s = every_s
-        self._outgoing: dict[str, Any] = {}
-        self._writing: dict[str, Any] = {}
-        self._incoming: dict[str, Any] = {}
-        self._lock = threading.Lock()
         self._wake = threading.Event()
         self._closed, self._abandoned = threading.Event(), threading.Event()
         self._failing = False
-        self.disconnected = False
         self._rounds, self._rounds_s = 0, 0.0
         self._thread = threading.Thread(target=self._run_rounds, name="paceline-live-state", daemon=True)
         self._thread.start()
 
-    def post(self, values: dict[str, Any]) -> None:
+    def post(self, values: Mapping[str, Any]) -> None:
         """Schedule a round that writes ``values``. A newer value replaces an unwritten value of the same key."""
-        with self._lock:
-            self._outgoing.update(values)
+        super().post(values)
         self._wake.set()
-
-    def newest(self) -> dict[str, Any]:
-        """Return the newest values of the watched keys; a key is missing until it is read."""
-        with self._lock:
-            return dict(self._incoming)
 
     @property
     def round_ms_mean(self) -> float:
@@ -111,8 +198,7 @@ class Exchange:
         self._wake.set()
         self._thread.join(timeout_s)
         self._abandoned.set()
-        with self._lock:
-            return {**self._writing, **self._outgoing}
+        return super().close()
 
     def _run_rounds(self) -> None:
         while not self._closed.is_set():
@@ -129,27 +215,22 @@ class Exchange:
             self._run_round()
 
     def _run_round(self) -> None:
-        with self._lock:
-            self._writing, self._outgoing = self._outgoing, {}
         try:
-            for key in list(self._writing):
+            for key, value in self.take().items():
                 if self._abandoned.is_set():
                     return
-                self._state.set(key, self._writing[key])
-                with self._lock:
-                    del self._writing[key]
+                self._state.set(key, value)
+                self.wrote(key)
             read = {key: self._state.get(key) for key in self._watch}
         except Exception as error:  # the store may raise any exception; control continues
-            with self._lock:
-                self._outgoing, self._writing = {**self._writing, **self._outgoing}, {}
+            self.fail()
             if isinstance(error, (EOFError, ConnectionError)):  # an unreachable API server causes a different error
                 self.disconnected = True
             elif not self._failing:
                 self._failing = True
                 self._on_failure(error)
             return
-        with self._lock:
-            self._incoming = read
+        self.succeed(read)
         if self._failing:
             self._failing = False
             self._on_failure(None)

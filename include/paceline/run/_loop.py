@@ -16,9 +16,9 @@ from paceline.control import Controller, Decision, Observation
 from paceline.errors import JobLostError, RuntimeUnavailableError, TaskStoppedError, TrainingFailedError
 from paceline.run._allocation import JobAllocation
 from paceline.run._commands import Commands
-from paceline.run._handover import Handover, Surroundings
+from paceline.run._handover import ControlElsewhereError, Handover, Surroundings
 from paceline.run._journal import Journal
-from paceline.run._live import Exchange
+from paceline.run._live import LiveValues
 from paceline.run._outage import Outage
 from paceline.run._pending import PendingResize
 from paceline.run._preemption import Preemption
@@ -69,7 +69,7 @@ class PaceLoop:
         self,
         job: Job,
         controller: Controller,
-        exchange: Exchange,
+        exchange: LiveValues,
         handover: Handover,
         settings: Settings | None = None,
         surroundings: Surroundings | None = None,
@@ -120,6 +120,8 @@ class PaceLoop:
             ``stopped`` returned true; the job is still running.
         TrainingOverError, TrainingAbandonedError
             Raised by ``check_need``.
+        ControlElsewhereError
+            ``leaves`` returned true.
         """
         self._check_earlier_end()
         next_s = self._now()
@@ -127,6 +129,7 @@ class PaceLoop:
             began_s = self._now()
             period_s = self._step(began_s)
             self._step_times.add(self._now() - began_s)
+            self._leave_if_due()
             next_s = max(next_s + period_s, self._now())
             status = self._wait_for_step(next_s - self._now())
             if status is None:
@@ -135,6 +138,7 @@ class PaceLoop:
                 if not self._outage.active:
                     self._on_restart("engine")
                 continue
+            self._leave_if_due(status)
             self._read_reports(self._now())
             return self._finish(status)
 
@@ -309,8 +313,16 @@ class PaceLoop:
                 resizes=self._allocation.resizes,
                 step_ms=self._step_times.newest_ms,
             ),
-            lambda: self._allocation.totals(self._began_s, self._outage.restarts, self._progress.reader.reported()),
+            self._totals,
         )
+
+    def _totals(self) -> RunTotals:
+        return self._allocation.totals(self._began_s, self._outage.restarts, self._progress.reader.reported())
+
+    def _leave_if_due(self, status: JobStatus | None = None) -> None:
+        if self._around.leaves is not None and self._around.leaves(status):
+            self._publisher.leave(self._totals())
+            raise ControlElsewhereError
 
     def _wait_for_step(self, timeout_s: float) -> JobStatus | None:
         """Wait for the next step; return the status of a job that has ended, else ``None``."""

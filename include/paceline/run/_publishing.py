@@ -21,7 +21,7 @@ from paceline.contract import (
 )
 from paceline.control import Controller, Decision
 from paceline.run._journal import Journal
-from paceline.run._live import Exchange
+from paceline.run._live import LiveValues
 from paceline.train.progress import Progress
 
 _SLOW_KEYS_EVERY_S = 5.0  # history and controller state are larger and less urgent than the newest sample
@@ -45,7 +45,7 @@ class Publisher:
 
     def __init__(
         self,
-        exchange: Exchange,
+        exchange: LiveValues,
         journal: Journal,
         controller: Controller,
         origin: datetime,
@@ -85,12 +85,16 @@ class Publisher:
         if journal.has_new_events or now_s - self._slow_keys_s >= _SLOW_KEYS_EVERY_S or sample.state in _FINAL_STATES:
             journal.has_new_events = False
             self._slow_keys_s = now_s
-            state = ControllerState(
-                kind=type(self._controller).__name__, controller=self._controller.state(), run=totals()
-            )
-            values[HISTORY] = journal.history.to_json()
-            values[CONTROLLER] = state.to_json()
+            values |= self._memory(totals())
         return values
+
+    def leave(self, totals: RunTotals) -> None:
+        """Write what another process needs to continue the control now."""
+        self._exchange.post(self._memory(totals))
+
+    def _memory(self, totals: RunTotals) -> dict[str, Any]:
+        state = ControllerState(kind=type(self._controller).__name__, controller=self._controller.state(), run=totals)
+        return {HISTORY: self._journal.history.to_json(), CONTROLLER: state.to_json()}
 
 
 def make_sample(

@@ -38,9 +38,8 @@ from paceline.errors import (
 from paceline.run._copier import Copier
 from paceline.run._earlier import EarlierJob
 from paceline.run._handle import JobHandle
-from paceline.run._handover import Handover, Surroundings
+from paceline.run._handover import ControlElsewhereError, Handover, Leaves, Surroundings
 from paceline.run._history import History
-from paceline.run._live import Exchange
 from paceline.run._loop import PaceLoop
 from paceline.run._queue import Queue, WaitElsewhereError, WaitingJob, grant_in_force
 from paceline.run._result import ResultStore
@@ -70,6 +69,12 @@ class Training:
         Whether this process waits for an arbiter's first grant. If not, :meth:`run` raises WaitElsewhereError.
     waited_since:
         The time from which the deadline is counted, if another process has waited for the first grant.
+    leaves:
+        Called after every control step, and with the status of a job that has ended; returns whether another process
+        continues the control. :meth:`run` then raises ControlElsewhereError. Default: never.
+    continues:
+        Whether this process continues what another process of the same try has controlled: an ended or lost job is
+        then that try's, and not started again.
     """
 
     def __init__(
@@ -81,9 +86,12 @@ class Training:
         clock: Clock | None = None,
         waits_here: bool = True,
         waited_since: datetime | None = None,
+        leaves: Leaves | None = None,
+        continues: bool = False,
     ) -> None:
         self._settings, self._host = settings, host
         self._waits_here, self._waited_since = waits_here, waited_since
+        self._leaves, self._continues = leaves, continues
         self._clock = clock or SystemClock()
         self._log = host.log
         self.stop_requested = threading.Event()
@@ -106,8 +114,8 @@ class Training:
             Another try cannot succeed unless other tasks are cleared; the job is stopped and keeps its checkpoint.
         DetachedError
             This process has to end; the next process takes over the job.
-        WaitElsewhereError
-            No devices are granted yet, and another process is to wait for them.
+        WaitElsewhereError, ControlElsewhereError
+            Another process is to wait for the first devices, or to continue the control.
         TaskStoppedError
             The task is over; the job is removed.
         Exception
@@ -156,6 +164,18 @@ class Training:
             if not self.stop_requested.is_set():
                 self._host.wait_for_callbacks()
 
+    def control(self) -> None:
+        """Control the job, for another process that will find the same and collects the output or handles the error.
+
+        Raises ControlElsewhereError when that process is to continue, TaskStoppedError after :meth:`request_stop`, and
+        any error of the control. The job is as :meth:`run` would find it.
+        """
+        try:
+            self._train()
+        finally:
+            self._stopping.finished.set()
+            self._handle.close()
+
     def request_stop(self) -> None:
         """Request that :meth:`run` ends soon. May be called from a signal handler in the thread of :meth:`run`."""
         self._stopping.request()
@@ -170,6 +190,22 @@ class Training:
         finally:
             self._handle.close()
 
+    def time_out(self) -> None:
+        """End the job of another process of this try at the task's time limit, as :meth:`run` ends its own."""
+        try:
+            self._handle.find()
+            if self._has_tries_left():
+                self._handle.stop()
+            else:
+                self._handle.discard()
+        finally:
+            self._stopping.finished.set()
+            self._handle.close()
+
+    def renew(self, lease_s: float) -> None:
+        """Let the job run for ``lease_s`` seconds without a controlling process."""
+        self._handle.renew(lease_s)
+
     def discard(self) -> None:
         """Remove the job of this or an earlier try, because no try will resume it."""
         if self._handle.job is None:
@@ -181,8 +217,12 @@ class Training:
     def _train(self) -> TrainingResult:
         past = self._host.past_run()
         earlier = EarlierJob(self._handle, self._host, self._settings.on_change)
-        earlier.discard_if_outdated()
-        takes_over = earlier.can_be_taken_over
+        if self._continues:
+            if self._handle.job is None:
+                raise JobLostError("the job no longer exists")
+        else:
+            earlier.discard_if_outdated()
+        takes_over = self._continues or earlier.can_be_taken_over
         record, controller, state = (self._take_over if takes_over else self._start)(earlier, past)
         # The stored state of a preempted job has 0 devices, and that of a restarted job has those of its training: use
         # the job's initial allocation.
@@ -198,7 +238,8 @@ class Training:
         runtime, job = handle.runtime, handle.job
         assert runtime is not None  # set with the job
         assert job is not None  # the caller has checked that it can be taken over
-        earlier.log_takeover()
+        if not self._continues:
+            earlier.log_takeover()
         origin = record.origin if record is not None else self._host.origin(handle.earlier_origin)
         self._keep_clock(origin)
         controller, state = self._make_controller(origin, past, resumes=True)
@@ -210,7 +251,10 @@ class Training:
                 except ResizePendingError as pending:
                     devices = pending.devices
             record = JobRecord(runtime=runtime.name, id=job.id, origin=origin, devices=devices)
-        return handle.save_record(record), controller, state
+        return self._save_record(record), controller, state
+
+    def _save_record(self, record: JobRecord) -> JobRecord:
+        return self._handle.save_record(record.model_copy(update={"deferred": self._leaves is not None}))
 
     def _make_controller(
         self, origin: datetime, past: PastRun | None, *, resumes: bool
@@ -273,7 +317,7 @@ class Training:
             devices=devices,
             code=earlier.code,
         )
-        return handle.save_record(record), controller, state
+        return self._save_record(record), controller, state
 
     def _check_deadline_not_passed(self, deadline_s: float, now_s: float) -> None:
         if deadline_s > now_s:
@@ -320,7 +364,7 @@ class Training:
         if team is not None:  # a reattached team knows only the devices in use, not its allocation
             self.call_engine(lambda: team.resume(allocated_devices))
         shared = grant_in_force(store, allocated_devices) if self._settings.shared else None
-        exchange = handle.exchange = Exchange(self._host.store, on_failure=self._log_store_failure)
+        exchange = handle.exchange = self._host.exchange(self._log_store_failure)
         handle.loop = PaceLoop(
             job,
             controller,
@@ -343,12 +387,16 @@ class Training:
                 stopped=StopCheck(lambda: self.stop_requested.is_set() or exchange.disconnected, handle.is_owner),
                 check_need=self._host.check_need,
                 on_sample=self._host.on_sample,
+                leaves=self._leaves,
             ),
             team=team,
         )
         copies = self._host.checkpoint_copies()
         with nullcontext() if copies is None else Copier(job, copies, earlier.about, self._log):
-            outcome = handle.loop.run()
+            try:
+                outcome = handle.loop.run()
+            except ControlElsewhereError:
+                raise ControlElsewhereError(record, past) from None
         self._succeeded = True
         return outcome
 

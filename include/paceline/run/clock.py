@@ -41,6 +41,10 @@ class SystemClock:
     def __init__(self, wall_s: float | None = None) -> None:
         self._offset_s = (time.time() if wall_s is None else wall_s) - seconds_since_boot()
 
+    def copy(self) -> SystemClock:
+        """Return another clock with the same time."""
+        return SystemClock(self.now())
+
     def now(self) -> float:
         """Return the seconds since the epoch."""
         return seconds_since_boot() + self._offset_s

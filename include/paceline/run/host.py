@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from paceline.contract import PaceSample
 from paceline.control import PastRun, PastTail
-from paceline.run._live import LiveState
+from paceline.run._live import LiveState, LiveValues
 from paceline.runtime import Job, JobSpec, Runtime
 
 if TYPE_CHECKING:
@@ -44,6 +44,9 @@ class Host(Protocol):
     try_number: int
     max_tries: int
     pool: str
+
+    def exchange(self, on_failure: Callable[[Exception | None], None]) -> LiveValues:
+        """Return the exchange of the control loop with ``store``, see :class:`paceline.run.Exchange`."""
 
     def origin(self, earlier: datetime | None) -> datetime:
         """Return the time from which a new job's deadline is counted; ``earlier`` is the last try's value."""

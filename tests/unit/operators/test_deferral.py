@@ -143,8 +143,9 @@ def test_hash_is_stored_again_if_airflow_fails(monkeypatch: pytest.MonkeyPatch) 
     assert stored[0] == stored[1]
 
 
-def test_deferral_without_an_arbiter_is_rejected() -> None:
-    options: dict[str, Any] = {"task_id": "train", "command": "python train.py", "deadline": "20m"}
-    with pytest.raises(InvalidInputError, match="deferrable: got True, expected shared=True as well"):
-        DeadlineTrainingOperator(**options, deferrable=True)
-    assert DeadlineTrainingOperator(**options, deferrable=True, shared=True).deferrable
+def test_deferral_of_a_team_is_rejected_unless_it_waits_for_devices() -> None:
+    options: dict[str, Any] = {"task_id": "train", "command": "python train.py", "deadline": "20m", "deferrable": True}
+    assert DeadlineTrainingOperator(**options).deferrable
+    with pytest.raises(InvalidInputError, match="deferrable: got True, expected False, because a worker process"):
+        DeadlineTrainingOperator(**options, team={})
+    assert DeadlineTrainingOperator(**options, team={}, shared=True).deferrable

@@ -20,7 +20,7 @@ from paceline.runtime import JobSpec, ProcessRuntime
 
 @pytest.fixture
 def task_status(monkeypatch):
-    monkeypatch.setattr(_host, "_is_dags_test", lambda: False)
+    monkeypatch.setattr(_host, "is_dags_test", lambda: False)
 
     def query_status(get_task_states, map_index=-1):
         task = DeadlineTrainingOperator(task_id="train", script="train.py", deadline="1m")
@@ -126,7 +126,7 @@ def test_task_status_is_queried_again_after_an_error_of_the_api_server(task_stat
 
 
 def test_stopped_task_of_airflow_dags_test_counts_as_over(task_status, monkeypatch):
-    monkeypatch.setattr(_host, "_is_dags_test", lambda: True)
+    monkeypatch.setattr(_host, "is_dags_test", lambda: True)
     assert task_status(None) == "over"
 
 

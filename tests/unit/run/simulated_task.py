@@ -14,7 +14,7 @@ from paceline.contract import Deadline, JobRecord
 from paceline.errors import (
     JobLostError,
 )
-from paceline.run import MemoryState, Training
+from paceline.run import Exchange, MemoryState, Training
 from paceline.run.settings import Settings
 from paceline.runtime import JobSpec
 
@@ -167,6 +167,7 @@ class SimulatedTask:
             try_number=self.try_number,
             max_tries=self.max_tries,
             pool="training_pool",
+            exchange=lambda on_failure: Exchange(self.store, on_failure=on_failure),
             origin=lambda earlier: self.began,
             runtime=lambda: self.engine,
             runtimes=lambda: [self.engine],

@@ -6,7 +6,7 @@ Another package adds a runtime with a subclass of ``RuntimeSettings`` and an ent
 
 from ._base import RuntimeSettings
 from ._docker import Docker
-from ._installed import installed_runtimes, named_settings, runtime_value
+from ._installed import installed_runtimes, named_settings, runtime_value, stored_settings
 from ._kubernetes import Kubernetes
 from ._process import Process
 
@@ -18,4 +18,5 @@ __all__ = [
     "installed_runtimes",
     "named_settings",
     "runtime_value",
+    "stored_settings",
 ]

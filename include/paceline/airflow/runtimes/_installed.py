@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from paceline.errors import InvalidInputError
 from paceline.installed import RUNTIMES, installed
 
@@ -40,6 +43,17 @@ def named_settings(name: object, field: str = "runtime", *, also: tuple[str, ...
     if not (isinstance(found, type) and issubclass(found, RuntimeSettings) and found.name == name):
         raise InvalidInputError(field, name, f"an entry point for a RuntimeSettings named {name!r}, not for {found!r}")
     return found()
+
+
+def stored_settings(content: Mapping[str, Any]) -> RuntimeSettings:
+    """Return the settings whose ``serialize`` has returned ``content``.
+
+    >>> from paceline.airflow.runtimes import Docker
+    >>> stored_settings(Docker(image="trainer:2").serialize()) == Docker(image="trainer:2")
+    True
+    """
+    fields = dict(content)
+    return type(named_settings(fields.pop("name")))(**fields)
 
 
 def runtime_value(field: str, value: object) -> RuntimeSettings | str:

@@ -1,0 +1,181 @@
+"""A job whose control passes from a worker process to the triggerer and back, within one try.
+
+The engine, the store and Airflow are simulated and inject faults.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+import pytest
+
+from paceline.contract import DEADLINE
+from paceline.errors import DeadlineInfeasibleError, JobLostError, TaskStoppedError, TrainingFailedError
+from paceline.run import ControlElsewhereError, RemoteState, Training
+
+from .simulated_task import record_of
+
+
+class Elsewhere:
+    """The control of a task's job in the triggerer, which sees the live state of the moment at which it begins."""
+
+    def __init__(self, task, *, leaves_at_s=float("inf")):
+        self.task, self.state, host = task, RemoteState(task.store), task.host()
+        host.store, host.exchange = self.state, lambda on_failure: self.state
+        ends_s = task.clock.now() + leaves_at_s
+        self.training = Training(
+            task.make_settings(),
+            host,
+            clock=task.clock,
+            leaves=lambda status: status is not None or task.clock.now() >= ends_s,
+            continues=True,
+        )
+
+    def control(self, error=ControlElsewhereError):
+        """Control the job until the process leaves it, and store what it has written."""
+        with pytest.raises(error) as raised:
+            self.training.control()
+        self.task.store.update(self.state.take())
+        return raised.value
+
+
+def start(task, **options):
+    """Start a try that leaves the control of its job to another process after the first step."""
+    task.try_number += 1
+    training = Training(
+        task.make_settings(), task.host(), clock=task.clock, leaves=lambda status: status is None, **options
+    )
+    with pytest.raises(ControlElsewhereError) as raised:
+        training.run()
+    return raised.value
+
+
+def continue_try(task):
+    """Continue the try in a worker process, which stays until the end."""
+    return Training(task.make_settings(), task.host(), clock=task.clock, continues=True).run()
+
+
+@pytest.fixture
+def in_one_process(task):
+    """Return the result of the same training without a second process."""
+    alone = task.run()
+    task.engine.started, task.try_number = 0, 0
+    task.store.clear()
+    task.began = datetime.fromtimestamp(task.clock.now(), timezone.utc)
+    return alone
+
+
+def test_result_is_that_of_one_process(in_one_process, task):
+    left = start(task)
+    assert left.record is not None
+    assert left.record.deferred
+    Elsewhere(task).control()
+    (job,) = task.engine.jobs.values()
+    assert job.status().state == "exited", "the output is still there"
+    result = continue_try(task)
+    assert task.engine.started == task.try_number == 1
+    assert (result.model, result.met) == (in_one_process.model, in_one_process.met)
+    assert result.error_pct == pytest.approx(in_one_process.error_pct, abs=1.0)
+    assert result.device_seconds == pytest.approx(in_one_process.device_seconds, rel=0.05)
+    assert task.engine.jobs == {}
+
+
+def test_control_passes_on_often_without_loss_of_its_state(in_one_process, task):
+    """As when triggerers are replaced, or alerts call a worker process."""
+    start(task)
+    for _ in range(5):
+        Elsewhere(task, leaves_at_s=4.0).control()
+        assert record_of(task).deferred
+    Elsewhere(task).control()
+    result = continue_try(task)
+    assert task.engine.started == 1
+    assert result.error_pct == pytest.approx(in_one_process.error_pct, abs=2.0)
+    assert result.device_seconds == pytest.approx(in_one_process.device_seconds, rel=0.1)
+
+
+def test_new_deadline_is_met_elsewhere(task):
+    start(task)
+    elsewhere = Elsewhere(task)
+    (job,) = task.engine.jobs.values()
+    job.actions.append((10.0, lambda: elsewhere.state.succeed({DEADLINE: "60s"})))
+    elsewhere.control()
+    task.store[DEADLINE] = "60s"
+    result = continue_try(task)
+    assert result.deadline_s == 60.0
+    assert result.error_pct == pytest.approx(0.0, abs=5.0)
+
+
+def test_job_that_failed_elsewhere_fails_the_same_try_and_is_restarted_by_the_next(task):
+    start(task)
+    (job,) = task.engine.jobs.values()
+    job.actions.append((5.0, lambda: job.kill(1)))
+    Elsewhere(task).control()
+    with pytest.raises(TrainingFailedError, match="exit code 1"):
+        continue_try(task)
+    assert job.restarted == 0
+    assert task.run().model == "/models/1"
+    assert (job.restarted, task.try_number) == (1, 2)
+
+
+def test_job_that_was_lost_elsewhere_fails_the_same_try(task):
+    start(task)
+    (job,) = task.engine.jobs.values()
+    job.remove()
+    Elsewhere(task).control(JobLostError)
+    with pytest.raises(JobLostError, match="no longer exists"):
+        continue_try(task)
+    assert task.engine.started == 1
+
+
+def test_error_elsewhere_leaves_the_job_to_the_worker_process(task):
+    task.settings = {"on_infeasible": "fail", "deadline": task.make_settings().deadline.parse("9s"), "written": "9s"}
+    start(task)
+    Elsewhere(task).control(DeadlineInfeasibleError)
+    assert len(task.engine.jobs) == 1
+    with pytest.raises(DeadlineInfeasibleError):
+        continue_try(task)
+    assert task.engine.jobs == {}
+
+
+def test_process_that_has_to_end_leaves_the_job_as_it_is(task):
+    start(task)
+    elsewhere = Elsewhere(task)
+    (job,) = task.engine.jobs.values()
+    job.actions.append((5.0, elsewhere.training.stop_requested.set))
+    elsewhere.control(TaskStoppedError)
+    assert job.status().state == "running"
+    assert task.store["pace"]["state"] == "training"
+    Elsewhere(task).control()
+    assert continue_try(task).model == "/models/1"
+
+
+def test_only_the_owner_removes_the_job_of_a_task_that_is_over(task):
+    start(task)
+    first = Elsewhere(task)
+    (job,) = task.engine.jobs.values()
+    job.actions.append((5.0, first.training.stop_requested.set))
+    first.control(TaskStoppedError)
+    second = Elsewhere(task, leaves_at_s=3.0)
+    second.control()
+    first.training.discard()
+    assert len(task.engine.jobs) == 1
+    second.training.discard()
+    assert task.engine.jobs == {}
+
+
+def test_cleared_task_does_not_continue_a_deferred_job(task):
+    """Nobody was there to remove the job, for example because no triggerer was running."""
+    start(task)
+    task.clear()
+    assert task.run().model == "/models/1"
+    assert task.engine.started == 2
+    assert "The task was cleared while it was deferred" in task.log.text
+
+
+@pytest.mark.parametrize("tries", [1, 2])
+def test_time_limit_stops_the_job_or_removes_it_after_the_last_try(task, tries):
+    task.max_tries = tries - 1
+    start(task)
+    (job,) = task.engine.jobs.values()
+    Training(task.make_settings(), task.host(), clock=task.clock, continues=True).time_out()
+    assert (job.stopped, len(task.engine.jobs)) == ((1, 1) if tries == 2 else (0, 0))

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -18,11 +19,11 @@ from paceline.airflow.runtimes import stored_settings
 from paceline.airflow.steering import SteeredTask, SteeringError, TakenOverError
 from paceline.contract import ALERTS, CEILING, CLOCK, CONTAINER, CONTROLLER, DEADLINE, HISTORY, PACE, PaceSample
 from paceline.control import PastRun, PastTail
-from paceline.errors import TaskStoppedError
+from paceline.errors import DetachedError, TaskStoppedError
 from paceline.run import ControlElsewhereError, LiveState, RemoteState, Training
 from paceline.run.alerts import Alert, Alerts
 from paceline.run.clock import SystemClock
-from paceline.run.host import CheckpointCopies, Stage, TaskStatus
+from paceline.run.host import Host, TaskStatus
 from paceline.run.settings import Settings
 from paceline.runtime import Job, JobStatus, Runtime
 
@@ -33,9 +34,10 @@ T = TypeVar("T")
 
 _STORED = (ALERTS, CEILING, CLOCK, CONTAINER, CONTROLLER, DEADLINE, HISTORY, PACE)  # read once, at the start
 _WATCHED = (DEADLINE, CEILING)
-_FINAL_TRIES = 5  # to write the last values, a second apart
-_STOP_WITHIN_S = 10.0
-_DOUBT_LEASE_S = 600.0  # lease of a job whose task may be over
+_LAST_WRITES = 5  # attempts, a second apart
+_READ_WITHIN_S = 300.0
+_STATUS_WITHIN_S = 15.0  # Airflow gives a cancelled trigger 30 s (`[triggerer] on_kill_timeout`)
+_STOP_WITHIN_S = 2.5
 
 
 @dataclass(frozen=True)
@@ -75,19 +77,22 @@ class DeferredJob:
 
     def to_json(self) -> dict[str, Any]:
         """Return the form that ``read`` accepts."""
-        content: dict[str, Any] = TypeAdapter(DeferredJob).dump_python(self, mode="json")
+        content: dict[str, Any] = _adapter().dump_python(self, mode="json")
         return content
 
     @classmethod
     def read(cls, content: Mapping[str, Any]) -> DeferredJob:
         """Return the job that ``to_json`` has returned."""
-        return TypeAdapter(cls).validate_python(content)
+        return _adapter().validate_python(content)
 
 
-class TriggerHost:
-    """The :class:`paceline.run.host.Host` of a training job whose control runs in the triggerer.
+@cache
+def _adapter() -> TypeAdapter[DeferredJob]:
+    return TypeAdapter(DeferredJob)
 
-    It neither starts jobs nor collects their output.
+
+class TriggerHost(Host):
+    """The host of a training job whose control runs in the triggerer. It neither starts jobs nor collects their output.
 
     Parameters
     ----------
@@ -95,12 +100,17 @@ class TriggerHost:
         The job, its live state, and the log.
     task:
         The task instance, for Airflow's metrics.
+    find_status:
+        Returns the task's status in Airflow; called in a thread.
     """
 
-    def __init__(self, job: DeferredJob, state: RemoteState, log: Any, task: Task) -> None:
-        self._job, self._state, self.log = job, state, log
+    def __init__(
+        self, job: DeferredJob, state: RemoteState, log: Any, task: Task, find_status: Callable[[], TaskStatus]
+    ) -> None:
+        self._job, self._state, self.log, self._find_status = job, state, log, find_status
         self.store: LiveState = state
         self.pool, self.try_number, self.max_tries = job.pool, job.try_number, job.max_tries
+        self.status_within_s = _STATUS_WITHIN_S
         self._runtime = stored_settings(job.runtime).open()
         self._metrics, self._failed = SampleMetrics(task), False
         self.alerts = Alerts(state.get(ALERTS))
@@ -143,9 +153,6 @@ class TriggerHost:
         """Raise an error: no job is started here."""
         raise NotImplementedError
 
-    def team(self, job: Job) -> None:
-        """Return ``None``: teams are controlled in worker processes."""
-
     def past_run(self) -> PastRun | None:
         """Return the measurements of an earlier run."""
         return self._job.past
@@ -154,23 +161,13 @@ class TriggerHost:
         """Return what other jobs took after their last batch."""
         return self._job.tails
 
-    def save_measurements(self, runtime: str, past: Mapping[str, Any]) -> None:
-        """Do nothing: the process that collects the output stores them."""
-
     def output_place(self) -> str:
         """Return no place."""
         return ""
 
-    def checkpoint_copies(self) -> CheckpointCopies | None:
-        """Return ``None``: jobs whose checkpoints are copied are controlled in worker processes."""
-        return None
-
     def collect(self, job: Job) -> NoReturn:
         """Raise an error: a worker process collects the output."""
         raise NotImplementedError
-
-    def set_job(self, job_id: str) -> None:
-        """Do nothing: the process that started the job has recorded it."""
 
     def on_sample(self, sample: PaceSample) -> None:
         """Send the sample to Airflow's metrics, and note an alert."""
@@ -189,19 +186,13 @@ class TriggerHost:
             else:
                 self.store.set(ALERTS, self.alerts.to_json())
 
-    def wait_for_callbacks(self) -> None:
-        """Do nothing: a worker process calls the DAG's functions."""
-
-    def check_need(self, stage: Stage) -> None:
-        """Do nothing: the job is no part of a distributed training."""
-
     def task_status(self) -> TaskStatus:
-        """Return "active": ``JobControl.kill`` finds out whether the task is over."""
-        return "active"
+        """Return the task's status in Airflow."""
+        return self._find_status()
 
 
 class JobControl:
-    """The control of one job in a thread, while the event loop transfers its values.
+    """The control of one job in a thread, while the event loop transfers its values. Create it in this loop.
 
     Parameters
     ----------
@@ -219,69 +210,80 @@ class JobControl:
 
     def __init__(self, job: DeferredJob, task: SteeredTask, instance: Task, clock: SystemClock, log: Any) -> None:
         self._job, self._task, self._instance, self._clock, self._log = job, task, instance, clock, log
+        self._loop = asyncio.get_running_loop()
+        self._state = RemoteState({})
         self._host: TriggerHost | None = None
         self._training: Training | None = None
         self._thread: asyncio.Future[str] | None = None
-        self._is_failing = False
+        self._is_stopped = self._is_failing = False
 
     async def run(self) -> dict[str, Any]:
         """Control the job until a worker process is to continue. Return the reason and what it is to do.
 
-        Raises TakenOverError if another process steers the job, or its task is not deferred any more.
+        Raises TakenOverError if another process steers the job or continues the task's try. If the try is over, the job
+        is then removed.
         """
-        while (stored := await self._exchange({}, _STORED)) is None:
-            pass
-        state = RemoteState(stored)
-        self._thread = in_thread(lambda: self._control(state), name=f"paceline-{self._job.name}")
         try:
+            stored = await self._read_stored()
+            if stored is None:
+                return {"reason": "error"}
+            state = self._state = RemoteState(stored)
+            self._thread = in_thread(lambda: self._control(state), name=f"paceline-{self._job.name}")
             while not self._thread.done():
-                await self._transfer(state, _WATCHED)
-            for _ in range(_FINAL_TRIES):
-                if await self._transfer(state, ()):
-                    break
+                await self._transfer(_WATCHED)
+            await self._write_rest()
+        except TakenOverError as error:
+            if error.over:
+                await self.kill()
+            raise
         finally:
-            self.stop()
+            self._stop()
         event: dict[str, Any] = {"reason": self._thread.result()}
         if event["reason"] == "stopped":
-            raise TakenOverError("another process controls this job")
-        if self._host is not None and self._host.alert is not None:
+            raise TakenOverError
+        if event["reason"] == "alert" and self._host is not None and self._host.alert is not None:
             event |= {"alert": self._host.alert.to_dict(), "alerts": self._host.alerts.to_json()}
         return event
 
-    def stop(self) -> None:
+    async def kill(self) -> None:
+        """Remove the job if its task's try is over. Airflow also calls this if another triggerer has the trigger."""
+        if self._training is not None:
+            self._training.request_stop()  # asks at once for the task's status
+        self._stop()
+        if self._thread is not None:
+            await asyncio.wait([self._thread], timeout=_STOP_WITHIN_S)
+        await in_thread(self._end, name="paceline-end")
+        with suppress(TakenOverError):
+            await self._write_rest()
+
+    def _stop(self) -> None:
         """Let the thread end soon; the job continues."""
+        self._is_stopped = True
         if self._training is not None:
             self._training.stop_requested.set()
 
-    async def kill(self) -> None:
-        """Remove the job if its task is over. Airflow also calls this if another triggerer has got the trigger."""
-        self.stop()
-        training = self._training
-        if self._thread is None or training is None:
-            return  # the thread has not found the job
-        await asyncio.wait([self._thread], timeout=_STOP_WITHIN_S)
-        for _ in range(_FINAL_TRIES):
-            try:
-                if await self._exchange({}, ()) is not None:
-                    return  # the task is still deferred, and no other process has taken it over
-            except TakenOverError:
-                await in_thread(training.discard, name="paceline-end")  # unless another process owns the job
-                return
-        await in_thread(lambda: training.renew(_DOUBT_LEASE_S), name="paceline-end")
+    def _end(self) -> None:
+        training = self._training or self._new_training(self._state)  # the thread may not have come so far
+        training.stop_requested.set()
+        self._log.info("%s", training.end())
+
+    def _new_training(self, state: RemoteState) -> Training:
+        host = self._host = TriggerHost(self._job, state, self._log, self._instance, self._find_status)
+        self._training = Training(self._job.settings, host, clock=self._clock, leaves=self._leaves, continues=True)
+        return self._training
 
     def _control(self, state: RemoteState) -> str:
         """Control the job in this thread; return why the control has ended."""
         try:
-            self._host = TriggerHost(self._job, state, self._log, self._instance)
-            self._training = Training(
-                self._job.settings, self._host, clock=self._clock, leaves=self._leaves, continues=True
-            )
-            self._training.control()
+            training = self._new_training(state)
+            if self._is_stopped:
+                return "stopped"
+            training.control()
         except ControlElsewhereError:
             if self._is_over_time:
                 return "timeout"
             return "alert" if self._host is not None and self._host.alert is not None else "ended"
-        except TaskStoppedError:
+        except (TaskStoppedError, DetachedError):
             return "stopped"
         except Exception as error:  # of the job, its engine or the control: the worker process meets it again
             self._log.warning("A worker process continues the control of the job: %s", error)
@@ -294,13 +296,45 @@ class JobControl:
     def _is_over_time(self) -> bool:
         return self._job.ends_at is not None and datetime.now(timezone.utc) >= self._job.ends_at
 
-    async def _transfer(self, state: RemoteState, read: Sequence[str]) -> bool:
-        found = await self._exchange(state.take(), read)
+    def _find_status(self) -> TaskStatus:
+        """Return the task's status, "unknown" if Airflow does not answer in time. Called in a thread."""
+        asking = asyncio.run_coroutine_threadsafe(self._ask_status(), self._loop)
+        try:
+            return asking.result(_STATUS_WITHIN_S)
+        except TimeoutError:
+            return "unknown"
+        finally:
+            asking.cancel()
+
+    async def _ask_status(self) -> TaskStatus:
+        while True:
+            try:
+                if await self._exchange({}, ()) is not None:
+                    return "active"
+            except TakenOverError as error:
+                return "over" if error.over else "active"
+
+    async def _read_stored(self) -> dict[str, Any] | None:
+        """Return the live state; ``None`` if the API server does not respond for as long as workers wait for it."""
+        began_s = self._loop.time()
+        while (stored := await self._exchange({}, _STORED)) is None:
+            if self._loop.time() - began_s > _READ_WITHIN_S:
+                self._log.error("A worker process controls the job, because the API server does not respond here")
+                break
+        return stored
+
+    async def _transfer(self, read: Sequence[str]) -> bool:
+        found = await self._exchange(self._state.take(), read)
         if found is None:
-            state.fail()
+            self._state.fail()
         else:
-            state.succeed(found)
+            self._state.succeed(found)
         return found is not None
+
+    async def _write_rest(self) -> None:
+        for _ in range(_LAST_WRITES):
+            if await self._transfer(()):
+                break
 
     async def _exchange(self, write: Mapping[str, Any], read: Sequence[str]) -> dict[str, Any] | None:
         try:

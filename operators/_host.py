@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from airflow.sdk.exceptions import AirflowTaskTimeout
 from tenacity import Retrying, retry_if_not_exception_type, stop_after_delay, wait_fixed
 
 from paceline.airflow.callbacks import Callback
@@ -102,13 +103,21 @@ class TaskHost:
         Functions to call for each alert.
     clock:
         The clock of the control loop.
+    ends_at:
+        The end of a time limit that Airflow does not keep: its own begins again with each process of a try.
     """
 
     def __init__(
-        self, task: TrainingTask, context: Context, callbacks: Sequence[Callback], clock: Clock | None = None
+        self,
+        task: TrainingTask,
+        context: Context,
+        callbacks: Sequence[Callback],
+        clock: Clock | None = None,
+        ends_at: datetime | None = None,
     ) -> None:
         ti = context["ti"]
         self._task, self._context, self._ti, self._callbacks = task, context, ti, callbacks
+        self._ends_at = ends_at
         self._reporter: SampleReporter | None = None
         self._clock = clock or SystemClock()
         self._others = Question(lambda stage: task.check_need(context, stage))
@@ -116,6 +125,7 @@ class TaskHost:
         self.log = task.log
         self.pool = task.pool
         self.try_number, self.max_tries = ti.try_number or 1, ti.max_tries or 0
+        self.status_within_s = _QUERY_TIMEOUT_S
 
     def exchange(self, on_failure: Callable[[Exception | None], None]) -> Exchange:
         """Return an exchange with the task state store, in a thread."""
@@ -252,13 +262,28 @@ class TaskHost:
             self._reporter = SampleReporter(self._context, self._callbacks, self.log)
         self._reporter.report(sample)
 
+    def report_alert(self, alert: dict[str, Any], alerts: object) -> None:
+        """Call the callbacks for an alert that the triggerer has noticed; ``alerts`` is its state of all alerts."""
+        self._reporter = SampleReporter(self._context, self._callbacks, self.log, alerts)
+        self._reporter.report_alert(alert)
+
+    @property
+    def calls_back(self) -> bool:
+        """Whether a callback is running or waits for others."""
+        return self._reporter is not None and self._reporter.is_busy
+
     def wait_for_callbacks(self) -> None:
         """Wait until the callbacks, which run in a separate thread, have ended."""
         if self._reporter is not None:
             self._reporter.close()
 
     def check_need(self, stage: Stage) -> None:
-        """Raise an error if other tasks of a distributed training make the job useless, as far as Airflow has said."""
+        """Raise an error if other tasks of a distributed training make the job useless, as far as Airflow has said.
+
+        Raises AirflowTaskTimeout at the time limit.
+        """
+        if self._ends_at is not None and datetime.now(timezone.utc) >= self._ends_at:
+            raise AirflowTaskTimeout(f"the task has reached its execution_timeout at {self._ends_at}")
         if self._task.asks_others:
             self._others.check(stage)
 

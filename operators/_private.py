@@ -6,7 +6,7 @@ Airflow stores and shows the rendered template fields.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -50,6 +50,11 @@ def masked_log(log: Any) -> Any:
 
     processors: list[Any] = [structlog.stdlib.PositionalArgumentsFormatter(), mask]
     return structlog.wrap_logger(log, processors=processors, wrapper_class=structlog.stdlib.BoundLogger)
+
+
+def has_secrets(texts: Iterable[object]) -> bool:
+    """Return whether Airflow would mask a part of the texts in the log of this process."""
+    return any(redact(text) != text for text in map(str, texts))
 
 
 def redacted(error: Exception) -> str:

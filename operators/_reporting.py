@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from queue import SimpleQueue
+from queue import Queue
 from typing import TYPE_CHECKING, Any, Protocol
 
 from paceline.airflow.callbacks import Callback, run_callbacks
 from paceline.contract import ALERTS, PaceSample
-from paceline.run.alerts import Alert, Alerts
+from paceline.run.alerts import Alerts
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -61,15 +61,17 @@ class SampleReporter:
         Functions to call for each alert, for example notifiers.
     log:
         Log for alerts and for failures of callbacks.
+    alerts:
+        The alerts that another process of this try has sent. Default: those in the live state.
     """
 
-    def __init__(self, context: Context, callbacks: Sequence[Callback], log: Any) -> None:
+    def __init__(self, context: Context, callbacks: Sequence[Callback], log: Any, alerts: object = None) -> None:
         self._context, self._callbacks, self._log = context, callbacks, log
         self._metrics = SampleMetrics(context["ti"])
         self._store = context["task_state_store"]
-        self._alerts = Alerts(self._store.get(ALERTS))
+        self._alerts = Alerts(self._store.get(ALERTS) if alerts is None else alerts)
         self._failed = False
-        self._queue: SimpleQueue[Alert | None] = SimpleQueue()
+        self._queue: Queue[dict[str, Any] | None] = Queue()
         self._thread: threading.Thread | None = None
 
     def report(self, sample: PaceSample) -> None:
@@ -87,10 +89,19 @@ class SampleReporter:
         if alert is None:
             return
         self._log.warning("Deadline of %.1f s %s", sample.deadline_s, alert.message)
+        self.report_alert(alert.to_dict())
+
+    def report_alert(self, alert: dict[str, Any]) -> None:
+        """Run the callbacks for an alert."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run_callbacks, name="paceline-alerts", daemon=True)
             self._thread.start()
         self._queue.put(alert)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a callback is running or waits for others."""
+        return self._queue.unfinished_tasks > 0
 
     def close(self, timeout_s: float = 30.0) -> None:
         """Wait for running callbacks, for at most ``timeout_s`` seconds."""
@@ -102,4 +113,5 @@ class SampleReporter:
         while (alert := self._queue.get()) is not None:
             with suppress(Exception):  # if the store does not respond, a retry of the task may repeat the alert
                 self._store.set(ALERTS, self._alerts.to_json())
-            run_callbacks("on_deadline_alert", self._callbacks, self._context, alert.to_dict(), self._log)
+            run_callbacks("on_deadline_alert", self._callbacks, self._context, alert, self._log)
+            self._queue.task_done()

@@ -7,17 +7,13 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from airflow.sdk.bases.operator import TRIGGER_FAIL_REPR, TriggerFailureReason
 from airflow.sdk.configuration import conf
-from airflow.sdk.exceptions import (
-    AirflowException,
-    AirflowFailException,
-    AirflowRescheduleException,
-    AirflowTaskTimeout,
-)
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowRescheduleException
 
-from paceline.airflow.callbacks import Callback, read_callbacks, run_callbacks
+from paceline.airflow.callbacks import Callback, read_callbacks
 from paceline.airflow.places import check_kept
-from paceline.contract import ALERTS
+from paceline.contract import CONTAINER, JobRecord
 from paceline.control import CPU_QUANTUM
 from paceline.errors import PERMANENT_ERRORS, DetachedError, InvalidInputError, PacelineError
 from paceline.run import ControlElsewhereError, Training, WaitElsewhereError, WaitingJob
@@ -27,6 +23,7 @@ from ._clock import task_clock
 from ._host import TaskHost, is_dags_test
 from ._job import JobOperator
 from ._later_inputs import check_later_inputs
+from ._private import has_secrets
 from .links import ContainerLogsLink
 
 if TYPE_CHECKING:
@@ -36,7 +33,7 @@ if TYPE_CHECKING:
     from paceline.contract import TrainingResult
     from paceline.control import Gains
     from paceline.elastic import Team
-    from paceline.runtime import JobSpec, JobStatus
+    from paceline.runtime import JobSpec
 
 # Seconds until the next worker process takes over a job. An executor may report the end of this process a few
 # seconds late. If the next process were already running, Airflow would attribute the report to that process.
@@ -191,6 +188,7 @@ class DeadlineTrainingOperator(JobOperator):
         self.on_change = on_change
         self.team = _arguments.read_team(team)
         self.shared = shared
+        self._defers_by_default = deferrable is None
         if deferrable is None:
             deferrable = conf.getboolean("operators", "default_deferrable", fallback=False)
         elif deferrable and self.team is not None and not shared:
@@ -205,7 +203,7 @@ class DeadlineTrainingOperator(JobOperator):
         self._host: TaskHost | None = None
         self._training: Training | None = None
         self._waited_since: datetime | None = None  # the time from which the deadline counts, after a deferral
-        self._continues = self._stays = False  # whether the triggerer has controlled the job, and is not to go on
+        self._event: dict[str, Any] | None = None  # with which the triggerer has left the control of the job
         self._result: TrainingResult | None = None
         _arguments.check(self)
 
@@ -217,8 +215,8 @@ class DeadlineTrainingOperator(JobOperator):
         except WaitElsewhereError as wait:
             self.log.info("Waiting for devices from the pool %s in the triggerer", self.pool)
             self._defer_wait(context, wait.job)
-        except ControlElsewhereError as left:
-            self._defer_control(context, left)
+        except ControlElsewhereError:
+            self._defer_control(context)
         except DetachedError as error:
             self.log.warning("%s", error)
             resume_at = datetime.now(timezone.utc) + timedelta(seconds=_RESCHEDULE_S)
@@ -247,16 +245,21 @@ class DeadlineTrainingOperator(JobOperator):
 
     def execute_continued(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """Continue after :class:`~paceline.operators.triggers.TrainingTrigger`, which says why in its ``event``."""
-        self._continues, reason = True, event["reason"]
-        if reason == "timeout":
-            self.new_training(context).time_out()
-            raise AirflowTaskTimeout(f"the task has reached its execution_timeout of {self.execution_timeout}")
-        if reason == "alert":
-            context["task_state_store"].set(ALERTS, event["alerts"])
-            run_callbacks("on_deadline_alert", self.on_deadline_alert, context, event["alert"], self.log)
-        else:
-            self._stays = True
+        self._event = event
         return self.execute(context)
+
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
+        """Continue after a deferral, also if the triggerer could not run the trigger of a job."""
+        kwargs = next_kwargs or {}
+        if next_method == TRIGGER_FAIL_REPR and kwargs.get("error") == TriggerFailureReason.TRIGGER_FAILURE:
+            record = JobRecord.read(context["task_state_store"].get(CONTAINER))
+            if record is not None and record.deferred:
+                self.log.error(
+                    "A worker process controls the job to its end, because the trigger has failed:\n%s",
+                    "\n".join(kwargs.get("traceback") or ()),
+                )
+                return self.execute_continued(context, {"reason": "error"})
+        return super().resume_execution(next_method, next_kwargs, context)
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage[Any, Any]:
         """Return the inputs and the trained model, for Airflow's OpenLineage provider."""
@@ -282,12 +285,14 @@ class DeadlineTrainingOperator(JobOperator):
             timeout=left,
         )
 
-    def _defer_control(self, context: Context, left: ControlElsewhereError) -> NoReturn:
+    def _defer_control(self, context: Context) -> NoReturn:
         from ._deferred import DeferredJob
         from .triggers import TrainingTrigger
 
-        host, record = self._host, left.record
+        host, training = self._host, self._training
         assert host is not None  # the training has just left
+        assert training is not None
+        record, past = training.record, training.past
         assert record is not None
         self.log.info("The triggerer controls the job from now on")
         (runtime,) = (one for one in self.possible_runtimes() if one.name == record.runtime)
@@ -300,8 +305,8 @@ class DeadlineTrainingOperator(JobOperator):
             pool=self.pool,
             try_number=host.try_number,
             max_tries=host.max_tries,
-            past=left.past,
-            tails=tuple(host.past_tails(record.runtime)) if left.past is None else (),
+            past=past,
+            tails=tuple(host.past_tails(record.runtime)) if past is None else (),
             has_callbacks=bool(self.on_deadline_alert),
             ends_at=self._ends_at(context),
         )
@@ -315,7 +320,11 @@ class DeadlineTrainingOperator(JobOperator):
     def new_training(self, context: Context) -> Training:
         """Create the object that controls the job during this try."""
         settings, clock = _arguments.read(self, context), task_clock(self.log)
-        host = self._host = TaskHost(self, context, self.on_deadline_alert, clock)
+        event = self._event
+        ends_at = self._ends_at(context) if event is not None else None
+        host = self._host = TaskHost(self, context, self.on_deadline_alert, clock, ends_at)
+        if event is not None and "alert" in event:
+            host.report_alert(event["alert"], event["alerts"])
         if self.saves_output:
             check_kept("output", host.output_place())
         if self.checkpoint_to not in (None, _arguments.AUTO):
@@ -327,17 +336,22 @@ class DeadlineTrainingOperator(JobOperator):
             clock=clock,
             waits_here=not self.deferrable,
             waited_since=self._waited_since,
-            leaves=_after_first_step if self._hands_over(host) else None,
-            continues=self._continues,
+            leaves=(lambda status: status is None and not host.calls_back) if self._hands_over(host) else None,
+            continues=event is not None,
         )
         return self._training
 
     def _hands_over(self, host: TaskHost) -> bool:
         """Return whether the triggerer is to control the job."""
-        if not self.deferrable or self._stays or self.asks_others or is_dags_test():
+        if not self.deferrable or self.team is not None or self.asks_others or is_dags_test():
             return False
-        # The triggerer does not know the private values, which it would have to mask in the log.
-        return self.team is None and not self._private_templates and host.checkpoint_copies() is None
+        if self._defers_by_default and not self.runtime_settings.names_engine:
+            return False  # the triggerer, and the worker that collects the output, might ask another engine
+        if self._event is not None and "alert" not in self._event:
+            return False  # the job has ended, or the triggerer could not control it
+        # The triggerer does not know the secrets that it would have to mask in the log.
+        texts = (*self.environment.values(), *self.arguments, self.command)
+        return not self._private_templates and not has_secrets(texts) and host.checkpoint_copies() is None
 
     def extend_spec(self, context: Context, spec: JobSpec, scratch: Path) -> JobSpec:
         """Return the job's specification. Subclasses extend the specification, and may write files to ``scratch``."""
@@ -345,7 +359,3 @@ class DeadlineTrainingOperator(JobOperator):
 
     def check_need(self, context: Context, stage: str) -> None:
         """Raise an error if other tasks make this task's job useless, see :meth:`paceline.run.host.Host.check_need`."""
-
-
-def _after_first_step(status: JobStatus | None) -> bool:
-    return status is None

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from paceline.errors import DeadlineInfeasibleError
-from paceline.run.clock import SystemClock
 
 if TYPE_CHECKING:
+    from paceline.run.clock import SystemClock
+
     from ._deferred import JobControl
 
 _CANCELLED_WITHIN_S = 60.0
@@ -41,7 +42,7 @@ class GrantTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield one event when the task is to decide: devices are granted, or the deadline is refused."""
-        await asyncio.to_thread(import_module, "paceline.run")  # takes seconds, in which other triggers would wait
+        await _import("paceline.run")
         from paceline.airflow.steering import SteeredTask, SteeringError, TakenOverError
         from paceline.run import WaitingJob
 
@@ -93,29 +94,38 @@ class TrainingTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield one event, with the reason why a worker process is to continue."""
-        await asyncio.to_thread(import_module, "paceline.operators._deferred")  # as in GrantTrigger
+        await _import("paceline.operators._deferred")
         from paceline.airflow.steering import SteeredTask, TakenOverError
 
         from ._deferred import DeferredJob, JobControl
 
-        job, clock = DeferredJob.read(self.job), await asyncio.to_thread(_clock)
-        assert self.task_instance is not None  # only tasks are deferred to this trigger
         while True:
-            task = await SteeredTask.take_over(self.task_instance)
-            self._control = JobControl(job, task, self.task_instance, clock.copy(), self.log)
             try:
+                job = DeferredJob.read(self.job)
+                clock = await asyncio.to_thread(_clock)
+                assert self.task_instance is not None  # only tasks are deferred to this trigger
+                task = await SteeredTask.take_over(self.task_instance)
+                self._control = JobControl(job, task, self.task_instance, clock.copy(), self.log)
                 event = await self._control.run()
             except TakenOverError as error:
                 self.log.info("This triggerer no longer controls the job: %s", error)
                 await asyncio.sleep(_CANCELLED_WITHIN_S)  # as in GrantTrigger
-            else:
-                yield TriggerEvent(event)  # type: ignore[no-untyped-call]
-                return
+                continue
+            except Exception:  # without an event, Airflow would fail the task, and leave the job without control
+                self.log.exception("A worker process controls the job to its end")
+                event = {"reason": "error"}
+            yield TriggerEvent(event)  # type: ignore[no-untyped-call]
+            return
 
     async def on_kill(self) -> None:
         """Remove the job of a task that was cleared or marked."""
         if self._control is not None:
             await self._control.kill()
+
+
+async def _import(module: str) -> None:
+    """Import a module in a thread: it takes a second or more, in which the other triggers would wait."""
+    await asyncio.to_thread(import_module, module)
 
 
 def _clock() -> SystemClock:

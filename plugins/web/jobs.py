@@ -164,7 +164,7 @@ def parse(value: str) -> Any:
     """Return a stored value, which any user may have written; ``None`` if no response can contain it."""
     try:
         parsed = json.loads(value)
-        json.dumps(parsed, ensure_ascii=False).encode()  # fails for a lone surrogate
+        json.dumps(parsed, ensure_ascii=False, allow_nan=False).encode()  # fails for a lone surrogate, and for NaN
     except (ValueError, RecursionError):
         return None
     return parsed

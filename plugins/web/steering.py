@@ -2,7 +2,8 @@
 
 A trigger has no access to its task's state store, and no login. The process that steers a task's job proves itself by a
 secret whose hash it has stored as an XCom of the task, which Airflow lets a trigger do. The newest hash counts, so that
-a process whose job another process has taken over can no longer write.
+a process whose job another process has taken over can no longer write. After the end of the task's try, the process
+can still delete the keys of the job that it has removed.
 """
 
 from __future__ import annotations
@@ -10,32 +11,39 @@ from __future__ import annotations
 import hmac
 import json
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
+from uuid import UUID
 
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
-from sqlalchemy import ColumnElement, insert, select, tuple_, update
+from sqlalchemy import ColumnElement, and_, delete, insert, select, tuple_, update
 from sqlalchemy.orm import Session
 
 from paceline.contract import STEERING_XCOM, hash_secret
 
 from .airflow_internals import SessionDep, Stored, TaskInstance, TaskInstanceState, XComModel
-from .jobs import parse, same_task
+from .jobs import FINAL_STATES, parse, same_task
 
 router = APIRouter(tags=["Steering"])
 _MOST_JOBS = 5_000
 _PLACE = ("dag_run_id", "dag_id", "run_id", "task_id", "map_index", "expires_at")
+_DELETED = json.dumps(None)
 _Task = tuple[str, str, str, int]  # DAG, run, task and map index
 
 
 class SteeredJob(BaseModel):
-    """What the process that steers a job writes and reads. ``secret`` is the text whose hash is the task's XCom."""
+    """What the process that steers a job writes and reads. A value of ``None`` deletes its key.
+
+    ``task_instance_id`` is Airflow's identifier of the task's try, ``secret`` the text whose hash is the task's XCom.
+    """
 
     dag_id: str
     run_id: str
     task_id: str
     map_index: int = -1
+    task_instance_id: UUID
     secret: str
     write: dict[str, Any] = Field(default_factory=dict)
     read: list[str] = Field(default_factory=list)
@@ -53,9 +61,13 @@ class SteeredJobs(BaseModel):
 
 
 class JobAnswer(BaseModel):
-    """The values of a job that were to be read; ``None`` if the process no longer steers the job."""
+    """The values of a job that were to be read; ``None`` if the process no longer steers the job.
+
+    ``over`` says whether the task's try has ended. If not, another process steers the job or continues the try.
+    """
 
     values: dict[str, Any] | None
+    over: bool = False
 
 
 @router.post("/steering")
@@ -64,15 +76,37 @@ def steer(batch: SteeredJobs, session: SessionDep) -> list[JobAnswer]:
 
     The answers are in the order of the jobs. A new key is stored only beside other keys of its job.
     """
-    hashes = _load_hashes(session, {job.task for job in batch.jobs})
-    is_right = [_is_right(job.secret, hashes.get(job.task)) for job in batch.jobs]
-    steered = [job for job, right in zip(batch.jobs, is_right, strict=True) if right]
-    _write(session, steered)
-    found = _read(session, steered)
+    tasks = _load_tasks(session, {job.task for job in batch.jobs})
+    rights = [_check(job, tasks.get(job.task)) for job in batch.jobs]
+    _write(session, [job for job, right in zip(batch.jobs, rights, strict=True) if right.writes])
+    found = _read(session, [job for job, right in zip(batch.jobs, rights, strict=True) if right.steers])
     return [
-        JobAnswer(values={key: found.get((job.task, key)) for key in job.read} if right else None)
-        for job, right in zip(batch.jobs, is_right, strict=True)
+        JobAnswer(
+            values={key: found.get((job.task, key)) for key in job.read} if right.steers else None, over=right.over
+        )
+        for job, right in zip(batch.jobs, rights, strict=True)
     ]
+
+
+@dataclass(frozen=True)
+class _Right:
+    """What a process may do with its job."""
+
+    over: bool
+    steers: bool = False
+    writes: bool = False
+
+
+def _check(job: SteeredJob, task: Any) -> _Right:
+    if task is None:
+        return _Right(over=True)
+    over = str(task.id) != str(job.task_instance_id) or task.state in FINAL_STATES
+    if not _is_right(job.secret, task.hash):
+        return _Right(over)
+    is_deferred = task.state == TaskInstanceState.DEFERRED
+    # A new try writes keys of its own. It deletes the hash soon after its start.
+    has_begun = is_deferred or task.state == TaskInstanceState.RUNNING
+    return _Right(over, steers=is_deferred and not over, writes=not has_begun if over else is_deferred)
 
 
 def _is_right(secret: str, stored: object) -> bool:
@@ -81,15 +115,15 @@ def _is_right(secret: str, stored: object) -> bool:
     )
 
 
-def _load_hashes(session: Session, tasks: set[_Task]) -> dict[_Task, Any]:
-    """Return the stored hashes of the tasks that are deferred."""
-    x = XComModel
+def _load_tasks(session: Session, tasks: set[_Task]) -> dict[_Task, Any]:
+    """Return the identifier, the state and the stored hash of each task."""
+    ti, x = TaskInstance, XComModel
     rows = session.execute(
-        select(x.dag_id, x.run_id, x.task_id, x.map_index, x.value)
-        .join(TaskInstance, same_task(x))
-        .where(x.key == STEERING_XCOM, _is_of(x, tasks), TaskInstance.state == TaskInstanceState.DEFERRED)
+        select(ti.id, ti.dag_id, ti.run_id, ti.task_id, ti.map_index, ti.state, x.value.label("hash"))
+        .outerjoin(x, and_(same_task(x), x.key == STEERING_XCOM))
+        .where(_is_of(ti, tasks))
     )
-    return {(row.dag_id, row.run_id, row.task_id, row.map_index): row.value for row in rows}
+    return {_task(row): row for row in rows}
 
 
 def _write(session: Session, jobs: Sequence[SteeredJob]) -> None:
@@ -102,6 +136,10 @@ def _write(session: Session, jobs: Sequence[SteeredJob]) -> None:
     rows = session.execute(select(*columns).where(_is_of(s, {task for task, _ in values}))).all()
     ids = {(_task(row), row.key): row.id for row in rows}
     beside = {_task(row): row for row in rows}
+    removed = {place for place, value in values.items() if value == _DELETED}
+    if removed & ids.keys():
+        session.execute(delete(s).where(s.id.in_([ids[place] for place in removed if place in ids])))
+    values = {place: value for place, value in values.items() if place not in removed}
     changed = [{"id": ids[place], "value": value, "updated_at": now} for place, value in values.items() if place in ids]
     added = [
         {name: getattr(beside[task], name) for name in _PLACE} | {"key": key, "value": value, "updated_at": now}

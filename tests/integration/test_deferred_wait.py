@@ -28,8 +28,8 @@ from paceline.operators import DeadlineTrainingOperator
 
 with DAG({DAG_ID!r}, schedule=None):
     DeadlineTrainingOperator(
-        task_id="train", script={str(SCRIPT)!r}, arguments=["400000"], deadline="2h", deadline_from="task", max_devices=0.2,
-        pool="deferred_pool", shared=True, deferrable=True,
+        task_id="train", script={str(SCRIPT)!r}, arguments=["400000"],
+        deadline="2h", deadline_from="task", max_devices=0.2, pool="deferred_pool", shared=True, deferrable=True,
     )
 """
 

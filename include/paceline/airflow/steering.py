@@ -7,6 +7,7 @@ milliseconds a message. So the jobs share a request to the route of ``paceline.p
 from __future__ import annotations
 
 import asyncio
+import json
 import secrets
 import ssl
 from collections.abc import Mapping, Sequence
@@ -32,12 +33,17 @@ class SteeringError(Exception):
 
 
 class TakenOverError(Exception):
-    """Raised if another process steers the job, or its task is no longer deferred."""
+    """Raised if this process may no longer steer the job: another one does, or the task's try is ``over``."""
+
+    def __init__(self, *, over: bool = False) -> None:
+        super().__init__("the task's try is over" if over else "another process steers this job, or continues its try")
+        self.over = over
 
 
 class TaskKey(Protocol):
     """The task instance of a trigger."""
 
+    id: Any
     dag_id: str
     run_id: str
     task_id: str
@@ -59,7 +65,7 @@ class Steering:
 
     def __init__(self, url: str, every_s: float = _EVERY_S) -> None:
         self._url, self._every_s = f"{url.rstrip('/')}/paceline/api/steering", every_s
-        self._waiting: list[tuple[dict[str, Any], asyncio.Future[dict[str, Any]]]] = []
+        self._waiting: list[tuple[str, asyncio.Future[dict[str, Any]]]] = []
         self._sending: asyncio.Task[None] | None = None
 
     @classmethod
@@ -76,7 +82,10 @@ class Steering:
         Raises SteeringError and TakenOverError.
         """
         answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        self._waiting.append((job, answer))
+        try:  # here, because a value that cannot be sent would fail the request of all jobs
+            self._waiting.append((json.dumps(job, allow_nan=False), answer))
+        except (TypeError, ValueError) as error:
+            raise SteeringError(f"{self._url}: {error!r}") from error
         if self._sending is None or self._sending.done():
             self._sending = asyncio.create_task(self._send_all())
         return await answer
@@ -104,9 +113,10 @@ class Steering:
         batch, self._waiting = self._waiting[:_MOST_JOBS], self._waiting[_MOST_JOBS:]
         futures = [future for _, future in batch]
         try:
-            response = await client.post(self._url, json={"jobs": [job for job, _ in batch]})
+            body = f'{{"jobs": [{",".join(job for job, _ in batch)}]}}'
+            response = await client.post(self._url, content=body, headers={"Content-Type": "application/json"})
             response.raise_for_status()
-            _distribute([answer["values"] for answer in response.json()], futures)
+            _distribute([(answer["values"], answer["over"]) for answer in response.json()], futures)
         except Exception as error:
             self._fail(futures, error)
         if len(batch) < _MOST_JOBS:
@@ -119,12 +129,14 @@ class Steering:
                 future.set_exception(SteeringError(f"{self._url}: {error!r}"))
 
 
-def _distribute(answers: Sequence[dict[str, Any] | None], futures: Sequence[asyncio.Future[dict[str, Any]]]) -> None:
-    for values, future in zip(answers, futures, strict=True):
+def _distribute(
+    answers: Sequence[tuple[dict[str, Any] | None, bool]], futures: Sequence[asyncio.Future[dict[str, Any]]]
+) -> None:
+    for (values, over), future in zip(answers, futures, strict=True):
         if future.done():  # the trigger has been cancelled
             continue
         if values is None:
-            future.set_exception(TakenOverError("another process steers this job, or its task is no longer deferred"))
+            future.set_exception(TakenOverError(over=over))
         else:
             future.set_result(values)
 
@@ -141,7 +153,7 @@ class SteeredTask:
     """
 
     def __init__(self, task: TaskKey, secret: str) -> None:
-        self._job = {**_place(task), "secret": secret}
+        self._job = {**_place(task), "task_instance_id": str(task.id), "secret": secret}
 
     @classmethod
     async def take_over(cls, task: TaskKey) -> SteeredTask:

@@ -87,7 +87,7 @@ class JobHandle:
                     raise
                 continue  # the job is in a runtime that responds, or there is none
             if job is not None:
-                return self._use(runtime, job)
+                return self._use(runtime, job, stored)
         self._existence_unknown = False
         if stored is not None and stored.max_tries not in (None, self._host.max_tries):
             self.earlier_origin = None  # the process of the cleared task removed the job, but could not delete the keys
@@ -97,11 +97,19 @@ class JobHandle:
             self._log.warning("The job of an earlier try is lost: %s has no job of this task", stored.runtime)
         return None
 
-    def _use(self, runtime: Runtime, job: Job) -> JobRecord | None:
+    def continue_here(self) -> None:
+        """Note in the live state that a worker process continues a deferred job, before it asks the engine."""
+        stored = JobRecord.read(self.store.get(CONTAINER))
+        if stored is not None and stored.deferred:
+            self.store.set(CONTAINER, stored.model_copy(update={"deferred": False}).to_json())
+
+    def _use(self, runtime: Runtime, job: Job, stored: JobRecord | None) -> JobRecord | None:
         self.runtime = runtime
         self.attach(job)
         record = JobRecord.read(self.call_engine(job.load_record))
         if record is not None:
+            is_deferred = record.deferred and stored is not None and stored.deferred  # see `continue_here`
+            record = record.model_copy(update={"deferred": is_deferred})
             self._owners.add(record.owner)
             self.earlier_origin = record.origin
         self._existence_unknown = False

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from paceline.contract import Ceiling, JobRecord, PaceSample, RunTotals
+from paceline.contract import Ceiling, PaceSample, RunTotals
 from paceline.control import PastRun
 from paceline.errors import DetachedError
 from paceline.run._history import History
@@ -21,11 +21,7 @@ Leaves = Callable[[JobStatus | None], bool]
 
 
 class ControlElsewhereError(DetachedError):
-    """Raised when another process is to continue the control of the job of ``record``, with the ``past`` run."""
-
-    def __init__(self, record: JobRecord | None = None, past: PastRun | None = None) -> None:
-        super().__init__("another process continues the control of the job")
-        self.record, self.past = record, past
+    """Raised when another process is to continue the control of a job."""
 
 
 @dataclass(frozen=True)

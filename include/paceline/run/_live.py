@@ -70,7 +70,7 @@ class LiveValues:
         self._writing: dict[str, Any] = {}
         self._incoming: dict[str, Any] = {}
         self._lock = threading.Lock()
-        self.disconnected = False
+        self.disconnected = self.failing = False
 
     def post(self, values: Mapping[str, Any]) -> None:
         """Write ``values`` soon. A newer value replaces an unwritten value of the same key."""
@@ -91,17 +91,12 @@ class LiveValues:
     def succeed(self, read: Mapping[str, Any]) -> None:
         """Note that the taken values are written, and the values that were read."""
         with self._lock:
-            self._writing, self._incoming = {}, dict(read)
+            self._writing, self._incoming, self.failing = {}, dict(read), False
 
     def fail(self) -> None:
-        """Note that the taken values, but those for which ``wrote`` was called, have to be written again."""
+        """Note that the taken values have to be written again."""
         with self._lock:
-            self._outgoing, self._writing = {**self._writing, **self._outgoing}, {}
-
-    def wrote(self, key: str) -> None:
-        """Note that one of the taken values is written."""
-        with self._lock:
-            del self._writing[key]
+            self._outgoing, self._writing, self.failing = {**self._writing, **self._outgoing}, {}, True
 
     @property
     def round_ms_mean(self) -> float:
@@ -109,7 +104,7 @@ class LiveValues:
         return 0.0
 
     def close(self, timeout_s: float = 10.0) -> dict[str, Any]:
-        """Write the remaining values; return those that could not be written in time."""
+        """End the exchange; return the values that are not written."""
         with self._lock:
             return {**self._writing, **self._outgoing}
 
@@ -177,7 +172,6 @@ class Exchange(LiveValues):
         self._every_s = every_s
         self._wake = threading.Event()
         self._closed, self._abandoned = threading.Event(), threading.Event()
-        self._failing = False
         self._rounds, self._rounds_s = 0, 0.0
         self._thread = threading.Thread(target=self._run_rounds, name="paceline-live-state", daemon=True)
         self._thread.start()
@@ -220,17 +214,18 @@ class Exchange(LiveValues):
                 if self._abandoned.is_set():
                     return
                 self._state.set(key, value)
-                self.wrote(key)
+                with self._lock:
+                    del self._writing[key]
             read = {key: self._state.get(key) for key in self._watch}
         except Exception as error:  # the store may raise any exception; control continues
+            is_first = not self.failing
             self.fail()
             if isinstance(error, (EOFError, ConnectionError)):  # an unreachable API server causes a different error
                 self.disconnected = True
-            elif not self._failing:
-                self._failing = True
+            elif is_first:
                 self._on_failure(error)
             return
+        was_failing = self.failing
         self.succeed(read)
-        if self._failing:
-            self._failing = False
+        if was_failing:
             self._on_failure(None)

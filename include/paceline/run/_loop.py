@@ -320,9 +320,15 @@ class PaceLoop:
         return self._allocation.totals(self._began_s, self._outage.restarts, self._progress.reader.reported())
 
     def _leave_if_due(self, status: JobStatus | None = None) -> None:
-        if self._around.leaves is not None and self._around.leaves(status):
-            self._publisher.leave(self._totals())
-            raise ControlElsewhereError
+        if self._around.leaves is None or not self._around.leaves(status):
+            return
+        totals = self._totals()
+        if status is not None:  # the arbiter can grant the devices of the ended job to others meanwhile
+            now_s = self._now()
+            self._allocation.replace(0.0, now_s)
+            self._publish(now_s, self._decision)
+        self._publisher.leave(totals)
+        raise ControlElsewhereError("another process continues the control of the job")
 
     def _wait_for_step(self, timeout_s: float) -> JobStatus | None:
         """Wait for the next step; return the status of a job that has ended, else ``None``."""

@@ -14,8 +14,8 @@ from paceline.runtime import Job
 
 _KILL_GRACE_S = 1.0  # Airflow kills a task 5 s after SIGTERM
 _MAIN_THREAD_S = 2.5  # after this time, another thread ends the try, because the main thread hangs in a call
-_STATUS_LIMIT_S = 3.5  # maximum wait for the task's status after SIGTERM; the rest is for the removal of the job
 _DOUBT_LEASE_S = 600.0  # lease of a job whose task may be over
+_CUT_OFF_EVERY_S = 30.0  # between two checks of a process that is cut off from Airflow
 _SUSPENDED_S = 10.0  # after a longer gap between two steps, Airflow may have started another process for the job
 
 
@@ -40,16 +40,16 @@ class Stopping:
         self._handle, self._host, self.requested = handle, host, requested
         self._lease_s, self._on_drain = lease_s, on_drain
         self.finished = threading.Event()  # the try has ended
+        self.was_requested = False
         self._lock = threading.Lock()
         self._outcome: tuple[Job | None, PacelineError] | None = None  # of the stop, with the job that it was for
-        self._was_requested = False
         self._status: Pending[TaskStatus] | None = None  # the query that the request has started
 
     def request(self) -> None:
         """Request that the try ends soon. May be called from a signal handler in the thread of the try."""
-        if self._was_requested or self.finished.is_set():
+        if self.was_requested or self.finished.is_set():
             return
-        self._was_requested = True
+        self.was_requested = True
         # Do not acquire a lock here, not even in an Event or the log: the interrupted thread may hold the lock.
         threading.Thread(target=self._stop_in_thread, name="paceline-end", daemon=True).start()
 
@@ -73,8 +73,9 @@ class Stopping:
 
     def _stop_for_task_status(self) -> PacelineError:
         handle, query = self._handle, self._status or self._query_status()
-        handle.renew(min(_DOUBT_LEASE_S, self._lease_s))  # in case this process is killed before it has an answer
-        status = query.result(_STATUS_LIMIT_S)
+        if handle.is_owner():  # in case this process is killed before it has an answer
+            handle.renew(min(_DOUBT_LEASE_S, self._lease_s))
+        status = query.result(self._host.status_within_s)
         if status == "over":
             # After a late answer, there is no time for a grace period.
             gone = handle.discard(_KILL_GRACE_S if query.elapsed_s < _KILL_GRACE_S else 0.0)
@@ -99,12 +100,32 @@ class Stopping:
 
 
 class StopCheck:
-    """Checks whether control has to stop: on request, or if another process took over the job during a suspension."""
+    """Checks whether control has to stop: on request, or because another process has taken over the job.
 
-    def __init__(self, requested: Callable[[], bool], is_owner: Callable[[], bool]) -> None:
-        self._requested, self._is_owner = requested, is_owner
-        self._last_s = time.monotonic()
+    That can happen while this process is suspended, or cut off from Airflow but not from the engine.
+
+    Parameters
+    ----------
+    requested:
+        Returns whether a stop is requested.
+    is_owner:
+        Returns whether this process owns the job; takes a call to the engine.
+    is_cut_off:
+        Returns whether the live state has not been exchanged lately.
+    """
+
+    def __init__(
+        self, requested: Callable[[], bool], is_owner: Callable[[], bool], is_cut_off: Callable[[], bool]
+    ) -> None:
+        self._requested, self._is_owner, self._is_cut_off = requested, is_owner, is_cut_off
+        self._last_s = self._checked_s = time.monotonic()
 
     def __call__(self) -> bool:
-        last_s, self._last_s = self._last_s, time.monotonic()
-        return self._requested() or (self._last_s - last_s > _SUSPENDED_S and not self._is_owner())
+        now_s = time.monotonic()
+        was_suspended, self._last_s = now_s - self._last_s > _SUSPENDED_S, now_s
+        if self._requested():
+            return True
+        if not was_suspended and not (now_s - self._checked_s > _CUT_OFF_EVERY_S and self._is_cut_off()):
+            return False
+        self._checked_s = now_s
+        return not self._is_owner()

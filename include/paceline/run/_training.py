@@ -28,6 +28,7 @@ from paceline.errors import (
     DetachedError,
     InvalidInputError,
     JobLostError,
+    PacelineError,
     ResizePendingError,
     TaskStoppedError,
     TrainingAbandonedError,
@@ -38,7 +39,7 @@ from paceline.errors import (
 from paceline.run._copier import Copier
 from paceline.run._earlier import EarlierJob
 from paceline.run._handle import JobHandle
-from paceline.run._handover import ControlElsewhereError, Handover, Leaves, Surroundings
+from paceline.run._handover import Handover, Leaves, Surroundings
 from paceline.run._history import History
 from paceline.run._loop import PaceLoop
 from paceline.run._queue import Queue, WaitElsewhereError, WaitingJob, grant_in_force
@@ -75,6 +76,11 @@ class Training:
     continues:
         Whether this process continues what another process of the same try has controlled: an ended or lost job is
         then that try's, and not started again.
+
+    Attributes
+    ----------
+    record, past:
+        The record of the controlled job, and the earlier run that its controller knows; ``None`` until known.
     """
 
     def __init__(
@@ -102,6 +108,8 @@ class Training:
         self._lifecycle = Lifecycle()
         self._restarted = False  # this try has started a job that resumes from a checkpoint
         self._succeeded = False  # the job succeeded, so its output is kept
+        self.record: JobRecord | None = None
+        self.past: PastRun | None = None
 
     def run(self) -> TrainingResult:
         """Start or resume training; return once the result is stored and the job is removed.
@@ -124,6 +132,8 @@ class Training:
         """
         handle = self._handle
         try:
+            if self._continues:
+                handle.continue_here()
             return self._results.find() or self._train()
         except (TaskStoppedError, KeyboardInterrupt) as error:
             raise self._stopping.carry_out() from error
@@ -167,11 +177,16 @@ class Training:
     def control(self) -> None:
         """Control the job, for another process that will find the same and collects the output or handles the error.
 
-        Raises ControlElsewhereError when that process is to continue, TaskStoppedError after :meth:`request_stop`, and
-        any error of the control. The job is as :meth:`run` would find it.
+        Raises ControlElsewhereError when that process is to continue, TaskStoppedError or DetachedError after
+        ``stop_requested`` is set, and any error of the control. The job is as :meth:`run` would find it, unless
+        :meth:`request_stop` was called and the task is over.
         """
         try:
             self._train()
+        except TaskStoppedError as error:
+            if self._stopping.was_requested:
+                raise self._stopping.carry_out() from error
+            raise
         finally:
             self._stopping.finished.set()
             self._handle.close()
@@ -190,21 +205,16 @@ class Training:
         finally:
             self._handle.close()
 
-    def time_out(self) -> None:
-        """End the job of another process of this try at the task's time limit, as :meth:`run` ends its own."""
-        try:
-            self._handle.find()
-            if self._has_tries_left():
-                self._handle.stop()
-            else:
-                self._handle.discard()
-        finally:
-            self._stopping.finished.set()
-            self._handle.close()
+    def end(self) -> PacelineError:
+        """Carry out a requested stop, also if :meth:`control` has not found the job; return the error that says how.
 
-    def renew(self, lease_s: float) -> None:
-        """Let the job run for ``lease_s`` seconds without a controlling process."""
-        self._handle.renew(lease_s)
+        The job of a task that was cleared meanwhile belongs to the task's new process.
+        """
+        if self._handle.job is None:
+            record = self._handle.find()
+            if record is not None and record.max_tries not in (None, self._host.max_tries):
+                return DetachedError("Another process has taken over the job")
+        return self._stopping.carry_out()
 
     def discard(self) -> None:
         """Remove the job of this or an earlier try, because no try will resume it."""
@@ -357,7 +367,7 @@ class Training:
     ) -> Outcome:
         """Control the job until it ends."""
         handle, store = self._handle, self._store
-        job = handle.job
+        self.record, self.past, job = record, past, handle.job
         if job is None:
             raise JobLostError(f"the job {record.id} no longer exists")
         team = self._host.team(job)
@@ -384,7 +394,11 @@ class Training:
             Surroundings(
                 clock=self._clock,
                 log=self._log,
-                stopped=StopCheck(lambda: self.stop_requested.is_set() or exchange.disconnected, handle.is_owner),
+                stopped=StopCheck(
+                    lambda: self.stop_requested.is_set() or exchange.disconnected,
+                    handle.is_owner,
+                    lambda: exchange.failing,
+                ),
                 check_need=self._host.check_need,
                 on_sample=self._host.on_sample,
                 leaves=self._leaves,
@@ -393,10 +407,7 @@ class Training:
         )
         copies = self._host.checkpoint_copies()
         with nullcontext() if copies is None else Copier(job, copies, earlier.about, self._log):
-            try:
-                outcome = handle.loop.run()
-            except ControlElsewhereError:
-                raise ControlElsewhereError(record, past) from None
+            outcome = handle.loop.run()
         self._succeeded = True
         return outcome
 

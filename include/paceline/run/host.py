@@ -37,13 +37,17 @@ class CheckpointCopies(Protocol):
 
 
 class Host(Protocol):
-    """The environment of one try of a task."""
+    """The environment of one try of a task. ``status_within_s``: how long ``task_status`` takes at most.
+
+    A host inherits the methods for what it does not have, such as teams.
+    """
 
     store: LiveState
     log: Any
     try_number: int
     max_tries: int
     pool: str
+    status_within_s: float
 
     def exchange(self, on_failure: Callable[[Exception | None], None]) -> LiveValues:
         """Return the exchange of the control loop with ``store``, see :class:`paceline.run.Exchange`."""
@@ -74,6 +78,7 @@ class Host(Protocol):
 
     def team(self, job: Job) -> TeamJob | None:
         """Return the job if it is a team of containers, else ``None``."""
+        return None
 
     def past_run(self) -> PastRun | None:
         """Return the measurements of the last successful run of this task, else of another task with the same code."""
@@ -83,24 +88,28 @@ class Host(Protocol):
 
     def save_measurements(self, runtime: str, past: Mapping[str, Any]) -> None:
         """Store the measurements of this run. Must not raise, because the result is already stored."""
+        return None
 
     def output_place(self) -> str:
         """Return the destination of the job's output."""
 
     def checkpoint_copies(self) -> CheckpointCopies | None:
         """Return the copies of the checkpoint of this task's job; ``None`` if it is not copied."""
+        return None
 
     def collect(self, job: Job) -> str:
         """Copy the job's output to the user's destination and return the destination. May be called repeatedly."""
 
     def set_job(self, job_id: str) -> None:
         """Record the job's identifier before control begins."""
+        return None
 
     def on_sample(self, sample: PaceSample) -> None:
         """Process a published sample. Must return quickly."""
 
     def wait_for_callbacks(self) -> None:
         """Wait for running callbacks after the last sample."""
+        return None
 
     def check_need(self, stage: Stage) -> None:
         """Raise an error if the job of a distributed training can be of no use any more. Must return quickly.
@@ -109,6 +118,7 @@ class Host(Protocol):
         waits for tasks that have failed. ``stage`` is that of the job: it waits for its first batch, trains, or is
         away, because its engine has not responded for a while.
         """
+        return None
 
     def task_status(self) -> TaskStatus:
         """Return ``"over"`` if a user marked or cleared the task, ``"active"`` if another process continues it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -16,7 +17,7 @@ from paceline.airflow.steering import Steering, SteeringError, TakenOverError, a
 
 
 class Server(ThreadingHTTPServer):
-    """Answers each job with the values that it has written; refuses jobs whose secret is "old"."""
+    """Answers each job with the values that it has written; refuses jobs whose secret is "old" or "ended"."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
@@ -35,7 +36,8 @@ class Handler(BaseHTTPRequestHandler):
         assert self.path == "/base/paceline/api/steering"
         jobs = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["jobs"]
         self.server.requests.append(jobs)
-        answers = [{"values": None if job["secret"] == "old" else job["write"]} for job in jobs]
+        refused = {"old": {"values": None, "over": False}, "ended": {"values": None, "over": True}}
+        answers = [refused.get(job["secret"], {"values": job["write"], "over": False}) for job in jobs]
         status, body = (200, json.dumps(answers).encode())
         if self.server.failures:
             status, body = self.server.failures.pop(0)
@@ -74,8 +76,17 @@ def test_jobs_that_wait_together_share_a_request(server: Server) -> None:
 
 
 def test_job_that_another_process_steers_is_told_alone(server: Server) -> None:
-    first, second = send(server, ("old", 1), ("new", 2))
+    first, second, third = send(server, ("old", 1), ("new", 2), ("ended", 3))
     assert isinstance(first, TakenOverError)
+    assert not first.over
+    assert second == {"n": 2}
+    assert isinstance(third, TakenOverError)
+    assert third.over
+
+
+def test_value_that_cannot_be_sent_is_an_error_of_its_job_alone(server: Server) -> None:
+    first, second = send(server, ("a", math.nan), ("b", 2))  # type: ignore[arg-type]
+    assert isinstance(first, SteeringError)
     assert second == {"n": 2}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import uuid
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from types import SimpleNamespace
@@ -115,7 +116,7 @@ def test_values_of_a_failed_exchange_are_sent_again(monkeypatch: pytest.MonkeyPa
 
 
 def test_trigger_that_airflow_does_not_cancel_takes_the_job_over_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    task = run_trigger(monkeypatch, JOB, WAITS, steering.TakenOverError("another"), GRANTED)
+    task = run_trigger(monkeypatch, JOB, WAITS, steering.TakenOverError(), GRANTED)
     assert task.taken == 2
 
 
@@ -137,7 +138,7 @@ def test_hash_is_stored_again_if_airflow_fails(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(BaseXCom, "aset", aset)
     monkeypatch.setattr(steering, "wait_random_exponential", lambda **limits: lambda state: 0.0)
-    task = SimpleNamespace(dag_id="d", run_id="r", task_id="t", map_index=None)
+    task = SimpleNamespace(id=uuid.uuid4(), dag_id="d", run_id="r", task_id="t", map_index=None)
     asyncio.run(steering.SteeredTask.take_over(task))
     assert len(stored) == 2
     assert stored[0] == stored[1]

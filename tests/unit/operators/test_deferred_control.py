@@ -20,9 +20,10 @@ from airflow.serialization.encoders import encode_trigger
 from tests.unit.run.conftest import SimulatedClock
 from tests.unit.run.simulated_task import SimulatedTask, record_of, take_over_job
 
+from paceline.airflow import steering
 from paceline.airflow.runtimes import Docker
 from paceline.airflow.steering import SteeringError, TakenOverError
-from paceline.contract import ALERTS, DEADLINE, PACE, Deadline
+from paceline.contract import ALERTS, DEADLINE, HISTORY, PACE, Deadline
 from paceline.control import PastRun, PastTail
 from paceline.errors import RuntimeUnavailableError
 from paceline.operators import _deferred
@@ -75,12 +76,16 @@ class Live:
         training = Training(task.make_settings(), task.host(), clock=task.clock, leaves=lambda status: status is None)
         with pytest.raises(ControlElsewhereError):
             training.run()
-        self.control = self.new_control()
 
     @property
     def job(self) -> Any:
         (job,) = self.task.engine.jobs.values()
         return job
+
+    async def run(self) -> dict[str, Any]:
+        """Control the job as the trigger does, until a worker process is to continue."""
+        self.control = self.new_control()
+        return await self.control.run()
 
     def new_control(self) -> JobControl:
         task = self.task
@@ -135,7 +140,7 @@ def test_values_of_failed_exchanges_are_written_later(task: SimulatedTask) -> No
             raise SteeringError("away")
 
     live.before = fail
-    assert asyncio.run(live.control.run()) == {"reason": "ended"}
+    assert asyncio.run(live.run()) == {"reason": "ended"}
     assert len(failures) == 5
     assert task.store[PACE]["state"] == "finishing"
     assert live.job.status().state == "exited"
@@ -150,7 +155,7 @@ def test_new_deadline_arrives(task: SimulatedTask) -> None:
     pause = Pause(live, 10.0)
 
     async def move() -> dict[str, Any]:
-        control = asyncio.create_task(live.control.run())
+        control = asyncio.create_task(live.run())
         await pause.until_begun()
         task.store[DEADLINE] = "80s"
         read = asyncio.Event()
@@ -167,7 +172,7 @@ def test_new_deadline_arrives(task: SimulatedTask) -> None:
 def test_alert_calls_a_worker_process_if_the_dag_has_functions_for_it(task: SimulatedTask, has_callbacks: bool) -> None:
     task.settings = {"deadline": Deadline(9.0), "written": "9s"}
     live = Live(task, has_callbacks=has_callbacks)
-    event = asyncio.run(live.control.run())
+    event = asyncio.run(live.run())
     if not has_callbacks:
         assert event == {"reason": "ended"}
         assert "infeasible" in task.store[ALERTS]["sent"]
@@ -175,12 +180,12 @@ def test_alert_calls_a_worker_process_if_the_dag_has_functions_for_it(task: Simu
     assert (event["reason"], event["alert"]["kind"]) == ("alert", "infeasible")
     assert live.job.status().state == "running"
     task.store[ALERTS] = event["alerts"]  # as the worker process does
-    assert asyncio.run(live.new_control().run())["alert"]["kind"] == "missed"
+    assert asyncio.run(live.run())["alert"]["kind"] == "missed"
 
 
 def test_time_limit_calls_a_worker_process(task: SimulatedTask) -> None:
     live = Live(task, ends_at=NOW)
-    assert asyncio.run(live.control.run()) == {"reason": "timeout"}
+    assert asyncio.run(live.run()) == {"reason": "timeout"}
     assert live.job.status().state == "running"
 
 
@@ -194,7 +199,7 @@ def test_engine_that_this_machine_cannot_reach_calls_a_worker_process(
 
     monkeypatch.setattr(task.engine, "find_job", unreachable)
     monkeypatch.setattr("paceline.run._handle._RETRY_FOR_S", 0.05)
-    assert asyncio.run(live.control.run()) == {"reason": "error"}
+    assert asyncio.run(live.run()) == {"reason": "error"}
     assert "A worker process continues the control of the job: no such socket" in task.log.text
 
 
@@ -203,7 +208,7 @@ def run_until(live: Live, then: Callable[[asyncio.Task[Any]], Any]) -> Any:
     pause = Pause(live, 10.0)
 
     async def run() -> Any:
-        control = asyncio.create_task(live.control.run())
+        control = asyncio.create_task(live.run())
         await pause.until_begun()
         try:
             return await then(control)
@@ -219,7 +224,7 @@ def test_control_ends_when_another_process_steers_the_job(task: SimulatedTask) -
     live = Live(task)
 
     def refuse(write: Mapping[str, Any]) -> None:
-        raise TakenOverError("another process")
+        raise TakenOverError
 
     async def take_over(control: asyncio.Task[Any]) -> None:
         live.before = refuse
@@ -230,24 +235,40 @@ def test_control_ends_when_another_process_steers_the_job(task: SimulatedTask) -
     assert live.job.status().state == "running"
 
 
-@pytest.mark.parametrize("case", ["over", "elsewhere", "deferred", "unknown"])
-def test_killed_trigger_removes_the_job_only_if_its_task_is_over(
-    task: SimulatedTask, monkeypatch: pytest.MonkeyPatch, case: str
-) -> None:
-    """Airflow also kills the trigger of a triggerer that it believes to be dead, and starts it elsewhere."""
-    live = Live(task)
-    monkeypatch.setattr(_deferred, "_STOP_WITHIN_S", 0.1)
+CASES = {
+    "over": TakenOverError(over=True),
+    "elsewhere": TakenOverError(),  # another triggerer has taken over, or the task continues in a worker process
+    "deferred": None,
+    "unknown": SteeringError("away"),
+}
 
-    def answer(write: Mapping[str, Any]) -> None:
-        if case == "unknown":
-            raise SteeringError("away")
-        if case != "deferred":
-            raise TakenOverError("over")
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_deferred, "_STATUS_WITHIN_S", 0.3)
+    monkeypatch.setattr(_deferred, "_STOP_WITHIN_S", 0.3)
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("has_saved", [True, False])
+def test_killed_trigger_removes_the_job_only_if_its_task_is_over(
+    task: SimulatedTask, case: str, has_saved: bool
+) -> None:
+    """Airflow also kills the trigger of a triggerer that it believes to be dead, and starts it elsewhere.
+
+    The other triggerer has steered the task for a moment before it saves its name with the job.
+    """
+    live, answer = Live(task), CASES[case]
+
+    def respond(write: Mapping[str, Any]) -> None:
+        if answer is not None:
+            raise answer
 
     async def kill(control: asyncio.Task[Any]) -> None:
         control.cancel()
-        live.before = answer
-        if case == "elsewhere":
+        live.before = respond
+        if case == "elsewhere" and has_saved:
             take_over_job(task)
         await live.control.kill()
 
@@ -255,7 +276,105 @@ def test_killed_trigger_removes_the_job_only_if_its_task_is_over(
     assert len(task.engine.jobs) == (0 if case == "over" else 1)
     if case == "unknown":
         assert live.job.leases[-1] == 600.0
+    if case == "deferred" or (case == "elsewhere" and not has_saved):
+        assert live.job.leases[-1] == task.make_settings().lease_s
     if case == "deferred":
         owner = record_of(task).owner
-        assert asyncio.run(live.new_control().run()) == {"reason": "ended"}
+        assert asyncio.run(live.run()) == {"reason": "ended"}
         assert record_of(task).owner != owner
+
+
+@pytest.mark.usefixtures("impatient")
+def test_job_of_a_task_that_is_over_leaves_neither_keys_nor_devices(task: SimulatedTask) -> None:
+    """The route says that the task is over, but still writes for the process that has steered the job."""
+    live = Live(task)
+    is_over = threading.Event()
+
+    async def exchange(write: Mapping[str, Any], read: Sequence[str]) -> dict[str, Any]:
+        await asyncio.sleep(0.001)
+        for key, value in write.items():
+            task.store.pop(key, None)
+            if value is not None:
+                task.store[key] = value
+        if is_over.is_set():
+            raise TakenOverError(over=True)
+        return {key: task.store.get(key) for key in read}
+
+    live.exchange = exchange  # type: ignore[method-assign]
+
+    async def mark(control: asyncio.Task[Any]) -> None:
+        is_over.set()
+        with pytest.raises(TakenOverError):
+            await control
+
+    run_until(live, mark)
+    assert task.engine.jobs == {}
+    assert task.store.keys() == {PACE, HISTORY}
+    assert (task.store[PACE]["state"], task.store[PACE]["devices"]) == ("failed", 0.0)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_kill_before_the_control_has_begun_removes_the_job(
+    task: SimulatedTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = Live(task)
+    opening, opened = threading.Event(), threading.Event()
+
+    def open_slowly() -> Any:
+        if threading.current_thread().name == "paceline-train":
+            opening.set()
+            assert opened.wait(60.0)
+        return task.engine
+
+    monkeypatch.setattr(_deferred, "stored_settings", lambda content: SimpleNamespace(open=open_slowly))
+
+    async def kill() -> str:
+        control = asyncio.create_task(live.run())
+        assert await asyncio.to_thread(opening.wait, 60.0)
+        control.cancel()
+
+        def refuse(write: Mapping[str, Any]) -> None:
+            raise TakenOverError(over=True)
+
+        live.before = refuse
+        await live.control.kill()
+        assert task.engine.jobs == {}
+        opened.set()
+        thread = live.control._thread
+        assert thread is not None
+        return await thread
+
+    assert asyncio.run(kill()) == "stopped"
+
+
+def test_api_server_that_does_not_respond_from_here_calls_a_worker_process(
+    task: SimulatedTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_deferred, "_READ_WITHIN_S", 0.05)
+    live = Live(task)
+
+    def fail(write: Mapping[str, Any]) -> None:
+        raise SteeringError("no route")
+
+    live.before = fail
+    assert asyncio.run(live.run()) == {"reason": "error"}
+    assert "no route" in task.log.text
+    assert live.job.status().state == "running"
+
+
+def test_trigger_that_fails_calls_a_worker_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Airflow would fail the task of a trigger that raises an error, and its job would run on."""
+
+    class Broken:
+        @staticmethod
+        async def take_over(task: object) -> Broken:
+            raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(steering, "SteeredTask", Broken)
+    trigger = TrainingTrigger(JOB.to_json())
+    trigger.task_instance = SimpleNamespace(task_id="train")
+
+    async def first_event() -> Any:
+        return await anext(trigger.run())
+
+    assert asyncio.run(first_event()).payload == {"reason": "error"}

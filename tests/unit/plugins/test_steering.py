@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import UUID, uuid4
 
 import pytest
 from airflow.models.task_state_store import TaskStateStoreModel as Stored
@@ -33,7 +34,7 @@ def database(empty_database: Path, tmp_path: Path) -> Iterator[Database]:  # noq
     database.engine.dispose()
 
 
-def set_state(database: Database, dag_id: str, state: TaskInstanceState) -> None:
+def set_state(database: Database, dag_id: str, state: TaskInstanceState | None) -> None:
     with Session(database.engine) as session:
         session.scalars(select(TaskInstance).where(TaskInstance.dag_id == dag_id)).one().state = state
         session.commit()
@@ -46,13 +47,22 @@ def set_secret(database: Database, dag_id: str, secret: str) -> None:
         session.commit()
 
 
+def instance_id(database: Database, dag_id: str) -> UUID:
+    with Session(database.engine) as session:
+        found = session.scalars(select(TaskInstance.id).where(TaskInstance.dag_id == dag_id)).one_or_none()
+    return UUID(str(found)) if found is not None else uuid4()
+
+
 def send(database: Database, *jobs: SteeredJob) -> list[Any]:
+    """Send the jobs; return the values of each, or whether the try of a refused one is over."""
     answers = database.call(steer, SteeredJobs(jobs=list(jobs)))
-    return [answer.values for answer in answers]
+    assert not any(answer.over for answer in answers if answer.values is not None)
+    return [answer.over if answer.values is None else answer.values for answer in answers]
 
 
-def a_job(dag_id: str, secret: str | None = None, **values: Any) -> SteeredJob:
-    return SteeredJob(dag_id=dag_id, run_id="r", task_id="task", secret=secret or dag_id, **values)
+def a_job(database: Database, dag_id: str, secret: str | None = None, **values: Any) -> SteeredJob:
+    place = {"dag_id": dag_id, "run_id": "r", "task_id": "task", "task_instance_id": instance_id(database, dag_id)}
+    return SteeredJob(**{"secret": dag_id if secret is None else secret, **place, **values})
 
 
 def stored(database: Database, dag_id: str) -> dict[str, Any]:
@@ -62,32 +72,70 @@ def stored(database: Database, dag_id: str) -> dict[str, Any]:
 
 
 def test_jobs_write_and_read_their_own_state(database: Database) -> None:
-    first = a_job("a", write={PACE: {"devices": 1}, CEILING: {"devices": 2}}, read=["deadline"])
-    second = a_job("b", write={CEILING: {"devices": 3}}, read=[CEILING, "deadline"])
+    first = a_job(database, "a", write={PACE: {"devices": 1}, CEILING: {"devices": 2}}, read=["deadline"])
+    second = a_job(database, "b", write={CEILING: {"devices": 3}}, read=[CEILING, "deadline"])
     assert send(database, first, second) == [{"deadline": None}, {CEILING: {"devices": 3}, "deadline": None}]
     assert stored(database, "a") == {PACE: {"devices": 1}, CEILING: {"devices": 2}}
     assert stored(database, "b").keys() == {PACE, CEILING}
 
 
+def test_none_deletes_a_key(database: Database) -> None:
+    assert send(database, a_job(database, "a", write={CEILING: 1})) == [{}]
+    assert send(database, a_job(database, "a", write={CEILING: None, "deadline": None}, read=[CEILING])) == [
+        {CEILING: None}
+    ]
+    assert stored(database, "a").keys() == {PACE}
+
+
 @pytest.mark.parametrize("secret", ["b", "", hash_secret("a")])
 def test_wrong_secret_neither_writes_nor_reads(database: Database, secret: str) -> None:
     before = stored(database, "a")
-    job = SteeredJob(dag_id="a", run_id="r", task_id="task", secret=secret, write={PACE: 1}, read=[PACE])
-    assert send(database, job, a_job("b", read=[])) == [None, {}]
+    job = a_job(database, "a", secret, write={PACE: 1}, read=[PACE])
+    assert send(database, job, a_job(database, "b", read=[])) == [False, {}]
     assert stored(database, "a") == before
 
 
 def test_process_whose_job_another_one_has_taken_over_cannot_write(database: Database) -> None:
-    assert send(database, a_job("a", write={CEILING: 1})) == [{}]
+    assert send(database, a_job(database, "a", write={CEILING: 1})) == [{}]
     set_secret(database, "a", "new")
-    assert send(database, a_job("a", write={CEILING: 2}), a_job("a", "new", read=[CEILING])) == [None, {CEILING: 1}]
+    old, new = a_job(database, "a", write={CEILING: 2}), a_job(database, "a", "new", read=[CEILING])
+    assert send(database, old, new) == [False, {CEILING: 1}]
 
 
-@pytest.mark.parametrize("state", [TaskInstanceState.RUNNING, TaskInstanceState.SUCCESS, None])
-def test_task_that_is_not_deferred_is_not_steered(database: Database, state: TaskInstanceState) -> None:
+@pytest.mark.parametrize("state", [TaskInstanceState.SCHEDULED, TaskInstanceState.QUEUED, TaskInstanceState.RUNNING])
+def test_try_that_a_worker_process_continues_is_neither_steered_nor_over(
+    database: Database, state: TaskInstanceState
+) -> None:
     set_state(database, "a", state)
-    assert send(database, a_job("a", write={PACE: 1})) == [None]
+    before = stored(database, "a")
+    assert send(database, a_job(database, "a", write={PACE: 1}, read=[PACE])) == [False]
+    assert stored(database, "a") == before
 
 
-def test_unknown_task_is_not_steered(database: Database) -> None:
-    assert send(database, a_job("c", write={PACE: 1})) == [None]
+@pytest.mark.parametrize("secret", ["a", "new"])
+@pytest.mark.parametrize("state", [TaskInstanceState.SUCCESS, TaskInstanceState.FAILED])
+def test_process_that_has_steered_a_marked_task_deletes_its_keys(
+    database: Database, state: TaskInstanceState, secret: str
+) -> None:
+    set_state(database, "a", state)
+    before = stored(database, "a")
+    assert send(database, a_job(database, "a", secret, write={PACE: None}, read=[PACE])) == [True]
+    assert stored(database, "a") == ({} if secret == "a" else before)
+
+
+@pytest.mark.parametrize(
+    "state", [None, TaskInstanceState.QUEUED, TaskInstanceState.RUNNING, TaskInstanceState.DEFERRED]
+)
+def test_process_of_an_earlier_try_writes_only_until_the_next_one_runs(
+    database: Database, state: TaskInstanceState | None
+) -> None:
+    """Airflow gives a task that is cleared or tried again another identifier."""
+    set_state(database, "a", state)
+    before = stored(database, "a")
+    job = a_job(database, "a", task_instance_id=uuid4(), write={PACE: None}, read=[PACE])
+    assert send(database, job) == [True]
+    assert stored(database, "a") == ({} if state in (None, TaskInstanceState.QUEUED) else before)
+
+
+def test_deleted_task_is_over(database: Database) -> None:
+    assert send(database, a_job(database, "c", write={PACE: 1})) == [True]

@@ -167,6 +167,7 @@ class SimulatedTask:
             try_number=self.try_number,
             max_tries=self.max_tries,
             pool="training_pool",
+            status_within_s=3.5,
             exchange=lambda on_failure: Exchange(self.store, on_failure=on_failure),
             origin=lambda earlier: self.began,
             runtime=lambda: self.engine,

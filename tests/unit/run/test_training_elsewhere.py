@@ -10,10 +10,17 @@ from datetime import datetime, timezone
 import pytest
 
 from paceline.contract import DEADLINE
-from paceline.errors import DeadlineInfeasibleError, JobLostError, TaskStoppedError, TrainingFailedError
+from paceline.errors import (
+    DeadlineInfeasibleError,
+    DetachedError,
+    JobLostError,
+    RuntimeUnavailableError,
+    TaskStoppedError,
+    TrainingFailedError,
+)
 from paceline.run import ControlElsewhereError, RemoteState, Training
 
-from .simulated_task import record_of
+from .simulated_task import TimeLimitReached, reach_time_limit, record_of, take_over_job
 
 
 class Elsewhere:
@@ -45,14 +52,15 @@ def start(task, **options):
     training = Training(
         task.make_settings(), task.host(), clock=task.clock, leaves=lambda status: status is None, **options
     )
-    with pytest.raises(ControlElsewhereError) as raised:
+    with pytest.raises(ControlElsewhereError):
         training.run()
-    return raised.value
+    return training
 
 
 def continue_try(task):
     """Continue the try in a worker process, which stays until the end."""
-    return Training(task.make_settings(), task.host(), clock=task.clock, continues=True).run()
+    task.training = Training(task.make_settings(), task.host(), clock=task.clock, continues=True)
+    return task.training.run()
 
 
 @pytest.fixture
@@ -66,12 +74,13 @@ def in_one_process(task):
 
 
 def test_result_is_that_of_one_process(in_one_process, task):
-    left = start(task)
-    assert left.record is not None
-    assert left.record.deferred
+    training = start(task)
+    assert training.record is not None
+    assert training.record.deferred
     Elsewhere(task).control()
     (job,) = task.engine.jobs.values()
     assert job.status().state == "exited", "the output is still there"
+    assert task.store["pace"]["devices"] == 0.0, "the arbiter can grant them to others before a worker is free"
     result = continue_try(task)
     assert task.engine.started == task.try_number == 1
     assert (result.model, result.met) == (in_one_process.model, in_one_process.met)
@@ -149,7 +158,8 @@ def test_process_that_has_to_end_leaves_the_job_as_it_is(task):
     assert continue_try(task).model == "/models/1"
 
 
-def test_only_the_owner_removes_the_job_of_a_task_that_is_over(task):
+@pytest.mark.parametrize("owner", ["first", "second"])
+def test_only_the_owner_removes_the_job_of_a_task_that_is_over(task, owner):
     start(task)
     first = Elsewhere(task)
     (job,) = task.engine.jobs.values()
@@ -157,10 +167,65 @@ def test_only_the_owner_removes_the_job_of_a_task_that_is_over(task):
     first.control(TaskStoppedError)
     second = Elsewhere(task, leaves_at_s=3.0)
     second.control()
-    first.training.discard()
-    assert len(task.engine.jobs) == 1
-    second.training.discard()
+    task.status = "over"
+    {"first": first, "second": second}[owner].training.end()
+    assert len(task.engine.jobs) == (1 if owner == "first" else 0)
+    if owner == "first":
+        assert job.leases[-1] == task.make_settings().lease_s, "the lease of the other process is not shortened"
+
+
+def test_stop_removes_the_job_that_the_control_has_not_found_yet(task):
+    start(task)
+    task.status = "over"
+    training = Elsewhere(task).training
+    training.stop_requested.set()
+    assert "its job is removed" in str(training.end())
     assert task.engine.jobs == {}
+
+
+def test_stop_that_has_not_found_the_job_spares_that_of_a_cleared_task(task):
+    start(task)
+    earlier = Elsewhere(task).training
+    task.clear()
+    start(task)
+    task.status = "over"
+    earlier.stop_requested.set()
+    assert "Another process has taken over" in str(earlier.end())
+    assert len(task.engine.jobs) == 1
+
+
+@pytest.mark.parametrize("status", ["over", "active", "unknown"])
+def test_requested_stop_removes_the_job_if_the_task_is_over(task, status):
+    start(task)
+    elsewhere = Elsewhere(task)
+    (job,) = task.engine.jobs.values()
+    task.status = status
+
+    def stop():
+        elsewhere.training.request_stop()
+        assert elsewhere.training.stop_requested.wait(60.0)
+
+    job.actions.append((5.0, stop))
+    elsewhere.control(TaskStoppedError if status == "over" else DetachedError)
+    if status == "over":
+        assert task.engine.jobs == {}
+        assert task.store["pace"]["devices"] == 0.0
+        assert task.store["container"] is None
+    else:
+        assert job.leases[-1] == (task.make_settings().lease_s if status == "active" else 600.0)
+        assert task.store["pace"]["state"] == "detached"
+
+
+def test_process_that_is_cut_off_from_airflow_notices_another_one(task, monkeypatch):
+    """It still reaches the engine: without this check, both would control the job."""
+    monkeypatch.setattr("paceline.run._stopping._CUT_OFF_EVERY_S", 0.0)
+    start(task)
+    elsewhere = Elsewhere(task)
+    (job,) = task.engine.jobs.values()
+    job.actions.append((5.0, lambda: take_over_job(task)))
+    job.actions.append((9.0, elsewhere.state.fail))
+    elsewhere.control(TaskStoppedError)
+    assert job.status().state == "running"
 
 
 def test_cleared_task_does_not_continue_a_deferred_job(task):
@@ -172,10 +237,29 @@ def test_cleared_task_does_not_continue_a_deferred_job(task):
     assert "The task was cleared while it was deferred" in task.log.text
 
 
+def test_cleared_task_continues_a_job_that_a_worker_process_has_kept(task, monkeypatch):
+    """The worker process could not reach the engine, so that the job's own record still says that it is deferred."""
+    task.max_tries = 0
+    start(task)
+    monkeypatch.setattr("paceline.run._handle._RETRY_FOR_S", 0.0)
+    monkeypatch.setattr("paceline.run._handle._RETRY_EVERY_S", 0.0)
+    with monkeypatch.context() as broken:
+        broken.setattr(task.engine, "find_job", lambda *args: (_ for _ in ()).throw(RuntimeUnavailableError("down")))
+        with pytest.raises(RuntimeUnavailableError):
+            continue_try(task)
+    assert record_of(task).deferred
+    task.clear()
+    assert task.run().model == "/models/1"
+    assert task.engine.started == 1
+
+
 @pytest.mark.parametrize("tries", [1, 2])
 def test_time_limit_stops_the_job_or_removes_it_after_the_last_try(task, tries):
     task.max_tries = tries - 1
     start(task)
     (job,) = task.engine.jobs.values()
-    Training(task.make_settings(), task.host(), clock=task.clock, continues=True).time_out()
+    task.check_need = lambda stage: reach_time_limit()
+    with pytest.raises(TimeLimitReached):
+        continue_try(task)
     assert (job.stopped, len(task.engine.jobs)) == ((1, 1) if tries == 2 else (0, 0))
+    assert task.store["pace"]["devices"] == 0.0

@@ -100,6 +100,11 @@ class RuntimeSettings(ResolveMixin, ABC):
         """Whether the job may run as root: ``False``, unless a subclass has a field with this name."""
         return False
 
+    @property
+    def names_engine(self) -> bool:
+        """Whether these settings reach the same jobs from all machines of Airflow: ``False``, unless a subclass can."""
+        return False
+
     @abstractmethod
     def open(self) -> Runtime:
         """Return the runtime for the jobs of one task. Connect when the runtime is used, not here."""

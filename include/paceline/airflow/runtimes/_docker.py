@@ -121,6 +121,11 @@ or "2g", at least 16 MiB
             check_user(value, self.allow_root, "runtime.user")
         return super().read(field, value)
 
+    @property
+    def names_engine(self) -> bool:
+        """Whether a connection names the engine, instead of that of the worker's machine."""
+        return self.engine_conn_id is not None or self.docker_conn_id is not None
+
     def open(self) -> DockerRuntime:
         """Return the runtime."""
         from paceline.runtime import DockerRuntime

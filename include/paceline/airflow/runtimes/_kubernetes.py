@@ -141,6 +141,11 @@ class Kubernetes(RuntimeSettings):
             check_user(value, self.allow_root, "runtime.user")
         return super().read(field, value)
 
+    @property
+    def names_engine(self) -> bool:
+        """Always: a connection names the cluster."""
+        return True
+
     def open(self) -> KubernetesRuntime:
         """Return the runtime."""
         return self._runtime(START_TIMEOUT_S)

@@ -38,6 +38,7 @@ _LAST_WRITES = 5  # attempts, a second apart
 _READ_WITHIN_S = 300.0
 _STATUS_WITHIN_S = 15.0  # Airflow gives a cancelled trigger 30 s (`[triggerer] on_kill_timeout`)
 _STOP_WITHIN_S = 2.5
+_END_ATTEMPTS, _END_EVERY_S = 5, 2.0
 
 
 @dataclass(frozen=True)
@@ -215,7 +216,7 @@ class JobControl:
         self._host: TriggerHost | None = None
         self._training: Training | None = None
         self._thread: asyncio.Future[str] | None = None
-        self._is_stopped = self._is_failing = False
+        self._is_stopped = self._is_failing = self._has_ended = False
 
     async def run(self) -> dict[str, Any]:
         """Control the job until a worker process is to continue. Return the reason and what it is to do.
@@ -241,7 +242,7 @@ class JobControl:
         event: dict[str, Any] = {"reason": self._thread.result()}
         if event["reason"] == "stopped":
             raise TakenOverError
-        if event["reason"] == "alert" and self._host is not None and self._host.alert is not None:
+        if self._host is not None and self._host.alert is not None:
             event |= {"alert": self._host.alert.to_dict(), "alerts": self._host.alerts.to_json()}
         return event
 
@@ -252,7 +253,13 @@ class JobControl:
         self._stop()
         if self._thread is not None:
             await asyncio.wait([self._thread], timeout=_STOP_WITHIN_S)
-        await in_thread(self._end, name="paceline-end")
+        for _ in range(_END_ATTEMPTS):
+            try:
+                await in_thread(self._end, name="paceline-end")
+                break
+            except Exception as error:  # of the engine
+                self._log.error("The job of the task could not be removed: %s", error)
+                await asyncio.sleep(_END_EVERY_S)
         with suppress(TakenOverError):
             await self._write_rest()
 
@@ -280,9 +287,9 @@ class JobControl:
                 return "stopped"
             training.control()
         except ControlElsewhereError:
-            if self._is_over_time:
-                return "timeout"
-            return "alert" if self._host is not None and self._host.alert is not None else "ended"
+            if self._has_ended:
+                return "ended"
+            return "timeout" if self._is_over_time else "alert"
         except (TaskStoppedError, DetachedError):
             return "stopped"
         except Exception as error:  # of the job, its engine or the control: the worker process meets it again
@@ -290,6 +297,7 @@ class JobControl:
         return "error"
 
     def _leaves(self, status: JobStatus | None) -> bool:
+        self._has_ended = status is not None
         return status is not None or self._is_over_time or (self._host is not None and self._host.alert is not None)
 
     @property

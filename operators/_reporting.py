@@ -31,7 +31,7 @@ class SampleMetrics:
         self._tags = {"dag_id": task.dag_id, "task_id": task.task_id}
         if task.map_index is not None and task.map_index >= 0:
             self._tags["map_index"] = str(task.map_index)
-        self._resizes = 0
+        self._resizes: int | None = None  # until the first sample of this process
 
     def send(self, sample: PaceSample) -> None:
         """Send a sample."""
@@ -45,9 +45,9 @@ class SampleMetrics:
             stats.gauge("paceline.slack_s", sample.deadline_s - sample.forecast_s, tags=self._tags)
         if sample.step_ms is not None:
             stats.timing("paceline.control_step", sample.step_ms, tags=self._tags)
-        if sample.resizes > self._resizes:
+        if self._resizes is not None and sample.resizes > self._resizes:
             stats.incr("paceline.resizes", sample.resizes - self._resizes, tags=self._tags)
-            self._resizes = sample.resizes
+        self._resizes = sample.resizes
 
 
 class SampleReporter:

@@ -209,7 +209,8 @@ class DeadlineTrainingOperator(JobOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Start the job, or continue the job of an earlier try; see :meth:`paceline.run.Training.run`."""
-        check_later_inputs(self, context)
+        if self._event is None:  # else, the job is running
+            check_later_inputs(self, context)
         try:
             result = self.new_training(context).run()
         except WaitElsewhereError as wait:
@@ -325,9 +326,9 @@ class DeadlineTrainingOperator(JobOperator):
         host = self._host = TaskHost(self, context, self.on_deadline_alert, clock, ends_at)
         if event is not None and "alert" in event:
             host.report_alert(event["alert"], event["alerts"])
-        if self.saves_output:
+        if self.saves_output and event is None:
             check_kept("output", host.output_place())
-        if self.checkpoint_to not in (None, _arguments.AUTO):
+        if event is None and self.checkpoint_to not in (None, _arguments.AUTO):
             check_kept("checkpoint_to", self.checkpoint_to)
         self._training = Training(
             settings,
@@ -347,10 +348,11 @@ class DeadlineTrainingOperator(JobOperator):
             return False
         if self._defers_by_default and not self.runtime_settings.names_engine:
             return False  # the triggerer, and the worker that collects the output, might ask another engine
-        if self._event is not None and "alert" not in self._event:
+        if self._event is not None and self._event["reason"] != "alert":
             return False  # the job has ended, or the triggerer could not control it
         # The triggerer does not know the secrets that it would have to mask in the log.
-        texts = (*self.environment.values(), *self.arguments, self.command)
+        words = [self.command] if isinstance(self.command, str) else self.command or ()
+        texts = (*self.environment.values(), *self.arguments, *words)
         return not self._private_templates and not has_secrets(texts) and host.checkpoint_copies() is None
 
     def extend_spec(self, context: Context, spec: JobSpec, scratch: Path) -> JobSpec:

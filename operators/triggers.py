@@ -119,8 +119,16 @@ class TrainingTrigger(BaseTrigger):
 
     async def on_kill(self) -> None:
         """Remove the job of a task that was cleared or marked."""
-        if self._control is not None:
-            await self._control.kill()
+        await _import("paceline.operators._deferred")
+        from paceline.airflow.steering import SteeredTask
+
+        from ._deferred import DeferredJob, JobControl
+
+        if self._control is None:  # killed before the control has begun
+            assert self.task_instance is not None  # as in ``run``
+            task, clock = SteeredTask(self.task_instance, secret=""), await asyncio.to_thread(_clock)
+            self._control = JobControl(DeferredJob.read(self.job), task, self.task_instance, clock.copy(), self.log)
+        await self._control.kill()
 
 
 async def _import(module: str) -> None:

@@ -3,7 +3,7 @@
 A trigger has no access to its task's state store, and no login. The process that steers a task's job proves itself by a
 secret whose hash it has stored as an XCom of the task, which Airflow lets a trigger do. The newest hash counts, so that
 a process whose job another process has taken over can no longer write. After the end of the task's try, the process
-can still delete the keys of the job that it has removed.
+can still delete the keys of the job that it has removed, and store its last sample.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pydantic import BaseModel, Field
 from sqlalchemy import ColumnElement, and_, delete, insert, select, tuple_, update
 from sqlalchemy.orm import Session
 
-from paceline.contract import STEERING_XCOM, hash_secret
+from paceline.contract import HISTORY, PACE, STEERING_XCOM, hash_secret
 
 from .airflow_internals import SessionDep, Stored, TaskInstance, TaskInstanceState, XComModel
 from .jobs import FINAL_STATES, parse, same_task
@@ -78,6 +78,9 @@ def steer(batch: SteeredJobs, session: SessionDep) -> list[JobAnswer]:
     """
     tasks = _load_tasks(session, {job.task for job in batch.jobs})
     rights = [_check(job, tasks.get(job.task)) for job in batch.jobs]
+    for job, right in zip(batch.jobs, rights, strict=True):
+        if right.over:
+            job.write = {key: value for key, value in job.write.items() if value is None or key in (PACE, HISTORY)}
     _write(session, [job for job, right in zip(batch.jobs, rights, strict=True) if right.writes])
     found = _read(session, [job for job, right in zip(batch.jobs, rights, strict=True) if right.steers])
     return [

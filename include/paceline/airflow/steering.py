@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _EVERY_S = 1.0
 _TIMEOUT_S = 10.0
 _MOST_JOBS = 1_000  # in a request
+_Waiting = tuple[str, "asyncio.Future[dict[str, Any]]"]  # the message of a job, and its answer
 _RETRY_S = 60.0
 
 
@@ -65,7 +66,7 @@ class Steering:
 
     def __init__(self, url: str, every_s: float = _EVERY_S) -> None:
         self._url, self._every_s = f"{url.rstrip('/')}/paceline/api/steering", every_s
-        self._waiting: list[tuple[str, asyncio.Future[dict[str, Any]]]] = []
+        self._waiting: list[_Waiting] = []
         self._sending: asyncio.Task[None] | None = None
 
     @classmethod
@@ -85,6 +86,7 @@ class Steering:
         try:  # here, because a value that cannot be sent would fail the request of all jobs
             self._waiting.append((json.dumps(job, allow_nan=False), answer))
         except (TypeError, ValueError) as error:
+            await asyncio.sleep(self._every_s)  # callers repeat it
             raise SteeringError(f"{self._url}: {error!r}") from error
         if self._sending is None or self._sending.done():
             self._sending = asyncio.create_task(self._send_all())
@@ -95,7 +97,10 @@ class Steering:
             try:
                 async with self._new_client() as client:
                     while self._waiting:
-                        await self._send_batch(client)
+                        waiting, self._waiting = self._waiting, []
+                        for first in range(0, len(waiting), _MOST_JOBS):
+                            await self._send_batch(client, waiting[first : first + _MOST_JOBS])
+                        await asyncio.sleep(self._every_s)
             except Exception as error:  # no client, for example because the file of certificates cannot be read
                 waiting, self._waiting = self._waiting, []
                 self._fail([future for _, future in waiting], error)
@@ -109,8 +114,7 @@ class Steering:
         uses_proxy = not is_local(self._url)
         return httpx.AsyncClient(verify=_certificates(), trust_env=uses_proxy, timeout=_TIMEOUT_S)
 
-    async def _send_batch(self, client: httpx.AsyncClient) -> None:
-        batch, self._waiting = self._waiting[:_MOST_JOBS], self._waiting[_MOST_JOBS:]
+    async def _send_batch(self, client: httpx.AsyncClient, batch: Sequence[_Waiting]) -> None:
         futures = [future for _, future in batch]
         try:
             body = f'{{"jobs": [{",".join(job for job, _ in batch)}]}}'
@@ -119,8 +123,6 @@ class Steering:
             _distribute([(answer["values"], answer["over"]) for answer in response.json()], futures)
         except Exception as error:
             self._fail(futures, error)
-        if len(batch) < _MOST_JOBS:
-            await asyncio.sleep(self._every_s)
 
     def _fail(self, futures: Sequence[asyncio.Future[dict[str, Any]]], error: Exception) -> None:
         """Answer each job with an error: without an answer, its trigger would wait for ever."""

@@ -31,6 +31,9 @@ class RunTotals(Record):
 
     began_s: Seconds
     restarts: int = Field(default=0, ge=0)
+    preemptions: int = Field(default=0, ge=0)
+    restarting: bool = False
+    """Whether the job was restarted and has not sent a report since then."""
     last_step_s: Seconds | None = None
     """The time up to which ``device_s`` is counted."""
     device_s: float = Field(default=0.0, ge=0, le=1e15)

@@ -39,3 +39,5 @@ class JobRecord(Record):
     """Whether the controlling process runs in the triggerer, or hands the job over to it."""
     max_tries: int | None = None
     """The task's ``max_tries`` when the controlling process began: clearing a task changes it, a retry does not."""
+    try_number: int | None = None
+    """The task's try to which the controlling process belongs."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from paceline.contract import Reported, RunTotals
+from paceline.contract import RunTotals
 from paceline.errors import JobLostError, ResizePendingError, RuntimeUnavailableError
 from paceline.run._outage import Outage
 from paceline.run._pending import PendingResize
@@ -139,15 +139,13 @@ class JobAllocation:
             self._changed_s = now_s
             self.resizes += 1
 
-    def totals(self, began_s: float, restarts: int, reported: Reported | None) -> RunTotals:
-        """Return the totals for the next controlling process."""
-        return RunTotals(
-            began_s=began_s,
-            restarts=restarts,
-            last_step_s=self._counted_until_s,
-            device_s=self.device_s,
-            resizes=self.resizes,
-            allocated_devices=self.devices,
-            in_use=self.in_use,
-            reported=reported,
-        )
+    def add_to(self, run: RunTotals) -> RunTotals:
+        """Return the totals of the run with those of the allocation, for the next controlling process."""
+        allocation = {
+            "last_step_s": self._counted_until_s,
+            "device_s": self.device_s,
+            "resizes": self.resizes,
+            "allocated_devices": self.devices,
+            "in_use": self.in_use,
+        }
+        return run.model_copy(update=allocation)

@@ -97,6 +97,11 @@ class JobHandle:
             self._log.warning("The job of an earlier try is lost: %s has no job of this task", stored.runtime)
         return None
 
+    def is_of_this_try(self, record: JobRecord | None) -> bool:
+        """Return whether a process of this try has controlled the job before, or is still controlling it."""
+        host = self._host
+        return record is not None and (record.max_tries, record.try_number) == (host.max_tries, host.try_number)
+
     def continue_here(self) -> None:
         """Note in the live state that a worker process continues a deferred job, before it asks the engine."""
         stored = JobRecord.read(self.store.get(CONTAINER))
@@ -126,7 +131,9 @@ class JobHandle:
         """Store the record with the job, with this process as its owner, and a copy in the live state."""
         job = self.job
         assert job is not None  # the caller has started or found the job
-        owned = record.model_copy(update={"owner": self.owner, "max_tries": self._host.max_tries}).to_json()
+        host = self._host
+        own = {"owner": self.owner, "max_tries": host.max_tries, "try_number": host.try_number}
+        owned = record.model_copy(update=own).to_json()
         self.call_engine(lambda: job.save_record(owned))
         self._owners = {self.owner}
         self.store.set(CONTAINER, owned)

@@ -6,7 +6,6 @@ the job, an :class:`~paceline.run._live.Exchange` for the live state, and a cloc
 
 from __future__ import annotations
 
-import contextlib
 import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
@@ -38,6 +37,7 @@ from paceline.runtime import Job, JobStatus
 if TYPE_CHECKING:
     from paceline.elastic.team import TeamJob
 
+_LAST_LINES_S = 5.0  # between two checks of a stop while the last lines of an ended job arrive
 _MAX_FIRST_LINES_S = 10.0  # maximum time until the lines of a job that was taken over arrive
 _MIN_STARTUP_S = 60.0  # minimum time to wait for the first report, even if the deadline is earlier
 _MAX_RESTART_S = 900.0  # maximum time to wait for the first report; on few devices, libraries load slowly
@@ -96,8 +96,8 @@ class PaceLoop:
         self._lifecycle = handover.lifecycle
         if self._lifecycle.state is None:
             self._lifecycle.enter("starting", by="task")
-        self._preemption = Preemption(job, self._outage, pending)
-        self._restarting = handover.restarted  # the job was restarted and has not sent a report since then
+        self._preemption = Preemption(job, self._outage, pending, earlier.preemptions)
+        self._restarting = handover.restarted or earlier.restarting  # the job has not sent a report since its restart
         self._commands = Commands(
             self._origin, controller.deadline_s, self._journal, min_ceiling=controller.limits.quantum, shared=shared
         )
@@ -123,33 +123,41 @@ class PaceLoop:
         ControlElsewhereError
             ``leaves`` returned true.
         """
-        self._check_earlier_end()
+        status = self._find_earlier_end()
         next_s = self._now()
-        while True:
+        while status is None:
             began_s = self._now()
             period_s = self._step(began_s)
             self._step_times.add(self._now() - began_s)
             self._leave_if_due()
             next_s = max(next_s + period_s, self._now())
             status = self._wait_for_step(next_s - self._now())
-            if status is None:
-                continue
-            if self._outage.restart_after(status):
+            if status is not None and self._outage.restart_after(status):
+                status = None
                 if not self._outage.active:
                     self._on_restart("engine")
-                continue
-            self._leave_if_due(status)
-            self._read_reports(self._now())
-            return self._finish(status)
+        self._leave_if_due(status)
+        self._read_reports(self._now())
+        return self._finish(status)
 
-    def _check_earlier_end(self) -> None:
-        """Set the end time of a job that ended without a controlling process."""
+    def _find_earlier_end(self) -> JobStatus | None:
+        """Return the status of a job that ended without a controlling process, after setting the time of its end.
+
+        A stopped job has not ended: it was preempted, or stopped between its last batch and its end.
+        """
         if not self._continues_control:
-            return
-        with contextlib.suppress(RuntimeUnavailableError, JobLostError):
+            return None
+        try:
             status = self._job.status()
-            if status.state == "exited" and status.finished_s is not None:
+            if status.state != "exited":
+                return None
+            if status.finished_s is not None:
                 self._allocation.ended_s = self._progress.ended_s(status.finished_s, self._began_s, self._now())
+            while not status.stopped and not self._job.wait(_LAST_LINES_S):
+                self._raise_if_stopped()
+        except (RuntimeUnavailableError, JobLostError):
+            return None
+        return None if status.stopped else status
 
     def _step(self, now_s: float) -> float:
         """Run one control step; return the seconds until the next step."""
@@ -317,16 +325,28 @@ class PaceLoop:
         )
 
     def _totals(self) -> RunTotals:
-        return self._allocation.totals(self._began_s, self._outage.restarts, self._progress.reader.reported())
+        restarts, preemptions, reported = (
+            self._outage.restarts,
+            self._preemption.count,
+            self._progress.reader.reported(),
+        )
+        run = RunTotals(
+            began_s=self._began_s,
+            restarts=restarts,
+            preemptions=preemptions,
+            restarting=self._restarting,
+            reported=reported,
+        )
+        return self._allocation.add_to(run)
 
     def _leave_if_due(self, status: JobStatus | None = None) -> None:
         if self._around.leaves is None or not self._around.leaves(status):
             return
         totals = self._totals()
         if status is not None:  # the arbiter can grant the devices of the ended job to others meanwhile
-            now_s = self._now()
-            self._allocation.replace(0.0, now_s)
-            self._publish(now_s, self._decision)
+            self._read_reports(self._now())
+            self._progress.output.flush(ended=True)
+            self._publish_end_of_job(status, self._describe_failure(status))
         self._publisher.leave(totals)
         raise ControlElsewhereError("another process continues the control of the job")
 
@@ -366,22 +386,12 @@ class PaceLoop:
             raise TaskStoppedError("the task was stopped")
 
     def _finish(self, status: JobStatus) -> Outcome:
-        progress, newest = self._progress, self._progress.newest
-        progress.output.flush(ended=True)
-        deadline_s, now_s, engine_s = self._controller.deadline_s, self._now(), status.finished_s
-        finished_s = progress.ended_s(engine_s, self._began_s, now_s) if engine_s else now_s
-        self._allocation.count_until_end(finished_s)
-        failure = describe_failure(status, progress.output.last)
-        has_steps, malformed = progress.total is not None, progress.reader.last_malformed
-        if failure is None and not has_steps and (malformed or self._settings.needs_progress):
-            failure = describe_missing_progress("at all", malformed)
-        elif failure is None and not has_steps:
+        self._progress.output.flush(ended=True)
+        failure = self._describe_failure(status)
+        if failure is None and self._progress.total is None:
             self._journal.log.warning(WITHOUT_STEPS)
-        progress_pct = newest.percent if newest and has_steps else 0.0 if failure else 100.0
-        setpoint_pct, met = min(progress_pct, 100.0), finished_s <= deadline_s
-        last = Decision(self._allocation.devices, setpoint_pct, progress_pct, finished_s, finished_s, met, next_s=0.0)
-        self._lifecycle.enter("failed" if failure else "finished", by="job")
-        self._publish(finished_s, last)
+        finished_s = self._publish_end_of_job(status, failure)
+        newest, deadline_s = self._progress.newest, self._controller.deadline_s
         if status.state == "gone":
             raise JobLostError(failure)
         if failure:
@@ -391,7 +401,7 @@ class PaceLoop:
             finished_s=finished_s,
             deadline_s=finite(deadline_s),
             error_pct=None if math.isinf(deadline_s) else error_pct(finished_s, deadline_s),
-            met=met,
+            met=finished_s <= deadline_s,
             mean_devices=self._allocation.device_s / max(finished_s - self._began_s, 1e-9),
             device_seconds=self._allocation.device_s,
             resizes=self._allocation.resizes,
@@ -404,14 +414,35 @@ class PaceLoop:
             learned=None
             if interrupted
             else measurements(
-                progress.reader,
+                self._progress.reader,
                 self._controller.learned(),
-                progress.total,
+                self._progress.total,
                 self._began_s,
                 finished_s,
                 self._controller.limits.max_devices,
             ),
         )
+
+    def _describe_failure(self, status: JobStatus) -> str | None:
+        progress = self._progress
+        failure, malformed = describe_failure(status, progress.output.last), progress.reader.last_malformed
+        if failure is None and progress.total is None and (malformed or self._settings.needs_progress):
+            failure = describe_missing_progress("at all", malformed)
+        return failure
+
+    def _publish_end_of_job(self, status: JobStatus, failure: str | None) -> float:
+        """Publish the last sample of a job that has ended; return the time of its end."""
+        progress, newest = self._progress, self._progress.newest
+        deadline_s, now_s, engine_s = self._controller.deadline_s, self._now(), status.finished_s
+        finished_s = progress.ended_s(engine_s, self._began_s, now_s) if engine_s else now_s
+        self._allocation.count_until_end(finished_s)
+        has_steps = progress.total is not None
+        progress_pct = newest.percent if newest and has_steps else 0.0 if failure else 100.0
+        setpoint_pct, met = min(progress_pct, 100.0), finished_s <= deadline_s
+        last = Decision(self._allocation.devices, setpoint_pct, progress_pct, finished_s, finished_s, met, next_s=0.0)
+        self._lifecycle.enter("failed" if failure else "finished", by="job")
+        self._publish(finished_s, last)
+        return finished_s
 
     def _now(self) -> float:
         return self._around.clock.now() - self._origin.timestamp()

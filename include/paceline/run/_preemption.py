@@ -19,14 +19,16 @@ class Preemption:
     ----------
     job, outage, pending:
         The job, and the reports of the control loop about its engine.
+    count:
+        Number of earlier preemptions.
     """
 
-    def __init__(self, job: Job, outage: Outage, pending: PendingResize) -> None:
+    def __init__(self, job: Job, outage: Outage, pending: PendingResize, count: int = 0) -> None:
         self._job = job
         self._journal = pending.journal
         self._outage = outage
         self._pending = pending
-        self.count = 0
+        self.count = count
         self.unconfirmed = 0.0  # devices of a job that an engine may have restarted without answering
 
     def preempt(self, now_s: float, is_training_done: Callable[[], bool], *, repeated: bool) -> bool:

@@ -208,13 +208,16 @@ class Training:
     def end(self) -> PacelineError:
         """Carry out a requested stop, also if :meth:`control` has not found the job; return the error that says how.
 
-        The job of a task that was cleared meanwhile belongs to the task's new process.
+        The job may belong to the next try meanwhile. Raises RuntimeUnavailableError if the engine does not respond.
         """
-        if self._handle.job is None:
-            record = self._handle.find()
-            if record is not None and record.max_tries not in (None, self._host.max_tries):
-                return DetachedError("Another process has taken over the job")
-        return self._stopping.carry_out()
+        try:
+            if self._handle.job is None:
+                record = self._handle.find()
+                if self._handle.job is not None and not self._handle.is_of_this_try(record):
+                    return DetachedError("Another try of the task controls the job")
+            return self._stopping.carry_out()
+        finally:
+            self._handle.close()
 
     def discard(self) -> None:
         """Remove the job of this or an earlier try, because no try will resume it."""
@@ -230,6 +233,8 @@ class Training:
         if self._continues:
             if self._handle.job is None:
                 raise JobLostError("the job no longer exists")
+            if not self._handle.is_of_this_try(earlier.record):
+                raise DetachedError("Another try of the task controls the job")
         else:
             earlier.discard_if_outdated()
         takes_over = self._continues or earlier.can_be_taken_over
@@ -250,6 +255,8 @@ class Training:
         assert job is not None  # the caller has checked that it can be taken over
         if not self._continues:
             earlier.log_takeover()
+        if self.stop_requested.is_set():  # before this process becomes the job's owner
+            raise TaskStoppedError("the task was stopped")
         origin = record.origin if record is not None else self._host.origin(handle.earlier_origin)
         self._keep_clock(origin)
         controller, state = self._make_controller(origin, past, resumes=True)

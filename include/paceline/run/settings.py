@@ -61,7 +61,7 @@ class Settings:
     """
 
     deadline: Deadline = field(default_factory=Deadline)
-    written: str | float | None = None
+    written: str | int | float | None = None
     alpha: float = 1.0
     min_devices: float = 0.1
     max_devices: float | None = None

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from paceline.airflow import steering
 from paceline.airflow.steering import Steering, SteeringError, TakenOverError, api_server_url
 
 
@@ -73,6 +74,24 @@ def test_jobs_that_wait_together_share_a_request(server: Server) -> None:
     jobs = [(str(number), number) for number in range(300)]
     assert send(server, *jobs) == [{"n": number} for number in range(300)]
     assert [len(request) for request in server.requests] == [300]
+
+
+@pytest.mark.parametrize(("jobs", "requests"), [(2, [2, 2, 2]), (3, [2, 1, 2, 1, 2, 1])])
+def test_rounds_are_apart_also_if_a_request_is_full(
+    server: Server, monkeypatch: pytest.MonkeyPatch, jobs: int, requests: list[int]
+) -> None:
+    monkeypatch.setattr(steering, "_MOST_JOBS", 2)
+    pauses: list[float] = []
+    sleep = asyncio.sleep
+
+    async def count(seconds: float) -> None:
+        pauses.append(seconds)
+        await sleep(seconds)
+
+    monkeypatch.setattr(asyncio, "sleep", count)
+    assert len(send(server, *((str(number), number) for number in range(jobs)), rounds=3)) == 3 * jobs
+    assert [len(request) for request in server.requests] == requests
+    assert len(pauses) >= 2
 
 
 def test_job_that_another_process_steers_is_told_alone(server: Server) -> None:

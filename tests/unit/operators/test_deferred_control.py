@@ -87,10 +87,13 @@ class Live:
         self.control = self.new_control()
         return await self.control.run()
 
-    def new_control(self) -> JobControl:
+    def deferred(self) -> DeferredJob:
         task = self.task
         place = (Docker().serialize(), "train", {"task": "train"}, task.began, "pool")
-        job = DeferredJob(task.make_settings(), *place, 1, task.max_tries, **self.options)
+        return DeferredJob(task.make_settings(), *place, task.try_number, task.max_tries, **self.options)
+
+    def new_control(self) -> JobControl:
+        task, job = self.task, self.deferred()
         instance = SimpleNamespace(dag_id="dag", task_id="train", map_index=-1)
         return JobControl(job, self, instance, task.clock, logging.getLogger("test"))  # type: ignore[arg-type]
 
@@ -142,7 +145,7 @@ def test_values_of_failed_exchanges_are_written_later(task: SimulatedTask) -> No
     live.before = fail
     assert asyncio.run(live.run()) == {"reason": "ended"}
     assert len(failures) == 5
-    assert task.store[PACE]["state"] == "finishing"
+    assert task.store[PACE]["state"] == "finished"
     assert live.job.status().state == "exited"
     assert [text for text in task.log.messages if "API server" in text] == [
         "Airflow's API server is not responding: control continues without it. away",
@@ -345,6 +348,74 @@ def test_kill_before_the_control_has_begun_removes_the_job(
         return await thread
 
     assert asyncio.run(kill()) == "stopped"
+
+
+@pytest.mark.usefixtures("impatient")
+def test_engine_that_fails_once_does_not_keep_the_job_of_a_task_that_is_over(
+    task: SimulatedTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_deferred, "_END_EVERY_S", 0.0)
+    live = Live(task)
+
+    def refuse(write: Mapping[str, Any]) -> None:
+        raise TakenOverError(over=True)
+
+    live.before = refuse
+    task.engine.broken["find_job"] = RuntimeUnavailableError("busy")
+
+    async def run() -> None:
+        with pytest.raises(TakenOverError):
+            await live.run()
+
+    asyncio.run(run())
+    assert task.engine.jobs == {}
+
+
+@pytest.mark.usefixtures("impatient")
+def test_kill_before_the_trigger_has_a_control_removes_the_job(
+    task: SimulatedTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live, began = Live(task), asyncio.Event()
+
+    class Slow:
+        """A steered task that no process can take over yet."""
+
+        def __init__(self, instance: object, secret: str) -> None:
+            pass
+
+        @staticmethod
+        async def take_over(instance: object) -> None:
+            began.set()
+            await asyncio.Event().wait()
+
+        async def exchange(self, write: Mapping[str, Any], read: Sequence[str]) -> dict[str, Any]:
+            raise TakenOverError(over=True)
+
+    monkeypatch.setattr(steering, "SteeredTask", Slow)
+    trigger = TrainingTrigger(live.deferred().to_json())
+    trigger.task_instance = SimpleNamespace(dag_id="dag", task_id="train", map_index=-1)
+
+    async def kill() -> None:
+        async def first_event() -> Any:
+            return await anext(trigger.run())
+
+        running = asyncio.create_task(first_event())
+        await began.wait()
+        running.cancel()
+        await trigger.on_kill()
+
+    asyncio.run(kill())
+    assert task.engine.jobs == {}
+
+
+def test_alert_of_a_job_that_has_ended_calls_no_second_worker_process(task: SimulatedTask) -> None:
+    task.settings = {"deadline": Deadline(39.0), "written": "39s", "min_devices": 0.5, "max_devices": 0.5}
+    live, events = Live(task, has_callbacks=True), []
+    while not events or events[-1]["reason"] == "alert":
+        assert live.job.status().state == "running", "the job had ended at the last alert"
+        events.append(asyncio.run(live.run()))
+        task.store[ALERTS] = events[-1].get("alerts")
+    assert events[-1]["reason"] == "ended"
 
 
 def test_api_server_that_does_not_respond_from_here_calls_a_worker_process(

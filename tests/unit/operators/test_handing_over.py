@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk.bases.operator import TRIGGER_FAIL_REPR, TriggerFailureReason
-from airflow.sdk.exceptions import AirflowTaskTimeout, TaskDeferralError, TaskDeferralTimeout
+from airflow.sdk.exceptions import AirflowFailException, AirflowTaskTimeout, TaskDeferralError, TaskDeferralTimeout
 from airflow.sdk.log import mask_secret  # type: ignore[attr-defined]
 from tests.samples import a_sample
 from tests.waiting import until
@@ -23,6 +23,7 @@ from paceline.runtime import JobStatus
 NOW = datetime.now(timezone.utc)
 NAMED = Docker(engine_conn_id="site")
 SENT = {"version": 1, "sent": ["missed"], "deadline_s": 100.0}
+ERROR = {"reason": "error"}
 ALERT = {"alert": {"kind": "missed", "message": "late"}, "alerts": SENT}
 
 
@@ -66,12 +67,13 @@ def a_task(tmp_path: Path, **arguments: Any) -> DeadlineTrainingOperator:
         # By default, not if another machine could ask another engine for the job.
         (True, {}, False),
         (True, {"runtime": Docker()}, False),
+        (True, {"runtime": Docker(docker_conn_id="registry")}, False),
         (True, {"runtime": Process()}, False),
         # The triggerer could not mask these.
         (False, {"deferrable": True, "private_environment": {"TOKEN": "x"}}, False),
         (False, {"deferrable": True, "environment": {"TOKEN": "opensesame-4711"}}, False),
         (False, {"deferrable": True, "command": "train --token=opensesame-4711"}, False),
-        (False, {"deferrable": True, "command": ["train", "opensesame-4711"]}, False),
+        (False, {"deferrable": True, "command": ["train", "open\\sesame-4711"]}, False),
         (False, {"deferrable": True, "command": None, "script": "a.py", "arguments": ["opensesame-4711"]}, False),
         (False, {"deferrable": True, "checkpoint_to": "file:///checkpoints"}, False),
     ],
@@ -85,6 +87,7 @@ def test_control_is_left_to_the_triggerer(
     expected: bool,
 ) -> None:
     mask_secret("opensesame-4711")
+    mask_secret("open\\sesame-4711")
     monkeypatch.setenv("AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE", str(by_default))
     training: Any = a_task(tmp_path, **arguments).new_training(context)
     assert (training.leaves is not None) == expected
@@ -103,9 +106,23 @@ def continued(task: DeadlineTrainingOperator, context: Any, event: dict[str, Any
     return found[0]
 
 
-@pytest.mark.parametrize("reason", ["ended", "timeout", "error"])
-def test_worker_process_controls_the_job_to_its_end(tmp_path: Path, context: Any, reason: str) -> None:
-    assert continued(a_task(tmp_path, deferrable=True), context, {"reason": reason}).leaves is None
+@pytest.mark.parametrize("event", [{"reason": "ended"}, {"reason": "ended", **ALERT}, {"reason": "timeout"}, ERROR])
+def test_worker_process_controls_the_job_to_its_end(tmp_path: Path, context: Any, event: dict[str, Any]) -> None:
+    assert continued(a_task(tmp_path, deferrable=True), context, event).leaves is None
+
+
+def test_checks_before_a_start_do_not_leave_a_running_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, context: Any
+) -> None:
+    def check(task: object, context: object) -> None:
+        raise AirflowFailException("an upstream task was cleared")
+
+    monkeypatch.setattr(train, "check_later_inputs", check)
+    result = SimpleNamespace(deadline_s=None, finished_s=1.0, mean_devices=1.0, to_json=lambda: {"model": "m"})
+    monkeypatch.setattr(FakeTraining, "run", lambda self: result, raising=False)
+    with pytest.raises(AirflowFailException):
+        a_task(tmp_path, deferrable=True).execute(context)
+    assert a_task(tmp_path, deferrable=True).execute_continued(context, ERROR) == {"model": "m"}
 
 
 def test_worker_process_leaves_again_once_the_callbacks_have_ended(tmp_path: Path, context: Any) -> None:

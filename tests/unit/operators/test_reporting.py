@@ -106,3 +106,10 @@ def test_notifier_renders_its_templates_for_each_alert() -> None:
     reporter.report(a_sample(t_s=103.0))
     reporter.close()
     assert calls == ["train cannot be met: 30 s late at best", "train missed: at 50.0 %, 3 s late"]
+
+
+def test_resizes_of_an_earlier_process_are_not_counted_again(statsd: socket.socket) -> None:
+    reporter = reporter_for()
+    for resizes in (11, 12):
+        reporter.report(a_sample(**FIGURES | {"resizes": resizes}))
+    assert receive_metrics(statsd, 15)[-1] == "airflow.paceline.resizes,dag_id=retrain,task_id=train:1|c"

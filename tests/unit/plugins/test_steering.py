@@ -137,5 +137,13 @@ def test_process_of_an_earlier_try_writes_only_until_the_next_one_runs(
     assert stored(database, "a") == ({} if state in (None, TaskInstanceState.QUEUED) else before)
 
 
+def test_process_of_a_task_that_is_over_only_deletes_and_stores_its_last_sample(database: Database) -> None:
+    assert send(database, a_job(database, "a", write={CEILING: 1})) == [{}]
+    set_state(database, "a", TaskInstanceState.FAILED)
+    job = a_job(database, "a", write={CEILING: None, PACE: {"devices": 0}, "deadline": "1h", "result": {}})
+    assert send(database, job) == [True]
+    assert stored(database, "a") == {PACE: {"devices": 0}}
+
+
 def test_deleted_task_is_over(database: Database) -> None:
     assert send(database, a_job(database, "c", write={PACE: 1})) == [True]

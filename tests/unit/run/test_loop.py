@@ -360,7 +360,7 @@ def test_last_known_devices_are_counted_for_the_time_without_control(make_job):
     first = JobAllocation(job, None, 1.0, RunTotals(began_s=0.0), team=team)
     first.count_until(0.0)
     first.count_until(10.0)
-    stored = first.totals(0.0, 0, None)
+    stored = first.add_to(RunTotals(began_s=0.0))
     team.cores = 1.0  # the team is scaled when the next process reattaches
     second = JobAllocation(job, None, 1.0, stored, team=team)
     second.count_until(70.0)

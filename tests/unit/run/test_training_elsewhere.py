@@ -9,7 +9,8 @@ from datetime import datetime, timezone
 
 import pytest
 
-from paceline.contract import DEADLINE
+from paceline.arbiter import DeviceRequest
+from paceline.contract import CEILING, DEADLINE, Ceiling, Deadline
 from paceline.errors import (
     DeadlineInfeasibleError,
     DetachedError,
@@ -46,9 +47,15 @@ class Elsewhere:
         return raised.value
 
 
-def start(task, **options):
-    """Start a try that leaves the control of its job to another process after the first step."""
+def start(task, *, devices=None, **options):
+    """Start a try that leaves the control of its job to another process after the first step.
+
+    ``devices``: those that an arbiter has granted to a shared job.
+    """
     task.try_number += 1
+    if devices is not None:
+        task.store.delete = lambda key: None  # else, a new try would wait for a new grant
+        task.store[CEILING] = Ceiling(devices, 1).to_json()
     training = Training(
         task.make_settings(), task.host(), clock=task.clock, leaves=lambda status: status is None, **options
     )
@@ -80,7 +87,9 @@ def test_result_is_that_of_one_process(in_one_process, task):
     Elsewhere(task).control()
     (job,) = task.engine.jobs.values()
     assert job.status().state == "exited", "the output is still there"
-    assert task.store["pace"]["devices"] == 0.0, "the arbiter can grant them to others before a worker is free"
+    request = DeviceRequest.read("job", task.store["pace"], None)
+    assert request is not None
+    assert request.committed == 0.0, "the arbiter can grant its devices to others before a worker is free"
     result = continue_try(task)
     assert task.engine.started == task.try_number == 1
     assert (result.model, result.met) == (in_one_process.model, in_one_process.met)
@@ -183,15 +192,35 @@ def test_stop_removes_the_job_that_the_control_has_not_found_yet(task):
     assert task.engine.jobs == {}
 
 
-def test_stop_that_has_not_found_the_job_spares_that_of_a_cleared_task(task):
+@pytest.mark.parametrize("next_try", ["cleared", "cleared, without a record yet", "retry"])
+@pytest.mark.parametrize("ends", [True, False])
+def test_process_of_an_earlier_try_spares_the_job_of_the_next(task, next_try, ends):
     start(task)
-    earlier = Elsewhere(task).training
-    task.clear()
+    earlier = Elsewhere(task)
+    if next_try != "retry":
+        task.clear()
     start(task)
+    (job,) = task.engine.jobs.values()
+    if next_try == "cleared, without a record yet":
+        job.stored = None
+    before = job.stored
     task.status = "over"
-    earlier.stop_requested.set()
-    assert "Another process has taken over" in str(earlier.end())
-    assert len(task.engine.jobs) == 1
+    if ends:
+        earlier.training.stop_requested.set()
+        assert "Another try of the task controls" in str(earlier.training.end())
+    else:
+        earlier.control(DetachedError)
+    assert list(task.engine.jobs.values()) == [job]
+    assert job.stored == before
+
+
+def test_stopped_process_does_not_become_the_owner(task):
+    start(task)
+    owner = record_of(task).owner
+    elsewhere = Elsewhere(task)
+    elsewhere.training.stop_requested.set()
+    elsewhere.control(TaskStoppedError)
+    assert record_of(task).owner == owner
 
 
 @pytest.mark.parametrize("status", ["over", "active", "unknown"])
@@ -263,3 +292,71 @@ def test_time_limit_stops_the_job_or_removes_it_after_the_last_try(task, tries):
         continue_try(task)
     assert (job.stopped, len(task.engine.jobs)) == ((1, 1) if tries == 2 else (0, 0))
     assert task.store["pace"]["devices"] == 0.0
+
+
+def test_job_that_has_ended_in_time_is_collected_after_the_time_limit(task):
+    task.max_tries = 0
+    start(task)
+    Elsewhere(task).control()
+    task.check_need = lambda stage: reach_time_limit()
+    assert continue_try(task).model == "/models/1"
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_ended_job_is_not_preempted_while_it_waits_for_a_worker(task, code):
+    """Its script has reported no progress, so that exit code 0 could be that of a preempted job."""
+    task.settings = {"shared": True}
+    start(task, waits_here=False, devices=2.0)
+    (job,) = task.engine.jobs.values()
+    job.read_lines = list
+    if code:
+        job.actions.append((5.0, lambda: job.kill(code)))
+    Elsewhere(task).control()
+    task.store[CEILING] = Ceiling(0.0, 2, max_devices=2.0).to_json()
+    if code:
+        with pytest.raises(TrainingFailedError, match="exit code 1"):
+            continue_try(task)
+    else:
+        assert continue_try(task).model == "/models/1"
+    assert (job.stopped, job.restarted) == (0, 0)
+
+
+def test_start_up_after_a_restart_passes_on(task):
+    """The lines before the restart arrive again: they are no progress of the restarted job."""
+    task.settings = {"deadline": Deadline.parse("120s"), "written": "120s"}
+    start(task)
+    (job,) = task.engine.jobs.values()
+    job.actions.append((10.0, lambda: job.kill(1)))
+    Elsewhere(task).control()
+    with pytest.raises(TrainingFailedError):
+        continue_try(task)
+    restart = job.restart
+
+    def restart_silently():
+        restart()
+        job.read_lines = list
+
+    job.restart = restart_silently
+    start(task)
+    states = []
+    task.on_sample = lambda sample: states.append(sample.state)
+    Elsewhere(task, leaves_at_s=20.0).control()
+    assert states[0] == "starting"
+    assert "training" not in states
+
+
+def test_preempted_job_teaches_no_later_run(task):
+    """Its measurements contain the time without devices."""
+    task.settings = {"shared": True}
+    start(task, waits_here=False, devices=2.0)
+    (job,) = task.engine.jobs.values()
+    elsewhere = Elsewhere(task)
+
+    def set_ceiling(devices, grant):
+        elsewhere.state.succeed({CEILING: Ceiling(devices, grant, max_devices=2.0).to_json()})
+
+    job.actions.append((5.0, lambda: set_ceiling(0.0, 2)))
+    task.on_sample = lambda sample: set_ceiling(2.0, 3) if sample.state == "preempted" else None
+    elsewhere.control()
+    assert job.restarted == 1
+    assert continue_try(task).learned is None

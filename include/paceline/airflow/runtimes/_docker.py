@@ -124,7 +124,7 @@ or "2g", at least 16 MiB
     @property
     def names_engine(self) -> bool:
         """Whether a connection names the engine, instead of that of the worker's machine."""
-        return self.engine_conn_id is not None or self.docker_conn_id is not None
+        return self.engine_conn_id is not None
 
     def open(self) -> DockerRuntime:
         """Return the runtime."""

@@ -12,6 +12,7 @@ from datetime import datetime, timezone
 from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
+from weakref import WeakKeyDictionary
 
 from pydantic import TypeAdapter
 
@@ -38,6 +39,8 @@ _LAST_WRITES = 5  # attempts, a second apart
 _READ_WITHIN_S = 300.0
 _STATUS_WITHIN_S = 15.0  # Airflow gives a cancelled trigger 30 s (`[triggerer] on_kill_timeout`)
 _STOP_WITHIN_S = 2.5
+_BEGIN_AT_ONCE, _BEGIN_WITHIN_S = 4, 10.0  # a slow engine delays others by the latter
+_semaphores: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 _END_ATTEMPTS, _END_EVERY_S = 5, 2.0
 
 
@@ -103,11 +106,20 @@ class TriggerHost(Host):
         The task instance, for Airflow's metrics.
     find_status:
         Returns the task's status in Airflow; called in a thread.
+    on_first_sample:
+        Called with the first sample, in the thread of the control.
     """
 
     def __init__(
-        self, job: DeferredJob, state: RemoteState, log: Any, task: Task, find_status: Callable[[], TaskStatus]
+        self,
+        job: DeferredJob,
+        state: RemoteState,
+        log: Any,
+        task: Task,
+        find_status: Callable[[], TaskStatus],
+        on_first_sample: Callable[[], None],
     ) -> None:
+        self._on_first_sample: Callable[[], None] | None = on_first_sample
         self._job, self._state, self.log, self._find_status = job, state, log, find_status
         self.store: LiveState = state
         self.pool, self.try_number, self.max_tries = job.pool, job.try_number, job.max_tries
@@ -172,6 +184,9 @@ class TriggerHost(Host):
 
     def on_sample(self, sample: PaceSample) -> None:
         """Send the sample to Airflow's metrics, and note an alert."""
+        if self._on_first_sample is not None:
+            self._on_first_sample()
+            self._on_first_sample = None
         try:
             self._metrics.send(sample)
             alert = self.alerts.evaluate(sample)
@@ -213,6 +228,7 @@ class JobControl:
         self._job, self._task, self._instance, self._clock, self._log = job, task, instance, clock, log
         self._loop = asyncio.get_running_loop()
         self._state = RemoteState({})
+        self._begun = asyncio.Event()  # with the first sample
         self._host: TriggerHost | None = None
         self._training: Training | None = None
         self._thread: asyncio.Future[str] | None = None
@@ -229,7 +245,11 @@ class JobControl:
             if stored is None:
                 return {"reason": "error"}
             state = self._state = RemoteState(stored)
-            self._thread = in_thread(lambda: self._control(state), name=f"paceline-{self._job.name}")
+            async with _beginning():
+                self._thread = in_thread(lambda: self._control(state), name=f"paceline-{self._job.name}")
+                self._thread.add_done_callback(lambda _: self._begun.set())
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._begun.wait(), _BEGIN_WITHIN_S)
             while not self._thread.done():
                 await self._transfer(_WATCHED)
             await self._write_rest()
@@ -275,7 +295,9 @@ class JobControl:
         self._log.info("%s", training.end())
 
     def _new_training(self, state: RemoteState) -> Training:
-        host = self._host = TriggerHost(self._job, state, self._log, self._instance, self._find_status)
+        host = self._host = TriggerHost(
+            self._job, state, self._log, self._instance, self._find_status, self._note_begin
+        )
         self._training = Training(self._job.settings, host, clock=self._clock, leaves=self._leaves, continues=True)
         return self._training
 
@@ -295,6 +317,10 @@ class JobControl:
         except Exception as error:  # of the job, its engine or the control: the worker process meets it again
             self._log.warning("A worker process continues the control of the job: %s", error)
         return "error"
+
+    def _note_begin(self) -> None:
+        with suppress(RuntimeError):  # the triggerer is ending
+            self._loop.call_soon_threadsafe(self._begun.set)
 
     def _leaves(self, status: JobStatus | None) -> bool:
         self._has_ended = status is not None
@@ -356,6 +382,17 @@ class JobControl:
             self._log.info("Airflow's API server is responding again")
         self._is_failing = False
         return found
+
+
+def _beginning() -> asyncio.Semaphore:
+    """Return the semaphore of the controls that begin in this event loop.
+
+    After the start of a triggerer, hundreds of threads would compete with the event loop for Python's interpreter lock.
+    """
+    loop = asyncio.get_running_loop()
+    if loop not in _semaphores:
+        _semaphores[loop] = asyncio.Semaphore(_BEGIN_AT_ONCE)
+    return _semaphores[loop]
 
 
 def in_thread(call: Callable[[], T], *, name: str) -> asyncio.Future[T]:

@@ -39,7 +39,7 @@ with DAG("deferred", schedule=None):
     for number in range({tasks}):
         DeadlineTrainingOperator(
             task_id=f"train_{{number}}", command=["train"], runtime="simulated", deadline="{deadline_s:g}s",
-            max_devices=4, deferrable=True,
+            max_devices=4, deferrable=True, retries=0,
         )
 """
 _METADATA = "Metadata-Version: 2.1\nName: simulated-jobs\nVersion: 1\n"

@@ -7,10 +7,12 @@ import json
 import os
 import zlib
 from collections.abc import Iterator, Mapping
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, ClassVar
 
 from paceline.airflow.runtimes import RuntimeSettings
+from paceline.contract import JobRecord
 from paceline.run.clock import SystemClock
 from paceline.runtime import JobStatus
 from paceline.testing.plant import Plant
@@ -57,12 +59,20 @@ class SimulatedRuntime:
         yield from ()
 
 
+def record(name: str) -> JobRecord:
+    """Return the record of a job that a worker process has just started in the first try."""
+    now = datetime.now(timezone.utc)
+    place = {"runtime": Simulated.name, "id": name, "origin": now, "started_at": now}
+    return JobRecord(**place, devices=1.0, deferred=True, max_tries=0, try_number=1)
+
+
 class StoredJob(SimulatedJob):
     """A simulated job that stores a record, and writes a file at its end."""
 
     def __init__(self, name: str, plant: Plant) -> None:
         super().__init__(plant, 1.0, SystemClock(), seed=zlib.crc32(name.encode()))
-        self._name, self._record, self._has_ended = name, None, False
+        self._name, self._has_ended = name, False
+        self._record: Any = record(name).to_json()
 
     def save_record(self, record: Any) -> None:
         """Store the record."""

@@ -18,8 +18,8 @@ from airflow.utils.session import create_session
 from airflow.utils.state import DagRunState, TaskInstanceState
 from sqlalchemy import select
 
-from benchmarks.deferred.runtime import CORES, Simulated
-from paceline.contract import CONTAINER, Deadline, JobRecord
+from benchmarks.deferred.runtime import CORES, Simulated, record
+from paceline.contract import CONTAINER, Deadline
 from paceline.operators._deferred import DeferredJob
 from paceline.operators.triggers import TrainingTrigger
 from paceline.run.settings import Settings
@@ -40,7 +40,6 @@ def defer(deadline_s: float, runtime: Simulated) -> None:
             session.flush()
             ti.trigger_id, ti.state, ti.start_date, ti.try_number = trigger.id, TaskInstanceState.DEFERRED, now, 1
             ti.next_method, ti.next_kwargs = "execute_continued", {}
-            record = JobRecord(runtime=runtime.name, id=name, origin=now, started_at=now, devices=1.0, deferred=True)
             session.add(
                 TaskStateStoreModel(
                     dag_run_id=ti.dag_run.id,
@@ -49,7 +48,7 @@ def defer(deadline_s: float, runtime: Simulated) -> None:
                     task_id=ti.task_id,
                     map_index=-1,
                     key=CONTAINER,
-                    value=json.dumps(record.to_json()),
+                    value=json.dumps(record(name).to_json()),
                 )
             )
 

@@ -233,7 +233,9 @@ class Training:
         if self._continues:
             if self._handle.job is None:
                 raise JobLostError("the job no longer exists")
-            if not self._handle.is_of_this_try(earlier.record):
+            if earlier.record is None and self._leaves is not None:  # perhaps another try is starting it
+                raise JobLostError("the job has no record of its start")
+            if earlier.record is not None and not self._handle.is_of_this_try(earlier.record):
                 raise DetachedError("Another try of the task controls the job")
         else:
             earlier.discard_if_outdated()

@@ -287,7 +287,7 @@ class DeadlineTrainingOperator(JobOperator):
         )
 
     def _defer_control(self, context: Context) -> NoReturn:
-        from ._deferred import DeferredJob
+        from .deferred import DeferredJob
         from .triggers import TrainingTrigger
 
         host, training = self._host, self._training

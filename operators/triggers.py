@@ -17,7 +17,7 @@ from paceline.errors import DeadlineInfeasibleError
 if TYPE_CHECKING:
     from paceline.run.clock import SystemClock
 
-    from ._deferred import JobControl
+    from .deferred import JobControl
 
 _CANCELLED_WITHIN_S = 60.0
 _asking = Lock()
@@ -94,10 +94,10 @@ class TrainingTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield one event, with the reason why a worker process is to continue."""
-        await _import("paceline.operators._deferred")
+        await _import("paceline.operators.deferred")
         from paceline.airflow.steering import SteeredTask, TakenOverError
 
-        from ._deferred import DeferredJob, JobControl
+        from .deferred import DeferredJob, JobControl
 
         while True:
             try:
@@ -119,10 +119,10 @@ class TrainingTrigger(BaseTrigger):
 
     async def on_kill(self) -> None:
         """Remove the job of a task that was cleared or marked."""
-        await _import("paceline.operators._deferred")
+        await _import("paceline.operators.deferred")
         from paceline.airflow.steering import SteeredTask
 
-        from ._deferred import DeferredJob, JobControl
+        from .deferred import DeferredJob, JobControl
 
         if self._control is None:  # killed before the control has begun
             assert self.task_instance is not None  # as in ``run``

@@ -20,7 +20,7 @@ from sqlalchemy import select
 
 from benchmarks.deferred.runtime import CORES, Simulated, record
 from paceline.contract import CONTAINER, Deadline
-from paceline.operators._deferred import DeferredJob
+from paceline.operators.deferred import DeferredJob
 from paceline.operators.triggers import TrainingTrigger
 from paceline.run.settings import Settings
 

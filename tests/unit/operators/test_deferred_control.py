@@ -26,8 +26,8 @@ from paceline.airflow.steering import SteeringError, TakenOverError
 from paceline.contract import ALERTS, DEADLINE, HISTORY, PACE, Deadline
 from paceline.control import PastRun, PastTail
 from paceline.errors import RuntimeUnavailableError
-from paceline.operators import _deferred
-from paceline.operators._deferred import DeferredJob, JobControl
+from paceline.operators import deferred
+from paceline.operators.deferred import DeferredJob, JobControl
 from paceline.operators.triggers import TrainingTrigger
 from paceline.run import ControlElsewhereError, Training
 from paceline.run.settings import Settings
@@ -109,7 +109,7 @@ def task(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> S
     caplog.set_level(logging.INFO)
     simulated = SimulatedTask(SimulatedClock(), caplog)
     settings = SimpleNamespace(open=lambda: simulated.engine)
-    monkeypatch.setattr(_deferred, "stored_settings", lambda content: settings)
+    monkeypatch.setattr(deferred, "stored_settings", lambda content: settings)
     return simulated
 
 
@@ -248,8 +248,8 @@ CASES = {
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_deferred, "_STATUS_WITHIN_S", 0.3)
-    monkeypatch.setattr(_deferred, "_STOP_WITHIN_S", 0.3)
+    monkeypatch.setattr(deferred, "_STATUS_WITHIN_S", 0.3)
+    monkeypatch.setattr(deferred, "_STOP_WITHIN_S", 0.3)
 
 
 @pytest.mark.usefixtures("impatient")
@@ -329,7 +329,7 @@ def test_kill_before_the_control_has_begun_removes_the_job(
             assert opened.wait(60.0)
         return task.engine
 
-    monkeypatch.setattr(_deferred, "stored_settings", lambda content: SimpleNamespace(open=open_slowly))
+    monkeypatch.setattr(deferred, "stored_settings", lambda content: SimpleNamespace(open=open_slowly))
 
     async def kill() -> str:
         control = asyncio.create_task(live.run())
@@ -354,7 +354,7 @@ def test_kill_before_the_control_has_begun_removes_the_job(
 def test_engine_that_fails_once_does_not_keep_the_job_of_a_task_that_is_over(
     task: SimulatedTask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_deferred, "_END_EVERY_S", 0.0)
+    monkeypatch.setattr(deferred, "_END_EVERY_S", 0.0)
     live = Live(task)
 
     def refuse(write: Mapping[str, Any]) -> None:
@@ -421,7 +421,7 @@ def test_alert_of_a_job_that_has_ended_calls_no_second_worker_process(task: Simu
 def test_api_server_that_does_not_respond_from_here_calls_a_worker_process(
     task: SimulatedTask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_deferred, "_READ_WITHIN_S", 0.05)
+    monkeypatch.setattr(deferred, "_READ_WITHIN_S", 0.05)
     live = Live(task)
 
     def fail(write: Mapping[str, Any]) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent import futures
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -248,7 +249,7 @@ class JobControl:
             async with _beginning():
                 self._thread = in_thread(lambda: self._control(state), name=f"paceline-{self._job.name}")
                 self._thread.add_done_callback(lambda _: self._begun.set())
-                with suppress(TimeoutError):
+                with suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(self._begun.wait(), _BEGIN_WITHIN_S)
             while not self._thread.done():
                 await self._transfer(_WATCHED)
@@ -335,7 +336,7 @@ class JobControl:
         asking = asyncio.run_coroutine_threadsafe(self._ask_status(), self._loop)
         try:
             return asking.result(_STATUS_WITHIN_S)
-        except TimeoutError:
+        except futures.TimeoutError:
             return "unknown"
         finally:
             asking.cancel()

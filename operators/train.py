@@ -20,6 +20,7 @@ from paceline.run import ControlElsewhereError, Training, WaitElsewhereError, Wa
 
 from . import _arguments
 from ._clock import task_clock
+from ._executor import REPORTED_WITHIN_S
 from ._host import TaskHost, is_dags_test
 from ._job import JobOperator
 from ._later_inputs import check_later_inputs
@@ -34,10 +35,6 @@ if TYPE_CHECKING:
     from paceline.control import Gains
     from paceline.elastic import Team
     from paceline.runtime import JobSpec
-
-# Seconds until the next worker process takes over a job. An executor may report the end of this process a few
-# seconds late. If the next process were already running, Airflow would attribute the report to that process.
-_RESCHEDULE_S = 20.0
 
 
 class DeadlineTrainingOperator(JobOperator):
@@ -220,7 +217,7 @@ class DeadlineTrainingOperator(JobOperator):
             self._defer_control(context)
         except DetachedError as error:
             self.log.warning("%s", error)
-            resume_at = datetime.now(timezone.utc) + timedelta(seconds=_RESCHEDULE_S)
+            resume_at = datetime.now(timezone.utc) + timedelta(seconds=REPORTED_WITHIN_S)
             raise AirflowRescheduleException(resume_at) from error  # type: ignore[no-untyped-call]
         except PERMANENT_ERRORS as error:
             raise AirflowFailException(self.describe(error)) from error
@@ -247,6 +244,8 @@ class DeadlineTrainingOperator(JobOperator):
     def execute_continued(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """Continue after :class:`~paceline.operators.triggers.TrainingTrigger`, which says why in its ``event``."""
         self._event = event
+        if "alert" in event:  # Airflow keeps the triggerer's part of the log only until the next deferral
+            self.log.warning("Deadline %s", event["alert"]["message"])
         return self.execute(context)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
@@ -346,14 +345,22 @@ class DeadlineTrainingOperator(JobOperator):
         """Return whether the triggerer is to control the job."""
         if not self.deferrable or self.team is not None or self.asks_others or is_dags_test():
             return False
-        if self._defers_by_default and not self.runtime_settings.names_engine:
-            return False  # the triggerer, and the worker that collects the output, might ask another engine
         if self._event is not None and self._event["reason"] != "alert":
             return False  # the job has ended, or the triggerer could not control it
-        # The triggerer does not know the secrets that it would have to mask in the log.
+        reason = self._why_not(host)
+        if reason is not None:
+            self.log.info("The job is controlled in a worker process, because %s", reason)
+        return reason is None
+
+    def _why_not(self, host: TaskHost) -> str | None:
+        if self._defers_by_default and not self.runtime_settings.names_engine:
+            return "no connection names its engine: the triggerer might ask another one"
         words = [self.command] if isinstance(self.command, str) else self.command or ()
-        texts = (*self.environment.values(), *self.arguments, *words)
-        return not self._private_templates and not has_secrets(texts) and host.checkpoint_copies() is None
+        if self._private_templates or has_secrets((*self.environment.values(), *self.arguments, *words)):
+            return "it has a secret that the triggerer could not mask in the log"
+        if host.checkpoint_copies() is not None:
+            return "its checkpoints are copied"
+        return None
 
     def extend_spec(self, context: Context, spec: JobSpec, scratch: Path) -> JobSpec:
         """Return the job's specification. Subclasses extend the specification, and may write files to ``scratch``."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from threading import Lock
@@ -14,12 +15,15 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from paceline.errors import DeadlineInfeasibleError
 
+from ._executor import REPORTED_WITHIN_S
+
 if TYPE_CHECKING:
     from paceline.run.clock import SystemClock
 
     from .deferred import JobControl
 
 _CANCELLED_WITHIN_S = 60.0
+_KILL_WITHIN_S = 25.0  # less than Airflow's `[triggerer] on_kill_timeout`
 _asking = Lock()
 
 
@@ -42,6 +46,7 @@ class GrantTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield one event when the task is to decide: devices are granted, or the deadline is refused."""
+        settled = _settled()
         await _import("paceline.run")
         from paceline.airflow.steering import SteeredTask, SteeringError, TakenOverError
         from paceline.run import WaitingJob
@@ -71,6 +76,7 @@ class GrantTrigger(BaseTrigger):
                 break  # the task finds the same, and fails
             if queue.granted is not None:
                 break
+        await settled
         yield TriggerEvent({})  # type: ignore[no-untyped-call]
 
 
@@ -94,6 +100,7 @@ class TrainingTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield one event, with the reason why a worker process is to continue."""
+        settled = _settled()
         await _import("paceline.operators.deferred")
         from paceline.airflow.steering import SteeredTask, TakenOverError
 
@@ -114,6 +121,7 @@ class TrainingTrigger(BaseTrigger):
             except Exception:  # without an event, Airflow would fail the task, and leave the job without control
                 self.log.exception("A worker process controls the job to its end")
                 event = {"reason": "error"}
+            await settled
             yield TriggerEvent(event)  # type: ignore[no-untyped-call]
             return
 
@@ -128,7 +136,16 @@ class TrainingTrigger(BaseTrigger):
             assert self.task_instance is not None  # as in ``run``
             task, clock = SteeredTask(self.task_instance, secret=""), await asyncio.to_thread(_clock)
             self._control = JobControl(DeferredJob.read(self.job), task, self.task_instance, clock.copy(), self.log)
-        await self._control.kill()
+        ending = asyncio.ensure_future(self._control.kill())
+        ends_s = asyncio.get_running_loop().time() + _KILL_WITHIN_S
+        while not ending.done() and asyncio.get_running_loop().time() < ends_s:
+            with suppress(asyncio.CancelledError):  # Airflow cancels this method again every second until it has ended
+                await asyncio.wait([ending], timeout=_KILL_WITHIN_S)
+
+
+def _settled() -> asyncio.Future[None]:
+    """Return a future that is done when the executor has reported the end of the process that has deferred the task."""
+    return asyncio.ensure_future(asyncio.sleep(REPORTED_WITHIN_S))
 
 
 async def _import(module: str) -> None:

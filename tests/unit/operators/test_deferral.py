@@ -84,6 +84,7 @@ class FakeTask:
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triggers, "_CANCELLED_WITHIN_S", 0.0)
+    monkeypatch.setattr(triggers, "REPORTED_WITHIN_S", 0.0)
     monkeypatch.setattr(triggers, "_clock", clock)
 
 
@@ -118,6 +119,18 @@ def test_values_of_a_failed_exchange_are_sent_again(monkeypatch: pytest.MonkeyPa
 def test_trigger_that_airflow_does_not_cancel_takes_the_job_over_again(monkeypatch: pytest.MonkeyPatch) -> None:
     task = run_trigger(monkeypatch, JOB, WAITS, steering.TakenOverError(), GRANTED)
     assert task.taken == 2
+
+
+def test_event_waits_until_the_executor_has_reported_the_end_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Airflow would attribute the report to the process that the event starts, and fail the task."""
+    steps: list[str] = []
+
+    async def settle() -> None:
+        steps.append("reported")
+
+    monkeypatch.setattr(triggers, "_settled", lambda: asyncio.ensure_future(settle()))
+    task = run_trigger(monkeypatch, JOB, GRANTED)
+    assert (steps, task.taken) == (["reported"], 1)
 
 
 def test_refused_deadline_lets_the_task_decide(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,10 +23,10 @@ from tests.unit.run.simulated_task import SimulatedTask, record_of, take_over_jo
 from paceline.airflow import steering
 from paceline.airflow.runtimes import Docker
 from paceline.airflow.steering import SteeringError, TakenOverError
-from paceline.contract import ALERTS, DEADLINE, HISTORY, PACE, Deadline
+from paceline.contract import ALERTS, CONTAINER, DEADLINE, HISTORY, PACE, Deadline
 from paceline.control import PastRun, PastTail
 from paceline.errors import RuntimeUnavailableError
-from paceline.operators import deferred
+from paceline.operators import deferred, triggers
 from paceline.operators.deferred import DeferredJob, JobControl
 from paceline.operators.triggers import TrainingTrigger
 from paceline.run import ControlElsewhereError, Training
@@ -102,6 +102,11 @@ class Live:
         self.before(write)
         self.task.store.update(write)
         return {key: self.task.store.get(key) for key in read}
+
+
+@pytest.fixture(autouse=True)
+def without_a_late_executor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triggers, "REPORTED_WITHIN_S", 0.0)
 
 
 @pytest.fixture
@@ -406,6 +411,47 @@ def test_kill_before_the_trigger_has_a_control_removes_the_job(
 
     asyncio.run(kill())
     assert task.engine.jobs == {}
+
+
+@pytest.mark.usefixtures("impatient")
+def test_airflow_cancels_a_kill_again_and_again_without_effect(task: SimulatedTask) -> None:
+    """The triggerer repeats the cancellation about once a second until the trigger has ended."""
+    live, trigger = Live(task), TrainingTrigger(JOB.to_json())
+    is_over, removing, go_on = threading.Event(), threading.Event(), threading.Event()
+    removed: list[str] = []
+
+    async def exchange(write: Mapping[str, Any], read: Sequence[str]) -> dict[str, Any]:
+        await asyncio.sleep(0.001)
+        removed.extend(key for key, value in write.items() if value is None)
+        if is_over.is_set():
+            raise TakenOverError(over=True)
+        return {key: task.store.get(key) for key in read}
+
+    live.exchange = exchange  # type: ignore[method-assign]
+    remove = live.job.remove
+
+    def remove_slowly() -> None:
+        removing.set()
+        assert go_on.wait(60.0)
+        remove()
+
+    live.job.remove = remove_slowly
+
+    async def kill(control: asyncio.Task[Any]) -> None:
+        control.cancel()
+        is_over.set()
+        trigger._control = live.control
+        ending = asyncio.create_task(asyncio.wait_for(trigger.on_kill(), 30.0))
+        assert await asyncio.to_thread(removing.wait, 60.0)
+        for _ in range(3):
+            ending.cancel("user-action")
+            await asyncio.sleep(0.01)
+        go_on.set()
+        await asyncio.wait([ending])
+        while task.engine.jobs or CONTAINER not in removed:
+            await asyncio.sleep(0.01)
+
+    run_until(live, kill)
 
 
 def test_alert_of_a_job_that_has_ended_calls_no_second_worker_process(task: SimulatedTask) -> None:

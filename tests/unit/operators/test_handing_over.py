@@ -89,8 +89,11 @@ def test_control_is_left_to_the_triggerer(
     mask_secret("opensesame-4711")
     mask_secret("open\\sesame-4711")
     monkeypatch.setenv("AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE", str(by_default))
-    training: Any = a_task(tmp_path, **arguments).new_training(context)
+    task = a_task(tmp_path, **arguments)
+    training: Any = task.new_training(context)
     assert (training.leaves is not None) == expected
+    if task.deferrable:
+        assert (task._why_not(training.host) is None) == expected
 
 
 def continued(task: DeadlineTrainingOperator, context: Any, event: dict[str, Any]) -> Any:

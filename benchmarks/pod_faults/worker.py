@@ -29,7 +29,7 @@ from paceline.airflow.places import storage_path
 from paceline.contract import Deadline
 from paceline.errors import PERMANENT_ERRORS, DetachedError, PacelineError
 from paceline.operators.checkpoint_copies import FileCopies
-from paceline.run import Training
+from paceline.run import Exchange, Training
 from paceline.run.settings import Settings
 from paceline.runtime import Job, JobSpec
 from paceline.runtime.kubernetes import KubernetesRuntime
@@ -87,8 +87,11 @@ def _make_host(folder: Path, plan: Mapping[str, Any]) -> Any:
         _reach("collected")
         return str(place)
 
+    store = DiskState(folder / "state")
     return SimpleNamespace(
-        store=DiskState(folder / "state"),
+        store=store,
+        exchange=lambda on_failure: Exchange(store, on_failure=on_failure),
+        status_within_s=3.5,
         log=log,
         try_number=plan["try"],
         max_tries=plan["retries"],

@@ -241,10 +241,9 @@ class DeadlineController:
         return Decision(devices, 0.0, 0.0, None, None, obs.now_s < self.deadline_s, self.period_s)
 
     def move_deadline(self, now_s: float, deadline_s: float) -> None:
-        """Set a new deadline and start a new ramp from the current setpoint. The next step plans for the deadline."""
+        """Set a new deadline. The next step plans for it, and starts a new ramp from the job's progress."""
         self.deadline_s = deadline_s
-        if self._ramp is not None:
-            self._ramp = self._ramp.replan(now_s, self._ramp.at(now_s), self.target_s)
+        self._total = 0  # of no ramp
 
     def interrupt(self, now_s: float) -> None:
         """Discard the current observation: the job was suspended or restarted from a checkpoint."""

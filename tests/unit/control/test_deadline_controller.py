@@ -176,6 +176,21 @@ def test_job_catches_up_after_a_low_ceiling():
     assert abs(run.error_pct) <= 0.3
 
 
+@pytest.mark.parametrize(("deadline_s", "expected"), [(200.0, 72.0), (100_000.0, 40.0), (math.inf, 40.0)])
+def test_setpoint_after_an_extension_starts_at_the_progress(deadline_s, expected):
+    """A late job that has new time is not behind any more."""
+    controller = DeadlineController(LIMITS, 100.0)
+    controller.start(0.0)
+    step = {"total": 100, "allocated_devices": 2.0, "busy": 1.0}
+    for second in range(1, 121):
+        seen = Observation(float(second), second // 3, done_s=float(second), **step)
+        decision = controller.step(seen)
+    assert (decision.setpoint_pct, decision.progress_pct) == (100.0, 40.0)
+    controller.move_deadline(120.5, deadline_s)
+    assert controller.step(seen._replace(now_s=121.0)).setpoint_pct == 40.0
+    assert controller.step(seen._replace(now_s=163.0)).setpoint_pct == pytest.approx(expected, abs=1.0)
+
+
 def test_infeasible_deadline_is_reported_early_and_feasible_deadline_is_not():
     plant = make_plant(300.0, noise=0.05)
     shortest_s = plant.shortest_s(2.0)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 _LAST_LINES_S = 5.0  # between two checks of a stop while the last lines of an ended job arrive
 _MAX_FIRST_LINES_S = 10.0  # maximum time until the lines of a job that was taken over arrive
-_MIN_STARTUP_S = 60.0  # minimum time to wait for the first report, even if the deadline is earlier
+_MIN_STARTUP_S, _STARTUPS = 60.0, 2.0  # a job may start this long, or this many times as long as in an earlier run
 _MAX_RESTART_S = 900.0  # maximum time to wait for the first report; on few devices, libraries load slowly
 
 
@@ -177,8 +177,9 @@ class PaceLoop:
         allocation.target = decision.devices
         if self._lifecycle.state == "training":
             decision = self._check_feasibility(now_s, decision)
-        elif position is None and now_s > max(self._controller.deadline_s, self._started_s + _MIN_STARTUP_S):
-            self._infeasible.miss_progress(self._progress.reader.last_malformed)
+        elif position is None and now_s > max(self._controller.deadline_s, self._started_s + self._startup_limit_s):
+            waited_s, malformed = now_s - self._started_s, self._progress.reader.last_malformed
+            self._infeasible.miss_progress(self._controller.deadline_s, waited_s, malformed)
         if self._restarting and self._progress.total is not None and now_s > self._started_s + _MAX_RESTART_S:
             malformed = self._progress.reader.last_malformed
             raise TrainingFailedError(describe_missing_progress("since its restart", malformed))
@@ -191,6 +192,11 @@ class PaceLoop:
         self._publish(now_s, decision)
         self._progress.output.flush()
         return decision.next_s
+
+    @property
+    def _startup_limit_s(self) -> float:
+        """Time to wait for the first report, even if the deadline is earlier."""
+        return max(_MIN_STARTUP_S, _STARTUPS * self._past.startup_s if self._past is not None else 0.0)
 
     def _observe(self, now_s: float, position: JobPosition | None) -> Observation:
         allocation, reader, newest = self._allocation, self._progress.reader, self._progress.newest

@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 
 from paceline.control import Decision
-from paceline.errors import DeadlineInfeasibleError, InvalidInputError, TrainingFailedError
+from paceline.errors import DeadlineInfeasibleError, InvalidInputError
 from paceline.run._journal import Journal
-from paceline.run.outcome import describe_missing_progress
 
 ON_INFEASIBLE = ("best_effort", "fail", "extend")
 _MIN_STEPS = 3  # consecutive infeasible steps, so that one slow second has no effect
@@ -83,14 +82,28 @@ class InfeasiblePolicy:
         self._event(now_s, "infeasible", f"{reason}. All allowed devices are used", deadline_s, earliest_s)
         return None
 
-    def miss_progress(self, last_malformed: str | None) -> None:
-        """At the deadline of a job without a forecast: fail if the user has chosen so, otherwise say it once."""
+    def miss_progress(self, deadline_s: float, waited_s: float, last_malformed: str | None) -> None:
+        """At the deadline of a job without a forecast: fail if the user has chosen so, otherwise say it once.
+
+        Parameters
+        ----------
+        deadline_s:
+            The deadline, in seconds after the origin.
+        waited_s:
+            Time since the start of the job, in seconds.
+        last_malformed:
+            The error of the last invalid progress report, if there was one.
+        """
+        hint = f" Last skipped line: {last_malformed}." if last_malformed else ""
+        message = (
+            f"deadline: {deadline_s:.1f} s has passed, and the job has reported no batch in {waited_s:.0f} s: "
+            f"it is still starting, or its script has no loop over paceline.train.track(...).{hint}"
+        )
         if self._choice == "fail":
-            raise TrainingFailedError(describe_missing_progress("by its deadline", last_malformed))
+            raise DeadlineInfeasibleError(message)
         if not self._missed_progress:
             self._missed_progress = True
-            message = "The deadline has passed, and the job has reported no progress: it continues without a forecast"
-            self._journal.log.warning(message)
+            self._journal.log.warning("%s Training continues without a forecast", message)
 
     def _report_early_end(self, deadline_s: float, earliest_s: float, total: str) -> None:
         if not self._reported_early_end:

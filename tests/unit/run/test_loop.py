@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from paceline.contract import Ceiling, RunTotals
-from paceline.control import Limits
+from paceline.control import Limits, PastRun
 from paceline.errors import (
     DeadlineInfeasibleError,
     JobLostError,
@@ -297,8 +297,15 @@ def test_engine_clock_set_after_the_last_line_does_not_change_the_end_time(make_
 
 
 def test_script_that_reports_no_progress_before_its_deadline_fails_on_request(make_job, run):
-    with pytest.raises(TrainingFailedError, match="reported no progress by its deadline"):
+    with pytest.raises(DeadlineInfeasibleError, match=r"deadline: 90.0 s has passed, .* no batch in 9\d s: it"):
         run(make_job(core_s=60, start_up_s=1000), 90, on_infeasible="fail")
+
+
+@pytest.mark.parametrize(("startup_s", "waited_s"), [(5.0, 61.0), (100.0, 201.0)])
+def test_start_up_may_take_longer_than_the_deadline_if_earlier_ones_did(make_job, run, startup_s, waited_s):
+    past = PastRun(270, startup_s, 0.5, 1.0, 9.0, 0.9, 0.0)
+    with pytest.raises(DeadlineInfeasibleError, match=rf"no batch in {waited_s:.0f} s"):
+        run(make_job(core_s=60, start_up_s=1000), 20, on_infeasible="fail", past=past)
 
 
 @pytest.mark.parametrize(("deadline_s", "met"), [(300, True), (90, False)])
@@ -310,7 +317,8 @@ def test_job_without_steps_ends_well(make_job, run, caplog, deadline_s, met):
     assert (outcome.met, outcome.learned, outcome.loss, outcome.metrics) == (met, None, None, {})
     assert exchange.samples[-1]["state"] == "finished"
     assert exchange.samples[-1]["progress_pct"] == 100.0
-    messages = [record.message for record in caplog.records if "reported no progress" in record.message]
+    seen = ("reported no batch", "reported no progress")
+    messages = [record.message for record in caplog.records if any(text in record.message for text in seen)]
     assert messages[-1:] == [WITHOUT_STEPS]
     assert len(messages) == (1 if met else 2)  # once after the deadline, once at the end
 

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Literal
 
 from paceline.contract import DEADLINE, Outcome, RunTotals, finite
 from paceline.control import Controller, Decision, Observation
-from paceline.errors import JobLostError, RuntimeUnavailableError, TaskStoppedError, TrainingFailedError
+from paceline.errors import (
+    JobLostError,
+    RuntimeUnavailableError,
+    TaskStoppedError,
+    TrainingFailedError,
+    UnsuitableCodeError,
+)
 from paceline.run._allocation import JobAllocation
 from paceline.run._commands import Commands
 from paceline.run._handover import ControlElsewhereError, Handover, Surroundings
@@ -29,7 +35,15 @@ from paceline.run._utilization import JobUtilization
 from paceline.run.feasibility import InfeasiblePolicy
 from paceline.run.host import Stage
 from paceline.run.lease import JobLease
-from paceline.run.outcome import WITHOUT_STEPS, describe_failure, describe_missing_progress, error_pct, measurements
+from paceline.run.outcome import (
+    WITHOUT_STEPS,
+    describe_failure,
+    describe_missing_module,
+    describe_missing_progress,
+    error_pct,
+    measurements,
+    missing_module,
+)
 from paceline.run.reading import JobPosition
 from paceline.run.settings import Settings
 from paceline.runtime import Job, JobStatus
@@ -111,7 +125,7 @@ class PaceLoop:
         Raises
         ------
         TrainingFailedError
-            The job failed, or never reported progress.
+            The job failed, or never reported progress. UnsuitableCodeError: it lacks a module before its first batch.
         DeadlineInfeasibleError
             The deadline cannot be met and ``on_infeasible`` is ``"fail"``; the job is still running.
         JobLostError
@@ -400,6 +414,8 @@ class PaceLoop:
         newest, deadline_s = self._progress.newest, self._controller.deadline_s
         if status.state == "gone":
             raise JobLostError(failure)
+        if failure and self._progress.total is None and (module := missing_module(self._progress.output.last)):
+            raise UnsuitableCodeError(f"{failure}\n{describe_missing_module(module)}", status.exit_code)
         if failure:
             raise TrainingFailedError(failure, status.exit_code)
         interrupted = self._outage.restarts or self._preemption.count

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -17,6 +18,7 @@ WITHOUT_STEPS = (
 
 # A learned speed that is this many times below that of the whole run contradicts the run.
 _MAX_SLOWDOWN = 4.0
+_MISSING_MODULE = re.compile(r"ModuleNotFoundError: No module named '(\w+)")
 
 
 def error_pct(finished_s: float, deadline_s: float) -> float:
@@ -38,6 +40,25 @@ def describe_failure(status: JobStatus, last_lines: Iterable[str]) -> str | None
         return "the job was stopped, because its lease ended or another process stopped it"
     reason = f"exit code {status.exit_code}" + (f", {status.reason}" if status.reason else "")
     return f"script: ended with {reason}, expected exit code 0. Its last lines:\n" + ("\n".join(last_lines) or "(none)")
+
+
+def missing_module(last_lines: Iterable[str]) -> str | None:
+    """Return the module that a Python script could not import, from its last lines; ``None`` if it ended otherwise.
+
+    >>> missing_module(["Traceback (most recent call last):", "ModuleNotFoundError: No module named 'model.layers'"])
+    'model'
+    """
+    lines = [line for line in last_lines if line.strip()]
+    found = _MISSING_MODULE.match(lines[-1].strip()) if lines else None
+    return found[1] if found else None
+
+
+def describe_missing_module(name: str) -> str:
+    """Return what a user can do about a module that a script could not import."""
+    return (
+        f"Module {name} is not in the job. If it is your own, add files={{{name + '.py'!r}: {name + '.py'!r}}} to the "
+        "task; a package has to be installed in the image, or in the environment of a local process."
+    )
 
 
 def describe_missing_progress(when: str, last_malformed: str | None) -> str:

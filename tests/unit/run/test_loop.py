@@ -16,6 +16,7 @@ from paceline.errors import (
     RuntimeUnavailableError,
     TaskStoppedError,
     TrainingFailedError,
+    UnsuitableCodeError,
 )
 from paceline.run import Exchange, History, MemoryState
 from paceline.run import _live as live
@@ -329,6 +330,29 @@ def test_job_that_needs_progress_fails_without_steps(make_job, run):
     job.actions = [(5, lambda: job.kill(exit_code=0))]
     with pytest.raises(TrainingFailedError, match="script: reported no progress at all, expected a loop over"):
         run(job, 300, needs_progress=True)
+
+
+MISSING = "ModuleNotFoundError: No module named 'layers.dense'"
+
+
+@pytest.mark.parametrize(
+    ("starts_after_s", "lines", "error"),
+    [
+        (1000, [MISSING], UnsuitableCodeError),
+        (1000, [MISSING, "worker 3 has ended"], TrainingFailedError),
+        (1, [MISSING], TrainingFailedError),  # another try resumes from the checkpoint: the work is not thrown away
+    ],
+)
+def test_script_without_its_module_is_not_tried_again(make_job, run, starts_after_s, lines, error):
+    job = make_job(core_s=60, start_up_s=starts_after_s)
+    job.actions = [(20, lambda: (job.append_lines(*lines), job.kill(exit_code=1)))]
+    with pytest.raises(TrainingFailedError, match="ended with exit code 1") as raised:
+        run(job, 300)
+    assert type(raised.value) is error
+    if error is UnsuitableCodeError:
+        assert "Module layers is not in the job. If it is your own, add files={'layers.py': 'layers.py'}" in str(
+            raised.value
+        )
 
 
 def test_failed_job_without_steps_fails(make_job, run):

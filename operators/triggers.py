@@ -64,6 +64,7 @@ class GrantTrigger(BaseTrigger):
                 # Airflow cancels the trigger of a task that another triggerer runs, or that is not deferred any more.
                 await asyncio.sleep(_CANCELLED_WITHIN_S)
                 task = await SteeredTask.take_over(self.task_instance)  # someone has deleted or changed the XCom
+                continue
             except SteeringError as error:
                 if not is_failing:
                     self.log.warning("Airflow's API server is not responding; trying again. %s", error)

@@ -116,8 +116,11 @@ def test_values_of_a_failed_exchange_are_sent_again(monkeypatch: pytest.MonkeyPa
     assert [values.keys() for values in task.written] == [set(), {PACE}, {PACE}, {PACE}]
 
 
-def test_trigger_that_airflow_does_not_cancel_takes_the_job_over_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    task = run_trigger(monkeypatch, JOB, WAITS, steering.TakenOverError(), GRANTED)
+@pytest.mark.parametrize("before", [[], [WAITS]])
+def test_trigger_that_airflow_does_not_cancel_takes_the_job_over_again(
+    monkeypatch: pytest.MonkeyPatch, before: list[Mapping[str, Any]]
+) -> None:
+    task = run_trigger(monkeypatch, JOB, *before, steering.TakenOverError(), GRANTED)
     assert task.taken == 2
 
 

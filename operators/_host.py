@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow.sdk.exceptions import AirflowTaskTimeout
+from airflow.sdk.log import redact  # type: ignore[attr-defined]
 from tenacity import Retrying, retry_if_not_exception_type, stop_after_delay, wait_fixed
 
 from paceline.airflow.callbacks import Callback
@@ -261,6 +262,10 @@ class TaskHost:
         if self._reporter is None:
             self._reporter = SampleReporter(self._context, self._callbacks, self.log)
         self._reporter.report(sample)
+
+    def mask(self, text: str) -> str:
+        """Return a text of the job without the values that Airflow masks in logs."""
+        return str(redact(text))
 
     def report_alert(self, alert: dict[str, Any], alerts: object) -> None:
         """Call the callbacks for an alert that the triggerer has noticed; ``alerts`` is its state of all alerts."""

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 from weakref import WeakKeyDictionary
 
+from airflow.sdk.log import redact  # type: ignore[attr-defined]
 from pydantic import TypeAdapter
 
 from paceline.airflow.runtimes import stored_settings
@@ -202,6 +203,10 @@ class TriggerHost(Host):
                 self.alert = alert
             else:
                 self.store.set(ALERTS, self.alerts.to_json())
+
+    def mask(self, text: str) -> str:
+        """Return a text of the job without the values that Airflow masks in logs."""
+        return str(redact(text))
 
     def task_status(self) -> TaskStatus:
         """Return the task's status in Airflow."""

@@ -30,6 +30,7 @@ from paceline.contract import Deadline
 from paceline.errors import PERMANENT_ERRORS, DetachedError, PacelineError
 from paceline.operators.checkpoint_copies import FileCopies
 from paceline.run import Exchange, Training
+from paceline.run.host import Host
 from paceline.run.settings import Settings
 from paceline.runtime import Job, JobSpec
 from paceline.runtime.kubernetes import KubernetesRuntime
@@ -88,7 +89,7 @@ def _make_host(folder: Path, plan: Mapping[str, Any]) -> Any:
         return str(place)
 
     store = DiskState(folder / "state")
-    return SimpleNamespace(
+    return _Host(
         store=store,
         exchange=lambda on_failure: Exchange(store, on_failure=on_failure),
         status_within_s=3.5,
@@ -104,19 +105,19 @@ def _make_host(folder: Path, plan: Mapping[str, Any]) -> Any:
         labels=lambda: labels,
         code_digest=lambda: name,
         spec=spec,
-        team=lambda job: None,
         past_run=lambda: None,
         past_tails=lambda runtime: (),
-        save_measurements=lambda runtime, past: None,
         output_place=lambda: str(place),
         collect=collect,
         checkpoint_copies=lambda: FileCopies(storage_path(str(folder / "copies" / name)), log),
         set_job=lambda job_id: _reach("job started"),
         on_sample=lambda sample: None,
-        wait_for_callbacks=lambda: None,
-        check_need=lambda stage: None,
         task_status=lambda: "active",
     )
+
+
+class _Host(SimpleNamespace, Host):  # type: ignore[misc]  # inherits what these jobs do without
+    """The host of this process."""
 
 
 class _Client(ApiClient):

@@ -24,11 +24,14 @@ router = APIRouter(tags=["Deadline"])
 
 
 class TargetTask(BaseModel):
-    """A task whose deadline is to be changed. ``seen`` is the ``updated_at`` of the deadline that the user has read."""
+    """A task whose deadline is to be changed.
+
+    ``seen`` is the ``updated_at`` of the deadline that the user has read. Without it, the change replaces any other.
+    """
 
     task_id: str
     map_index: int = -1
-    seen: AwareDatetime
+    seen: AwareDatetime | None = None
 
 
 class DeadlineChange(BaseModel):
@@ -105,7 +108,7 @@ def _replace_deadline(session: Session, row: Stored, target: TargetTask, value: 
     """Replace the deadline in one atomic update, unless the deadline has changed since the user read it."""
     written = session.execute(
         update(Stored)
-        .where(Stored.id == row.id, Stored.updated_at == target.seen)
+        .where(Stored.id == row.id, Stored.updated_at == (target.seen or Stored.updated_at))
         .values(value=value, updated_at=datetime.now(timezone.utc))
         .execution_options(synchronize_session=False)
     )

@@ -240,6 +240,35 @@ def test_invalid_deadline_and_unknown_task_are_rejected(
         assert message in response[1]
 
 
+def test_deadline_without_the_time_of_an_earlier_one_replaces_any(
+    airflow: AirflowProcess, running_run: RecordedRun
+) -> None:
+    assert put_deadline(running_run, {"deadline": "52m", "jobs": [{"task_id": "train"}]}, "anna")[0] == 204
+    stored = airflow.task_state("retrain_delays", running_run.run_id, "train", "deadline")
+    assert stored == {"deadline": "52m", "by": "anna"}
+
+
+def test_page_says_why_a_job_has_failed(
+    airflow: AirflowProcess, running_run: RecordedRun, open_page: OpenPage, violations: Violations
+) -> None:
+    reason = "script: ended with exit code 1, expected exit code 0. ... ValueError: negative rate"
+    failed = {**recorded_job()["pace"], "state": "failed", "reason": reason}
+    airflow.put_task_state("retrain_delays", running_run.run_id, "train", "pace", failed)
+    page = open_page(full_page_path(running_run))
+    page.get_by_role("alert").get_by_text(reason).wait_for()
+    assert violations(page) == []
+
+
+def test_page_says_that_airflow_fails_before_it_has_any_data(running_run: RecordedRun, open_page: OpenPage) -> None:
+    page = open_page("/home")
+    requests: list[Route] = []
+    page.route("**/paceline/api/**/jobs", requests.append)  # without a response, as from a server that hangs
+    page.goto(page.url.replace("/home", full_page_path(running_run)))
+    page.get_by_text("Airflow has not responded yet").wait_for()
+    requests[0].fulfill(status=500, json={"detail": "out of memory"})
+    page.get_by_text("out of memory Trying again.").wait_for()
+
+
 def respond_with(status: int) -> Callable[[Route], None]:
     return lambda route: route.fulfill(status=status, json={"detail": "no"})
 

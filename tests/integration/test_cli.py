@@ -70,6 +70,8 @@ def test_running_job_is_listed_and_its_deadline_is_changed(airflow, run_paceline
     assert code == 0
     assert "1h -> 2h" in output
     training_task.wait_until(lambda pace: pace["deadline_s"] == 7200.0)
+    (job,) = airflow.pages(f"/dags/{dag_id}/dagRuns/{run_id}/jobs")["jobs"]
+    assert job["deadline"]["by"] == "admin"
     (tmp_path / "go").touch()
     assert airflow.wait(dag_id, run_id, LONG_S) == "success"
     result = training_task.result()

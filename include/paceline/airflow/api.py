@@ -271,13 +271,21 @@ def _parsed_response(response: httpx.Response) -> Any:
         raise AirflowApiError(response.status_code, message)
     if response.status_code >= 400:
         raise AirflowApiError(
-            response.status_code, f"{request.method} {request.url.path}: {response.status_code} {response.text}"
+            response.status_code, f"{request.method} {request.url.path}: {response.status_code} {_detail(response)}"
         )
     try:
         return response.json() if response.content else None
     except ValueError:  # the URL leads to a web page, for example one of Airflow's or a proxy's login page
         message = f"{request.method} {request.url}: expected JSON, but the URL does not lead to Airflow's API"
         raise AirflowApiError(response.status_code, message) from None
+
+
+def _detail(response: httpx.Response) -> str:
+    """Return the text of an error: FastAPI wraps it in an object."""
+    try:
+        return str(response.json()["detail"])
+    except (ValueError, KeyError, TypeError):
+        return response.text
 
 
 def _format_event(event: object) -> str:

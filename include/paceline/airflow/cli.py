@@ -10,7 +10,7 @@ import getpass
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -18,14 +18,13 @@ from paceline import __version__
 from paceline.airflow import _clean as clean
 from paceline.airflow import _fleet_command as fleet
 from paceline.airflow import _model_command as model
-from paceline.contract import DEADLINE, PACE, PaceSample, StoredDeadline
+from paceline.contract import PaceSample, StoredDeadline
 from paceline.errors import InvalidInputError, PacelineError
 from paceline.simulate import command as simulate
 
 if TYPE_CHECKING:
     from paceline.airflow.api import AirflowApi
 
-_PAGE_SIZE = 100  # Airflow's default maximum page size; an installation may return smaller pages
 _HEADINGS = ("DAG", "RUN", "TASK", "STATE", "PROGRESS", "SETPOINT", "CORES", "DEADLINE", "FORECAST", "SLACK")
 
 
@@ -69,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     status = commands.add_parser("status", parents=[login], help="list the running training jobs")
-    status.add_argument("dag", nargs="?", default="~", metavar="DAG", help="list only jobs of this DAG")
+    status.add_argument("dag", nargs="?", metavar="DAG", help="list only jobs of this DAG")
     status.add_argument("--json", action="store_true", help="print the newest sample of each job as JSON")
     status.set_defaults(run=_status)
 
@@ -92,18 +91,17 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _status(options: argparse.Namespace) -> int:
-    api = _connect(options)
-    jobs = []
-    for task in _task_instances(api, options.dag, state=["running", "deferred"]):
-        key = task["dag_id"], task["dag_run_id"], task["task_id"], task["map_index"]
-        pace = PaceSample.read(api.task_state(*key[:3], PACE, map_index=key[3]))
-        if pace is not None:
-            jobs.append((key, pace))
+    jobs = _connect(options).pages("/jobs", recent=0)["running"]
+    jobs = [job for job in jobs if options.dag in (None, job["dag_id"])]
     if options.json:
-        names = ("dag_id", "run_id", "task_id", "map_index")
-        print(json.dumps([dict(zip(names, key, strict=True), pace=pace.to_json()) for key, pace in jobs], indent=1))
+        names = ("dag_id", "run_id", "task_id", "map_index", "pace")
+        print(json.dumps([{name: job[name] for name in names} for job in jobs], indent=1))
         return 0
-    rows = [(*key[:3], *_table_cells(pace)) for key, pace in jobs]
+    rows = [
+        (job["dag_id"], job["run_id"], _task_name(job), *_table_cells(pace))
+        for job in jobs
+        if (pace := PaceSample.read(job["pace"])) is not None
+    ]
     if not rows:
         print("No training job is running.")
         return 0
@@ -111,18 +109,6 @@ def _status(options: argparse.Namespace) -> int:
     for row in (_HEADINGS, *rows):
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
     return 0
-
-
-def _task_instances(api: AirflowApi, dag: str, run: str = "~", **filters: str | list[str]) -> Iterator[dict[str, Any]]:
-    """Yield the task instances of a run, or of all runs; request them page by page."""
-    offset, total, path = 0, 1, f"/dags/{dag}/dagRuns/{quote(run, safe='~')}/taskInstances"
-    while offset < total:
-        page = api.api("GET", path, **filters, limit=_PAGE_SIZE, offset=offset)
-        tasks, total = page["task_instances"], page["total_entries"]
-        if not tasks:  # jobs have ended between two pages
-            return
-        yield from tasks
-        offset += len(tasks)
 
 
 def _table_cells(pace: PaceSample) -> tuple[str, ...]:
@@ -150,84 +136,65 @@ def _table_cells(pace: PaceSample) -> tuple[str, ...]:
 
 def _show_deadline(options: argparse.Namespace) -> int:
     api = _connect(options)
-    deadlines = _stored_deadlines(api, options, _run_id(api, options))
-    for task, value in deadlines.items():
-        text = StoredDeadline.read(value).value or "none"
-        print(text if list(deadlines) == [(options.task, options.map_index)] else f"{_task_name(task)}: {text}")
+    jobs = _training_jobs(api, options, _run_id(api, options))
+    for job in jobs:
+        text = job["deadline"]["value"] or "none"
+        print(text if _is_named(job, options) else f"{_task_name(job)}: {text}")
     return 0
 
 
 def _set_deadline(options: argparse.Namespace) -> int:
-    from paceline.airflow.api import AirflowApiError
-
     deadline = StoredDeadline.read(options.value)
     deadline.parse(optional=True)
     api = _connect(options)
     run = _run_id(api, options)
-    before = _stored_deadlines(api, options, run)
-    for task, index in before:
-        pace = PaceSample.read(api.task_state(options.dag, run, task, PACE, map_index=index))
-        if pace is not None:  # reject what the task would reject too
-            deadline.accept(pace.origin, pace.t_s, pace.deadline_in_force_s)
-    changed = 0
-    for key, value in before.items():
-        task, index = key
-        try:
-            api.set_task_state(options.dag, run, task, DEADLINE, deadline.to_json(), map_index=index)
-        except AirflowApiError as error:
-            if error.status == 404:  # the task has just ended
-                continue
-            raise
-        changed += 1
-        old = StoredDeadline.read(value).value or "none"
+    jobs = _training_jobs(api, options, run)
+    targets = [{key: job[key] for key in ("task_id", "map_index")} for job in jobs]
+    for target, job in zip(targets, jobs, strict=True):
+        target["seen"] = job["deadline"]["updated_at"]
+    path = f"/dags/{quote(options.dag)}/dagRuns/{quote(run)}/deadline"
+    api.pages(path, {"deadline": deadline.to_json(), "jobs": targets}, method="PUT")
+    for job in jobs:
         print(
-            f"Deadline of {_task_name(key)} in {run}: {old} -> {options.value}. "
+            f"Deadline of {_task_name(job)} in {run}: {job['deadline']['value'] or 'none'} -> {options.value}. "
             "The task applies it within two control periods."
         )
-    if not changed:
-        raise _not_running_error(options)
     return 0
 
 
-def _stored_deadlines(api: AirflowApi, options: argparse.Namespace, run: str) -> dict[tuple[str, int], Any]:
-    """Return the deadlines of the running training tasks that the options name, by task id and map index.
+def _training_jobs(api: AirflowApi, options: argparse.Namespace, run: str) -> list[dict[str, Any]]:
+    """Return the running training jobs that the options name, as the pages get them.
 
     The options name a task, all instances of a mapped task, or a group of tasks, such as the one of a fleet.
     """
-
-    def read(task: str, index: int) -> Any:
-        return api.task_state(options.dag, run, task, DEADLINE, map_index=index)
-
-    value = read(options.task, options.map_index)
-    if value is not None:
-        return {(options.task, options.map_index): value}
-    group = [
-        (task["task_id"], task["map_index"])
-        for task in _task_instances(api, options.dag, run)
-        if task["task_id"] == options.task or task["task_id"].startswith(f"{options.task}.")
-    ]
-    found = {key: value for key in sorted(group) if (value := read(*key)) is not None}
-    if not found:
-        raise _not_running_error(options)
-    return found
+    found = api.pages(f"/dags/{quote(options.dag)}/dagRuns/{quote(run)}/jobs")
+    if found["state"] is None:
+        raise InvalidInputError("RUN", run, f'the id of a run of {options.dag}, or "latest"')
+    jobs: list[dict[str, Any]] = [job for job in found["jobs"] if job["deadline"] is not None]
+    named = [job for job in jobs if _is_named(job, options)]
+    group = [job for job in jobs if f"{job['task_id']}.".startswith(f"{options.task}.")]
+    if not (named or group):
+        accepted = f"a running training task of run {run} of {options.dag}"
+        raise InvalidInputError("TASK", options.task, accepted)
+    return named or sorted(group, key=lambda job: (job["task_id"], job["map_index"]))
 
 
-def _task_name(key: tuple[str, int]) -> str:
-    task, index = key
+def _is_named(job: dict[str, Any], options: argparse.Namespace) -> bool:
+    return (job["task_id"], job["map_index"]) == (options.task, options.map_index)
+
+
+def _task_name(job: dict[str, Any]) -> str:
+    task, index = job["task_id"], job["map_index"]
     return task if index < 0 else f"{task}[{index}]"
 
 
 def _run_id(api: Any, options: argparse.Namespace) -> str:
     if options.dag_run != "latest":
         return str(options.dag_run)
-    runs = api.api("GET", f"/dags/{options.dag}/dagRuns", order_by="-run_after", limit=1)["dag_runs"]
+    runs = api.api("GET", f"/dags/{quote(options.dag)}/dagRuns", order_by="-run_after", limit=1)["dag_runs"]
     if not runs:
         raise InvalidInputError("RUN", "latest", f"the id of a run ({options.dag} has no runs)")
     return str(runs[0]["dag_run_id"])
-
-
-def _not_running_error(options: argparse.Namespace) -> InvalidInputError:
-    return InvalidInputError("TASK", options.task, f"a running training task of run {options.dag_run} of {options.dag}")
 
 
 def _connect(options: argparse.Namespace) -> Any:

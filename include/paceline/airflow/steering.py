@@ -7,7 +7,6 @@ milliseconds a message. So the jobs share a request to the route of ``paceline.p
 from __future__ import annotations
 
 import asyncio
-import json
 import secrets
 import ssl
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from weakref import WeakKeyDictionary
 
 from airflow.sdk.configuration import conf
+from pydantic_core import to_json
 from tenacity import AsyncRetrying, stop_after_delay, wait_random_exponential
 
 from paceline.contract import STEERING_XCOM, hash_secret
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _EVERY_S = 1.0
 _TIMEOUT_S = 10.0
 _MOST_JOBS = 1_000  # in a request
-_Waiting = tuple[str, "asyncio.Future[dict[str, Any]]"]  # the message of a job, and its answer
+_Waiting = tuple[bytes, "asyncio.Future[dict[str, Any]]"]  # the message of a job, and its answer
 _RETRY_S = 60.0
 
 
@@ -84,8 +84,8 @@ class Steering:
         """
         answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         try:  # here, because a value that cannot be sent would fail the request of all jobs
-            self._waiting.append((json.dumps(job, allow_nan=False), answer))
-        except (TypeError, ValueError) as error:
+            self._waiting.append((to_json(job, inf_nan_mode="null"), answer))  # several times as fast as Python's json
+        except ValueError as error:
             await asyncio.sleep(self._every_s)  # callers repeat it
             raise SteeringError(f"{self._url}: {error!r}") from error
         if self._sending is None or self._sending.done():
@@ -117,7 +117,7 @@ class Steering:
     async def _send_batch(self, client: httpx.AsyncClient, batch: Sequence[_Waiting]) -> None:
         futures = [future for _, future in batch]
         try:
-            body = f'{{"jobs": [{",".join(job for job, _ in batch)}]}}'
+            body = b'{"jobs": [' + b",".join(job for job, _ in batch) + b"]}"
             response = await client.post(self._url, content=body, headers={"Content-Type": "application/json"})
             response.raise_for_status()
             _distribute([(answer["values"], answer["over"]) for answer in response.json()], futures)

@@ -17,7 +17,7 @@ from pydantic import (
 )
 
 from paceline.contract._measured import Measured
-from paceline.contract._record import Moment, Record, Rounded, Seconds
+from paceline.contract._record import Moment, Record, Rounded, Seconds, Text
 
 State = Literal["waiting", "starting", "training", "preempted", "finishing", "finished", "failed", "detached"]
 Devices = Annotated[float, Field(ge=0, le=1e6)]
@@ -61,6 +61,8 @@ class PaceSample(Measured):
 
     version: int = 1
     state: State
+    reason: Text | None = None
+    """Why the job has failed or is detached, in one line, if known; ``None`` in other states."""
     t_s: Seconds
     updated_at: Moment
     progress_pct: Rounded

@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
 from typing import Any, Literal, TypeVar
 
 from paceline.contract import ALERTS, CEILING, CLOCK, CONTAINER, CONTROLLER, DEADLINE, JobRecord
-from paceline.errors import ResizePendingError, RuntimeUnavailableError
+from paceline.errors import PacelineError, ResizePendingError, RuntimeUnavailableError, TaskStoppedError
 from paceline.run._live import LiveState, LiveValues
 from paceline.run._loop import PaceLoop
 from paceline.run._states import Cause
@@ -49,6 +50,8 @@ class JobHandle:
         The time from which the deadline counted in an earlier try; ``None`` if there was none.
     loop, exchange:
         The job's control loop and its exchange with the live state, ``None`` while the job is not controlled.
+    end_reason:
+        Why control of the job ends before the job does; ``None`` if it does not, or not because of an error.
     store:
         The live state. A failed call is retried for at most five minutes.
     """
@@ -66,6 +69,19 @@ class JobHandle:
         self.earlier_origin: datetime | None = None
         self.loop: PaceLoop | None = None
         self.exchange: LiveValues | None = None
+        self.end_reason: str | None = None
+
+    @contextmanager
+    def noting_errors(self) -> Iterator[None]:
+        """Note an error of the block as the reason why control of the job ends."""
+        try:
+            yield
+        except TaskStoppedError:
+            raise  # the task's status in Airflow is the reason
+        except BaseException as error:
+            name = "" if isinstance(error, PacelineError) else f"{type(error).__name__}: "
+            self.end_reason = f"{name}{error}"
+            raise
 
     def find(self) -> JobRecord | None:
         """Set ``job`` if the job of an earlier try exists, and return the record that is stored with the job.
@@ -150,7 +166,7 @@ class JobHandle:
     def publish_end(self, state: Literal["detached", "failed"], by: Cause, *, stopped: bool = False) -> None:
         """Publish the last sample of a job that is no longer controlled, and close the exchange."""
         if self.loop is not None and self.exchange is not None and self.is_owner():
-            self.loop.publish_end(state, by, stopped=stopped)
+            self.loop.publish_end(state, by, stopped=stopped, reason=self.end_reason)
         self.close_exchange()
 
     def stop(self) -> None:

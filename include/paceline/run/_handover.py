@@ -74,6 +74,8 @@ class Surroundings:
         Called at every step with the stage of the job; raises an error if the job can be of no use any more.
     on_sample:
         Called with every published sample; must return quickly.
+    mask:
+        Returns a text without the secrets that it may contain, such as the last line of the job.
     leaves:
         Called after every step, and with the status of a job that has ended; returns whether another process continues.
         Default: never.
@@ -84,4 +86,5 @@ class Surroundings:
     stopped: Callable[[], bool] = lambda: False
     check_need: Callable[[Stage], None] = lambda stage: None
     on_sample: Callable[[PaceSample], None] = lambda sample: None
+    mask: Callable[[str], str] = str
     leaves: Leaves | None = None

@@ -58,8 +58,7 @@ class History:
         new = [name for name in values if name.startswith("metric.") and name not in self._columns]
         for name in new[: max(len(COLUMNS) + MAX_METRICS - len(self._columns), 0)]:
             self._columns.append(name)
-            for row in self._rows:
-                row.append(None)
+            self._rows = [[*row, None] for row in self._rows]  # another thread may be writing the earlier rows
 
     def add_event(self, event: RunEvent) -> None:
         """Add an event; keep only the newest 100 events."""
@@ -71,10 +70,18 @@ class History:
         rows = self._rows
         if self._newest is not None and (not rows or rows[-1] is not self._newest):
             rows = [*rows, self._newest]
-        stored = StoredHistory(
-            columns=self._columns, samples=rows, events=self._events, stride=self._stride, count=self._count
-        )
-        return stored.to_json()
+        # Without StoredHistory, which would check and copy each number: a thousand jobs write this every few seconds.
+        return {
+            "version": StoredHistory.model_fields["version"].default,
+            "columns": list(self._columns),
+            "samples": list(rows),
+            "events": [event.model_dump(mode="json", exclude_none=True) for event in self._events],
+            "stride": self._stride,
+            "count": self._count,
+        }
+
+    def __len__(self) -> int:
+        return len(self._rows)
 
 
 def _rounded(column: str, value: float | None) -> float | None:

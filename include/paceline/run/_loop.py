@@ -41,6 +41,7 @@ from paceline.run.outcome import (
     describe_missing_module,
     describe_missing_progress,
     error_pct,
+    in_one_line,
     measurements,
     missing_module,
 )
@@ -307,7 +308,9 @@ class PaceLoop:
         self._move_deadline(now_s)
         return replace(decision, feasible=True)
 
-    def publish_end(self, state: Literal["detached", "failed"], by: Cause, *, stopped: bool = False) -> None:
+    def publish_end(
+        self, state: Literal["detached", "failed"], by: Cause, *, stopped: bool = False, reason: str | None = None
+    ) -> None:
         """Publish the last sample if control ends before the job ends; the sample has 0 devices if ``stopped``."""
         if self._lifecycle.state in ("finished", "failed"):  # the last sample is already published
             return
@@ -316,9 +319,9 @@ class PaceLoop:
         if stopped:
             self._allocation.replace(0.0, now_s)
         self._lifecycle.enter(state, by=by)
-        self._publish(now_s, self._decision)
+        self._publish(now_s, self._decision, reason)
 
-    def _publish(self, now_s: float, decision: Decision) -> None:
+    def _publish(self, now_s: float, decision: Decision, reason: str | None = None) -> None:
         assert self._lifecycle.state is not None  # the constructor enters "starting"
         state, first_s = self._lifecycle.state, self._progress.reader.first_s
         past_startup_s = self._past.startup_s if self._past is not None else None
@@ -340,6 +343,7 @@ class PaceLoop:
                 restarts=self._outage.restarts,
                 resizes=self._allocation.resizes,
                 step_ms=self._step_times.newest_ms,
+                reason=None if reason is None else in_one_line(self._around.mask(reason)),
             ),
             self._totals,
         )
@@ -463,7 +467,7 @@ class PaceLoop:
         setpoint_pct, met = min(progress_pct, 100.0), finished_s <= deadline_s
         last = Decision(self._allocation.devices, setpoint_pct, progress_pct, finished_s, finished_s, met, next_s=0.0)
         self._lifecycle.enter("failed" if failure else "finished", by="job")
-        self._publish(finished_s, last)
+        self._publish(finished_s, last, failure)
         return finished_s
 
     def _now(self) -> float:

@@ -24,7 +24,8 @@ from paceline.run._journal import Journal
 from paceline.run._live import LiveValues
 from paceline.train.progress import Progress
 
-_SLOW_KEYS_EVERY_S = 5.0  # history and controller state are larger and less urgent than the newest sample
+_MEMORY_EVERY_S = 5.0  # history and controller state are larger and less urgent than the newest sample
+_ROWS_PER_S = 20.0  # a longer history is written less often: every 25 s with 500 rows
 # The fields of the job's last report that a sample contains, too.
 _REPORTED = ("epoch", "epochs", "loss", "metrics", "threads", "devices_in_force")
 _FINAL_STATES = ("finished", "failed", "detached")
@@ -56,7 +57,7 @@ class Publisher:
         self._controller = controller
         self._origin = origin
         self._on_sample = on_sample
-        self._slow_keys_s = float("-inf")
+        self._memory_s = self._history_s = float("-inf")
         self._rejected = False
 
     def publish(self, now_s: float, make: Callable[[datetime], PaceSample], totals: Callable[[], RunTotals]) -> None:
@@ -82,19 +83,23 @@ class Publisher:
         )
         self._on_sample(sample)
         values: dict[str, Any] = {PACE: sample.to_json()}
-        if journal.has_new_events or now_s - self._slow_keys_s >= _SLOW_KEYS_EVERY_S or sample.state in _FINAL_STATES:
+        is_now = journal.has_new_events or sample.state in _FINAL_STATES
+        if is_now or now_s - self._memory_s >= _MEMORY_EVERY_S:
+            self._memory_s = now_s
+            values[CONTROLLER] = self._memory(totals())
+        if is_now or now_s - self._history_s >= max(_MEMORY_EVERY_S, len(journal.history) / _ROWS_PER_S):
             journal.has_new_events = False
-            self._slow_keys_s = now_s
-            values |= self._memory(totals())
+            self._history_s = now_s
+            values[HISTORY] = journal.history.to_json()
         return values
 
     def leave(self, totals: RunTotals) -> None:
         """Write what another process needs to continue the control now."""
-        self._exchange.post(self._memory(totals))
+        self._exchange.post({HISTORY: self._journal.history.to_json(), CONTROLLER: self._memory(totals)})
 
     def _memory(self, totals: RunTotals) -> dict[str, Any]:
         state = ControllerState(kind=type(self._controller).__name__, controller=self._controller.state(), run=totals)
-        return {HISTORY: self._journal.history.to_json(), CONTROLLER: state.to_json()}
+        return state.to_json()
 
 
 def make_sample(
@@ -114,6 +119,7 @@ def make_sample(
     restarts: int = 0,
     resizes: int = 0,
     step_ms: float | None = None,
+    reason: str | None = None,
 ) -> PaceSample:
     """Return a sample. Times are in seconds after the origin, from which the deadline is counted.
 
@@ -137,9 +143,12 @@ def make_sample(
         Numbers of restarts and resizes of the job so far.
     step_ms:
         Duration of the last control step.
+    reason:
+        Why the job has failed or is detached.
     """
     return PaceSample(
         state=state,
+        reason=reason,
         t_s=now_s,
         updated_at=updated_at,
         progress_pct=decision.progress_pct,

@@ -77,6 +77,7 @@ class Stopping:
             handle.renew(min(_DOUBT_LEASE_S, self._lease_s))
         status = query.result(self._host.status_within_s)
         if status == "over":
+            handle.end_reason = "the task was cleared or marked in Airflow, or its run has ended"
             # After a late answer, there is no time for a grace period.
             gone = handle.discard(_KILL_GRACE_S if query.elapsed_s < _KILL_GRACE_S else 0.0)
             return TaskStoppedError(f"The task is over: its job {'is removed' if gone else 'could not be removed'}")

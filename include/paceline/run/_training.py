@@ -134,7 +134,8 @@ class Training:
         try:
             if self._continues:
                 handle.continue_here()
-            return self._results.find() or self._train()
+            with handle.noting_errors():
+                return self._results.find() or self._train()
         except (TaskStoppedError, KeyboardInterrupt) as error:
             raise self._stopping.carry_out() from error
         except DetachedError:
@@ -410,6 +411,7 @@ class Training:
                 ),
                 check_need=self._host.check_need,
                 on_sample=self._host.on_sample,
+                mask=self._host.mask,
                 leaves=self._leaves,
             ),
             team=team,

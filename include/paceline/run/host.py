@@ -107,6 +107,10 @@ class Host(Protocol):
     def on_sample(self, sample: PaceSample) -> None:
         """Process a published sample. Must return quickly."""
 
+    def mask(self, text: str) -> str:
+        """Return a text of the job without the secrets that it may contain."""
+        return text
+
     def wait_for_callbacks(self) -> None:
         """Wait for running callbacks after the last sample."""
         return None

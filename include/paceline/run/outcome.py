@@ -18,6 +18,7 @@ WITHOUT_STEPS = (
 
 # A learned speed that is this many times below that of the whole run contradicts the run.
 _MAX_SLOWDOWN = 4.0
+_MAX_REASON = 300  # characters; a sample is stored every second
 _MISSING_MODULE = re.compile(r"ModuleNotFoundError: No module named '(\w+)")
 
 
@@ -40,6 +41,20 @@ def describe_failure(status: JobStatus, last_lines: Iterable[str]) -> str | None
         return "the job was stopped, because its lease ended or another process stopped it"
     reason = f"exit code {status.exit_code}" + (f", {status.reason}" if status.reason else "")
     return f"script: ended with {reason}, expected exit code 0. Its last lines:\n" + ("\n".join(last_lines) or "(none)")
+
+
+def in_one_line(message: str) -> str:
+    """Return the beginning of an error message with its last line, which says what an exception is.
+
+    >>> in_one_line("script: ended with exit code 1. Its last lines:\\nTraceback:\\nValueError: negative rate")
+    'script: ended with exit code 1. ... ValueError: negative rate'
+    >>> in_one_line("deadline: 90 s has passed")
+    'deadline: 90 s has passed'
+    """
+    first, *others = [line.strip() for line in message.splitlines() if line.strip()] or [""]
+    if others:
+        first = f"{first.removesuffix(' Its last lines:')} ... {others[-1]}"
+    return first if len(first) <= _MAX_REASON else f"{first[: _MAX_REASON - 3]}..."
 
 
 def missing_module(last_lines: Iterable[str]) -> str | None:

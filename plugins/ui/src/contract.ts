@@ -56,6 +56,10 @@ export interface PaceSample {
   };
   version: number;
   state: "waiting" | "starting" | "training" | "preempted" | "finishing" | "finished" | "failed" | "detached";
+  /**
+   * Why the job has failed or is detached, in one line, if known; `null` in other states.
+   */
+  reason: string | null;
   t_s: number;
   updated_at: string;
   progress_pct: number;

@@ -57,6 +57,8 @@ export function deadlineStatus(pace: Pace): Status {
       return { level: "bad", text: `waiting for devices, ${formatDuration(late)} late at best`, slackS: -late };
     return { level: "unknown", text: "waiting for devices", slackS: left };
   }
+  if (forecast === null && left < 0)
+    return { level: "bad", text: `deadline passed ${formatDuration(left)} ago, speed not known yet`, slackS: left };
   if (forecast === null) return { level: "unknown", text: "speed not known yet", slackS: left };
   if (!pace.feasible) {
     const late = (earliest ?? forecast) - deadline;
@@ -89,6 +91,7 @@ export const isEnded = (job: TrainingJob) => job.state !== null && FINAL_STATES.
 export function jobStatus(job: TrainingJob, now = Date.now()): Status {
   const { pace, state } = job;
   const status = deadlineStatus(pace);
+  if (state === "success" && pace.state === "failed") return { ...status, level: "unknown", text: "marked as success" };
   if (pace.state === "finished" || pace.state === "failed") return status;
   if (state === "failed" || state === "upstream_failed") return { ...status, level: "bad", text: "failed" };
   if (isEnded(job))

@@ -5,6 +5,7 @@ export function makePace(changed: Partial<Pace> = {}): Pace {
   return {
     version: 1,
     state: "training",
+    reason: null,
     t_s: 30,
     updated_at: "2030-01-01T12:00:30+00:00",
     progress_pct: 50,

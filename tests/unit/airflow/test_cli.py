@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -15,34 +14,27 @@ from paceline.airflow import cli
 
 
 class FakeAirflow:
-    """A fake of the REST API that returns many running tasks, page by page."""
+    """A fake of the pages' API with running jobs."""
 
-    def __init__(self, tasks: int, page: int = 100) -> None:
-        self._page = page
-        self._tasks = [
-            {"dag_id": "dag", "dag_run_id": f"run-{number}", "task_id": "train", "map_index": -1}
-            for number in range(tasks)
-        ]
-
-    def api(self, method, path, *, state, limit, offset):
-        limit = min(limit, self._page)  # Airflow's [api] maximum_page_limit
-        return {"task_instances": self._tasks[offset : offset + limit], "total_entries": len(self._tasks)}
-
-    def task_state(self, dag, run, task, key, map_index):
-        return a_sample().to_json()
+    def pages(self, path, *, recent):
+        assert (path, recent) == ("/jobs", 0)
+        pace = a_sample().to_json()
+        jobs = [("dag", "run-0", -1), ("dag", "run-1", 3), ("other", "run-2", -1)]
+        about = {"task_id": "train", "state": "running", "pace": pace}
+        return {"running": [{"dag_id": dag, "run_id": run, "map_index": index, **about} for dag, run, index in jobs]}
 
 
-@pytest.mark.parametrize(("tasks", "page"), [(1, 100), (100, 100), (101, 100), (250, 100), (120, 50)])
-def test_status_lists_running_jobs_of_all_pages(monkeypatch, capsys, tasks, page):
-    monkeypatch.setattr(cli, "_connect", lambda options: FakeAirflow(tasks, page))
-    assert cli._status(argparse.Namespace(dag="~", json=False)) == 0
+@pytest.mark.parametrize(("dag", "names"), [([], ["train", "train[3]", "train"]), (["dag"], ["train", "train[3]"])])
+def test_status_lists_running_jobs(monkeypatch, capsys, dag, names):
+    monkeypatch.setattr(cli, "_connect", lambda options: FakeAirflow())
+    assert cli.main(["status", *dag]) == 0
     shown = capsys.readouterr().out.splitlines()[1:]
-    assert [line.split()[1] for line in shown] == [f"run-{number}" for number in range(tasks)]
+    assert [line.split()[2] for line in shown] == names
 
 
 def test_status_as_json_has_the_newest_samples(monkeypatch, capsys):
-    monkeypatch.setattr(cli, "_connect", lambda options: FakeAirflow(2))
-    assert cli.main(["status", "--json"]) == 0
+    monkeypatch.setattr(cli, "_connect", lambda options: FakeAirflow())
+    assert cli.main(["status", "dag", "--json"]) == 0
     first, second = json.loads(capsys.readouterr().out)
     assert (first["dag_id"], first["run_id"], first["task_id"], first["map_index"]) == ("dag", "run-0", "train", -1)
     assert first["pace"] == second["pace"] == a_sample().to_json()
@@ -101,23 +93,27 @@ def test_unix_time_as_a_deadline_is_rejected_before_airflow_is_called(monkeypatc
 
 
 class FleetAirflow:
-    """A fake of the REST API with a run in which a fleet trains, and another training task."""
+    """A fake of the pages' API with a run in which a fleet trains, and another training task."""
 
     def __init__(self) -> None:
         self.deadlines = {("train.gate-1", -1): "20m", ("train.gate-2", -1): "20m", ("training", -1): "1h"}
         self.deadlines |= {("mapped", index): "20m" for index in (0, 1)}
-        others = [("train.result", -1), ("train.gate-3", -1)]  # they have not started
-        self._tasks = [{"task_id": task, "map_index": index} for task, index in [*self.deadlines, *others]]
 
-    def api(self, method, path, *, limit, offset):
-        assert path == "/dags/dag/dagRuns/run/taskInstances"
-        return {"task_instances": self._tasks[offset : offset + 2], "total_entries": len(self._tasks)}
+    def pages(self, path, json=None, *, method="GET"):
+        if method == "PUT":
+            assert path == "/dags/dag/dagRuns/run/deadline"
+            for job in json["jobs"]:
+                assert job["seen"] == "2030-01-01T12:00:00Z"
+                self.deadlines[job["task_id"], job["map_index"]] = json["deadline"]
+            return None
+        if path != "/dags/dag/dagRuns/run/jobs":
+            return {"state": None, "jobs": []}
+        jobs = [self._job(key, value) for key, value in self.deadlines.items()]
+        return {"state": "running", "jobs": [*jobs, {**self._job(("train.result", -1), ""), "deadline": None}]}
 
-    def task_state(self, dag, run, task, key, map_index):
-        return self.deadlines.get((task, map_index)) if key == "deadline" else None
-
-    def set_task_state(self, dag, run, task, key, value, map_index):
-        self.deadlines[task, map_index] = value
+    def _job(self, key, value):
+        deadline = {"value": value, "by": None, "updated_at": "2030-01-01T12:00:00Z"}
+        return {"task_id": key[0], "map_index": key[1], "deadline": deadline}
 
 
 @pytest.mark.parametrize(
@@ -145,3 +141,5 @@ def test_deadline_of_a_group_is_shown_by_task(monkeypatch, capsys):
     assert capsys.readouterr().out == "1h\n"
     assert cli.main(["deadline", "set", "dag", "run", "evaluate", "60s"]) == 1
     assert "TASK: got 'evaluate', expected a running training task of run run of dag" in capsys.readouterr().err
+    assert cli.main(["deadline", "set", "dag", "walk", "train", "60s"]) == 1
+    assert "RUN: got 'walk', expected the id of a run of dag" in capsys.readouterr().err

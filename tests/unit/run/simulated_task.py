@@ -15,6 +15,7 @@ from paceline.errors import (
     JobLostError,
 )
 from paceline.run import Exchange, MemoryState, Training
+from paceline.run.host import Host
 from paceline.run.settings import Settings
 from paceline.runtime import JobSpec
 
@@ -144,6 +145,10 @@ class FailingStore(MemoryState):
         super().delete(key)
 
 
+class SimulatedHost(SimpleNamespace, Host):  # type: ignore[misc]  # inherits what the tests do not set
+    """The host of one process."""
+
+
 class SimulatedTask:
     """A simulated task instance. Each try is a separate process with a separate host."""
 
@@ -157,11 +162,12 @@ class SimulatedTask:
         self.code = "code"
         self.copies: Any = None
         self.check_runtime: Callable[[], None] = lambda: None
+        self.mask: Callable[[str], str] = str
         self.on_sample: Callable[[Any], None] = lambda sample: None
         self.log = caplog
 
     def host(self) -> Any:
-        return SimpleNamespace(
+        return SimulatedHost(
             store=self.store,
             log=logging.getLogger("test"),
             try_number=self.try_number,
@@ -178,15 +184,12 @@ class SimulatedTask:
             code_digest=lambda: self.code,
             spec=lambda scratch, devices: JobSpec("train", ["python"], devices),
             output_place=lambda: "/models/1",
-            team=lambda job: None,
             past_run=lambda: None,
             past_tails=lambda runtime: [],
-            save_measurements=lambda runtime, past: None,
             collect=lambda job: job.collect() or "/models/1",
             checkpoint_copies=lambda: self.copies,
-            set_job=lambda job: None,
+            mask=self.mask,
             on_sample=lambda sample: self.on_sample(sample),
-            wait_for_callbacks=lambda: None,
             task_status=lambda: self.status,
             check_need=self.check_need,
         )

@@ -167,6 +167,40 @@ def test_failed_job_is_kept_until_the_last_try(task):
     assert task.store["pace"]["state"] == "failed"
 
 
+def test_last_sample_says_why_the_job_has_failed(task):
+    task.mask = lambda text: text.replace("hunter2", "***")
+
+    def fail() -> None:
+        job = task.engine.jobs["job-1"]
+        job.append_lines("Traceback (most recent call last):", "ValueError: no login with hunter2", "")
+        job.kill(1)
+
+    task.engine.actions = [(8.0, fail)]
+    with pytest.raises(TrainingFailedError, match="hunter2"):
+        task.run()
+    sample = task.store["pace"]
+    assert (sample["state"], sample["reason"]) == (
+        "failed",
+        "script: ended with exit code 1, expected exit code 0. ... ValueError: no login with ***",
+    )
+
+
+@pytest.mark.parametrize("tries", [1, 2])
+def test_last_sample_names_an_error_that_is_not_of_the_job(task, tries):
+    task.max_tries = tries - 1
+    task.check_need = lambda stage: (_ for _ in ()).throw(TrainingOverError("the fleet has ended"))
+    with pytest.raises(TrainingOverError):
+        task.run()
+    assert (task.store["pace"]["state"], task.store["pace"]["reason"]) == ("failed", "the fleet has ended")
+
+
+def test_process_that_leaves_a_job_gives_no_reason(task):
+    task.engine.actions = [(8.0, task.request_stop)]
+    with pytest.raises(DetachedError):
+        task.run()
+    assert (task.store["pace"]["state"], task.store["pace"]["reason"]) == ("detached", None)
+
+
 def test_job_of_an_ended_task_is_removed(task):
     task.status = "over"
     task.engine.actions = [(8.0, task.request_stop)]
@@ -174,6 +208,7 @@ def test_job_of_an_ended_task_is_removed(task):
         task.run()
     assert task.engine.jobs == {}
     assert set(task.store) == {"pace", "history"}
+    assert task.store["pace"]["reason"] == "the task was cleared or marked in Airflow, or its run has ended"
 
 
 def test_record_of_a_job_is_kept_if_its_removal_fails(task):

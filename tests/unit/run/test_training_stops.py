@@ -40,7 +40,9 @@ def test_next_try_takes_over_the_job_after_any_other_error(task, monkeypatch):
     with pytest.raises(KeyError):
         task.run()
     assert task.store["pace"]["state"] == "detached"
+    assert task.store["pace"]["reason"] == "KeyError: 'internal error'"
     assert task.run().restarts == 0
+    assert task.store["pace"]["reason"] is None
     assert task.engine.started == 1
     assert "taking it over" in task.log.text
 

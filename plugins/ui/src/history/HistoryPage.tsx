@@ -1,10 +1,11 @@
-import { Button, HStack, NativeSelect, Skeleton, Stack, Text } from "@chakra-ui/react";
+import { Button, HStack, NativeSelect, Stack, Text } from "@chakra-ui/react";
 import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { useNavigate, useSearchParams } from "react-router-dom";
 
 import { getDriftHistory, getSubjects, subjectQuery } from "../api";
 import type { Subject } from "../contract";
+import { Loading } from "../look/Loading";
 import { Notice } from "../look/Notice";
 import { HistoryPicture } from "./HistoryPicture";
 import { HistoryTable } from "./HistoryTable";
@@ -27,7 +28,7 @@ export function HistoryPage() {
   return (
     <Stack gap={4}>
       {watched.isError ? <Notice kind="error">{watched.error.message}</Notice> : null}
-      {watched.isPending ? <Skeleton height="2rem" aria-label="Loading" /> : null}
+      {watched.isPending ? <Loading query={watched} height="2rem" /> : null}
       {watched.data && !shown ? (
         <Notice>No drift sensor or trigger has stored a check in the last 90 days.</Notice>
       ) : null}
@@ -69,7 +70,7 @@ function History({ subject }: { subject: Subject }) {
   return (
     <Stack gap={3} as="section" aria-label={`Drift history of ${nameOf(subject)}`}>
       {query.isError ? <Notice kind="error">{query.error.message}</Notice> : null}
-      {query.isPending ? <Skeleton height="20rem" aria-label="Loading" /> : null}
+      {query.isPending ? <Loading query={query} height="20rem" /> : null}
       {history && !history.checks.length ? <Notice>No check of {nameOf(subject)} is stored.</Notice> : null}
       {history?.checks.length ? (
         <>

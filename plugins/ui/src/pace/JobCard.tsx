@@ -49,6 +49,7 @@ export function JobCard({ prefix, jobs, histories, mayChange }: Props) {
   const status = several ? teamStatus(workers, pace, nameOf) : jobStatus(first);
   const name = several ? prefix.replace(/\.$/, "") : nameOf(first);
   const error = jobs.map((job) => histories.get(jobKey(job))?.error).find((one) => one);
+  const failed = jobs.find((job) => job.pace.reason);
   return (
     <Card.Root as="section" aria-label={`Training job ${name}`} size="sm">
       <Card.Header>
@@ -67,6 +68,12 @@ export function JobCard({ prefix, jobs, histories, mayChange }: Props) {
         </HStack>
       </Card.Header>
       <Card.Body gap={5}>
+        {failed ? (
+          <Notice kind={failed.pace.state === "failed" ? "error" : "warning"}>
+            {several ? `${nameOf(failed)}: ` : ""}
+            {failed.pace.reason}
+          </Notice>
+        ) : null}
         <Figures pace={pace} taskEnded={jobs.every(isEnded)} />
         {running.length ? (
           <DeadlineForm

@@ -1,6 +1,7 @@
-import { Box, Skeleton, Stack } from "@chakra-ui/react";
+import { Box, Stack } from "@chakra-ui/react";
 
 import { DriftReports } from "../drift/DriftReports";
+import { Loading } from "../look/Loading";
 import { Notice } from "../look/Notice";
 import { groupJobs } from "./groupJobs";
 import { JobCard } from "./JobCard";
@@ -23,7 +24,7 @@ export function RunPage({
     (job) => !taskId || (job.task_id === taskId && job.map_index === Number(mapIndex ?? -1)),
   );
   const histories = useHistories(jobs);
-  if (run.isPending) return <Skeleton height="20rem" aria-label="Loading" />;
+  if (run.isPending) return <Loading query={run} height="20rem" />;
   return (
     <Stack gap={6}>
       {run.isError ? <Notice kind="error">{run.error.message}</Notice> : null}

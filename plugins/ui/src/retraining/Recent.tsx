@@ -29,6 +29,11 @@ export function Recent({ jobs }: { jobs: TrainingJob[] }) {
               <Table.Cell>{formatTime(new Date(job.pace.updated_at))}</Table.Cell>
               <Table.Cell>
                 <StatusBadge status={jobStatus(job)} />
+                {job.pace.reason ? (
+                  <Text fontSize="xs" color="fg.muted" maxW="30rem" overflowWrap="anywhere">
+                    {job.pace.reason}
+                  </Text>
+                ) : null}
               </Table.Cell>
               <Table.Cell fontVariantNumeric="tabular-nums">
                 {formatClock(job.pace.t_s)}{" "}

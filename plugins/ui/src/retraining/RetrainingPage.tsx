@@ -1,9 +1,10 @@
-import { Heading, Skeleton, Stack, Tabs } from "@chakra-ui/react";
+import { Heading, Stack, Tabs } from "@chakra-ui/react";
 import { useQuery } from "@tanstack/react-query";
 import { useNavigate, useParams } from "react-router-dom";
 
 import { getAllJobs, getOverview } from "../api";
 import { HistoryPage } from "../history/HistoryPage";
+import { Loading } from "../look/Loading";
 import { Notice } from "../look/Notice";
 import { Fleet } from "./Fleet";
 import { Models } from "./Models";
@@ -31,7 +32,7 @@ export function RetrainingPage() {
         Retraining
       </Heading>
       {error ? <Notice kind="error">{error.message}</Notice> : null}
-      {all.isPending ? <Skeleton height="8rem" /> : null}
+      {all.isPending ? <Loading query={all} height="8rem" /> : null}
       {all.data ? <Running jobs={all.data.running} /> : null}
       <Tabs.Root
         value={tab}

@@ -1,0 +1,25 @@
+import { Skeleton, Stack } from "@chakra-ui/react";
+import { useEffect, useState } from "react";
+
+import { Notice } from "./Notice";
+
+const SLOW_MS = 5000;
+
+/** A placeholder until the first data of a query arrive. After a failed request, or a few seconds, it says why. */
+export function Loading({ query, height }: { query: { failureReason: Error | null }; height: string }) {
+  const [isSlow, setSlow] = useState(false);
+  useEffect(() => {
+    const timer = setTimeout(() => setSlow(true), SLOW_MS);
+    return () => clearTimeout(timer);
+  }, []);
+  return (
+    <Stack gap={2}>
+      {query.failureReason ? (
+        <Notice kind="warning">{query.failureReason.message} Trying again.</Notice>
+      ) : isSlow ? (
+        <Notice>Airflow has not responded yet.</Notice>
+      ) : null}
+      <Skeleton height={height} aria-label="Loading" />
+    </Stack>
+  );
+}

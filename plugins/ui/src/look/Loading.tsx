@@ -15,7 +15,7 @@ export function Loading({ query, height }: { query: { failureReason: Error | nul
   return (
     <Stack gap={2}>
       {query.failureReason ? (
-        <Notice kind="warning">{query.failureReason.message} Trying again.</Notice>
+        <Notice kind="warning">{query.failureReason.message}</Notice>
       ) : isSlow ? (
         <Notice>Airflow has not responded yet.</Notice>
       ) : null}

@@ -36,7 +36,7 @@ from ._identity import job_labels
 from ._job import JobOperator
 from ._repeats import repeated_lines
 from ._scoring import read_scores
-from ._window import changed_file
+from ._window import changed_file, copy_reference
 from .improvement import ResampleCollector, describe_doubts, describe_interval, summarise
 from .links import ModelLink
 
@@ -89,8 +89,9 @@ class EvaluateOperator(JobOperator):
     data_window:
         The challenger's training data; stored with the version. If it contains the ``source`` of the data (a
         query or a file), as ``drift.output["window"]`` does, later drift checks can compare new data with this data
-        (``reference="champion"``). If the checked file has changed since, the task warns, and the version's lineage
-        has ``data_window_changed``. (templated)
+        (``reference="champion"``). The registry keeps a copy of a file of at most 1 GiB. If the file cannot be copied,
+        the task warns, and later checks read the file itself. If the checked file has changed since, the task warns,
+        and the version's lineage has ``data_window_changed``. (templated)
     lineage:
         Additional provenance of the challenger (drift report, training summary, ...). The operator adds the DAG, run,
         task and evaluation. (templated)
@@ -229,6 +230,7 @@ the first a letter or digit
                 self.log.warning(
                     "%s has changed since its drift check: data_window may not be the training data", changed
                 )
+            reference = copy_reference(self.data_window, scratch, self.log)
             holdout = HoldOut(self.data, self.inputs, scratch, self.command_and_files()[1].values())
             new, resamples = self._score(context, runtime, "challenger", trained, holdout, scratch)
             old: dict[str, float] | None = None
@@ -254,6 +256,7 @@ the first a letter or digit
                     lineage={**self.lineage, **_task_fields(context), **doubts, "evaluation": verdict.to_json()},
                     key=key,
                     digest=digest,
+                    reference=reference,
                 )
             except ModelChangedError as error:  # a retry can succeed
                 raise TrainingFailedError(f"{self.challenger} has changed while it was registered") from error

@@ -33,6 +33,7 @@ from paceline.drift.seasons import SEASONS
 from paceline.drift.units import check_roles
 from paceline.errors import InvalidInputError
 from paceline.extras import require
+from paceline.runtime.temporary import TemporaryFolder
 
 if TYPE_CHECKING:
     from paceline.drift import DriftReport
@@ -68,7 +69,8 @@ class DriftCheck:
 
     ``window_column`` identifies the current window (see ``read_window``) and is not compared. ``reference_conn_id`` is
     the connection for the reference, if it is not ``conn_id``. ``champion`` describes the model version that was
-    trained on the reference.
+    trained on the reference. If the registry has a copy of the reference, ``reference_version`` is the version's
+    number and ``reference_sha256`` the copy's digest, and the copy is read.
     """
 
     reference: str
@@ -91,6 +93,8 @@ class DriftCheck:
     window_column: str | None = None
     reference_conn_id: str | None = None
     champion: str = ""
+    reference_version: int | None = None
+    reference_sha256: str | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.settings, dict):  # the result of ``to_dict``
@@ -125,7 +129,9 @@ class DriftCheck:
         champion = open_registry(self.registry, self.signing_conn_id).champion(self.model)
         if champion is None:
             return None
-        window = WindowSource.read(champion.data_window)
+        window, copy = WindowSource.read(champion.data_window), champion.reference
+        if copy is not None and (window is None or window.source == CHAMPION):
+            window = WindowSource(source=copy.path)
         if window is None or window.source == CHAMPION:
             raise InvalidInputError(
                 "reference",
@@ -140,6 +146,8 @@ class DriftCheck:
             reference_parameters=window.parameters,
             reference_conn_id=window.conn_id,
             champion=f"{self.model} version {champion.version}",
+            reference_version=None if copy is None else champion.version,
+            reference_sha256=None if copy is None else copy.sha256,
         )
 
     def run(self) -> DriftReport:
@@ -231,13 +239,40 @@ class DriftCheck:
         conn_id = self.reference_conn_id or self.conn_id
 
         def read() -> DataWindow:
+            if self.reference_version is not None:
+                return self._read_copy(self.reference_version)
             return self._read("reference", self.reference, conn_id, self.reference_parameters, snapshot)
 
         if is_sql(self.reference) and not self.champion:
             return read()  # the query may return different rows each time
-        identity = self.champion if is_sql(self.reference) else identify_file("reference", self.reference)
-        parts = (self.reference, self.reference_parameters, conn_id, self._columns(), self.settings.max_rows, identity)
-        return cached_window(repr(parts), read)
+        try:
+            identity = self.reference_sha256
+            if identity is None:
+                identity = self.champion if is_sql(self.reference) else identify_file("reference", self.reference)
+            columns, max_rows = self._columns(), self.settings.max_rows
+            parts = (self.reference, self.reference_parameters, conn_id, columns, max_rows, identity)
+            return cached_window(repr(parts), read)
+        except InvalidInputError as error:
+            if not self.champion:
+                raise
+            accepted = (
+                f"{error.accepted}: the training data of {self.champion}, the champion in {self.registry}. Restore it, "
+                "promote a version whose training data exists, or give reference= a query or a file instead of "
+                f"{CHAMPION!r} until a newly trained version is champion"
+            )
+            value = self.reference if error.field == "reference" else error.value
+            raise InvalidInputError(error.field, value, accepted) from error
+
+    def _read_copy(self, number: int) -> DataWindow:
+        """Read the copy of the reference from the registry. Its digest is checked before."""
+        from paceline.airflow.places import open_registry
+
+        assert self.registry is not None
+        assert self.model is not None
+        registry = open_registry(self.registry, self.signing_conn_id)
+        with TemporaryFolder() as folder:
+            path = registry.fetch_reference(registry.version(self.model, number), folder)
+            return self._read("reference", str(path), None, None, None)
 
     def _read(
         self,

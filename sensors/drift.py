@@ -48,8 +48,9 @@ class DriftSensor(BaseSensorOperator):
         The windows. Each is a SQL query (``SELECT`` or ``WITH`` …, or a template file ending in ``.sql``), executed
         through ``conn_id``, or the path or URL of a ``.parquet``, ``.csv`` or ``.csv.gz`` file. A URL may name its
         Airflow connection: ``s3://aws_default@bucket/key.parquet``. ``reference="champion"`` is the data on which the
-        champion of ``model`` was trained, according to its ``data_window``; without a champion, the sensor starts
-        training. This needs ``report_dir`` unless ``current`` is a template that names a separate window for each run.
+        champion of ``model`` was trained: the registry's copy, else the source in its ``data_window``. Without a
+        champion, the sensor starts training. This needs ``report_dir`` unless ``current`` is a template that names a
+        separate window for each run.
     conn_id:
         Database connection for queries.
     reference_parameters, current_parameters:
@@ -80,7 +81,8 @@ class DriftSensor(BaseSensorOperator):
         run. ``"no_drift"``: as without drift; a waiting sensor waits until the data is repaired.
     report_dir:
         Path or URL of the folder for ``report.json`` and ``report.html`` of each run. With ``reference="champion"``, it
-        also keeps the compared rows of each run that trains, for the checks of the new champion.
+        also keeps the compared rows of each run that trains, from where ``EvaluateOperator`` copies them into the
+        registry.
     report_url:
         URL at which browsers reach ``report_dir``. If set, the task's page has a button "Drift report".
     on_drift_alert:

@@ -142,7 +142,8 @@ class DriftEventTrigger(BaseEventTrigger):
         drift persists, the trigger fires again after the cooldown. A new champion does not end the cooldown.
     report_dir:
         Folder, as a path or URL, for ``report.json`` and ``report.html`` of each event. ``reference="champion"`` needs
-        it: the folder also keeps the compared rows, because ``current`` may have different rows at the next check.
+        it: the folder also keeps the compared rows, which ``EvaluateOperator`` copies into the registry, because
+        ``current`` may have different rows by then.
     **check:
         Parameters as in ``DriftSensor``: ``reference``, ``current``, ``conn_id``, ``features``, ``settings`` …
 

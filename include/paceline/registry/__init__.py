@@ -7,7 +7,7 @@ the drift check and services that serve the champion work with both.
 from paceline.registry._files import FileRegistry
 from paceline.registry._mlflow import MlflowRegistry
 from paceline.registry.base import ChampionChangedError, ChampionHeldError, ModelChangedError, Registry
-from paceline.registry.manifest import FileRecord, ModelVersion, Promotion
+from paceline.registry.manifest import FileRecord, ModelVersion, Promotion, ReferenceFile
 
 __all__ = [
     "ChampionChangedError",
@@ -18,5 +18,6 @@ __all__ = [
     "ModelChangedError",
     "ModelVersion",
     "Promotion",
+    "ReferenceFile",
     "Registry",
 ]

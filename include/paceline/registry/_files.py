@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime, timezone
 from itertools import count
 from pathlib import Path
@@ -27,13 +27,17 @@ from paceline.registry.base import (
     check_digest,
     check_model_dir,
     check_not_held,
+    check_reference,
     missing_version,
+    read_reference,
 )
 from paceline.registry.manifest import (
+    MAX_REFERENCE_BYTES,
     FileRecord,
     KeyRecord,
     ModelVersion,
     Promotion,
+    ReferenceFile,
     check_contents,
     check_digests,
     check_name,
@@ -53,6 +57,7 @@ class FileRegistry:
         ROOT/NAME/numbers/000001                        reserves the version number for ever
         ROOT/NAME/versions/000001/reserved              is missing if a user has deleted the version's folder
         ROOT/NAME/versions/000001/files-1f0c…/…         the model's files
+        ROOT/NAME/versions/000001/reference-1f0c…/…     the copy of the training data, if there is one
         ROOT/NAME/versions/000001/manifest.json         written last; makes the version visible
         ROOT/NAME/keys/….json                           the version number of a registration key
         ROOT/NAME/keys/…-2.json                         its next number, after the first has become unusable
@@ -96,10 +101,12 @@ class FileRegistry:
         lineage: Mapping[str, JsonValue] | None = None,
         key: str | None = None,
         digest: str | None = None,
+        reference: StoragePath | None = None,
     ) -> ModelVersion:
         """Copy the model in ``model_dir`` into the registry, as :meth:`Registry.register` describes."""
         check_name(name)
         source, paths = check_model_dir(model_dir)
+        window = None if reference is None else check_reference(reference)
         check_contents(metrics or {}, data_window=data_window or {}, lineage=lineage or {})
         number, existing = self._find_number(name, key)
         if existing:
@@ -109,11 +116,18 @@ class FileRegistry:
         def register_again() -> ModelVersion:
             """Return the version of a faster attempt with this key, or use another number."""
             contents: Any = {"metrics": metrics, "data_window": data_window, "lineage": lineage}
-            return self.register(source, name=name, key=key, digest=digest, **contents)
+            return self.register(source, name=name, key=key, digest=digest, reference=reference, **contents)
 
-        # Each attempt writes to its own folder, so that a late attempt cannot change another attempt's files.
-        folder = f"files-{uuid.uuid4().hex}"
+        # Each attempt writes to its own folders, so that a late attempt cannot change another attempt's files.
+        attempt = uuid.uuid4().hex
+        folder, reference_folder = f"files-{attempt}", f"reference-{attempt}"
+        own = (folder, reference_folder)
         home = _home(name, number)
+
+        def remove_own_folders() -> None:
+            for one in own:
+                storage.remove_folder(self.root, f"{home}/{one}")
+
         try:
             files = {}
             for path in paths:
@@ -121,6 +135,12 @@ class FileRegistry:
                 executable = storage.is_executable(source, path)
                 files[path] = FileRecord(size_bytes=size, sha256=sha256, executable=executable)
             check_contents_digest(source, files, digest)
+            stored = None
+            if window is not None:
+                parent, file, copied = window
+                path = f"{reference_folder}/{copied}"
+                size, sha256 = storage.copy(parent, file, self.root, f"{home}/{path}", size_bytes=MAX_REFERENCE_BYTES)
+                stored = ReferenceFile(path=path, size_bytes=size, sha256=sha256)
             version = ModelVersion(
                 name=name,
                 version=number,
@@ -131,17 +151,18 @@ class FileRegistry:
                 data_window=dict(data_window or {}),
                 lineage=dict(lineage or {}),
                 key=key,
+                reference=stored,
             )
         except BaseException as error:
-            storage.remove_folder(self.root, f"{home}/{folder}")
+            remove_own_folders()
             if isinstance(error, FileNotFoundError) and self._load(name, number):
                 return register_again()  # the faster attempt has removed this attempt's folder
             raise
         version = self._signer.sign(version)
         if not storage.put_new(self.root, f"{home}/{_MANIFEST}", encode(version)):
-            storage.remove_folder(self.root, f"{home}/{folder}")
+            remove_own_folders()
             return register_again()
-        self._remove_other_folders(home, keep=folder)
+        self._remove_other_folders(home, keep=own)
         return version
 
     def version(self, name: str, version: int) -> ModelVersion:
@@ -233,6 +254,18 @@ class FileRegistry:
                     storage.make_executable(folder / path)
         return destination
 
+    def fetch_reference(self, version: ModelVersion, folder: Path) -> Path | None:
+        """Copy the reference of a version into ``folder``, as :meth:`Registry.fetch_reference` describes."""
+        self._signer.check(version)
+        if (stored := version.reference) is None:
+            return None
+        place = f"{_home(version.name, version.version)}/{stored.path}"
+
+        def read(target: UPath, name: str) -> str:
+            return storage.copy(self.root, place, target, name, size_bytes=stored.size_bytes)[1]
+
+        return read_reference(stored, str(self.root / place), folder, read)
+
     def _find_number(self, name: str, key: str | None) -> tuple[int, ModelVersion | None]:
         """Return the number for a registration, and the version if ``key`` has one already.
 
@@ -308,9 +341,9 @@ class FileRegistry:
                     used.add(decode(KeyRecord, data, str(self.root / path)).version)
         return used
 
-    def _remove_other_folders(self, home: str, keep: str) -> None:
+    def _remove_other_folders(self, home: str, keep: Collection[str]) -> None:
         for name in storage.names_in(self.root, home):
-            if name.startswith("files-") and name != keep:
+            if name.startswith(("files-", "reference-")) and name not in keep:
                 storage.remove_folder(self.root, f"{home}/{name}")
 
 

@@ -28,7 +28,9 @@ from paceline.registry.base import (
     check_digest,
     check_model_dir,
     check_not_held,
+    check_reference,
     missing_version,
+    read_reference,
 )
 from paceline.registry.manifest import (
     ModelVersion,
@@ -114,10 +116,12 @@ http://localhost:5000
         lineage: Mapping[str, JsonValue] | None = None,
         key: str | None = None,
         digest: str | None = None,
+        reference: StoragePath | None = None,
     ) -> ModelVersion:
         """Copy the model in ``model_dir`` to the server as the next version, as :meth:`Registry.register` describes."""
         log = self._log(name)
         source, paths = check_model_dir(model_dir)
+        window = None if reference is None else check_reference(reference)
         check_contents(metrics or {}, data_window=data_window or {}, lineage=lineage or {})
         create_model(self._server, name, "")
         identity = uuid.uuid4().hex if key is None else hashlib.sha256(key.encode()).hexdigest()
@@ -136,6 +140,7 @@ http://localhost:5000
                     lineage=dict(lineage or {}),
                     key=key,
                     digest=digest,
+                    reference=window,
                 )
             except BaseException:
                 runs.discard_run(self._server, run)
@@ -240,6 +245,19 @@ http://localhost:5000
                 if record.executable:
                     storage.make_executable(target / path)
         return destination
+
+    def fetch_reference(self, version: ModelVersion, folder: Path) -> Path | None:
+        """Copy the reference of a version into ``folder``, as :meth:`Registry.fetch_reference` describes."""
+        self._signer.check(version)
+        if (stored := version.reference) is None:
+            return None
+        model = runs.artifact_folder(self._server, version.name, version.version)
+        home = model.removesuffix(f"/{runs.MODEL_FOLDER}")
+
+        def read(target: UPath, name: str) -> str:
+            return self._server.read(home, stored.path, target, name, size_bytes=stored.size_bytes)
+
+        return read_reference(stored, f"{home}/{stored.path}", folder, read)
 
     def _create_version(self, name: str, run: Mapping[str, Any], tags: Mapping[str, str]) -> list[dict[str, Any]]:
         """Create a version from a run. Return all versions with the same key; the first is the valid one."""

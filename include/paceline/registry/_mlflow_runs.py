@@ -18,10 +18,11 @@ from paceline.errors import InvalidInputError, PacelineError
 from paceline.registry import storage
 from paceline.registry._mlflow_server import MlflowError, MlflowServer
 from paceline.registry.base import check_contents_digest
-from paceline.registry.manifest import FileRecord, read_manifest
+from paceline.registry.manifest import FileRecord, ReferenceFile, read_manifest
 
-# Names of the folder with the model's files, and of the manifest, among the run's artifacts.
-MODEL_FOLDER, MANIFEST_FILE = "model", "paceline.json"
+# Names of the folders with the model's files and the copy of its training data, and of the manifest, among the run's
+# artifacts.
+MODEL_FOLDER, REFERENCE_FOLDER, MANIFEST_FILE = "model", "reference", "paceline.json"
 
 _ATTEMPT = "paceline.attempt"
 # MLflow rejects these characters in the names of metrics. The manifest contains the exact names.
@@ -55,6 +56,7 @@ def fill_run(
     paths: Iterable[str],
     *,
     digest: str | None,
+    reference: tuple[UPath, str, str] | None = None,
     **contents: Any,
 ) -> str:
     """Copy the files and the manifest to the run's artifacts, log the metrics and end the run.
@@ -67,6 +69,8 @@ def fill_run(
         Folder with the model's files, and their paths below it.
     digest:
         Expected digest of all files, or None.
+    reference:
+        Folder and name of the training data, and the name of its copy; or None.
     **contents:
         Fields of the manifest: ``name``, ``metrics``, ``data_window``, ``lineage``, ``key``.
 
@@ -81,8 +85,15 @@ def fill_run(
         size, sha256 = server.write(folder, f"{MODEL_FOLDER}/{path}", source, path)
         files[path] = FileRecord(size_bytes=size, sha256=sha256, executable=storage.is_executable(source, path))
     check_contents_digest(source, files, digest)
+    stored = None
+    if reference is not None:
+        parent, file, copied = reference
+        path = f"{REFERENCE_FOLDER}/{copied}"
+        size, sha256 = server.write(folder, path, parent, file)
+        stored = ReferenceFile(path=path, size_bytes=size, sha256=sha256).model_dump()
     records = {path: record.model_dump() for path, record in files.items()}
-    manifest = json.dumps({**contents, "folder": MODEL_FOLDER, "files": records}, indent=2).encode()
+    content = {**contents, "folder": MODEL_FOLDER, "files": records, "reference": stored}
+    manifest = json.dumps(content, indent=2).encode()
     # A version must never have an invalid manifest.
     read_manifest(manifest, MANIFEST_FILE, version=1, created_at=0)
     server.write_bytes(folder, MANIFEST_FILE, manifest)

@@ -172,17 +172,21 @@ class MlflowServer:
         else:
             self._retries(self._put, f"{served}/{path}", data)
 
-    def read(self, folder: str, path: str, target: UPath) -> str:
-        """Copy the file ``path`` below the artifact folder to the same path below ``target``. Return its SHA-256.
+    def read(
+        self, folder: str, path: str, target: UPath, name: str | None = None, *, size_bytes: int | None = None
+    ) -> str:
+        """Copy the file ``path`` below the artifact folder to ``name``, by default ``path``, below ``target``.
 
-        Raises FileNotFoundError if the artifact does not exist.
+        Return its SHA-256. Raise FileNotFoundError if the artifact does not exist, and InvalidInputError if it is
+        larger than ``size_bytes``.
         """
+        name = name or path
         served = _served_path(folder)
         if served is None:
-            return storage.copy(self._open_path(folder), path, target, path)[1]
-        (target / path).parent.mkdir(parents=True, exist_ok=True)
+            return storage.copy(self._open_path(folder), path, target, name, size_bytes=size_bytes)[1]
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
         with _refused_name(folder, path):
-            return self._retries(self._download, f"{served}/{path}", target / path)
+            return self._retries(self._download, f"{served}/{path}", target / name, size_bytes)
 
     def read_bytes(self, folder: str, path: str) -> bytes:
         """Return the content of a small file below the artifact folder. Raises FileNotFoundError if it is missing."""
@@ -264,13 +268,16 @@ class MlflowServer:
                 break
         return bytes(content[: storage.MAX_RECORD_BYTES])  # then the digest of a larger file does not match
 
-    def _download(self, path: str, target: UPath) -> str:
-        digest = hashlib.sha256()
+    def _download(self, path: str, target: UPath, size_bytes: int | None) -> str:
+        digest, size = hashlib.sha256(), 0
         blocks = self._blocks(path)
         first = next(blocks, b"")  # a missing artifact leaves no file
         with target.open("wb") as file:
             for block in chain([first], blocks):
                 digest.update(block)
+                size += len(block)
+                if size_bytes is not None and size > size_bytes:
+                    raise InvalidInputError(path, "a larger file", f"{size_bytes} bytes: the file has changed")
                 file.write(block)
         return digest.hexdigest()
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path, PurePosixPath
 from types import EllipsisType
 from typing import Protocol
 
@@ -17,16 +17,21 @@ from paceline.registry import storage
 from paceline.registry.manifest import (
     ACCEPTED_PATH,
     ACCEPTED_PATHS,
+    MAX_REFERENCE_BYTES,
     FileRecord,
     ModelVersion,
     Promotion,
+    ReferenceFile,
     digest_of_files,
     find_collision,
     is_safe_path,
 )
+from paceline.runtime.temporary import TemporaryFolder
 
 # Type checkers see Airflow's ``ObjectStoragePath`` as a ``ProxyUPath``; at run time it is a ``UPath``.
 StoragePath = str | os.PathLike[str] | UPath | ProxyUPath
+
+_REFERENCE_SUFFIXES = (".csv.gz", ".csv", ".parquet")
 
 
 class ChampionChangedError(InvalidInputError):
@@ -58,6 +63,7 @@ class Registry(Protocol):
         lineage: Mapping[str, JsonValue] | None = None,
         key: str | None = None,
         digest: str | None = None,
+        reference: StoragePath | None = None,
     ) -> ModelVersion:
         """Copy the model in ``model_dir`` into the registry as the next version.
 
@@ -77,11 +83,14 @@ class Registry(Protocol):
 
         digest:
             Expected :attr:`ModelVersion.digest`, such as that of the files that were scored.
+        reference:
+            The training data, as a ``.parquet``, ``.csv`` or ``.csv.gz`` file of at most 1 GiB. The registry copies it,
+            so that drift checks against this version do not depend on the original. It does not belong to the model.
 
         Raises
         ------
         InvalidInputError
-            For a bad name or folder, or a metric that is not a finite number.
+            For a bad name, folder or reference, or a metric that is not a finite number.
         ModelChangedError
             If the files have another digest. Nothing is registered.
         """
@@ -152,6 +161,17 @@ class Registry(Protocol):
             If a file is missing, changed or a link, or if the version, with a signing key, is not signed.
         """
 
+    def fetch_reference(self, version: ModelVersion, folder: Path) -> Path | None:
+        """Copy the reference of a version into the local ``folder``, check its digest, and return the file's path.
+
+        Return ``None`` if the version was registered without a reference. After an error, ``folder`` is as before.
+
+        Raises
+        ------
+        InvalidInputError
+            If the file is missing, changed or a link, or if the version, with a signing key, is not signed.
+        """
+
 
 def check_model_dir(model_dir: StoragePath) -> tuple[UPath, list[str]]:
     """Return ``model_dir`` as a path, and the relative paths of its files. Raise InvalidInputError for a bad folder."""
@@ -165,6 +185,53 @@ def check_model_dir(model_dir: StoragePath) -> tuple[UPath, list[str]]:
     if (collision := find_collision(paths)) is not None:
         raise InvalidInputError("model_dir", collision, ACCEPTED_PATHS)
     return source, paths
+
+
+def reference_name(path: str) -> str | None:
+    """Return the name of a reference's copy, or ``None`` if its format is not one that drift checks read.
+
+    >>> reference_name("/reports/churn/2026-01.CSV.GZ"), reference_name("/reports/2026")
+    ('window.csv.gz', None)
+    """
+    suffix = next((suffix for suffix in _REFERENCE_SUFFIXES if path.lower().endswith(suffix)), None)
+    return None if suffix is None else f"window{suffix}"
+
+
+def check_reference(reference: StoragePath) -> tuple[UPath, str, str]:
+    """Return a reference's folder, its name and the name of its copy. Raise InvalidInputError for a bad file."""
+    path = reference if isinstance(reference, UPath) else UPath(reference)
+    if (copied := reference_name(path.name)) is None:
+        raise InvalidInputError("reference", str(reference), "a file that ends in .parquet, .csv or .csv.gz")
+    try:
+        size = storage.size_of(path.parent, path.name)
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        raise InvalidInputError("reference", str(reference), "an existing file") from None
+    check_reference_size("reference", str(reference), size)
+    return path.parent, path.name, copied
+
+
+def check_reference_size(field: str, path: str, size_bytes: int) -> None:
+    """Raise InvalidInputError if a reference is too large for a registry."""
+    if size_bytes > MAX_REFERENCE_BYTES:
+        accepted = f"a file of at most {MAX_REFERENCE_BYTES:,} bytes"
+        raise InvalidInputError(field, f"{path} of {size_bytes:,} bytes", accepted)
+
+
+def read_reference(stored: ReferenceFile, place: str, folder: Path, read: Callable[[UPath, str], str]) -> Path:
+    """Copy a reference into the local ``folder`` with ``read``, which returns its digest, and return its path.
+
+    ``read`` gets an empty folder and the name of the copy. ``place`` is the path or URI in the registry, for errors.
+    """
+    name = PurePosixPath(stored.path).name
+    folder.mkdir(parents=True, exist_ok=True)
+    with TemporaryFolder(folder) as staged:
+        try:
+            sha256 = read(UPath(staged), name)
+        except (FileNotFoundError, NotADirectoryError):
+            raise InvalidInputError(place, "no file", "the file named in the manifest") from None
+        check_digest(place, sha256, stored.sha256)
+        os.replace(staged / name, folder / name)
+    return folder / name
 
 
 def check_digest(place: str, sha256: str, expected: str | None) -> None:

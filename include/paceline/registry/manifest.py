@@ -24,6 +24,7 @@ _LONGEST_NAME, _LONGEST_PATH = 255, 1024  # bytes; the limits of local file syst
 ACCEPTED_PATH = (
     "file names in UTF-8 without backslashes or control characters, of at most 255 bytes (1024 with their folders)"
 )
+MAX_REFERENCE_BYTES = 1024**3
 ACCEPTED_PATHS = "file names that differ in more than upper and lower case, none of which is also a folder"
 
 
@@ -129,13 +130,25 @@ class FileRecord(_Record):
     executable: bool = Field(default=False, exclude_if=lambda executable: not executable)
 
 
+class ReferenceFile(_Record):
+    """Copy of a version's training data in the registry: the file that drift checks compare new data with.
+
+    ``path`` is relative to the folder that contains the manifest.
+    """
+
+    path: RelativePath
+    size_bytes: int = Field(ge=0, le=MAX_REFERENCE_BYTES)
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
 class ModelVersion(_Record):
     """One immutable version of a model, as its manifest describes it.
 
     ``folder``, relative to the version's folder, contains the model's files. ``files`` maps each path inside ``folder``
     to the file's size and digest. ``metrics`` are the scores at registration, ``data_window`` describes the training
-    data, ``lineage`` describes the origin. A repeated registration with the same ``key`` returns this version.
-    ``signature`` is the HMAC-SHA256 of all other fields, if the registry has a signing key.
+    data, and ``reference`` is a copy of it, if the registry has one. ``lineage`` describes the origin. A repeated
+    registration with the same ``key`` returns this version. ``signature`` is the HMAC-SHA256 of all other fields, if
+    the registry has a signing key.
     """
 
     name: Name
@@ -147,6 +160,7 @@ class ModelVersion(_Record):
     data_window: Mapping[str, JsonValue] = Field(default_factory=dict)
     lineage: Mapping[str, JsonValue] = Field(default_factory=dict)
     key: str | None = None
+    reference: ReferenceFile | None = None
     signature: str | None = None
 
     @property

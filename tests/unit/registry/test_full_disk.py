@@ -113,9 +113,15 @@ def test_registration_that_fails_at_any_write_leaves_no_partial_version_and_can_
         for version in registry.versions(name)[-1:]:
             fetched = registry.fetch(version, tmp_path / "fetched")
             assert (fetched / "weights.pt").read_bytes() == b"weights" * 1000
+            reference = registry.fetch_reference(version, tmp_path / "reference")
+            assert reference is not None
+            assert reference.read_text() == rows.read_text()
 
+    (rows := tmp_path / "rows.csv").write_text("age\n29\n" * 100)
     keys = [f"run {write}" for write in range(50)]
-    fail_at_each_write(store, lambda write: registry.register(model_dir, name=name, key=keys[write]), check)
+    fail_at_each_write(
+        store, lambda write: registry.register(model_dir, name=name, key=keys[write], reference=rows), check
+    )
     numbers = registry.numbers(name)
     assert len(numbers) == len(set(numbers)) == len(registry.versions(name))
 

@@ -30,7 +30,9 @@ def signed(store: Store) -> Registry:
     return store.open(KEY)
 
 
-def register(registry: Registry, model_dir: Path, name: str, key: str | None = None) -> ModelVersion:
+def register(
+    registry: Registry, model_dir: Path, name: str, key: str | None = None, reference: Path | None = None
+) -> ModelVersion:
     return registry.register(
         model_dir,
         name=name,
@@ -38,6 +40,7 @@ def register(registry: Registry, model_dir: Path, name: str, key: str | None = N
         data_window={"source": "SELECT 1", "parameters": [1, 2.5, None, True, {"ü": "é"}]},
         lineage={"dag_id": "retrain"},
         key=key,
+        reference=reference,
     )
 
 
@@ -155,9 +158,12 @@ def test_earlier_version_can_be_registered_again_with_a_signature(
     store: Store, signed: Registry, name: str, model_dir: Path, tmp_path: Path
 ) -> None:
     unsigned = store.open()
-    register(unsigned, model_dir, name)
+    (tmp_path / "rows.csv").write_text("age\n29\n")
+    champion = register(unsigned, model_dir, name, reference=tmp_path / "rows.csv")
     unsigned.promote(name, 1, reason="the first")
-    again = register(signed, unsigned.fetch(unsigned.version(name, 1), tmp_path / "fetched"), name)
+    files = unsigned.fetch(champion, tmp_path / "fetched")
+    again = register(signed, files, name, reference=unsigned.fetch_reference(champion, tmp_path / "reference"))
+    assert again.reference is not None
     signed.promote(name, again.version, reason="signed", expected_champion=1)
     assert signed.champion(name) == again
     assert signed.versions(name) == [again]

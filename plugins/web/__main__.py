@@ -11,6 +11,7 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from paceline.contract import DriftReport, StoredHistory
 
+from .champions import ChampionReading
 from .history import DriftHistory, Watched
 from .jobs import AllJobs, RunJobs
 from .overview import Overview
@@ -22,6 +23,7 @@ class PageData(BaseModel):
     run_jobs: RunJobs
     all_jobs: AllJobs
     overview: Overview
+    champions: list[ChampionReading]
     subjects: list[Watched]
     drift_history: DriftHistory
     history: StoredHistory

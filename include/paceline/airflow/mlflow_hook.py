@@ -54,8 +54,10 @@ class MlflowHook(BaseHook):
             },
         }
 
-    def get_conn(self, signing_key: str | bytes | None = None) -> MlflowRegistry:
+    def get_conn(self, signing_key: str | bytes | None = None, *, patience_s: float | None = None) -> MlflowRegistry:
         """Return the registry, which signs and checks versions if there is a ``signing_key``.
+
+        With ``patience_s``, a call fails after so many seconds without a byte, instead of being repeated.
 
         Raises
         ------
@@ -81,6 +83,7 @@ class MlflowHook(BaseHook):
                 verify=extra.get("verify", True),
                 open_path=lambda uri: ObjectStoragePath(uri, conn_id=artifact_conn_id),
                 signing_key=signing_key,
+                patience_s=patience_s,
             )
         except InvalidInputError as error:
             raise InvalidInputError(f"{error.field} of {self.mlflow_conn_id}", error.value, error.accepted) from None

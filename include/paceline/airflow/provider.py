@@ -88,6 +88,15 @@ def get_provider_info() -> dict[str, Any]:
                         "example": "http://airflow-api-server:8080",
                         "default": "",
                     },
+                    "read_registries": {
+                        "description": "Whether the API server reads the champions for the page of models from the "
+                        "registries that tasks name: local folders, and MLflow servers through connections of the type "
+                        "``mlflow``. Set it on the API server.",
+                        "version_added": "0.1.0",
+                        "type": "boolean",
+                        "example": None,
+                        "default": "True",
+                    },
                     "allow_root": {
                         "description": "Whether tasks may run containers as root, with "
                         "``Docker(allow_root=True)``. Set it on the workers.",

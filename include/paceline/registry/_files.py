@@ -47,6 +47,7 @@ from paceline.registry.manifest import (
 )
 
 _MANIFEST = "manifest.json"
+_MAX_SHOWN_BYTES = 10**6  # of a promotion that a server reads for its pages
 
 
 class FileRegistry:
@@ -197,6 +198,19 @@ class FileRegistry:
         self._signer.check(champion)
         return champion
 
+    def champion_number(self, name: str) -> int | None:
+        """Return the number of the current champion, or ``None``, as :meth:`Registry.champion_number` describes."""
+        number, latest = self._latest_promotion(check_name(name), _MAX_SHOWN_BYTES)
+        if latest is None:
+            return None
+        if _MANIFEST not in storage.names_in(self.root, _home(name, latest.version)):
+            raise self._deleted(number, latest)
+        return latest.version
+
+    def last_promotion(self, name: str) -> Promotion | None:
+        """Return the newest promotion, or ``None``, as :meth:`Registry.last_promotion` describes."""
+        return self._latest_promotion(check_name(name), _MAX_SHOWN_BYTES)[1]
+
     def promote(
         self,
         name: str,
@@ -298,26 +312,33 @@ class FileRegistry:
             raise InvalidInputError(f"{place}: version", f"{version.name} {version.version}", f"{name} {number}")
         return version
 
-    def _promotion(self, name: str, number: int) -> Promotion:
+    def _promotion(self, name: str, number: int, max_bytes: int = storage.MAX_RECORD_BYTES) -> Promotion:
         path = _promotion_path(name, number)
         with storage.open_file(self.root, path) as file:
-            return decode(Promotion, file.read(), str(self.root / path))
+            data = file.read(max_bytes + 1)
+        if len(data) > max_bytes:
+            raise InvalidInputError(str(self.root / path), "a larger file", f"a record of at most {max_bytes} bytes")
+        return decode(Promotion, data, str(self.root / path))
 
     def _promoted(self, number: int, promotion: Promotion) -> ModelVersion:
         """Return the version of a promotion; raise InvalidInputError if a user has deleted it."""
         name, version = promotion.name, promotion.version
         if (loaded := self._load(name, version)) is not None:
             return loaded
+        raise self._deleted(number, promotion)
+
+    def _deleted(self, number: int, promotion: Promotion) -> InvalidInputError:
+        name, version = promotion.name, promotion.version
         accepted = (
             f"an existing version: version {version} of {name!r}, the champion, is missing; "
             f"restore {self.root / _home(name, version)} or promote another version"
         )
-        raise InvalidInputError(f"{self.root / _promotion_path(name, number)}: version", version, accepted)
+        return InvalidInputError(f"{self.root / _promotion_path(name, number)}: version", version, accepted)
 
-    def _latest_promotion(self, name: str) -> tuple[int, Promotion | None]:
+    def _latest_promotion(self, name: str, max_bytes: int = storage.MAX_RECORD_BYTES) -> tuple[int, Promotion | None]:
         """Return the number and record of the newest promotion, or 0 and ``None`` before the first promotion."""
         number = max(storage.numbered(self.root, f"{name}/promotions", ".json"), default=0)
-        return number, self._promotion(name, number) if number else None
+        return number, self._promotion(name, number, max_bytes) if number else None
 
     def _reserve_number(self, name: str) -> int:
         number = max(self._used_numbers(name), default=0) + 1

@@ -78,6 +78,8 @@ class MlflowRegistry:
         waits that long before it completes the unfinished promotion.
     signing_key:
         As for ``FileRegistry``.
+    patience_s:
+        Seconds without a byte after which a call fails. By default, a call is repeated, for up to some minutes.
 
     Examples
     --------
@@ -97,10 +99,13 @@ http://localhost:5000
         open_path: Callable[[str], StoragePath] = UPath,
         writer_timeout_s: float = 60.0,
         signing_key: str | bytes | None = None,
+        patience_s: float | None = None,
     ) -> None:
         self._signer = Signer(signing_key)
         self._writer_timeout_s = writer_timeout_s
-        self._server = MlflowServer(url, auth=auth, headers=headers, verify=verify, open_path=open_path)
+        self._server = MlflowServer(
+            url, auth=auth, headers=headers, verify=verify, open_path=open_path, patience_s=patience_s
+        )
 
     def check_connection(self) -> None:
         """Raise a PacelineError unless the server responds and accepts the credentials."""
@@ -178,12 +183,21 @@ http://localhost:5000
 
         Raise InvalidInputError if the alias, or the version that was promoted last, has been deleted.
         """
-        number = self._log(name).champion()
+        number = self.champion_number(name)
         if number is None:
             return None
         if (found := self._get(name, number)) is None:
             raise missing_champion(name, number)
         return found
+
+    def champion_number(self, name: str) -> int | None:
+        """Return the number of the version with the alias ``champion``, or ``None``. Raise the same errors."""
+        return self._log(name).champion()
+
+    def last_promotion(self, name: str) -> Promotion | None:
+        """Return the newest promotion, or ``None``. A user may have chosen another champion in MLflow since."""
+        latest = self._log(name).latest()
+        return latest.promotion if latest else None
 
     def promote(
         self,

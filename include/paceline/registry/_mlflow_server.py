@@ -61,6 +61,7 @@ class MlflowServer:
         headers: Mapping[str, str] | None,
         verify: bool | str,
         open_path: Callable[[str], StoragePath],
+        patience_s: float | None = None,
     ) -> None:
         parsed = _parse(url)
         self._shown_url = str(parsed.copy_with(userinfo=b"")).rstrip("/")
@@ -78,13 +79,13 @@ class MlflowServer:
             auth=auth,
             headers=dict(headers or {}),
             verify=verify,
-            timeout=httpx.Timeout(60.0, connect=10.0),
+            timeout=patience_s or httpx.Timeout(60.0, connect=10.0),
             trust_env=not self._is_local,
         )
         self._open_folder = open_path
         self._retries = Retrying(
             retry=retry_if_exception_type(MlflowUnavailableError),
-            stop=stop_after_attempt(_ATTEMPTS),
+            stop=stop_after_attempt(1 if patience_s else _ATTEMPTS),
             wait=wait_random_exponential(multiplier=0.2, max=_LONGEST_PAUSE_S),
             reraise=True,
         )
@@ -97,7 +98,7 @@ class MlflowServer:
         MlflowError
             If the server rejects the call.
         MlflowUnavailableError
-            If it does not respond in six attempts.
+            If it does not respond in six attempts, or within ``patience_s``.
         """
         return self._retries(self._send, method, path, body, params)
 

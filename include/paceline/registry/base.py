@@ -110,6 +110,12 @@ class Registry(Protocol):
     def champion(self, name: str) -> ModelVersion | None:
         """Return the current champion, or ``None`` before the first promotion."""
 
+    def champion_number(self, name: str) -> int | None:
+        """Return the number of the current champion, or ``None``. The version is not read; its signature may be bad."""
+
+    def last_promotion(self, name: str) -> Promotion | None:
+        """Return the newest promotion, or ``None``. Raise InvalidInputError for a record of more than 1 MB."""
+
     def promote(
         self,
         name: str,

@@ -9,6 +9,7 @@ export interface PageData {
   run_jobs: RunJobs;
   all_jobs: AllJobs;
   overview: Overview;
+  champions: ChampionReading[];
   subjects: Watched[];
   drift_history: DriftHistory;
   history: StoredHistory;
@@ -449,6 +450,22 @@ export interface Shard {
 export interface MachineLoad {
   cpu: number;
   memory: number;
+}
+/**
+ * What a registry said about the champion of a model at `read_at`, or the `problem` with reading it.
+ *
+ * `promoted_at`, `reason` and `held` are those of the champion's promotion. `promoted_at` is `null` if the
+ * registry has no promotion of the champion, because a person has set MLflow's alias.
+ */
+export interface ChampionReading {
+  registry: string;
+  model: string;
+  read_at: string;
+  champion: number | null;
+  promoted_at: string | null;
+  reason: string;
+  held: boolean;
+  problem: string | null;
 }
 /**
  * A subject with drift checks, the number of its recent checks, and the time of the newest.

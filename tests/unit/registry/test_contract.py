@@ -114,7 +114,7 @@ def test_repeated_promotion_changes_the_champion_once_and_history_is_kept(
 ) -> None:
     for _ in range(3):
         registry.register(model_dir, name=name)
-    assert registry.champion(name) is None
+    assert registry.champion(name) is registry.champion_number(name) is registry.last_promotion(name) is None
     assert registry.history(name) == []
     first = registry.promote(name, 1, reason="the first", expected_champion=None)
     assert registry.promote(name, 1, reason="a retry") == first
@@ -126,6 +126,7 @@ def test_repeated_promotion_changes_the_champion_once_and_history_is_kept(
     assert reader.champion(name) == registry.version(name, 1)
     history = reader.history(name)
     assert history[0] == first
+    assert (reader.champion_number(name), reader.last_promotion(name)) == (1, history[-1])
     assert [(p.name, p.version, p.previous, p.reason) for p in history] == [
         (name, 1, None, "the first"),
         (name, 2, 1, "auc 0.70 -> 0.75"),

@@ -1,0 +1,220 @@
+"""The page shows the champion of the registry, where the API server can read it safely and in time."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Collection, Iterator
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.models.xcom import XCOM_RETURN_KEY
+from sqlalchemy.orm import Session
+from tests.mlflow_server import MlflowServer
+from tests.unit.plugins.test_overview import promote_task, start_task
+
+from paceline.contract import EVALUATION_XCOM, PROMOTION_XCOM
+from paceline.plugins.web import _registries
+from paceline.plugins.web import champions as route
+from paceline.plugins.web._registries import ChampionReading, RegistryReader, read_champions
+from paceline.registry import FileRegistry, MlflowRegistry
+
+NOW = datetime.now(timezone.utc)
+OLD = NOW - timedelta(days=1)
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> FileRegistry:
+    """Return a registry with two versions of the model "flights", none of which is the champion."""
+    return register_two(FileRegistry(tmp_path / "models"), tmp_path)
+
+
+def register_two(registry: Any, folder: Path, name: str = "flights") -> Any:
+    (folder / "model").mkdir(exist_ok=True)
+    for version in "12":
+        (folder / "model" / "weights").write_text(version)
+        registry.register(folder / "model", name=name)
+    return registry
+
+
+@pytest.fixture
+def push_result(session: Session, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return a function that stores an evaluation and, with a ``champion``, the promotion task's result."""
+    monkeypatch.setattr(route, "_reader", RegistryReader(fresh_s=0.0))
+    runs: list[str] = []
+
+    def push(location: object, champion: int | None = None, model: str = "flights") -> None:
+        evaluation = {
+            "model": model, "registry": str(location), "version": 1, "metric": "auc", "challenger": 0.7,
+            "champion": None, "champion_version": None, "improvement": None,
+        }  # fmt: skip
+        promotion = {
+            "promoted": True, "verdict": "first", "reason": "", "model": model, "registry": str(location),
+            "version": 1, "champion_version": champion, "previous_version": None,
+        }  # fmt: skip
+        for key, value in ((EVALUATION_XCOM, evaluation), (PROMOTION_XCOM, promotion if champion else None)):
+            runs.append(f"run-{len(runs)}")
+            store = start_task(session, promote_task("retrain"), runs[-1])
+            store(key=key, value=True)
+            store(key=XCOM_RETURN_KEY, value=value)
+
+    return push
+
+
+def ask(session: Session) -> ChampionReading:
+    (reading,) = route.champions(session, {"retrain"})
+    return reading
+
+
+def test_promotion_by_hand_after_that_of_a_dag_is_shown(
+    session: Session, registry: FileRegistry, push_result: Any
+) -> None:
+    registry.promote("flights", 2, "better")
+    push_result(registry.root, champion=2)
+    assert ask(session).champion == 2
+    promotion = registry.promote("flights", 1, "wrong on Sundays", hold=True)
+    reading = ask(session)
+    assert (reading.champion, reading.reason, reading.held) == (1, "wrong on Sundays", True)
+    assert (reading.promoted_at, reading.problem) == (promotion.promoted_at, None)
+    assert reading.read_at >= promotion.promoted_at
+
+
+def test_models_of_dags_that_the_user_may_not_read_are_not_read(
+    session: Session, registry: FileRegistry, push_result: Any
+) -> None:
+    push_result(registry.root)
+    assert route.champions(session, {"nightly"}) == []
+
+
+def test_administrator_can_forbid_that_the_api_server_reads_registries(
+    session: Session, registry: FileRegistry, push_result: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    push_result(registry.root)
+    monkeypatch.setenv("AIRFLOW__PACELINE__READ_REGISTRIES", "False")
+    assert route.champions(session, {"retrain"}) == []
+
+
+def test_folder_of_another_machine_at_the_same_path_is_not_the_tasks_registry(
+    session: Session, registry: FileRegistry, push_result: Any
+) -> None:
+    push_result(registry.root, champion=2)
+    assert "lacks their last promotion" in (ask(session).problem or "")
+    registry.promote("flights", 1, "long ago")
+    record = registry.root / "flights" / "promotions" / "000001.json"
+    stored = json.loads(record.read_text())
+    record.write_text(json.dumps(stored | {"promoted_at": OLD.replace(tzinfo=None).isoformat()}))
+    assert "lacks their last promotion" in (ask(session).problem or "")
+
+
+@pytest.mark.parametrize(
+    ("location", "expected"),
+    [
+        ("s3://aws@bucket/models", "does not open object stores"),
+        ("http://169.254.169.254/latest", "does not open object stores"),
+        ("simplecache::file:///etc", "does not open object stores"),
+        ("file://host/etc", "does not open object stores"),
+        ("/models::memory", "does not open object stores"),
+        ("models", "does not open object stores"),
+        ("/no-such-folder", "has no folder of this registry"),
+        ("mlflow://unknown", "no connection"),
+        ("mlflow://../variables/key", "no connection"),
+        ("mlflow://database", "is not 'mlflow'"),
+        ("/models\0", "has no folder of this registry"),
+    ],
+)
+def test_registry_that_the_api_server_must_not_or_cannot_open_has_a_problem(
+    location: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_DATABASE", "postgres://me:secret@127.0.0.1:1/production")
+    (reading,) = read_champions(location, ["flights"])
+    assert expected in (reading.problem or "")
+    assert reading.champion is None
+
+
+def tamper(registry: FileRegistry, kind: str) -> None:
+    record = Path(registry.root.path) / "flights" / "promotions" / "000001.json"
+    record.unlink()
+    if kind == "link":
+        (record.parent / "target.json").write_text('{"name": "flights", "version": 1, "promoted_at": 0, "reason": ""}')
+        record.symlink_to("target.json")
+    elif kind == "huge":
+        with record.open("wb") as file:
+            file.truncate(1 << 40)
+    else:
+        record.write_text("root:secret" if kind == "text" else '{"version": "secret"}')
+
+
+@pytest.mark.parametrize("kind", ["link", "huge", "text", "other record"])
+def test_damaged_record_is_a_problem_that_does_not_show_its_content(registry: FileRegistry, kind: str) -> None:
+    registry.promote("flights", 1, "first")
+    tamper(registry, kind)
+    (reading,) = read_champions(str(registry.root), ["flights"])
+    assert "is damaged" in (reading.problem or "")
+    assert "secret" not in reading.model_dump_json()
+
+
+def test_model_whose_name_is_a_path_is_not_read(registry: FileRegistry) -> None:
+    registry.promote("flights", 1, "first")
+    (reading,) = read_champions(str(registry.root / "flights" / "versions"), ["../../flights"])
+    assert (reading.champion, reading.problem is None) == (None, False)
+
+
+def test_champion_whose_version_was_deleted_is_a_problem(registry: FileRegistry) -> None:
+    registry.promote("flights", 1, "first")
+    (registry.root / "flights" / "versions" / "000001" / "manifest.json").unlink()
+    (reading,) = read_champions(str(registry.root), ["flights"])
+    assert "its version is missing" in (reading.problem or "")
+
+
+def test_registry_that_does_not_answer_delays_neither_the_others_nor_the_page() -> None:
+    release = threading.Event()
+    calls: list[str] = []
+
+    def read(location: str, models: Collection[str]) -> Iterator[ChampionReading]:
+        calls.append(location)
+        if location == "away":
+            release.wait(30)
+        for model in models:
+            yield ChampionReading(registry=location, model=model, read_at=NOW, champion=1)
+
+    reader = RegistryReader(read, wait_s=0.3)
+    places = [("away", "flights"), ("here", "flights"), ("here", "churn")]
+    began = time.monotonic()
+    readings = reader.readings(places)
+    assert time.monotonic() - began < 5
+    assert [one.champion for one in readings] == [None, 1, 1]
+    assert readings[0].problem == "The registry has not answered yet."
+    reader.readings(places)
+    assert calls == ["away", "here"], "one thread for a registry, and readings are kept"
+    release.set()
+    reader = RegistryReader(read, wait_s=30)
+    assert [one.champion for one in reader.readings(places)] == [1, 1, 1]
+
+
+def test_silent_mlflow_server_is_a_problem_within_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_registries, "_PATIENCE_S", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as server:  # accepts connections, and never responds
+        host = f"http://127.0.0.1:{server.getsockname()[1]}"
+        monkeypatch.setenv("AIRFLOW_CONN_MODELS", json.dumps({"conn_type": "mlflow", "host": host}))
+        began = time.monotonic()
+        readings = list(read_champions("mlflow://models", ["flights", "churn"]))
+    assert {one.problem for one in readings} == {"The MLflow server does not respond, or refuses the request."}
+    assert time.monotonic() - began < 4
+
+
+def test_alias_that_a_person_has_moved_in_mlflow_is_shown(
+    mlflow_server: MlflowServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_MODELS", json.dumps({"conn_type": "mlflow", "host": mlflow_server.url}))
+    registry = register_two(MlflowRegistry(mlflow_server.url), tmp_path, "alias-on-page")
+    registry.promote("alias-on-page", 2, "better")
+    (before,) = read_champions("mlflow://models", ["alias-on-page"])
+    assert (before.champion, before.reason, before.promoted_at is None) == (2, "better", False)
+    body = {"name": "alias-on-page", "alias": "champion", "version": "1"}
+    mlflow_server.post("/registered-models/alias", body)
+    (after,) = read_champions("mlflow://models", ["alias-on-page"])
+    assert (after.champion, after.promoted_at, after.problem) == (1, None, None)

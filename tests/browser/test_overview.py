@@ -17,7 +17,7 @@ import pytest
 from demo.airflow_process import AirflowProcess
 from tests.recorded import RecordedRun
 
-from paceline.contract import DRIFT_XCOM, EVALUATION_XCOM
+from paceline.contract import DRIFT_XCOM, EVALUATION_XCOM, QUANTILES, EvaluationResult, Improvements
 from paceline.drift import compare
 from paceline.operators import EvaluateOperator, PromoteOperator
 from paceline.operators.links import ModelLink
@@ -52,22 +52,26 @@ def make_flight_data(mean: float, carriers: str, seed: int) -> pd.DataFrame:
 
 
 @pytest.fixture(scope="module")
-def run_ids(airflow: AirflowProcess, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+def registry(tmp_path_factory: pytest.TempPathFactory) -> FileRegistry:
+    return FileRegistry(tmp_path_factory.mktemp("retrain_flights") / "registry")
+
+
+@pytest.fixture(scope="module")
+def run_ids(airflow: AirflowProcess, registry: FileRegistry) -> list[str]:
     """Return the ids of two recorded runs. The first has drift and a promotion, the second has neither."""
     (airflow.dags_folder / "retrain_flights.py").write_text(DAG)
-    folder = tmp_path_factory.mktemp("retrain_flights")
+    folder = Path(registry.root.path).parent
     (folder / "model").mkdir()
     (folder / "model" / "weights").write_text("0")
-    registry = FileRegistry(folder / "registry")
     reference = make_flight_data(12, "AABBCD", seed=2)
     runs = []
-    for mean, carriers, auc in ((17, "ABBBCE", 0.70), (12, "AABBCD", 0.69)):
+    for mean, carriers, auc, champion_auc in ((17, "ABBBCE", 0.70, 0.0), (12, "AABBCD", 0.69, 0.695)):
         run = RecordedRun(airflow, "retrain_flights")
         runs.append(run.run_id)
         ended = run.began + timedelta(seconds=9)
         current = make_flight_data(mean, carriers, seed=12)
         report = compare(reference, current, reference_name="last-year.csv", current_name="today.csv")
-        evaluation = evaluate_challenger(registry, folder / "model", auc)
+        evaluation = evaluate_challenger(registry, folder / "model", auc, champion_auc)
         promote = PromoteOperator(task_id="promote", registry=str(registry.root), evaluation=evaluation)
         ti = Mock(xcom_push=partial(run.put_xcom, "promote"))
         promotion = promote.execute({"ti": ti})  # type: ignore[typeddict-item]
@@ -88,16 +92,27 @@ def run_ids(airflow: AirflowProcess, tmp_path_factory: pytest.TempPathFactory) -
     return runs
 
 
-def evaluate_challenger(registry: FileRegistry, model: Path, auc: float) -> dict[str, Any]:
-    """Register a challenger with a given score and return the result of its evaluation."""
+def evaluate_challenger(registry: FileRegistry, model: Path, auc: float, champion_auc: float) -> dict[str, Any]:
+    """Register a challenger, and return the result of its evaluation with these scores on the same data."""
     evaluate = EvaluateOperator(
         task_id="evaluate", model="flights", registry=str(registry.root), challenger=str(model),
         data={"holdout.csv": "holdout.csv"}, command="python -m app.score", metric="auc",
     )  # fmt: skip
     champion = registry.champion("flights")
-    verdict = evaluate._compare({"auc": auc}, champion.metrics if champion else None, champion)
+    verdict = evaluate._compare({"auc": auc}, {"auc": champion_auc} if champion else None, champion)
     version = registry.register(model, name="flights", metrics={"auc": auc})
-    return {"model": "flights", "registry": str(registry.root), "version": version.version, **verdict.to_json()}
+    improvements = Improvements(
+        rows=2000,
+        resamples=1000,
+        pairs=1000,
+        interval=[-0.021, 0.012],
+        quantiles=[-0.005] * QUANTILES,
+        unseen_share=0.1,
+    )
+    return EvaluationResult(
+        model="flights", registry=str(registry.root), version=version.version, digest=version.digest,
+        improvements=improvements if champion else None, **dict(verdict),
+    ).to_json()  # fmt: skip
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -120,18 +135,48 @@ def test_run_page_shows_the_drift_report(
     assert page.get_by_role("region", name=re.compile("Drift report")).count() == 0
 
 
-def test_promotion_links_to_its_model_with_scores_and_last_drift_check(
+def cells_of(model: Any) -> list[list[str]]:
+    """Return the texts of a model's evaluations, without their times."""
+
+    def text_of(cell: str) -> str:
+        return re.sub(r"^.*\d\d:\d\d:\d\d ", "", " ".join(cell.split())).replace("\N{MINUS SIGN}", "-")
+
+    rows = model.get_by_role("table").get_by_role("row").all()[1:]
+    return [[text_of(cell) for cell in row.get_by_role("cell").all_inner_texts()] for row in rows]
+
+
+def test_promotion_links_to_its_model_with_evaluations_and_last_drift_check(
     airflow: AirflowProcess, run_ids: list[str], open_page: OpenPage, violations: Violations
 ) -> None:
     links = airflow.api("GET", f"/dags/retrain_flights/dagRuns/{run_ids[0]}/taskInstances/promote/links")["extra_links"]
     page = open_page(links["Model"])
     model = page.get_by_role("region", name="Model flights")
     model.get_by_text("champion: version 1").wait_for()
-    assert [text.split() for text in model.get_by_role("listitem").all_inner_texts()] == [
-        ["0.7000", "1", "★"],
-        ["0.6900", "2"],
+    assert cells_of(model) == [
+        ["kept version 1 not better", "0.6950 version 1", "0.6900 version 2", "-0.005 -0.021 to +0.012"],
+        ["promoted first", "no champion yet", "0.7000 version 1 champion now", "nothing to compare"],
     ]
     assert violations(page) == []
     model.get_by_role("link", name=re.compile("No drift")).click()
     page.get_by_role("region", name="Drift report of drift").wait_for()
     assert unquote(page.url).endswith(f"/dags/retrain_flights/runs/{run_ids[1]}")
+
+
+def test_promotion_by_hand_is_the_champion_on_the_page(
+    registry: FileRegistry, run_ids: list[str], open_page: OpenPage, violations: Violations, pictures: Path
+) -> None:
+    page = open_page("/plugin/retraining/models")
+    model = page.get_by_role("region", name="Model flights")
+    model.get_by_text(re.compile(r"According to the registry \(read .*: promoted")).wait_for()
+    registry.promote("flights", 2, "wrong on Sundays", hold=True)
+    model.get_by_text("champion: version 2").wait_for()  # the page asks again
+    model.get_by_text(re.compile(r"held by a person\. wrong on Sundays")).wait_for()
+    assert cells_of(model)[0][2].endswith("champion now")
+    for theme in ("light", "dark"):
+        for width in (600, 1400):
+            page = open_page("/plugin/retraining/models", width=width, dark=theme == "dark")
+            page.get_by_text("champion: version 2").wait_for()
+            table = page.get_by_role("table", name="Evaluations of flights")
+            assert table.evaluate("table => table.parentElement.scrollWidth <= table.parentElement.clientWidth")
+            assert violations(page) == []
+            page.get_by_role("tabpanel", name="Models").screenshot(path=pictures / f"models-{theme}-{width}.png")

@@ -1,6 +1,7 @@
 // REST calls of the pages to Airflow, with the login of the current user.
 import type {
   AllJobs,
+  ChampionReading,
   DriftHistory,
   Overview,
   PaceSample,
@@ -91,6 +92,8 @@ export const getRunJobs = (dagId: string, runId: string) =>
 export const getAllJobs = () => request<AllJobs>("paceline/api/jobs");
 
 export const getOverview = () => request<Overview>("paceline/api/overview");
+
+export const getChampions = () => request<ChampionReading[]>("paceline/api/champions");
 
 export const getSubjects = () => request<Watched[]>("paceline/api/drift/subjects");
 

@@ -1,16 +1,26 @@
-import { Badge, Box, Card, Heading, HStack, SimpleGrid, Stack, Text } from "@chakra-ui/react";
+import { Badge, Card, Heading, HStack, SimpleGrid, Text } from "@chakra-ui/react";
 import { Link } from "react-router-dom";
 
 import type { Overview } from "../contract";
 import { historyPath, subjectOf } from "../history/subjects";
 import { Notice } from "../look/Notice";
 import { formatTime } from "../format";
-import { barsOf, modelsOf, type Model } from "./modelsOf";
+import type { Readings } from "./championOf";
+import { Evaluations } from "./Evaluations";
+import { modelsOf, type Model } from "./modelsOf";
 import { runPath } from "./RunLink";
 
-/** Each model with its champion, the scores of its versions, and its last drift check. */
-export function Models({ overview, only }: { overview: Overview; only?: string | undefined }) {
-  const models = modelsOf(overview).filter((model) => !only || model.name === only);
+/** Each model with its champion, its evaluations, and its last drift check. */
+export function Models({
+  overview,
+  readings,
+  only,
+}: {
+  overview: Overview;
+  readings: Readings;
+  only?: string | undefined;
+}) {
+  const models = modelsOf(overview, readings).filter((model) => !only || model.name === only);
   if (!models.length) {
     return (
       <Notice>
@@ -19,7 +29,7 @@ export function Models({ overview, only }: { overview: Overview; only?: string |
     );
   }
   return (
-    <SimpleGrid minChildWidth="min(22rem, 100%)" gap={4}>
+    <SimpleGrid minChildWidth="min(34rem, 100%)" gap={4}>
       {models.map((model) => (
         <ModelCard key={model.key} model={model} />
       ))}
@@ -36,20 +46,19 @@ function ModelCard({ model }: { model: Model }) {
           <Heading as="h3" size="md" overflowWrap="anywhere" title={model.registry}>
             {model.name}
           </Heading>
-          {champion ? (
-            <Badge colorPalette="green">champion: version {champion.version}</Badge>
+          {champion.version !== null ? (
+            <Badge colorPalette={champion.isRead ? "green" : "gray"}>champion: version {champion.version}</Badge>
           ) : (
-            <Badge>no champion yet</Badge>
+            <Badge>{champion.isRead ? "no champion yet" : "no champion known"}</Badge>
           )}
         </HStack>
       </Card.Header>
       <Card.Body gap={3}>
-        <Scores model={model} />
-        {champion ? (
-          <Text fontSize="sm" color="fg.muted">
-            {champion.reason}
-          </Text>
-        ) : null}
+        <Text fontSize="sm" overflowWrap="anywhere">
+          {champion.source}
+          {champion.reason ? ` ${champion.reason}` : ""}
+        </Text>
+        <Evaluations model={model} />
         {refusal ? <Text fontSize="sm">Last challenger, not promoted: {refusal}</Text> : null}
         {drift ? (
           <Text fontSize="sm">
@@ -64,42 +73,5 @@ function ModelCard({ model }: { model: Model }) {
         ) : null}
       </Card.Body>
     </Card.Root>
-  );
-}
-
-/** The score of each version, as bars from zero; a star marks promoted versions. */
-function Scores({ model }: { model: Model }) {
-  const versions = model.versions.slice(-12);
-  const bars = barsOf(versions.map((version) => version.score));
-  const better = `, ${model.greaterIsBetter ? "higher" : "lower"} is better`;
-  const title = `${model.metric} of each version${better}`;
-  return (
-    <Stack gap={1}>
-      <Text fontSize="xs" color="fg.muted">
-        {title}
-      </Text>
-      <HStack as="ul" gap={1} overflowX="auto" listStyleType="none" tabIndex={0} aria-label={title}>
-        {versions.map((version, index) => (
-          <Stack as="li" key={version.version} gap={0} align="center" minW="2.6rem" flexShrink={0}>
-            <Text fontSize="xs" fontVariantNumeric="tabular-nums">
-              {version.score.toPrecision(4)}
-            </Text>
-            <Box w="1.6rem" h="3rem" position="relative" aria-hidden>
-              <Box
-                w="100%"
-                position="absolute"
-                bottom={`${bars[index]?.bottom ?? 0}%`}
-                h={`${bars[index]?.height ?? 0}%`}
-                bg={version.promoted ? "green.solid" : "gray.emphasized"}
-              />
-            </Box>
-            <Text fontSize="xs" color="fg.muted">
-              {version.version}
-              {version.promoted ? " ★" : ""}
-            </Text>
-          </Stack>
-        ))}
-      </HStack>
-    </Stack>
   );
 }

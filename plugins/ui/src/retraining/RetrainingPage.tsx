@@ -2,7 +2,7 @@ import { Heading, Stack, Tabs } from "@chakra-ui/react";
 import { useQuery } from "@tanstack/react-query";
 import { useNavigate, useParams } from "react-router-dom";
 
-import { getAllJobs, getOverview } from "../api";
+import { getAllJobs, getChampions, getOverview } from "../api";
 import { HistoryPage } from "../history/HistoryPage";
 import { Loading } from "../look/Loading";
 import { Notice } from "../look/Notice";
@@ -24,6 +24,12 @@ export function RetrainingPage() {
     queryFn: getOverview,
     refetchInterval: OVERVIEW_REFRESH_MS,
     enabled: ["models", "fleet"].includes(tab), // the query covers 90 days; run it only for the tabs that need it
+  });
+  const champions = useQuery({
+    queryKey: ["champions"],
+    queryFn: getChampions,
+    refetchInterval: OVERVIEW_REFRESH_MS,
+    enabled: tab === "models",
   });
   const error = all.error ?? overview.error;
   return (
@@ -49,7 +55,13 @@ export function RetrainingPage() {
         </Tabs.List>
         <Tabs.Content value="recent">{all.data ? <Recent jobs={all.data.recent} /> : null}</Tabs.Content>
         <Tabs.Content value="models">
-          {overview.data ? <Models overview={overview.data} only={name} /> : null}
+          {overview.data ? (
+            <Models
+              overview={overview.data}
+              readings={champions.error ? champions.error.message : champions.data}
+              only={name}
+            />
+          ) : null}
         </Tabs.Content>
         <Tabs.Content value="drift">
           <HistoryPage />

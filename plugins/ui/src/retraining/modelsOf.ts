@@ -1,5 +1,7 @@
-// Builds the list of models from the results of evaluations, promotions and drift checks.
-import type { Overview, PromotionResult, TaskResultDriftSummary } from "../contract";
+// Builds the list of models from the results of evaluations, promotions and drift checks, and from the registries.
+import type { ChampionReading, Overview, TaskResultDriftSummary, TaskResultPromotionResult } from "../contract";
+import { championOf, type Champion, type Readings } from "./championOf";
+import { evaluationsOf, type Evaluation } from "./evaluationsOf";
 
 export interface Model {
   /** Registry and name, because two registries may contain models of the same name. */
@@ -8,56 +10,41 @@ export interface Model {
   registry: string;
   metric: string;
   greaterIsBetter: boolean;
-  /** The versions with a score of this metric. */
-  versions: { version: number; score: number; promoted: boolean }[];
-  champion: { version: number; reason: string } | null;
+  /** The evaluations of its versions, the newest first. */
+  evaluations: Evaluation[];
+  champion: Champion;
   /** Why the newest promotion task promoted nothing; `null` if it did. */
   refusal: string | null;
   /** The newest drift check of a DAG that evaluates this model. */
   drift: TaskResultDriftSummary | null;
 }
 
+const UNNAMED = "This is switched off, or the evaluation does not name the registry.";
+
 const modelKey = ({ model, registry }: { model: string; registry?: string | null }) => `${registry ?? ""} ${model}`;
 
 /** Return every evaluated model, the most recently evaluated first. */
-export function modelsOf({ evaluations, promotions, drift }: Overview): Model[] {
+export function modelsOf({ evaluations, promotions, drift }: Overview, readings: Readings): Model[] {
   const models = new Map<string, Model>();
-  const allPromotions = promotions.map(({ value }) => value);
   for (const { value, dag_id } of evaluations) {
     const key = modelKey(value);
-    const modelPromotions = allPromotions.filter((promotion) => modelKey(promotion) === key);
-    const model = models.get(key) ?? {
+    if (models.has(key)) continue;
+    const own = <Result extends { value: { model: string; registry?: string | null } }>(results: Result[]) =>
+      results.filter((result) => modelKey(result.value) === key);
+    const ownPromotions: TaskResultPromotionResult[] = own(promotions);
+    const newest = ownPromotions[0]?.value;
+    const find = (all: ChampionReading[]) => all.find((reading) => modelKey(reading) === key) ?? UNNAMED;
+    models.set(key, {
       key,
       name: value.model,
       registry: value.registry ?? "",
       metric: value.metric,
       greaterIsBetter: value.greater_is_better ?? true,
-      versions: [],
-      champion: championOf(modelPromotions),
-      refusal: modelPromotions[0]?.promoted === false ? modelPromotions[0].reason : null,
+      evaluations: evaluationsOf(own(evaluations), ownPromotions),
+      champion: championOf(Array.isArray(readings) ? find(readings) : readings, ownPromotions),
+      refusal: newest?.promoted === false ? newest.reason : null,
       drift: drift.find((result) => result.dag_id === dag_id) ?? null,
-    };
-    models.set(key, model);
-    if (value.metric === model.metric && !model.versions.some((one) => one.version === value.version)) {
-      const promoted = modelPromotions.some((promotion) => promotion.version === value.version && promotion.promoted);
-      model.versions.push({ version: value.version, score: value.challenger, promoted });
-    }
+    });
   }
-  for (const model of models.values()) model.versions.sort((a, b) => a.version - b.version);
   return [...models.values()];
-}
-
-/** Return the current champion, with the reason for its promotion if that promotion is still stored. */
-function championOf(promotions: PromotionResult[]): Model["champion"] {
-  const version = promotions.find((one) => one.champion_version !== null)?.champion_version;
-  if (version == null) return null;
-  const promotion = promotions.find((one) => one.promoted && one.version === version);
-  return { version, reason: promotion?.reason ?? "" };
-}
-
-/** Return the bars of scores: each reaches from zero, up or down, to its score, in percent of the chart's height. */
-export function barsOf(scores: number[]): { bottom: number; height: number }[] {
-  const [low, high] = [Math.min(0, ...scores), Math.max(0, ...scores)];
-  const unit = 100 / (high - low || 1);
-  return scores.map((score) => ({ bottom: (Math.min(score, 0) - low) * unit, height: Math.abs(score) * unit }));
 }

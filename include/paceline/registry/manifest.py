@@ -160,7 +160,7 @@ class ModelVersion(_Record):
     data_window: Mapping[str, JsonValue] = Field(default_factory=dict)
     lineage: Mapping[str, JsonValue] = Field(default_factory=dict)
     key: str | None = None
-    reference: ReferenceFile | None = None
+    reference: ReferenceFile | None = Field(default=None, exclude_if=lambda reference: reference is None)
     signature: str | None = None
 
     @property

@@ -55,6 +55,7 @@ def test_reference_outlives_its_original_and_does_not_belong_to_the_model(
 def test_version_without_a_reference_has_none(registry: Registry, name: str, model_dir: Path, tmp_path: Path) -> None:
     version = registry.register(model_dir, name=name)
     assert version.reference is None
+    assert "reference" not in version.model_dump(), "the signatures of earlier versions would be wrong"
     assert registry.fetch_reference(version, tmp_path / "reference") is None
 
 

@@ -72,7 +72,8 @@ def find_hold(
     >>> noon = datetime(2030, 1, 1, 12, tzinfo=timezone.utc)
     >>> morning = StartedTraining("churn", "2030-01-01T06:00:00+00:00", "scheduled__6")
     >>> find_hold([morning], noon, 86_400, lambda run_id: "success").reason
-    'an earlier training job started at 2030-01-01 06:00 UTC, and the cooldown lasts until 2030-01-02 06:00 UTC'
+    'an earlier training job started at 2030-01-01 06:00 UTC, and the cooldown lasts until 2030-01-02 06:00 UTC; \
+set it to None to train before'
     >>> find_hold([morning], noon, None, lambda run_id: "running").reason
     'run scheduled__6 is already training because of drift'
     >>> find_hold([morning], noon, 3600, lambda run_id: "failed") is None
@@ -87,8 +88,11 @@ def find_hold(
         return None
     began = parse_time(latest.at)
     end = began + timedelta(seconds=cooldown_s or 0.0)
-    words = f"an earlier training job started at {_in_words(began)}, and the cooldown lasts until {_in_words(end)}"
-    return Hold(words, end)
+    return Hold(
+        f"an earlier training job started at {_in_words(began)}, and the cooldown lasts until {_in_words(end)}; "
+        "set it to None to train before",
+        end,
+    )
 
 
 def parse_time(text: str) -> datetime:

@@ -11,7 +11,7 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from paceline.contract import DriftReport, StoredHistory
 
-from .champions import ChampionReading
+from ._registries import ChampionReading
 from .history import DriftHistory, Watched
 from .jobs import AllJobs, RunJobs
 from .overview import Overview

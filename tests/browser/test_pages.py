@@ -262,7 +262,9 @@ def test_page_says_why_a_job_has_failed(
 def test_page_says_that_airflow_fails_before_it_has_any_data(running_run: RecordedRun, open_page: OpenPage) -> None:
     page = open_page("/home")
     requests: list[Route] = []
-    page.route("**/paceline/api/**/jobs", requests.append)  # without a response, as from a server that hangs
+    page.route(
+        "**/paceline/api/**/jobs", lambda route: requests.append(route)
+    )  # without a response, as from a server that hangs
     page.goto(page.url.replace("/home", full_page_path(running_run)))
     page.get_by_text("Airflow has not responded yet").wait_for()
     requests[0].fulfill(status=500, json={"detail": "out of memory"})

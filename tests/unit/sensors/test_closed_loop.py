@@ -133,7 +133,7 @@ def test_drift_that_persists_after_training_starts_it_again_after_the_cooldown(t
     assert trained == [12, 17, 22, 27]
     assert production.reasons[13].endswith(
         "Training does not start: an earlier training job started at 2030-01-13 00:00 UTC, and the cooldown lasts "
-        "until 2030-01-18 00:00 UTC."
+        "until 2030-01-18 00:00 UTC; set it to None to train before."
     )
 
 

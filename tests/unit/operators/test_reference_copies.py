@@ -51,6 +51,7 @@ def train(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trai
             script=__file__,  # which the fixture does not run
             metric="auc",
             data_window=data_window,
+            runtime="process",
         )
         ti = SimpleNamespace(dag_id="dag", run_id="run", task_id="evaluate", map_index=-1, xcom_push=Mock())
         evaluation = evaluate.execute({"ti": ti})  # type: ignore[typeddict-item]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -174,7 +174,8 @@ def test_promotion_by_hand_is_the_champion_on_the_page(
     assert cells_of(model)[0][2].endswith("champion now")
     for theme in ("light", "dark"):
         for width in (600, 1400):
-            page = open_page("/plugin/retraining/models", width=width, dark=theme == "dark")
+            tomorrow = datetime.now(timezone.utc) + timedelta(days=1)  # the page then shows days, too
+            page = open_page("/plugin/retraining/models", width=width, dark=theme == "dark", at=tomorrow)
             page.get_by_text("champion: version 2").wait_for()
             table = page.get_by_role("table", name="Evaluations of flights")
             assert table.evaluate("table => table.parentElement.scrollWidth <= table.parentElement.clientWidth")

@@ -206,6 +206,7 @@ def test_silent_mlflow_server_is_a_problem_within_seconds(monkeypatch: pytest.Mo
     assert time.monotonic() - began < 4
 
 
+@pytest.mark.mlflow
 def test_alias_that_a_person_has_moved_in_mlflow_is_shown(
     mlflow_server: MlflowServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session
 from tests.samples import a_sample
 
 from paceline.airflow import cli
+from paceline.airflow.api import AirflowApiError
 from paceline.contract import CEILING, DEADLINE, PACE, Ceiling, Deadline, StoredDeadline, finite
 from paceline.control import BudgetController, DeadlineController, Limits
 from paceline.errors import InvalidInputError
@@ -100,15 +101,29 @@ def add_job(session: Session, task_id: str, pace: Any, now: datetime) -> Stored:
 
 
 @pytest.fixture
-def set_by_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Way:
+def set_by_command(session: Session, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Way:
     def set_deadline(value: str, current_s: float) -> float:
-        store = {DEADLINE: "15m", PACE: sample_of(current_s)}
-        airflow = Mock(task_state=lambda dag, run, task, key, map_index: store[key])
-        monkeypatch.setattr(cli, "_connect", lambda options: airflow)
+        now = datetime.now(timezone.utc)
+        row = add_job(session, "train", sample_of(current_s), now)
+        job = {"task_id": "train", "map_index": -1, "deadline": {"value": "15m", "updated_at": now.isoformat()}}
+
+        def call(path: str, body: Any = None, *, method: str = "GET") -> Any:
+            if method == "GET":
+                return {"state": "running", "jobs": [job]}
+            change, anna = DeadlineChange.model_validate(body), Mock(**{"get_name.return_value": "anna"})
+            try:
+                return change_deadline("dag", "run", change, session, anna)
+            except HTTPException as error:
+                raise AirflowApiError(error.status_code, error.detail) from None
+
+        monkeypatch.setattr(cli, "_connect", lambda options: Mock(pages=call))
         if cli.main(["deadline", "set", "dag", "run", "train", "--", value]):
-            airflow.set_task_state.assert_not_called()
+            assert json.loads(row.value) == "15m"
             raise ValueError(capsys.readouterr().err)
-        return seconds(airflow.set_task_state.call_args.args[4], current_s)
+        session.refresh(row)
+        stored = json.loads(row.value)
+        assert stored["by"] == "anna"
+        return seconds(stored, current_s)
 
     return set_deadline
 

@@ -175,6 +175,6 @@ def test_manifest_of_an_earlier_release_has_no_reference(
 ) -> None:
     version = registry.register(model_dir, name=name)
     manifest = json.loads(store.manifest(version).read_text())
-    del manifest["reference"]
+    manifest.pop("reference", None)
     store.write_manifest(version, json.dumps(manifest))
     assert registry.version(name, 1) == version

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import socket
 import threading
-import time
 from collections.abc import Collection, Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -177,33 +177,30 @@ def test_registry_that_does_not_answer_delays_neither_the_others_nor_the_page() 
     def read(location: str, models: Collection[str]) -> Iterator[ChampionReading]:
         calls.append(location)
         if location == "away":
-            release.wait(30)
+            release.wait()
         for model in models:
             yield ChampionReading(registry=location, model=model, read_at=NOW, champion=1)
 
-    reader = RegistryReader(read, wait_s=0.3)
+    reader = RegistryReader(read, wait_s=0.01, fresh_s=math.inf)
     places = [("away", "flights"), ("here", "flights"), ("here", "churn")]
-    began = time.monotonic()
+    while [one.champion for one in reader.readings(places)[1:]] != [1, 1]:
+        pass
     readings = reader.readings(places)
-    assert time.monotonic() - began < 5
-    assert [one.champion for one in readings] == [None, 1, 1]
+    assert readings[0].champion is None
     assert readings[0].problem == "The registry has not answered yet."
-    reader.readings(places)
     assert calls == ["away", "here"], "one thread for a registry, and readings are kept"
     release.set()
-    reader = RegistryReader(read, wait_s=30)
+    reader = RegistryReader(read, wait_s=3600)
     assert [one.champion for one in reader.readings(places)] == [1, 1, 1]
 
 
-def test_silent_mlflow_server_is_a_problem_within_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_mlflow_server_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_registries, "_PATIENCE_S", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as server:  # accepts connections, and never responds
         host = f"http://127.0.0.1:{server.getsockname()[1]}"
         monkeypatch.setenv("AIRFLOW_CONN_MODELS", json.dumps({"conn_type": "mlflow", "host": host}))
-        began = time.monotonic()
         readings = list(read_champions("mlflow://models", ["flights", "churn"]))
     assert {one.problem for one in readings} == {"The MLflow server does not respond, or refuses the request."}
-    assert time.monotonic() - began < 4
 
 
 @pytest.mark.mlflow

@@ -176,7 +176,7 @@ def test_promotion_by_hand_is_the_champion_on_the_page(
         for width in (600, 1400):
             tomorrow = datetime.now(timezone.utc) + timedelta(days=1)  # the page then shows days, too
             page = open_page("/plugin/retraining/models", width=width, dark=theme == "dark", at=tomorrow)
-            page.get_by_text("champion: version 2").wait_for()
+            page.get_by_role("region", name="Model flights").get_by_text("champion: version 2").wait_for()
             table = page.get_by_role("table", name="Evaluations of flights")
             assert table.evaluate("table => table.parentElement.scrollWidth <= table.parentElement.clientWidth")
             assert violations(page) == []

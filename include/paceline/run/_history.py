@@ -88,4 +88,4 @@ def _rounded(column: str, value: float | None) -> float | None:
     if value is None:
         return None
     # A loss or metric may be of any magnitude.
-    return float(f"{value:.6g}") if column == "loss" or column.startswith("metric.") else round(value, 3)
+    return float(f"{value:.6g}") if column == "loss" or column.startswith("metric.") else round(float(value), 3)

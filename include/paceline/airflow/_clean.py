@@ -34,7 +34,7 @@ _OWNER_TEXT: dict[Owner, str] = {
     "none": "its task has ended",
     "unknown": "this Airflow has no such run",
 }
-_FINAL_STATES = ("success", "failed", "skipped", "upstream_failed", "removed")
+FINAL_STATES = ("success", "failed", "skipped", "upstream_failed", "removed")
 _FINAL_RUN_STATES = ("success", "failed")
 
 
@@ -99,7 +99,7 @@ def find_jobs(api: AirflowApi, runtimes: list[Runtime]) -> Iterator[FoundJob]:
                 continue
             sample = PaceSample.read(api.task_state(dag, run, task, PACE, map_index=index))
             # A run that a user marks leaves tasks that have not been scheduled without a state.
-            is_over = state in _FINAL_STATES or (state == "none" and dag_run["state"] in _FINAL_RUN_STATES)
+            is_over = state in FINAL_STATES or (state == "none" and dag_run["state"] in _FINAL_RUN_STATES)
             owner = _kept_for(status, labels.get(LABEL_ROLE)) if is_over else "task"
             yield FoundJob(runtime, job_id, labels, status, owner, sample)
 

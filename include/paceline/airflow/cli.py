@@ -170,7 +170,10 @@ def _training_jobs(api: AirflowApi, options: argparse.Namespace, run: str) -> li
     found = api.pages(f"/dags/{quote(options.dag)}/dagRuns/{quote(run)}/jobs")
     if found["state"] is None:
         raise InvalidInputError("RUN", run, f'the id of a run of {options.dag}, or "latest"')
-    jobs: list[dict[str, Any]] = [job for job in found["jobs"] if job["deadline"] is not None]
+    # An ended task keeps the deadline of a job that is stopped and has a checkpoint.
+    jobs: list[dict[str, Any]] = [
+        job for job in found["jobs"] if job["deadline"] is not None and job["state"] not in clean.FINAL_STATES
+    ]
     named = [job for job in jobs if _is_named(job, options)]
     group = [job for job in jobs if f"{job['task_id']}.".startswith(f"{options.task}.")]
     if not (named or group):

@@ -109,11 +109,12 @@ class FleetAirflow:
         if path != "/dags/dag/dagRuns/run/jobs":
             return {"state": None, "jobs": []}
         jobs = [self._job(key, value) for key, value in self.deadlines.items()]
-        return {"state": "running", "jobs": [*jobs, {**self._job(("train.result", -1), ""), "deadline": None}]}
+        kept = {**self._job(("train.gate-3", -1), "20m"), "state": "failed"}  # its job is stopped, with a checkpoint
+        return {"state": "running", "jobs": [*jobs, kept, {**self._job(("train.result", -1), ""), "deadline": None}]}
 
     def _job(self, key, value):
         deadline = {"value": value, "by": None, "updated_at": "2030-01-01T12:00:00Z"}
-        return {"task_id": key[0], "map_index": key[1], "deadline": deadline}
+        return {"task_id": key[0], "map_index": key[1], "state": "running", "deadline": deadline}
 
 
 @pytest.mark.parametrize(

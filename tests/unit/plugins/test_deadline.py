@@ -105,7 +105,8 @@ def set_by_command(session: Session, monkeypatch: pytest.MonkeyPatch, capsys: py
     def set_deadline(value: str, current_s: float) -> float:
         now = datetime.now(timezone.utc)
         row = add_job(session, "train", sample_of(current_s), now)
-        job = {"task_id": "train", "map_index": -1, "deadline": {"value": "15m", "updated_at": now.isoformat()}}
+        seen = {"value": "15m", "updated_at": now.isoformat()}
+        job = {"task_id": "train", "map_index": -1, "state": "running", "deadline": seen}
 
         def call(path: str, body: Any = None, *, method: str = "GET") -> Any:
             if method == "GET":

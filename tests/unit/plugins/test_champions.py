@@ -44,7 +44,7 @@ def register_two(registry: Any, folder: Path, name: str = "flights") -> Any:
 @pytest.fixture
 def push_result(session: Session, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return a function that stores an evaluation and, with a ``champion``, the promotion task's result."""
-    monkeypatch.setattr(route, "_reader", RegistryReader(fresh_s=0.0))
+    monkeypatch.setattr(route, "_reader", RegistryReader(wait_s=3600, fresh_s=0.0))
     runs: list[str] = []
 
     def push(location: object, champion: int | None = None, model: str = "flights") -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent import futures
 from contextlib import suppress
 from dataclasses import dataclass
@@ -41,8 +41,9 @@ _LAST_WRITES = 5  # attempts, a second apart
 _READ_WITHIN_S = 300.0
 _STATUS_WITHIN_S = 15.0  # Airflow gives a cancelled trigger 30 s (`[triggerer] on_kill_timeout`)
 _STOP_WITHIN_S = 2.5
-_BEGIN_AT_ONCE, _BEGIN_WITHIN_S = 4, 10.0  # a slow engine delays others by the latter
-_semaphores: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
+_BEGIN_AT_ONCE, _AT_ONCE = 4, 8  # threads for each engine
+_semaphores: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, ...], asyncio.Semaphore]]
+_semaphores = WeakKeyDictionary()
 _END_ATTEMPTS, _END_EVERY_S = 5, 2.0
 
 
@@ -108,8 +109,6 @@ class TriggerHost(Host):
         The task instance, for Airflow's metrics.
     find_status:
         Returns the task's status in Airflow; called in a thread.
-    on_first_sample:
-        Called with the first sample, in the thread of the control.
     """
 
     def __init__(
@@ -119,9 +118,7 @@ class TriggerHost(Host):
         log: Any,
         task: Task,
         find_status: Callable[[], TaskStatus],
-        on_first_sample: Callable[[], None],
     ) -> None:
-        self._on_first_sample: Callable[[], None] | None = on_first_sample
         self._job, self._state, self.log, self._find_status = job, state, log, find_status
         self.store: LiveState = state
         self.pool, self.try_number, self.max_tries = job.pool, job.try_number, job.max_tries
@@ -186,9 +183,6 @@ class TriggerHost(Host):
 
     def on_sample(self, sample: PaceSample) -> None:
         """Send the sample to Airflow's metrics, and note an alert."""
-        if self._on_first_sample is not None:
-            self._on_first_sample()
-            self._on_first_sample = None
         try:
             self._metrics.send(sample)
             alert = self.alerts.evaluate(sample)
@@ -214,7 +208,10 @@ class TriggerHost(Host):
 
 
 class JobControl:
-    """The control of one job in a thread, while the event loop transfers its values. Create it in this loop.
+    """The control of one job: its steps in threads, and the transfer of its values. Create it in the event loop.
+
+    Between two steps, the job has no thread. The jobs of an engine share a few, so that a slow engine delays only its
+    own jobs, and hundreds of threads do not compete with the event loop for Python's interpreter lock.
 
     Parameters
     ----------
@@ -234,10 +231,10 @@ class JobControl:
         self._job, self._task, self._instance, self._clock, self._log = job, task, instance, clock, log
         self._loop = asyncio.get_running_loop()
         self._state = RemoteState({})
-        self._begun = asyncio.Event()  # with the first sample
+        self._wake: asyncio.Future[None] = self._loop.create_future()
         self._host: TriggerHost | None = None
         self._training: Training | None = None
-        self._thread: asyncio.Future[str] | None = None
+        self._control: asyncio.Task[str] | None = None
         self._is_stopped = self._is_failing = self._has_ended = False
 
     async def run(self) -> dict[str, Any]:
@@ -250,13 +247,9 @@ class JobControl:
             stored = await self._read_stored()
             if stored is None:
                 return {"reason": "error"}
-            state = self._state = RemoteState(stored)
-            async with _beginning():
-                self._thread = in_thread(lambda: self._control(state), name=f"paceline-{self._job.name}")
-                self._thread.add_done_callback(lambda _: self._begun.set())
-                with suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(self._begun.wait(), _BEGIN_WITHIN_S)
-            while not self._thread.done():
+            self._state = RemoteState(stored)
+            self._control = asyncio.create_task(self._run_steps())
+            while not self._control.done():
                 await self._transfer(_WATCHED)
             await self._write_rest()
         except TakenOverError as error:
@@ -265,7 +258,7 @@ class JobControl:
             raise
         finally:
             self._stop()
-        event: dict[str, Any] = {"reason": self._thread.result()}
+        event: dict[str, Any] = {"reason": self._control.result()}
         if event["reason"] == "stopped":
             raise TakenOverError
         if self._host is not None and self._host.alert is not None:
@@ -277,8 +270,8 @@ class JobControl:
         if self._training is not None:
             self._training.request_stop()  # asks at once for the task's status
         self._stop()
-        if self._thread is not None:
-            await asyncio.wait([self._thread], timeout=_STOP_WITHIN_S)
+        if self._control is not None:
+            await asyncio.wait([self._control], timeout=_STOP_WITHIN_S)
         for _ in range(_END_ATTEMPTS):
             try:
                 await in_thread(self._end, name="paceline-end")
@@ -290,30 +283,30 @@ class JobControl:
             await self._write_rest()
 
     def _stop(self) -> None:
-        """Let the thread end soon; the job continues."""
+        """Let the control end soon; the job continues."""
         self._is_stopped = True
+        if not self._wake.done():
+            self._wake.set_result(None)
         if self._training is not None:
             self._training.stop_requested.set()
 
     def _end(self) -> None:
-        training = self._training or self._new_training(self._state)  # the thread may not have come so far
+        training = self._training or self._new_training()  # the control may not have come so far
         training.stop_requested.set()
         self._log.info("%s", training.end())
 
-    def _new_training(self, state: RemoteState) -> Training:
-        host = self._host = TriggerHost(
-            self._job, state, self._log, self._instance, self._find_status, self._note_begin
-        )
+    def _new_training(self) -> Training:
+        host = self._host = TriggerHost(self._job, self._state, self._log, self._instance, self._find_status)
         self._training = Training(self._job.settings, host, clock=self._clock, leaves=self._leaves, continues=True)
         return self._training
 
-    def _control(self, state: RemoteState) -> str:
-        """Control the job in this thread; return why the control has ended."""
+    async def _run_steps(self) -> str:
+        """Control the job; return why the control has ended."""
         try:
-            training = self._new_training(state)
-            if self._is_stopped:
-                return "stopped"
-            training.control()
+            steps, wait_s = await self._in_turn(self._begin, begins=True)
+            while True:
+                await self._wait(wait_s)
+                wait_s = await self._in_turn(lambda: steps.send(0.0))
         except ControlElsewhereError:
             if self._has_ended:
                 return "ended"
@@ -324,9 +317,20 @@ class JobControl:
             self._log.warning("A worker process continues the control of the job: %s", error)
         return "error"
 
-    def _note_begin(self) -> None:
-        with suppress(RuntimeError):  # the triggerer is ending
-            self._loop.call_soon_threadsafe(self._begun.set)
+    async def _wait(self, seconds: float) -> None:
+        await asyncio.wait([self._wake], timeout=seconds)
+
+    def _begin(self) -> tuple[Generator[float, float, None], float]:
+        steps = self._new_training().steps()
+        if self._is_stopped:
+            raise TaskStoppedError("the task was stopped")
+        return steps, next(steps)
+
+    async def _in_turn(self, step: Callable[[], T], *, begins: bool = False) -> T:
+        """Run a step in a thread, when its engine has one for it. Jobs that begin do not keep others from theirs."""
+        engine = [value for key, value in self._job.runtime.items() if key == "name" or key.endswith("conn_id")]
+        async with _threads((*map(str, engine), "begin" if begins else "step"), _BEGIN_AT_ONCE if begins else _AT_ONCE):
+            return await in_thread(step, name=f"paceline-{self._job.name}")
 
     def _leaves(self, status: JobStatus | None) -> bool:
         self._has_ended = status is not None
@@ -390,19 +394,17 @@ class JobControl:
         return found
 
 
-def _beginning() -> asyncio.Semaphore:
-    """Return the semaphore of the controls that begin in this event loop.
-
-    After the start of a triggerer, hundreds of threads would compete with the event loop for Python's interpreter lock.
-    """
-    loop = asyncio.get_running_loop()
-    if loop not in _semaphores:
-        _semaphores[loop] = asyncio.Semaphore(_BEGIN_AT_ONCE)
-    return _semaphores[loop]
+def _threads(purpose: tuple[str, ...], number: int) -> asyncio.Semaphore:
+    """Return the semaphore of this event loop for the threads of one purpose."""
+    of_loop = _semaphores.setdefault(asyncio.get_running_loop(), {})
+    return of_loop.setdefault(purpose, asyncio.Semaphore(number))
 
 
 def in_thread(call: Callable[[], T], *, name: str) -> asyncio.Future[T]:
-    """Run ``call`` in a thread of its own, because it may take hours; return its result as a future of this loop."""
+    """Run ``call`` in a thread of its own; return its result as a future of this loop.
+
+    The thread is a daemon: an engine that does not respond must not keep the triggerer from ending.
+    """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
     context = contextvars.copy_context()  # Airflow assigns the log's lines to the task with it

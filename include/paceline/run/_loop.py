@@ -7,6 +7,7 @@ the job, an :class:`~paceline.run._live.Exchange` for the live state, and a cloc
 from __future__ import annotations
 
 import math
+from collections.abc import Generator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
@@ -138,6 +139,21 @@ class PaceLoop:
         ControlElsewhereError
             ``leaves`` returned true.
         """
+        steps, wait_s = self.steps(), 0.0
+        try:
+            wait_s = next(steps)
+            while True:
+                wait_s = steps.send(wait_s)
+        except StopIteration as end:
+            outcome: Outcome = end.value
+            return outcome
+
+    def steps(self) -> Generator[float, float, Outcome]:
+        """Control the job as :meth:`run` does, but let the caller wait between two steps, and choose a thread for each.
+
+        Yields the seconds until the next step, and receives those of them that the caller has not waited: in these, the
+        loop waits for the end of the job.
+        """
         status = self._find_earlier_end()
         next_s = self._now()
         while status is None:
@@ -146,7 +162,7 @@ class PaceLoop:
             self._step_times.add(self._now() - began_s)
             self._leave_if_due()
             next_s = max(next_s + period_s, self._now())
-            status = self._wait_for_step(next_s - self._now())
+            status = yield from self._wait_for_step(next_s - self._now())
             if status is not None and self._outage.restart_after(status):
                 status = None
                 if not self._outage.active:
@@ -374,20 +390,22 @@ class PaceLoop:
         self._publisher.leave(totals)
         raise ControlElsewhereError("another process continues the control of the job")
 
-    def _wait_for_step(self, timeout_s: float) -> JobStatus | None:
+    def _wait_for_step(self, timeout_s: float) -> Generator[float, float, JobStatus | None]:
         """Wait for the next step; return the status of a job that has ended, else ``None``."""
         self._raise_if_stopped()
         self._around.check_need(self._stage)
+        left_s = yield max(timeout_s, 0.0)
         if self._lifecycle.state == "preempted":
-            self._around.clock.sleep(max(timeout_s, 0.0))
+            self._around.clock.sleep(left_s)
             return None
         try:
-            if not self._job.wait(max(timeout_s, 0.0)):
+            if not self._job.wait(left_s):
                 return None
             status = self._job.status()
         except RuntimeUnavailableError as error:
             self._outage.record_failure(error)
-            self._around.clock.sleep(self._controller.period_s)
+            left_s = yield self._controller.period_s
+            self._around.clock.sleep(left_s)
             return None
         if status.state == "running":
             return None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Generator
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -19,7 +20,6 @@ from paceline.contract import (
     PACE,
     ControllerState,
     JobRecord,
-    Outcome,
     TrainingResult,
 )
 from paceline.control import Controller, PastRun
@@ -39,7 +39,7 @@ from paceline.errors import (
 from paceline.run._copier import Copier
 from paceline.run._earlier import EarlierJob
 from paceline.run._handle import JobHandle
-from paceline.run._handover import Handover, Leaves, Surroundings
+from paceline.run._handover import ControlElsewhereError, Handover, Leaves, Surroundings
 from paceline.run._history import History
 from paceline.run._loop import PaceLoop
 from paceline.run._queue import Queue, WaitElsewhereError, WaitingJob, grant_in_force
@@ -175,15 +175,19 @@ class Training:
             if not self.stop_requested.is_set():
                 self._host.wait_for_callbacks()
 
-    def control(self) -> None:
+    def steps(self) -> Generator[float, float, None]:
         """Control the job, for another process that will find the same and collects the output or handles the error.
+
+        Yields and receives as :meth:`PaceLoop.steps`. The first step finds the job.
 
         Raises ControlElsewhereError when that process is to continue, TaskStoppedError or DetachedError after
         ``stop_requested`` is set, and any error of the control. The job is as :meth:`run` would find it, unless
         :meth:`request_stop` was called and the task is over.
         """
         try:
-            self._train()
+            loop, _ = self._begin()
+            yield from loop.steps()
+            raise ControlElsewhereError("the job has ended")
         except TaskStoppedError as error:
             if self._stopping.was_requested:
                 raise self._stopping.carry_out() from error
@@ -229,6 +233,17 @@ class Training:
     # --- from the start to the result -----------------------------------------------------------------------------
 
     def _train(self) -> TrainingResult:
+        loop, earlier = self._begin()
+        job, record, copies = self._handle.job, self.record, self._host.checkpoint_copies()
+        assert job is not None  # set with the loop
+        assert record is not None  # set with the loop
+        with nullcontext() if copies is None else Copier(job, copies, earlier.about, self._log):
+            outcome = loop.run()
+        self._succeeded = True
+        return self._results.save(outcome, record)
+
+    def _begin(self) -> tuple[PaceLoop, EarlierJob]:
+        """Start the job, or find that of an earlier process; return its control loop."""
         past = self._host.past_run()
         earlier = EarlierJob(self._handle, self._host, self._settings.on_change)
         if self._continues:
@@ -246,7 +261,7 @@ class Training:
         # the job's initial allocation.
         held = state.run.allocated_devices if state is not None and takes_over else 0.0
         held = min(held or record.devices, controller.limits.max_devices)
-        return self._results.save(self._control(record, controller, state, held, past, earlier), record)
+        return self._make_loop(record, controller, state, held, past), earlier
 
     def _take_over(
         self, earlier: EarlierJob, past: PastRun | None
@@ -366,16 +381,14 @@ class Training:
         self._lifecycle.enter("starting", by="arbiter")
         return queue.granted.devices
 
-    def _control(
+    def _make_loop(
         self,
         record: JobRecord,
         controller: Controller,
         state: ControllerState | None,
         allocated_devices: float,
         past: PastRun | None,
-        earlier: EarlierJob,
-    ) -> Outcome:
-        """Control the job until it ends."""
+    ) -> PaceLoop:
         handle, store = self._handle, self._store
         self.record, self.past, job = record, past, handle.job
         if job is None:
@@ -385,7 +398,7 @@ class Training:
             self.call_engine(lambda: team.resume(allocated_devices))
         shared = grant_in_force(store, allocated_devices) if self._settings.shared else None
         exchange = handle.exchange = self._host.exchange(self._log_store_failure)
-        handle.loop = PaceLoop(
+        handle.loop = loop = PaceLoop(
             job,
             controller,
             exchange,
@@ -416,11 +429,7 @@ class Training:
             ),
             team=team,
         )
-        copies = self._host.checkpoint_copies()
-        with nullcontext() if copies is None else Copier(job, copies, earlier.about, self._log):
-            outcome = handle.loop.run()
-        self._succeeded = True
-        return outcome
+        return loop
 
     def _keep_or_discard(self, *, is_lost: bool = False) -> None:
         """Remove the job after the last try, unless a cleared task can continue.

@@ -115,6 +115,11 @@ def task(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> S
     simulated = SimulatedTask(SimulatedClock(), caplog)
     settings = SimpleNamespace(open=lambda: simulated.engine)
     monkeypatch.setattr(deferred, "stored_settings", lambda content: settings)
+
+    async def wait(self: JobControl, seconds: float) -> None:
+        await asyncio.to_thread(simulated.let_jobs_train, seconds)
+
+    monkeypatch.setattr(JobControl, "_wait", wait)
     return simulated
 
 
@@ -223,7 +228,7 @@ def run_until(live: Live, then: Callable[[asyncio.Task[Any]], Any]) -> Any:
         finally:
             pause.end()
             await asyncio.gather(control, return_exceptions=True)
-            await asyncio.wait([live.control._thread])  # type: ignore[list-item]
+            await asyncio.wait([live.control._control])  # type: ignore[list-item]
 
     return asyncio.run(run())
 
@@ -348,9 +353,8 @@ def test_kill_before_the_control_has_begun_removes_the_job(
         await live.control.kill()
         assert task.engine.jobs == {}
         opened.set()
-        thread = live.control._thread
-        assert thread is not None
-        return await thread
+        assert live.control._control is not None
+        return await live.control._control
 
     assert asyncio.run(kill()) == "stopped"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime, timezone
 from types import SimpleNamespace
 from typing import Any
@@ -11,9 +12,7 @@ from typing import Any
 import pytest
 
 from paceline.contract import Deadline, JobRecord
-from paceline.errors import (
-    JobLostError,
-)
+from paceline.errors import JobLostError, RuntimeUnavailableError
 from paceline.run import Exchange, MemoryState, Training
 from paceline.run.host import Host
 from paceline.run.settings import Settings
@@ -206,6 +205,14 @@ class SimulatedTask:
 
     def make_settings(self) -> Settings:
         return Settings(**{"deadline": Deadline.parse("40s"), "written": "40s", **self.settings})
+
+    def let_jobs_train(self, seconds: float) -> None:
+        """Let time pass, during which nobody waits for the end of a job."""
+        end_s = self.clock.now() + seconds
+        for job in list(self.engine.jobs.values()):
+            with suppress(RuntimeUnavailableError):
+                job.wait(end_s - self.clock.now())
+        self.clock.sleep(max(end_s - self.clock.now(), 0.0))
 
     def clear(self) -> None:
         """Clear the task, as a user can do in the UI."""

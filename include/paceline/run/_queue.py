@@ -158,8 +158,9 @@ class Queue:
         newest, now_s = self._commands.newest, self._now_s()
         if now_s - self._controller.began_s >= _MOVE_START_EVERY_S:  # the arbiter decides again after each move
             self._controller.set_start(now_s)
-        earliest_s = newest.earliest_s if newest else None
-        feasible = newest is None or newest.fits is not False
+        answer = newest if newest and newest.has_result_for(self._controller.deadline_s) else None
+        earliest_s = answer.earliest_s if answer else None
+        feasible = answer is None or answer.fits is not False
         decision = Decision(0.0, 0.0, 0.0, None, earliest_s, feasible, POLL_EVERY_S, self._remaining)
         return make_sample(
             "waiting",

@@ -79,6 +79,7 @@ def test_deadline_rejected_by_the_arbiter_fails_the_run_or_is_extended(make_queu
     waiting.wait()
     assert waiting.store["deadline"] == 94.9
     assert waiting.samples[-1]["deadline_s"] == 94.9
+    assert waiting.samples[-1]["feasible"], "the arbiter has not answered to the new deadline yet"
 
 
 def test_changed_deadline_is_published_and_old_admission_decision_is_ignored(make_queue):
@@ -86,7 +87,10 @@ def test_changed_deadline_is_published_and_old_admission_decision_is_ignored(mak
     moved = {"deadline": {"deadline": "200s", "by": "anna"}, "ceiling": old}
     waiting = make_queue([moved, {"ceiling": Ceiling(0.5, 2).to_json()}], on_infeasible="fail")
     assert waiting.wait().devices == 0.5
-    assert [sample["deadline_s"] for sample in waiting.samples] == [60.0, 200.0]
+    assert [(one["deadline_s"], one["earliest_s"], one["feasible"]) for one in waiting.samples] == [
+        (60.0, None, True),
+        (200.0, None, True),
+    ]
 
 
 def test_deadline_in_the_past_does_not_change_the_request(make_queue):

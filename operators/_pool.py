@@ -110,7 +110,10 @@ class PoolLog:
         for request in requests:
             if request.lost and request.key not in self._lost:
                 self._lost.add(request.key)
-                message = "%s ended without removing its job: up to %g devices are reserved until the task is cleared"
+                message = (
+                    "%s ended without removing its job: up to %g devices are reserved until the task is cleared, "
+                    "or `paceline clean --remove` removes the job"
+                )
                 self._log.warning(message, request.key, request.committed)
 
     def result(self, decisions: int) -> ArbiterResult:

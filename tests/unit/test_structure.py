@@ -51,7 +51,7 @@ EXPORTS = {
     "paceline.arbiter": "Arbiter DeviceRequest Grant",
     "paceline.contract": (
         "ALERTS CEILING CLOCK CONTAINER CONTROLLER DEADLINE DRIFT_XCOM EVALUATION_XCOM HISTORY LABEL_RUN_START "
-        "NEEDS_TRAINING OUTPUT PACE PROMOTION_XCOM QUANTILES RESULT RUN_START SCHEDULE_XCOM STEERING_XCOM "
+        "NEEDS_TRAINING OUTPUT PACE PROMOTION_XCOM QUANTILES RESULT RUN_KEYS RUN_START SCHEDULE_XCOM STEERING_XCOM "
         "XCOM_LIMIT_BYTES AlertKind ArbiterResult Ceiling Change CollectedOutput Comparison ConceptDrift Confusion "
         "ControllerState Deadline DriftEvent DriftReport DriftSummary DriftVerdict EstimatedPeriod EvaluationResult "
         "FeatureDrift FeatureStatistics FleetResult FunctionFit Histogram Improvements JobRecord JointDrift "

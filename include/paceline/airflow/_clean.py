@@ -11,12 +11,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from paceline.airflow._folders import report_folders
 from paceline.airflow.engine_connection import default_engine
-from paceline.contract import LABEL_RUN_START, PACE, RUN_START, Deadline, PaceSample
+from paceline.contract import CONTAINER, LABEL_RUN_START, PACE, RUN_KEYS, RUN_START, Deadline, JobRecord, PaceSample
 from paceline.errors import InvalidInputError, JobLostError, PacelineError
 from paceline.extras import MissingLibraryError
 from paceline.fleet.rendezvous import LABEL_ROLE, SERVER, WORKER
@@ -88,8 +88,7 @@ def find_jobs(api: AirflowApi, runtimes: list[Runtime]) -> Iterator[FoundJob]:
     for runtime in runtimes:
         for job_id, labels in runtime.jobs():
             status = _status(runtime, job_id)
-            dag, run, task = (labels.get(f"paceline.{part}", "") for part in ("dag", "run", "task"))
-            index = int(labels.get("paceline.map_index", "-1"))
+            (dag, run, task), index = _task_of(labels)
             dag_run = _dag_run(api, dag, run)
             state = None if dag_run is None else _task_state(api, dag, run, task, index)
             # Another Airflow on this engine may have a task with the same ids, whose run began at another time.
@@ -152,7 +151,28 @@ def _run_clean(options: argparse.Namespace, api: AirflowApi) -> int:
         with contextlib.suppress(JobLostError):  # another process has removed the job
             job.runtime.reattach(job.id).remove()
         print(f"Removed {_short_id(job.id)}")
+        if job.owner != "unknown":
+            _delete_keys(api, job)
     return 0
+
+
+def _delete_keys(api: AirflowApi, job: FoundJob) -> None:
+    """Delete what the job's task has stored about it: an arbiter reserves the devices of a job that has a record."""
+    from paceline.airflow.api import AirflowApiError
+
+    task, index = _task_of(job.labels)
+    try:
+        record = JobRecord.read(api.task_state(*task, CONTAINER, map_index=index))
+        for key in RUN_KEYS if record is not None and record.id == job.id else ():
+            api.delete_task_state(*task, key, map_index=index)
+    except AirflowApiError as error:
+        print(f"What its task has stored about it is kept: {error}")
+
+
+def _task_of(labels: Mapping[str, str]) -> tuple[tuple[str, str, str], int]:
+    """Return the DAG, run and task of a job, and its map index."""
+    dag, run, task = (labels.get(f"paceline.{part}", "") for part in ("dag", "run", "task"))
+    return (dag, run, task), int(labels.get("paceline.map_index", "-1"))
 
 
 def _available_runtimes(engine: str | None) -> list[Runtime]:

@@ -235,6 +235,10 @@ class AirflowApi:
         """Create or replace a value in a task's state store."""
         self.api("PUT", self._state_store_path(dag_id, run_id, task_id, key), {"value": value}, map_index=map_index)
 
+    def delete_task_state(self, dag_id: str, run_id: str, task_id: str, key: str, *, map_index: int = -1) -> None:
+        """Delete a value from a task's state store, if it exists."""
+        self.api("DELETE", self._state_store_path(dag_id, run_id, task_id, key), map_index=map_index)
+
     def _state_store_path(self, dag_id: str, run_id: str, task_id: str, key: str) -> str:
         return f"/dags/{dag_id}/dagRuns/{quote(run_id)}/taskInstances/{task_id}/state-store/{key}"
 

@@ -40,6 +40,7 @@ from paceline.contract._keys import (
     OUTPUT,
     PACE,
     RESULT,
+    RUN_KEYS,
     RUN_START,
 )
 from paceline.contract._performance_estimate import EstimatedPeriod, PerformanceEstimate
@@ -73,6 +74,7 @@ __all__ = [
     "PROMOTION_XCOM",
     "QUANTILES",
     "RESULT",
+    "RUN_KEYS",
     "RUN_START",
     "SCHEDULE_XCOM",
     "STEERING_XCOM",

@@ -10,6 +10,7 @@ CONTROLLER = "controller"  # see ControllerState: the next try resumes control f
 OUTPUT = "output"  # see CollectedOutput
 RESULT = "result"  # see StoredResult; written before the job is removed
 ALERTS = "alerts"  # see SentAlerts
+RUN_KEYS = (ALERTS, CEILING, CLOCK, CONTAINER, CONTROLLER, DEADLINE)  # those that are deleted with the job
 # Start of the DAG run when the task named its first job. It is in names and labels, and is not deleted with the job.
 RUN_START = "run_start"
 

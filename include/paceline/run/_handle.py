@@ -11,7 +11,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Literal, TypeVar
 
-from paceline.contract import ALERTS, CEILING, CLOCK, CONTAINER, CONTROLLER, DEADLINE, JobRecord
+from paceline.contract import ALERTS, CONTAINER, CONTROLLER, DEADLINE, RUN_KEYS, JobRecord
 from paceline.errors import PacelineError, ResizePendingError, RuntimeUnavailableError, TaskStoppedError
 from paceline.run._live import LiveState, LiveValues
 from paceline.run._loop import PaceLoop
@@ -22,7 +22,6 @@ from paceline.runtime import Job, Runtime
 
 T = TypeVar("T")
 
-_RUN_KEYS = (ALERTS, CEILING, CLOCK, CONTAINER, CONTROLLER, DEADLINE)  # keys to delete with the job
 _RETRY_FOR_S = 300.0  # maximum time for retries of a call to an engine or a store
 _RETRY_EVERY_S = 2.0
 _LONG_OUTAGE_S = 10.0
@@ -107,7 +106,7 @@ class JobHandle:
         self._existence_unknown = False
         if stored is not None and stored.max_tries not in (None, self._host.max_tries):
             self.earlier_origin = None  # the process of the cleared task removed the job, but could not delete the keys
-            for key in _RUN_KEYS:
+            for key in RUN_KEYS:
                 self.store.delete(key)
         elif stored is not None:
             self._log.warning("The job of an earlier try is lost: %s has no job of this task", stored.runtime)
@@ -200,7 +199,7 @@ class JobHandle:
         self.publish_end("failed", "airflow", stopped=gone)
         try:
             # Keep the record of an existing job: a cleared task finds the job, and the arbiter reserves its devices.
-            for key in _RUN_KEYS if gone else (ALERTS, CONTROLLER, DEADLINE):
+            for key in RUN_KEYS if gone else (ALERTS, CONTROLLER, DEADLINE):
                 self._store.delete(key)
         except Exception as error:  # do not hide the earlier error of the run
             self._log.warning("The keys of the run could not be deleted from the task state store: %s", error)
@@ -238,7 +237,7 @@ class JobHandle:
                 self.find()
             if self.job is not None:
                 self.call_engine(self.job.remove)
-            for key in _RUN_KEYS:
+            for key in RUN_KEYS:
                 self.store.delete(key)
         except Exception as error:
             self._log.warning("Training is done, but the job or its keys could not be removed: %s", error)

@@ -12,7 +12,7 @@ import pytest
 
 from paceline.airflow import _clean
 from paceline.airflow.runtimes import named_settings
-from paceline.contract import RUN_START
+from paceline.contract import RUN_START, JobRecord
 from paceline.runtime import JobSpec, JobStatus, ProcessRuntime
 
 
@@ -45,6 +45,7 @@ class FakeAirflow:
 
     def __init__(self, run_state: str, task_state: str | None) -> None:
         self._run_state, self._task_state = run_state, task_state
+        self.stored: dict[str, object] = {}
 
     def dag_run(self, dag, run):
         return {"start_date": "2030-01-01T14:00:00Z", "state": self._run_state}  # a user has cleared the run
@@ -53,7 +54,11 @@ class FakeAirflow:
         return {"state": self._task_state}
 
     def task_state(self, dag, run, task, key, map_index):
-        return self.first_start if key == RUN_START else None
+        return self.first_start if key == RUN_START else self.stored.get(key)
+
+    def delete_task_state(self, dag, run, task, key, map_index):
+        assert (dag, run, task, map_index) == ("dag", "run", "task", -1)
+        self.stored.pop(key, None)
 
 
 class FakeRuntime:
@@ -68,7 +73,7 @@ class FakeRuntime:
         return [("job", self._labels)]
 
     def reattach(self, job_id):
-        return SimpleNamespace(status=lambda: self._status, close=lambda: None)
+        return SimpleNamespace(status=lambda: self._status, close=lambda: None, remove=lambda: None)
 
 
 @pytest.mark.parametrize(
@@ -88,6 +93,20 @@ class FakeRuntime:
 def test_job_of_an_ended_task_is_kept_only_for_what_a_cleared_task_would_use(status, role, owner):
     (job,) = _clean.find_jobs(FakeAirflow("failed", "failed"), [FakeRuntime(status, role)])  # type: ignore[arg-type, list-item]
     assert job.owner == owner
+
+
+@pytest.mark.parametrize(("recorded", "left"), [("job", {"pace"}), ("newer", {"pace", "ceiling", "container"})])
+def test_removed_job_leaves_no_record_for_which_an_arbiter_would_reserve_devices(monkeypatch, recorded, left):
+    record = JobRecord(runtime="docker", id=recorded, origin="2030-01-01T12:00:00Z", devices=1.0)
+    airflow = FakeAirflow("failed", "failed")
+    airflow.stored = {"pace": {}, "ceiling": 1.0, "container": record.to_json()}
+    monkeypatch.setattr(_clean, "report_folders", lambda remove: None)
+    monkeypatch.setattr(_clean, "_available_runtimes", lambda engine: [FakeRuntime(RUNNING, None)])
+    arguments = argparse.ArgumentParser()
+    _clean.add_command(arguments.add_subparsers(), [], lambda _: airflow)
+    options = arguments.parse_args(["clean", "--remove"])
+    assert options.run(options) == 0
+    assert airflow.stored.keys() == left
 
 
 @pytest.mark.parametrize("start", [None, "2030-01-01T00:00:01+00:00"])

@@ -145,6 +145,27 @@ def check_layout(page: Page, violations: Violations, picture: Path) -> None:
     assert page.locator(".paceline").evaluate("box => box.scrollWidth <= box.clientWidth"), "content is cut off"
 
 
+def test_recent_jobs_are_searched_filtered_and_sorted(running_run: RecordedRun, open_page: OpenPage) -> None:
+    page = open_page("/plugin/retraining", at=running_run.updated)
+    table = page.get_by_role("table", name="Recently ended training jobs")
+    names = table.get_by_role("link", name=re.compile("^retrain_.* · train$"))
+    page.get_by_label("Search for jobs").fill("Demand")
+    page.get_by_text(re.compile(r"^2 of the last \d+ jobs$")).wait_for()
+    assert set(names.all_inner_texts()) == {"retrain_demand · train"}
+    page.get_by_label("Outcome").select_option("late")
+    page.get_by_text(re.compile(r"^1 of the last \d+ jobs$")).wait_for()
+    table.get_by_text(re.compile("done .* late")).wait_for()
+    page.reload()  # the address has the choices
+    page.get_by_text(re.compile(r"^1 of the last \d+ jobs$")).wait_for()
+    page.get_by_label("Outcome").select_option("all")
+    page.get_by_label("Search for jobs").fill("retrain_")
+    page.get_by_role("button", name="Training job").click()
+    page.locator("th[aria-sort=ascending]").get_by_text("Training job").wait_for()
+    assert names.all_inner_texts() == sorted(names.all_inner_texts())
+    page.get_by_label("Search for jobs").fill("no such job")
+    page.get_by_text("No job matches.").wait_for()
+
+
 def test_ten_hour_history_is_complete(airflow: AirflowProcess, running_run: RecordedRun, open_page: OpenPage) -> None:
     history = History()
     for second in range(36_000):

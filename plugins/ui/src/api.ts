@@ -89,7 +89,7 @@ const runUrl = (dagId: string, runId: string) => `dags/${encode(dagId)}/dagRuns/
 export const getRunJobs = (dagId: string, runId: string) =>
   request<RunJobs>(`paceline/api/${runUrl(dagId, runId)}/jobs`);
 
-export const getAllJobs = () => request<AllJobs>("paceline/api/jobs");
+export const getAllJobs = (recent = 50) => request<AllJobs>(`paceline/api/jobs?recent=${recent}`);
 
 export const getOverview = () => request<Overview>("paceline/api/overview");
 

@@ -1,23 +1,111 @@
-import { Table, Text } from "@chakra-ui/react";
+import { Button, HStack, Input, NativeSelect, Stack, Table, Text } from "@chakra-ui/react";
+import { useSearchParams } from "react-router-dom";
 
 import type { TrainingJob } from "../contract";
-import { StatusBadge } from "../look/StatusBadge";
-import { Notice } from "../look/Notice";
 import { formatClock, formatTime, jobStatus } from "../format";
+import { Notice } from "../look/Notice";
+import { StatusBadge } from "../look/StatusBadge";
+import { originOf } from "../pace/series";
+import { type Order, ORDERS, type Outcome, OUTCOMES, selectJobs } from "./recentJobs";
 import { RunLink } from "./RunLink";
 
-/** The recently ended jobs, with their deviations from the deadline. */
-export function Recent({ jobs }: { jobs: TrainingJob[] }) {
+const TITLES: Record<Order, string> = {
+  job: "Training job",
+  ended: "Ended",
+  deadline: "Deadline",
+  duration: "Duration",
+};
+
+/** The recently ended jobs, with their deviations from the deadline. The URL has what the user looks for. */
+export function Recent({ jobs, showMore }: { jobs: TrainingJob[]; showMore: (() => void) | null }) {
+  const [parameters, setParameters] = useSearchParams();
+  const text = parameters.get("search") ?? "";
+  const outcome = readChoice(parameters.get("outcome"), Object.keys(OUTCOMES) as Outcome[], "all");
+  const order = readChoice(parameters.get("order"), [...ORDERS], "ended");
+  const set = (name: string, value: string, usual: string) =>
+    setParameters(
+      (before) => {
+        const after = new URLSearchParams(before);
+        if (value === usual) after.delete(name);
+        else after.set(name, value);
+        return after;
+      },
+      { replace: true },
+    );
   if (!jobs.length) return <Notice>No training job has ended yet.</Notice>;
+  const shown = selectJobs(jobs, text, outcome, order);
+  return (
+    <Stack gap={3}>
+      <HStack gap={3} wrap="wrap">
+        <Input
+          size="sm"
+          maxW="20rem"
+          type="search"
+          placeholder="DAG, task or run"
+          aria-label="Search for jobs"
+          value={text}
+          onChange={(event) => set("search", event.target.value, "")}
+        />
+        <NativeSelect.Root size="sm" maxW="12rem">
+          <NativeSelect.Field
+            aria-label="Outcome"
+            value={outcome}
+            onChange={(event) => set("outcome", event.target.value, "all")}
+          >
+            {Object.entries(OUTCOMES).map(([value, name]) => (
+              <option key={value} value={value}>
+                {name}
+              </option>
+            ))}
+          </NativeSelect.Field>
+          <NativeSelect.Indicator />
+        </NativeSelect.Root>
+        <Text fontSize="sm" color="fg.muted" role="status">
+          {shown.length} of the last {jobs.length} jobs
+        </Text>
+      </HStack>
+      {shown.length ? (
+        <Jobs jobs={shown} order={order} setOrder={(chosen) => set("order", chosen, "ended")} />
+      ) : (
+        <Notice>No job matches.</Notice>
+      )}
+      {showMore ? (
+        <Button size="sm" variant="outline" alignSelf="start" onClick={showMore}>
+          Load older jobs
+        </Button>
+      ) : null}
+    </Stack>
+  );
+}
+
+function readChoice<Choice extends string>(text: string | null, choices: Choice[], usual: Choice): Choice {
+  return choices.find((choice) => choice === text) ?? usual;
+}
+
+function Jobs({ jobs, order, setOrder }: { jobs: TrainingJob[]; order: Order; setOrder: (order: Order) => void }) {
   return (
     <Table.ScrollArea>
       <Table.Root size="sm" aria-label="Recently ended training jobs">
         <Table.Header>
           <Table.Row>
-            <Table.ColumnHeader>Training job</Table.ColumnHeader>
-            <Table.ColumnHeader>Ended</Table.ColumnHeader>
-            <Table.ColumnHeader>Deadline</Table.ColumnHeader>
-            <Table.ColumnHeader>Duration</Table.ColumnHeader>
+            {ORDERS.map((one) => (
+              <Table.ColumnHeader
+                key={one}
+                aria-sort={one !== order ? undefined : one === "job" ? "ascending" : "descending"}
+              >
+                <Button
+                  size="xs"
+                  variant="plain"
+                  px={0}
+                  h="auto"
+                  fontSize="inherit"
+                  color="inherit"
+                  onClick={() => setOrder(one)}
+                >
+                  {TITLES[one]} {one === order ? <span aria-hidden>{one === "job" ? "▲" : "▼"}</span> : null}
+                </Button>
+              </Table.ColumnHeader>
+            ))}
           </Table.Row>
         </Table.Header>
         <Table.Body>
@@ -29,11 +117,7 @@ export function Recent({ jobs }: { jobs: TrainingJob[] }) {
               <Table.Cell>{formatTime(new Date(job.pace.updated_at))}</Table.Cell>
               <Table.Cell>
                 <StatusBadge status={jobStatus(job)} />
-                {job.pace.reason ? (
-                  <Text fontSize="xs" color="fg.muted" maxW="30rem" overflowWrap="anywhere">
-                    {job.pace.reason}
-                  </Text>
-                ) : null}
+                <DeadlineOrReason job={job} />
               </Table.Cell>
               <Table.Cell fontVariantNumeric="tabular-nums">
                 {formatClock(job.pace.t_s)}{" "}
@@ -49,4 +133,15 @@ export function Recent({ jobs }: { jobs: TrainingJob[] }) {
       </Table.Root>
     </Table.ScrollArea>
   );
+}
+
+/** Why a job has failed, or the time of its deadline. */
+function DeadlineOrReason({ job: { pace } }: { job: TrainingJob }) {
+  const deadline = pace.deadline_s === null ? null : new Date(originOf(pace).getTime() + pace.deadline_s * 1000);
+  const text = pace.reason ?? (deadline && `due ${formatTime(deadline)}`);
+  return text ? (
+    <Text fontSize="xs" color="fg.muted" maxW="30rem" overflowWrap="anywhere">
+      {text}
+    </Text>
+  ) : null;
 }

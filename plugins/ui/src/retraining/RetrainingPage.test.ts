@@ -6,7 +6,7 @@ import { RetrainingPage } from "./RetrainingPage";
 
 const query = vi.hoisted(() => ({ current: {} }));
 
-vi.mock("@tanstack/react-query", () => ({ useQuery: () => query.current }));
+vi.mock("@tanstack/react-query", () => ({ useQuery: () => query.current, keepPreviousData: null }));
 vi.mock("react-router-dom", () => ({ useNavigate: () => null, useParams: () => ({}) }));
 vi.mock("../history/HistoryPage", () => ({ HistoryPage: () => "history" }));
 vi.mock("../look/Notice", () => ({ Notice: ({ children }: { children: ReactNode }) => children }));

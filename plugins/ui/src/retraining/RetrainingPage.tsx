@@ -1,5 +1,6 @@
 import { Heading, Stack, Tabs } from "@chakra-ui/react";
-import { useQuery } from "@tanstack/react-query";
+import { keepPreviousData, useQuery } from "@tanstack/react-query";
+import { useState } from "react";
 import { useNavigate, useParams } from "react-router-dom";
 
 import { getAllJobs, getChampions, getOverview } from "../api";
@@ -12,13 +13,21 @@ import { Recent } from "./Recent";
 import { Running } from "./Running";
 
 const JOBS_REFRESH_MS = 2000;
+const RECENT_STEP = 50;
+const MAX_RECENT = 500; // of the server
 const OVERVIEW_REFRESH_MS = 30_000;
 
 /** The running jobs, most urgent first, above the tabs for recent runs, models, drift and fleets. */
 export function RetrainingPage() {
   const { tab = "recent", name } = useParams();
   const navigate = useNavigate();
-  const all = useQuery({ queryKey: ["all"], queryFn: getAllJobs, refetchInterval: JOBS_REFRESH_MS });
+  const [recent, setRecent] = useState(RECENT_STEP);
+  const all = useQuery({
+    queryKey: ["all", recent],
+    queryFn: () => getAllJobs(recent),
+    refetchInterval: JOBS_REFRESH_MS,
+    placeholderData: keepPreviousData,
+  });
   const overview = useQuery({
     queryKey: ["overview"],
     queryFn: getOverview,
@@ -53,7 +62,18 @@ export function RetrainingPage() {
           <Tabs.Trigger value="drift">Drift</Tabs.Trigger>
           <Tabs.Trigger value="fleet">Fleet</Tabs.Trigger>
         </Tabs.List>
-        <Tabs.Content value="recent">{all.data ? <Recent jobs={all.data.recent} /> : null}</Tabs.Content>
+        <Tabs.Content value="recent">
+          {all.data ? (
+            <Recent
+              jobs={all.data.recent}
+              showMore={
+                all.data.recent.length < recent || recent >= MAX_RECENT
+                  ? null
+                  : () => setRecent(Math.min(recent * 2, MAX_RECENT))
+              }
+            />
+          ) : null}
+        </Tabs.Content>
         <Tabs.Content value="models">
           {overview.data ? (
             <Models

@@ -280,6 +280,30 @@ def test_page_says_why_a_job_has_failed(
     assert violations(page) == []
 
 
+def test_page_shows_the_run_before_the_task_was_cleared(
+    airflow: AirflowProcess, running_run: RecordedRun, open_page: OpenPage, violations: Violations
+) -> None:
+    def clear(route: Route) -> None:
+        response = route.fetch()
+        jobs = response.json()
+        for job in jobs["jobs"]:
+            job["try_number"] = 2
+        route.fulfill(response=response, json=jobs)
+
+    page = open_page("/home")
+    page.route("**/paceline/api/**/jobs", clear)
+    page.goto(page.url.replace("/home", full_page_path(running_run)))
+    show = page.get_by_role("button", name="Earlier run of this task")
+    show.click()
+    page.get_by_text("No earlier run is stored").wait_for()
+    show.click()
+    airflow.put_task_state("retrain_delays", running_run.run_id, "train", "history_before", infeasible_job()["history"])
+    page.reload()
+    show.click()
+    page.get_by_label(re.compile(r"Progress of train, earlier run: .*; deadline at 8:00")).locator("canvas").wait_for()
+    assert violations(page) == []
+
+
 def test_page_says_that_airflow_fails_before_it_has_any_data(running_run: RecordedRun, open_page: OpenPage) -> None:
     page = open_page("/home")
     requests: list[Route] = []

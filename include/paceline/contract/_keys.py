@@ -4,6 +4,7 @@ DEADLINE = "deadline"  # see StoredDeadline; written by the task at its start, t
 CEILING = "ceiling"  # see Ceiling; written by an arbiter or a user
 PACE = "pace"  # the newest PaceSample, about once a second
 HISTORY = "history"  # see StoredHistory; kept after the run
+HISTORY_BEFORE = "history_before"  # HISTORY of the task's job before a new one has started from the beginning
 CLOCK = "clock"  # see StoredClock: later processes of the task count the time with it
 CONTAINER = "container"  # see JobRecord: the job to which the next try reconnects
 CONTROLLER = "controller"  # see ControllerState: the next try resumes control from it

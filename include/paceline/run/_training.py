@@ -17,6 +17,7 @@ from paceline.contract import (
     CEILING,
     CONTROLLER,
     HISTORY,
+    HISTORY_BEFORE,
     PACE,
     ControllerState,
     JobRecord,
@@ -338,6 +339,8 @@ class Training:
             job = handle.attach(runtime.start(spec) if is_new else earlier.restart(runtime, spec))
         self._restarted = not is_new or copied is not None
         if not self._restarted:
+            if (before := store.get(HISTORY)) is not None:
+                store.set(HISTORY_BEFORE, before)
             for key in (HISTORY, CONTROLLER) if settings.shared else (HISTORY, CONTROLLER, PACE):
                 store.delete(key)
         else:

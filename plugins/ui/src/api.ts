@@ -106,11 +106,14 @@ export function subjectQuery(subject: Subject): string {
   return new URLSearchParams(known).toString();
 }
 
-/** Return the stored history of a job; `null` until the task has stored it. */
-export async function getHistory(job: TrainingJob): Promise<History | null> {
+/** Return the stored history of a job, or of the task's job before it; `null` if the task has stored none. */
+export async function getHistory(
+  job: TrainingJob,
+  key: "history" | "history_before" = "history",
+): Promise<History | null> {
   const task = `${runUrl(job.dag_id, job.run_id)}/taskInstances/${encode(job.task_id)}`;
   try {
-    const stored = await request<{ value: History }>(`api/v2/${task}/state-store/history?map_index=${job.map_index}`);
+    const stored = await request<{ value: History }>(`api/v2/${task}/state-store/${key}?map_index=${job.map_index}`);
     return stored.value;
   } catch (error) {
     if (error instanceof ApiError && error.status === 404) return null;

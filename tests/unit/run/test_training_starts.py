@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.contract import RESULT, Deadline, StoredResult
+from paceline.contract import HISTORY, HISTORY_BEFORE, RESULT, Deadline, StoredResult
 from paceline.errors import (
     DeadlineInfeasibleError,
     DetachedError,
@@ -26,6 +26,23 @@ def test_cleared_task_starts_a_new_job(task):
     assert task.engine.started == 2
     assert second.finished_s > first.finished_s
     assert StoredResult.read(task.store[RESULT]).try_number == 2
+
+
+def test_history_of_the_job_before_is_kept(task):
+    task.run()
+    first = task.store[HISTORY]
+    assert HISTORY_BEFORE not in task.store
+    task.clear()
+    task.run()
+    assert task.store[HISTORY_BEFORE] == first != task.store[HISTORY]
+
+
+def test_history_of_a_job_that_continues_is_one(task):
+    task.engine.actions = [(8.0, lambda: task.engine.jobs["job-1"].kill(1))]
+    with pytest.raises(TrainingFailedError):
+        task.run()
+    task.run()
+    assert HISTORY_BEFORE not in task.store
 
 
 def test_smallest_and_largest_allocation_are_checked_before_the_start(task):

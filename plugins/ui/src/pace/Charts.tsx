@@ -31,7 +31,7 @@ export function Charts({ name, series, pace, events }: Props) {
   const deviceLines: Line[] = [
     { name: "devices", values: series.devices, color: colors.devices, stepped: true, filled: true },
     { name: "maximum", values: series.t.map(() => pace.max_devices), color: colors.muted, dashed: true },
-    ...(ceiling ? [{ name: "ceiling", values: ceiling, color: colors.deadline, stepped: true, dashed: true }] : []),
+    ...(ceiling ? [{ name: "ceiling", values: ceiling, color: colors.metric, stepped: true, dashed: true }] : []),
   ];
   const reportedMetrics = Object.entries(series.metrics).filter(([, values]) => values.some((value) => value !== null));
   const hasLoss = series.loss.some((value) => value !== null);
@@ -41,7 +41,12 @@ export function Charts({ name, series, pace, events }: Props) {
         title="Progress"
         keys={[
           ["progress", colors.progress],
-          ...(hasDeadline ? [["setpoint (constant pace)", colors.text, true] as LegendEntry] : []),
+          ...(hasDeadline
+            ? ([
+                ["setpoint (constant pace)", colors.text, true],
+                ["deadline", colors.deadline],
+              ] as LegendEntry[])
+            : []),
         ]}
       >
         <Chart
@@ -61,7 +66,7 @@ export function Charts({ name, series, pace, events }: Props) {
         keys={[
           ["allocated", colors.devices],
           ["maximum", colors.muted, true],
-          ...(ceiling ? [["ceiling", colors.deadline, true] as LegendEntry] : []),
+          ...(ceiling ? [["ceiling", colors.metric, true] as LegendEntry] : []),
         ]}
       >
         <Chart

@@ -19,6 +19,7 @@ import {
   teamStatus,
 } from "../format";
 import { DeadlineForm } from "./DeadlineForm";
+import { EarlierRun } from "./EarlierRun";
 import { EventList } from "./EventList";
 import { eventOfMachine } from "./events";
 import { Charts } from "./Charts";
@@ -168,6 +169,7 @@ function JobDetails({ name, job, history }: { name: string; job: TrainingJob; hi
     <Stack gap={4}>
       {history ? <Charts name={name} series={history.series} pace={pace} events={events} /> : null}
       <EventList events={events} pace={pace} />
+      {job.try_number > 1 ? <EarlierRun name={name} job={job} /> : null}
       <Text fontSize="sm">
         <Link to={logPath(job)} style={{ textDecoration: "underline" }}>
           Log of the task and its job

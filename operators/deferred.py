@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
-import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent import futures
 from contextlib import suppress
@@ -13,7 +11,6 @@ from datetime import datetime, timezone
 from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
-from weakref import WeakKeyDictionary
 
 from airflow.sdk.log import redact  # type: ignore[attr-defined]
 from pydantic import TypeAdapter
@@ -32,6 +29,7 @@ from paceline.runtime import Job, JobStatus, Runtime
 
 from ._reporting import SampleMetrics, Task
 from ._restrictions import check_runtime
+from ._threads import in_thread, in_turn
 
 T = TypeVar("T")
 
@@ -42,8 +40,6 @@ _READ_WITHIN_S = 300.0
 _STATUS_WITHIN_S = 15.0  # Airflow gives a cancelled trigger 30 s (`[triggerer] on_kill_timeout`)
 _STOP_WITHIN_S = 2.5
 _BEGIN_AT_ONCE, _AT_ONCE = 4, 8  # threads for each engine
-_semaphores: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, ...], asyncio.Semaphore]]
-_semaphores = WeakKeyDictionary()
 _END_ATTEMPTS, _END_EVERY_S = 5, 2.0
 
 
@@ -285,8 +281,7 @@ class JobControl:
     def _stop(self) -> None:
         """Let the control end soon; the job continues."""
         self._is_stopped = True
-        if not self._wake.done():
-            self._wake.set_result(None)
+        self._end_wait()
         if self._training is not None:
             self._training.stop_requested.set()
 
@@ -318,7 +313,14 @@ class JobControl:
         return "error"
 
     async def _wait(self, seconds: float) -> None:
+        """Wait for the next step, or for a reason to take it now: a new command, or the end of the control."""
         await asyncio.wait([self._wake], timeout=seconds)
+        if self._wake.done() and not self._is_stopped:
+            self._wake = self._loop.create_future()
+
+    def _end_wait(self) -> None:
+        if not self._wake.done():
+            self._wake.set_result(None)
 
     def _begin(self) -> tuple[Generator[float, float, None], float]:
         steps = self._new_training().steps()
@@ -329,8 +331,8 @@ class JobControl:
     async def _in_turn(self, step: Callable[[], T], *, begins: bool = False) -> T:
         """Run a step in a thread, when its engine has one for it. Jobs that begin do not keep others from theirs."""
         engine = [value for key, value in self._job.runtime.items() if key == "name" or key.endswith("conn_id")]
-        async with _threads((*map(str, engine), "begin" if begins else "step"), _BEGIN_AT_ONCE if begins else _AT_ONCE):
-            return await in_thread(step, name=f"paceline-{self._job.name}")
+        purpose, at_once = ("begin", _BEGIN_AT_ONCE) if begins else ("step", _AT_ONCE)
+        return await in_turn((*map(str, engine), purpose), at_once, step, name=f"paceline-{self._job.name}")
 
     def _leaves(self, status: JobStatus | None) -> bool:
         self._has_ended = status is not None
@@ -353,7 +355,7 @@ class JobControl:
     async def _ask_status(self) -> TaskStatus:
         while True:
             try:
-                if await self._exchange({}, ()) is not None:
+                if await self._exchange(dict, ()) is not None:
                     return "active"
             except TakenOverError as error:
                 return "over" if error.over else "active"
@@ -361,28 +363,31 @@ class JobControl:
     async def _read_stored(self) -> dict[str, Any] | None:
         """Return the live state; ``None`` if the API server does not respond for as long as workers wait for it."""
         began_s = self._loop.time()
-        while (stored := await self._exchange({}, _STORED)) is None:
+        while (stored := await self._exchange(dict, _STORED)) is None:
             if self._loop.time() - began_s > _READ_WITHIN_S:
                 self._log.error("A worker process controls the job, because the API server does not respond here")
                 break
         return stored
 
     async def _transfer(self, read: Sequence[str]) -> bool:
-        found = await self._exchange(self._state.take(), read)
+        found = await self._exchange(self._state.take, read)
         if found is None:
             self._state.fail()
-        else:
-            self._state.succeed(found)
-        return found is not None
+            return False
+        is_new = self._state.newest() not in ({}, found)
+        self._state.succeed(found)
+        if is_new:
+            self._end_wait()
+        return True
 
     async def _write_rest(self) -> None:
         for _ in range(_LAST_WRITES):
             if await self._transfer(()):
                 break
 
-    async def _exchange(self, write: Mapping[str, Any], read: Sequence[str]) -> dict[str, Any] | None:
+    async def _exchange(self, take: Callable[[], Mapping[str, Any]], read: Sequence[str]) -> dict[str, Any] | None:
         try:
-            found = await self._task.exchange(write, read)
+            found = await self._task.exchange(take, read)
         except SteeringError as error:
             if not self._is_failing:
                 self._log.warning("Airflow's API server is not responding: control continues without it. %s", error)
@@ -392,39 +397,3 @@ class JobControl:
             self._log.info("Airflow's API server is responding again")
         self._is_failing = False
         return found
-
-
-def _threads(purpose: tuple[str, ...], number: int) -> asyncio.Semaphore:
-    """Return the semaphore of this event loop for the threads of one purpose."""
-    of_loop = _semaphores.setdefault(asyncio.get_running_loop(), {})
-    return of_loop.setdefault(purpose, asyncio.Semaphore(number))
-
-
-def in_thread(call: Callable[[], T], *, name: str) -> asyncio.Future[T]:
-    """Run ``call`` in a thread of its own; return its result as a future of this loop.
-
-    The thread is a daemon: an engine that does not respond must not keep the triggerer from ending.
-    """
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[T] = loop.create_future()
-    context = contextvars.copy_context()  # Airflow assigns the log's lines to the task with it
-
-    def finish(result: T | None, error: BaseException | None) -> None:
-        if future.done():  # cancelled
-            return
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(result)  # type: ignore[arg-type]  # the result of the call
-
-    def run() -> None:
-        result, error = None, None
-        try:
-            result = context.run(call)
-        except BaseException as raised:
-            error = raised
-        with suppress(RuntimeError):  # the triggerer is ending
-            loop.call_soon_threadsafe(finish, result, error)
-
-    threading.Thread(target=run, name=name, daemon=True).start()
-    return future

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -58,7 +58,7 @@ class GrantTrigger(BaseTrigger):
         task = await SteeredTask.take_over(self.task_instance)
         while True:
             try:
-                found = await task.exchange(values, queue.reads)
+                found = await task.exchange(partial(dict, values), queue.reads)
             except TakenOverError as error:
                 self.log.info("This triggerer no longer waits: %s", error)
                 # Airflow cancels the trigger of a task that another triggerer runs, or that is not deferred any more.

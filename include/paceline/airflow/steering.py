@@ -1,7 +1,7 @@
-"""Exchanges the live states of all jobs that a triggerer steers with Airflow's API server, in one request a second.
+"""Exchanges the live states of all jobs that a triggerer steers with Airflow's API server, about once a second.
 
 A trigger cannot reach its task's state store, and what it can say to Airflow passes one process, at about ten
-milliseconds a message. So the jobs share a request to the route of ``paceline.plugins.web.steering``.
+milliseconds a message. So the jobs share requests to the route of ``paceline.plugins.web.steering``.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from weakref import WeakKeyDictionary
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 _EVERY_S = 1.0
 _TIMEOUT_S = 10.0
-_MOST_JOBS = 1_000  # in a request
-_Waiting = tuple[bytes, "asyncio.Future[dict[str, Any]]"]  # the message of a job, and its answer
+_MOST_JOBS = 100  # in a request: its answers occupy the event loop for some ten milliseconds
+_Waiting = tuple[Callable[[], bytes], "asyncio.Future[dict[str, Any]]"]  # returns a job's message; its answer
 _RETRY_S = 60.0
 
 
@@ -59,7 +59,7 @@ class Steering:
     url:
         Base URL of the API server.
     every_s:
-        Seconds between two requests.
+        Seconds between two requests of a job; those of many jobs are spread over this time.
     """
 
     _of_loop: ClassVar[WeakKeyDictionary[asyncio.AbstractEventLoop, Steering]] = WeakKeyDictionary()
@@ -77,30 +77,30 @@ class Steering:
             cls._of_loop[loop] = cls(api_server_url())
         return cls._of_loop[loop]
 
-    async def exchange(self, job: dict[str, Any]) -> dict[str, Any]:
-        """Send ``job`` with the next request, see ``paceline.plugins.web.steering.SteeredJob``; return its values.
+    async def exchange(self, job: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+        """Send what ``job`` returns with the next request, and return the values of the answer.
+
+        ``job`` is called when the request is made, see ``paceline.plugins.web.steering.SteeredJob``.
 
         Raises SteeringError and TakenOverError.
         """
         answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        try:  # here, because a value that cannot be sent would fail the request of all jobs
-            self._waiting.append((to_json(job, inf_nan_mode="null"), answer))  # several times as fast as Python's json
-        except ValueError as error:
-            await asyncio.sleep(self._every_s)  # callers repeat it
-            raise SteeringError(f"{self._url}: {error!r}") from error
+        # Several times as fast as Python's json.
+        self._waiting.append((lambda: to_json(job(), inf_nan_mode="null"), answer))
         if self._sending is None or self._sending.done():
             self._sending = asyncio.create_task(self._send_all())
         return await answer
 
     async def _send_all(self) -> None:
+        loop = asyncio.get_running_loop()
         while self._waiting:
             try:
                 async with self._new_client() as client:
                     while self._waiting:
-                        waiting, self._waiting = self._waiting, []
-                        for first in range(0, len(waiting), _MOST_JOBS):
-                            await self._send_batch(client, waiting[first : first + _MOST_JOBS])
-                        await asyncio.sleep(self._every_s)
+                        next_s = loop.time() + self._every_s * min(1.0, _MOST_JOBS / len(self._waiting))
+                        batch, self._waiting = self._waiting[:_MOST_JOBS], self._waiting[_MOST_JOBS:]
+                        await self._send_batch(client, batch)
+                        await asyncio.sleep(max(next_s - loop.time(), 0.0))
             except Exception as error:  # no client, for example because the file of certificates cannot be read
                 waiting, self._waiting = self._waiting, []
                 self._fail([future for _, future in waiting], error)
@@ -115,14 +115,31 @@ class Steering:
         return httpx.AsyncClient(verify=_certificates(), trust_env=uses_proxy, timeout=_TIMEOUT_S)
 
     async def _send_batch(self, client: httpx.AsyncClient, batch: Sequence[_Waiting]) -> None:
-        futures = [future for _, future in batch]
+        import httpx
+
+        messages, futures = self._make_messages(batch)
         try:
-            body = b'{"jobs": [' + b",".join(job for job, _ in batch) + b"]}"
+            body = b'{"jobs": [' + b",".join(messages) + b"]}"
             response = await client.post(self._url, content=body, headers={"Content-Type": "application/json"})
             response.raise_for_status()
             _distribute([(answer["values"], answer["over"]) for answer in response.json()], futures)
+        except httpx.TransportError as error:  # each of the other requests would take as long to fail
+            waiting, self._waiting = self._waiting, []
+            self._fail([*futures, *(future for _, future in waiting)], error)
         except Exception as error:
             self._fail(futures, error)
+
+    def _make_messages(self, batch: Sequence[_Waiting]) -> tuple[list[bytes], list[asyncio.Future[dict[str, Any]]]]:
+        messages, futures = [], []
+        for make, future in batch:
+            if future.done():  # the trigger has been cancelled
+                continue
+            try:
+                messages.append(make())
+                futures.append(future)
+            except ValueError as error:  # a value that cannot be sent would fail the request of all jobs
+                self._fail([future], error)
+        return messages, futures
 
     def _fail(self, futures: Sequence[asyncio.Future[dict[str, Any]]], error: Exception) -> None:
         """Answer each job with an error: without an answer, its trigger would wait for ever."""
@@ -173,12 +190,14 @@ class SteeredTask:
                 await BaseXCom.aset(STEERING_XCOM, hash_secret(secret), **_place(task))
         return cls(task, secret)
 
-    async def exchange(self, write: Mapping[str, Any], read: Sequence[str]) -> dict[str, Any]:
+    async def exchange(self, take: Callable[[], Mapping[str, Any]], read: Sequence[str]) -> dict[str, Any]:
         """Write values of the live state, and return others, within the next seconds.
+
+        ``take`` returns the values to write. It is called when they are sent, so that they are the newest.
 
         Raises SteeringError if it has to be repeated, and TakenOverError if another process steers the job.
         """
-        return await Steering.of_this_loop().exchange({**self._job, "write": dict(write), "read": list(read)})
+        return await Steering.of_this_loop().exchange(lambda: {**self._job, "write": take(), "read": read})
 
 
 def api_server_url() -> str:

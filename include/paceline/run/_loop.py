@@ -151,8 +151,8 @@ class PaceLoop:
     def steps(self) -> Generator[float, float, Outcome]:
         """Control the job as :meth:`run` does, but let the caller wait between two steps, and choose a thread for each.
 
-        Yields the seconds until the next step, and receives those of them that the caller has not waited: in these, the
-        loop waits for the end of the job.
+        Yields the seconds until the next step, and receives those of them that the loop is to wait for the end of the
+        job. A caller that waits itself may take the step earlier.
         """
         status = self._find_earlier_end()
         next_s = self._now()
@@ -161,7 +161,7 @@ class PaceLoop:
             period_s = self._step(began_s)
             self._step_times.add(self._now() - began_s)
             self._leave_if_due()
-            next_s = max(next_s + period_s, self._now())
+            next_s = max(min(next_s, began_s) + period_s, self._now())
             status = yield from self._wait_for_step(next_s - self._now())
             if status is not None and self._outage.restart_after(status):
                 status = None

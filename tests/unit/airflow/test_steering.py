@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -62,7 +63,9 @@ def send(server: Server, *jobs: tuple[str, int], rounds: int = 1) -> list[Any]:
     async def send_all() -> list[Any]:
         steering, results = Steering(server.url, every_s=0.01), []
         for _ in range(rounds):
-            exchanges = [steering.exchange({"secret": secret, "write": {"n": number}}) for secret, number in jobs]
+            exchanges = [
+                steering.exchange(partial(dict, secret=secret, write={"n": number})) for secret, number in jobs
+            ]
             results += await asyncio.gather(*exchanges, return_exceptions=True)
         return results
 
@@ -70,13 +73,13 @@ def send(server: Server, *jobs: tuple[str, int], rounds: int = 1) -> list[Any]:
 
 
 def test_jobs_that_wait_together_share_a_request(server: Server) -> None:
-    jobs = [(str(number), number) for number in range(300)]
-    assert send(server, *jobs) == [{"n": number} for number in range(300)]
-    assert [len(request) for request in server.requests] == [300]
+    jobs = [(str(number), number) for number in range(100)]
+    assert send(server, *jobs) == [{"n": number} for number in range(100)]
+    assert [len(request) for request in server.requests] == [100]
 
 
 @pytest.mark.parametrize(("jobs", "requests"), [(2, [2, 2, 2]), (3, [2, 1, 2, 1, 2, 1])])
-def test_rounds_are_apart_also_if_a_request_is_full(
+def test_requests_of_a_round_are_spread_over_its_time(
     server: Server, monkeypatch: pytest.MonkeyPatch, jobs: int, requests: list[int]
 ) -> None:
     monkeypatch.setattr(steering, "_MOST_JOBS", 2)
@@ -119,12 +122,25 @@ def test_failed_request_is_an_error_of_each_job_and_the_next_one_succeeds(
     assert others == [{"n": 1}, {"n": 2}]
 
 
-def test_server_that_is_away_is_an_error() -> None:
-    async def exchange() -> None:
-        await Steering("http://127.0.0.1:1", every_s=0.01).exchange({"secret": "a"})
+def test_server_that_is_away_is_an_error_of_all_jobs_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steering, "_MOST_JOBS", 1)
+    attempts: list[int] = []
+    send_batch = Steering._send_batch
 
-    with pytest.raises(SteeringError, match=r"127\.0\.0\.1:1"):
-        asyncio.run(exchange())
+    async def count(self: Steering, client: Any, batch: Any) -> None:
+        attempts.append(len(batch))
+        await send_batch(self, client, batch)
+
+    monkeypatch.setattr(Steering, "_send_batch", count)
+
+    async def exchange() -> list[Any]:
+        away = Steering("http://127.0.0.1:1", every_s=0.01)
+        return await asyncio.gather(*(away.exchange(lambda: {"secret": "a"}) for _ in range(3)), return_exceptions=True)
+
+    results = asyncio.run(exchange())
+    assert [type(result) for result in results] == [SteeringError] * 3
+    assert "127.0.0.1:1" in str(results[2])
+    assert attempts == [1]
 
 
 def test_unreadable_certificates_are_an_error_until_they_can_be_read(
@@ -134,9 +150,9 @@ def test_unreadable_certificates_are_an_error_until_they_can_be_read(
         steering = Steering(server.url, every_s=0.01)
         monkeypatch.setenv("AIRFLOW__API__SSL_CERT", str(tmp_path / "missing.pem"))
         with pytest.raises(SteeringError, match="FileNotFoundError"):
-            await asyncio.wait_for(steering.exchange({"secret": "a"}), 60.0)
+            await asyncio.wait_for(steering.exchange(lambda: {"secret": "a"}), 60.0)
         monkeypatch.delenv("AIRFLOW__API__SSL_CERT")
-        return await asyncio.wait_for(steering.exchange({"secret": "a", "write": {"n": 1}}), 60.0)
+        return await asyncio.wait_for(steering.exchange(lambda: {"secret": "a", "write": {"n": 1}}), 60.0)
 
     assert asyncio.run(exchange_twice()) == {"n": 1}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from types import SimpleNamespace
 from typing import Any
@@ -72,9 +72,9 @@ class FakeTask:
         self.taken += 1
         return self
 
-    async def exchange(self, write: Mapping[str, Any], read: Sequence[str]) -> dict[str, Any]:
+    async def exchange(self, take: Callable[[], Mapping[str, Any]], read: Sequence[str]) -> dict[str, Any]:
         assert set(read) == {CEILING, DEADLINE}
-        self.written.append(dict(write))
+        self.written.append(dict(take()))
         answer = next(self.answers)
         if isinstance(answer, Exception):
             raise answer

@@ -97,7 +97,8 @@ class Live:
         instance = SimpleNamespace(dag_id="dag", task_id="train", map_index=-1)
         return JobControl(job, self, instance, task.clock, logging.getLogger("test"))  # type: ignore[arg-type]
 
-    async def exchange(self, write: Mapping[str, Any], read: Sequence[str]) -> dict[str, Any]:
+    async def exchange(self, take: Callable[[], Mapping[str, Any]], read: Sequence[str]) -> dict[str, Any]:
+        write = take()
         await asyncio.sleep(0.001)
         self.before(write)
         self.task.store.update(write)
@@ -107,6 +108,9 @@ class Live:
 @pytest.fixture(autouse=True)
 def without_a_late_executor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triggers, "REPORTED_WITHIN_S", 0.0)
+
+
+WAIT = JobControl._wait
 
 
 @pytest.fixture
@@ -139,6 +143,22 @@ class Pause:
 
     async def until_begun(self) -> None:
         assert await asyncio.to_thread(self.began.wait, 60.0)
+
+
+def test_new_command_ends_the_wait_for_the_next_step(task: SimulatedTask) -> None:
+    async def run() -> None:
+        control = Live(task).new_control()
+        await control._transfer([DEADLINE])
+        await control._transfer([DEADLINE])
+        waiting = asyncio.create_task(WAIT(control, 86_400.0))
+        await asyncio.sleep(0)
+        assert not control._wake.done()
+        task.store[DEADLINE] = "20m"
+        await control._transfer([DEADLINE])
+        await asyncio.wait_for(waiting, 60.0)
+        assert not control._wake.done()
+
+    asyncio.run(run())
 
 
 def test_values_of_failed_exchanges_are_written_later(task: SimulatedTask) -> None:
@@ -303,7 +323,8 @@ def test_job_of_a_task_that_is_over_leaves_neither_keys_nor_devices(task: Simula
     live = Live(task)
     is_over = threading.Event()
 
-    async def exchange(write: Mapping[str, Any], read: Sequence[str]) -> dict[str, Any]:
+    async def exchange(take: Callable[[], Mapping[str, Any]], read: Sequence[str]) -> dict[str, Any]:
+        write = take()
         await asyncio.sleep(0.001)
         for key, value in write.items():
             task.store.pop(key, None)
@@ -397,7 +418,7 @@ def test_kill_before_the_trigger_has_a_control_removes_the_job(
             began.set()
             await asyncio.Event().wait()
 
-        async def exchange(self, write: Mapping[str, Any], read: Sequence[str]) -> dict[str, Any]:
+        async def exchange(self, take: Callable[[], Mapping[str, Any]], read: Sequence[str]) -> dict[str, Any]:
             raise TakenOverError(over=True)
 
     monkeypatch.setattr(steering, "SteeredTask", Slow)
@@ -424,7 +445,8 @@ def test_airflow_cancels_a_kill_again_and_again_without_effect(task: SimulatedTa
     is_over, removing, go_on = threading.Event(), threading.Event(), threading.Event()
     removed: list[str] = []
 
-    async def exchange(write: Mapping[str, Any], read: Sequence[str]) -> dict[str, Any]:
+    async def exchange(take: Callable[[], Mapping[str, Any]], read: Sequence[str]) -> dict[str, Any]:
+        write = take()
         await asyncio.sleep(0.001)
         removed.extend(key for key, value in write.items() if value is None)
         if is_over.is_set():

@@ -105,6 +105,15 @@ def test_result_is_that_of_one_process(in_one_process, task):
     assert task.engine.jobs == {}
 
 
+def test_step_that_is_taken_early_does_not_delay_the_next_one(task):
+    start(task)
+    steps = Elsewhere(task).training.steps()
+    wait_s = next(steps)
+    for _ in range(5):
+        task.let_jobs_train(wait_s / 4)
+        assert steps.send(0.0) == pytest.approx(wait_s)
+
+
 def test_control_passes_on_often_without_loss_of_its_state(in_one_process, task):
     """As when triggerers are replaced, or alerts call a worker process."""
     start(task)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.pod_faults.proxy import Proxy
+from benchmarks.pod_faults.proxy import ServerProxy
 from benchmarks.pod_faults.task import BATCHES, Task
 
 _POLL_S = 0.1
@@ -137,9 +137,9 @@ class Round:
             stderr=subprocess.DEVNULL,
         )  # fmt: skip
 
-    def proxy(self) -> Proxy:
+    def proxy(self) -> ServerProxy:
         """Return a proxy before the API server."""
-        made = Proxy(self.core.api_client.configuration.host)
+        made = ServerProxy(self.core.api_client.configuration.host)
         self.ends.callback(made.close)
         return made
 

@@ -9,15 +9,16 @@ can still delete the keys of the job that it has removed, and store its last sam
 from __future__ import annotations
 
 import hmac
-import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Any
+from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter
-from pydantic import BaseModel, Field
+from fastapi import APIRouter, Depends, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import AfterValidator, BaseModel, Field, ValidationError
+from pydantic_core import from_json
 from sqlalchemy import ColumnElement, and_, delete, insert, select, tuple_, update
 from sqlalchemy.orm import Session
 
@@ -29,12 +30,16 @@ from .jobs import FINAL_STATES, parse, same_task
 router = APIRouter(tags=["Steering"])
 _MOST_JOBS = 5_000
 _PLACE = ("dag_run_id", "dag_id", "run_id", "task_id", "map_index", "expires_at")
-_DELETED = json.dumps(None)
 _Task = tuple[str, str, str, int]  # DAG, run, task and map index
 
 
+def _check_json(text: str) -> str:
+    from_json(text, allow_inf_nan=False)
+    return text
+
+
 class SteeredJob(BaseModel):
-    """What the process that steers a job writes and reads. A value of ``None`` deletes its key.
+    """What the process that steers a job writes, as JSON texts, and reads. ``None`` deletes a key.
 
     ``task_instance_id`` is Airflow's identifier of the task's try, ``secret`` the text whose hash is the task's XCom.
     """
@@ -45,7 +50,7 @@ class SteeredJob(BaseModel):
     map_index: int = -1
     task_instance_id: UUID
     secret: str
-    write: dict[str, Any] = Field(default_factory=dict)
+    write: dict[str, Annotated[str, AfterValidator(_check_json)] | None] = Field(default_factory=dict)
     read: list[str] = Field(default_factory=list)
 
     @property
@@ -70,8 +75,20 @@ class JobAnswer(BaseModel):
     over: bool = False
 
 
+async def _read_body(request: Request) -> bytes:
+    return await request.body()
+
+
+def _parse(body: Annotated[bytes, Depends(_read_body)]) -> SteeredJobs:
+    """Parse the body in a thread: FastAPI would do it in the server's event loop, and several times as slowly."""
+    try:
+        return SteeredJobs.model_validate_json(body)
+    except ValidationError as error:
+        raise RequestValidationError(error.errors(include_input=False, include_context=False)) from error
+
+
 @router.post("/steering")
-def steer(batch: SteeredJobs, session: SessionDep) -> list[JobAnswer]:
+def steer(batch: Annotated[SteeredJobs, Depends(_parse)], session: SessionDep) -> list[JobAnswer]:
     """Write and read the live state of several jobs, in one transaction, as far as their secrets are right.
 
     The answers are in the order of the jobs. A new key is stored only beside other keys of its job.
@@ -131,7 +148,7 @@ def _load_tasks(session: Session, tasks: set[_Task]) -> dict[_Task, Any]:
 
 def _write(session: Session, jobs: Sequence[SteeredJob]) -> None:
     now = datetime.now(timezone.utc)
-    values = {(job.task, key): json.dumps(value) for job in jobs for key, value in job.write.items()}
+    values = {(job.task, key): value for job in jobs for key, value in job.write.items()}
     if not values:
         return
     s = Stored
@@ -139,7 +156,7 @@ def _write(session: Session, jobs: Sequence[SteeredJob]) -> None:
     rows = session.execute(select(*columns).where(_is_of(s, {task for task, _ in values}))).all()
     ids = {(_task(row), row.key): row.id for row in rows}
     beside = {_task(row): row for row in rows}
-    removed = {place for place, value in values.items() if value == _DELETED}
+    removed = {place for place, value in values.items() if value is None}
     if removed & ids.keys():
         session.execute(delete(s).where(s.id.in_([ids[place] for place in removed if place in ids])))
     values = {place: value for place, value in values.items() if place not in removed}

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks.pod_faults.proxy import Proxy, client_through
+from benchmarks.pod_faults.proxy import ServerProxy, client_through
 from kubernetes.client import ApiClient
 from tests.conftest import connect_cluster
 
@@ -295,13 +295,15 @@ def test_rejected_token_is_replaced(pods: PodHarness) -> None:
 
 
 @pytest.fixture
-def proxy() -> Iterator[Proxy]:
-    made = Proxy(connect_cluster().configuration.host)
+def proxy() -> Iterator[ServerProxy]:
+    made = ServerProxy(connect_cluster().configuration.host)
     yield made
     made.close()
 
 
-def test_every_line_is_read_once_although_the_api_server_is_away_meanwhile(pods: PodHarness, proxy: Proxy) -> None:
+def test_every_line_is_read_once_although_the_api_server_is_away_meanwhile(
+    pods: PodHarness, proxy: ServerProxy
+) -> None:
     runtime = KubernetesRuntime(lambda: client_through(proxy.url), namespace=pods.namespace)
     code = """
     import itertools, signal
@@ -326,7 +328,7 @@ def test_every_line_is_read_once_although_the_api_server_is_away_meanwhile(pods:
     job.remove()
 
 
-def test_start_goes_on_after_its_watch_was_cut(pods: PodHarness, proxy: Proxy) -> None:
+def test_start_goes_on_after_its_watch_was_cut(pods: PodHarness, proxy: ServerProxy) -> None:
     label = {"paceline/test": pods.mark}
     connect = partial(client_through, proxy.url)
     runtime = KubernetesRuntime(connect, namespace=pods.namespace, template={"spec": {"nodeSelector": label}})

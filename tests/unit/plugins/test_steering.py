@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -14,11 +14,12 @@ from airflow.models.task_state_store import TaskStateStoreModel as Stored
 from airflow.models.taskinstance import TaskInstance
 from airflow.models.xcom import XComModel
 from airflow.utils.state import TaskInstanceState
+from fastapi.exceptions import RequestValidationError
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from paceline.contract import CEILING, PACE, STEERING_XCOM, hash_secret
-from paceline.plugins.web.steering import SteeredJob, SteeredJobs, steer
+from paceline.plugins.web.steering import SteeredJob, SteeredJobs, _parse, steer
 
 from .test_grants import Database, empty_database  # noqa: F401
 
@@ -60,9 +61,12 @@ def send(database: Database, *jobs: SteeredJob) -> list[Any]:
     return [answer.over if answer.values is None else answer.values for answer in answers]
 
 
-def a_job(database: Database, dag_id: str, secret: str | None = None, **values: Any) -> SteeredJob:
+def a_job(
+    database: Database, dag_id: str, secret: str | None = None, *, write: Mapping[str, Any] | None = None, **values: Any
+) -> SteeredJob:
     place = {"dag_id": dag_id, "run_id": "r", "task_id": "task", "task_instance_id": instance_id(database, dag_id)}
-    return SteeredJob(**{"secret": dag_id if secret is None else secret, **place, **values})
+    texts = {key: None if value is None else json.dumps(value) for key, value in (write or {}).items()}
+    return SteeredJob(**{"secret": dag_id if secret is None else secret, **place, "write": texts, **values})
 
 
 def stored(database: Database, dag_id: str) -> dict[str, Any]:
@@ -77,6 +81,14 @@ def test_jobs_write_and_read_their_own_state(database: Database) -> None:
     assert send(database, first, second) == [{"deadline": None}, {CEILING: {"devices": 3}, "deadline": None}]
     assert stored(database, "a") == {PACE: {"devices": 1}, CEILING: {"devices": 2}}
     assert stored(database, "b").keys() == {PACE, CEILING}
+
+
+@pytest.mark.parametrize("text", ["", "{", "NaN", "1 2", '"\\ud800"'])
+def test_text_that_is_no_json_is_refused(database: Database, text: str) -> None:
+    place = {"dag_id": "a", "run_id": "r", "task_id": "task", "task_instance_id": str(instance_id(database, "a"))}
+    body = json.dumps({"jobs": [{**place, "secret": "a", "write": {PACE: text}}]}).encode()
+    with pytest.raises(RequestValidationError):
+        _parse(body)
 
 
 def test_none_deletes_a_key(database: Database) -> None:

@@ -1,0 +1,241 @@
+"""One round: three deferred trainings with containers, what happens to them, and what has to be true afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import docker
+from demo.airflow_process import AirflowProcess
+
+from benchmarks.proxy import Proxy
+from paceline.airflow.api import AirflowApiError
+from paceline.contract import CONTAINER, PACE, RUN_KEYS
+
+DAG = "deferred_faults"
+DEADLINES_S = {"short": 60.0, "medium": 90.0, "long": 120.0}
+_MOST_CORES, _BUSY, _BATCH_S = 0.4, 0.45, 0.02  # cores, share of the deadline that a job needs with them, CPU time
+_LATE_PCT = 2.0  # of the time to the deadline
+_POLL_S, _TIMEOUT_S, _LEFTOVERS_S = 0.2, 300.0, 60.0
+_TEXT = """
+from datetime import timedelta
+
+from airflow.sdk import DAG
+from paceline.operators import DeadlineTrainingOperator
+
+with DAG({dag!r}, schedule=None, default_args={{"retries": 3, "retry_delay": timedelta(seconds=1)}}):
+    for name, deadline_s in {deadlines_s!r}.items():
+        DeadlineTrainingOperator(
+            task_id=name, script={script!r}, arguments=[str(round(deadline_s * {cpu_s} / {batch_s}))],
+            deadline=f"{{deadline_s:g}}s", deadline_from="task", max_devices={cores}, deferrable=True,
+        )
+"""
+
+
+def batches(name: str) -> int:
+    """Return the number of batches of a task's model."""
+    return round(DEADLINES_S[name] * _MOST_CORES * _BUSY / _BATCH_S)
+
+
+@dataclass
+class Place:
+    """The Airflow and the engine of all rounds.
+
+    Parameters
+    ----------
+    airflow:
+        The Airflow.
+    engine:
+        A proxy before the engine, which Airflow uses.
+    client:
+        A client of the engine itself.
+    restart_database:
+        A shell command that restarts the database; empty for none.
+    """
+
+    airflow: AirflowProcess
+    engine: Proxy
+    client: docker.APIClient
+    restart_database: str = ""
+
+    def write_dag(self) -> Path:
+        """Write the DAG file."""
+        path = self.airflow.dags_folder / "faults.py"
+        script = str(Path(__file__).with_name("train.py"))
+        sizes = {"cpu_s": _MOST_CORES * _BUSY, "batch_s": _BATCH_S, "cores": _MOST_CORES}
+        path.write_text(_TEXT.format(dag=DAG, deadlines_s=DEADLINES_S, script=script, **sizes))
+        return path
+
+
+@dataclass
+class Job:
+    """One of the round's jobs: its container before the fault, and what is expected of it."""
+
+    name: str
+    container: str = ""
+    state: str = "success"
+    is_same: bool = True  # whether the container must survive
+    has_result: bool = True
+    was_on_time: bool = True  # whether its allocation at the fault would have met the deadline
+
+
+@dataclass
+class Round:
+    """A run of the DAG."""
+
+    place: Place
+    draw: random.Random
+    run_id: str = ""
+    details: str = ""
+    jobs: dict[str, Job] = field(default_factory=lambda: {name: Job(name) for name in DEADLINES_S})
+    ends: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)  # what restores the place
+
+    @property
+    def airflow(self) -> AirflowProcess:
+        """The Airflow of the round."""
+        return self.place.airflow
+
+    def start(self) -> None:
+        """Start the run, and wait until all jobs are controlled by the triggerer."""
+        self.run_id = self.airflow.run_dag(DAG, parse_timeout_s=_TIMEOUT_S)
+        for job in self.jobs.values():
+            until(partial(self._is_deferred, job), f"{job.name} is not deferred")
+            job.container = str(self.stored(job, CONTAINER)["id"])
+
+    def start_until(self, share: float) -> None:
+        """Start the run, and wait until ``share`` of the time to the first deadline is over."""
+        self.start()
+        self.details = f"{100 * share:.0f} % of the first deadline"
+        until(lambda: self._elapsed_s() >= share * DEADLINES_S["short"], "the time does not pass")
+        for job in self.jobs.values():
+            pace = self.stored(job, PACE)
+            ends_s = pace.get("forecast_s")
+            job.was_on_time = pace["state"] != "training" or ends_s is None or ends_s <= pace["deadline_s"]
+
+    def problems(self) -> list[str]:
+        """Wait for the end of the run; return what is wrong then."""
+        names = list(self.jobs)
+        until(lambda: all(self._has_ended(self.jobs[name]) for name in names), "the jobs do not end")
+        return [problem for job in self.jobs.values() for problem in self._problems_of(job)] + self._leftovers()
+
+    def errors_pct(self) -> list[float]:
+        """Return how much each successful job has ended after its deadline, in percent of the time to it."""
+        found = [self._result(job) for job in self.jobs.values() if job.has_result]
+        return [round(result["error_pct"], 2) for result in found if result]
+
+    def stored(self, job: Job, key: str) -> Any:
+        """Return a value of the task's state store."""
+        return self.airflow.task_state(DAG, self.run_id, job.name, key)
+
+    def containers(self) -> list[str]:
+        """Return the ids of the run's containers."""
+        labels = {"label": f"paceline.run={self.run_id}"}
+        return [str(one["Id"]) for one in self.place.client.containers(all=True, filters=labels)]
+
+    def _is_deferred(self, job: Job) -> bool:
+        pace = self.stored(job, PACE)
+        return self._state(job) == "deferred" and pace is not None and pace["state"] in ("starting", "training")
+
+    def _elapsed_s(self) -> float:
+        origin = datetime.fromisoformat(self.stored(self.jobs["short"], CONTAINER)["origin"])
+        return (datetime.now(timezone.utc) - origin).total_seconds()
+
+    def _state(self, job: Job) -> str | None:
+        state: str | None = self.airflow.task_instance(DAG, self.run_id, job.name)["state"]
+        return state
+
+    def _has_ended(self, job: Job) -> bool:
+        return self._state(job) in ("success", "failed", "removed", "upstream_failed")
+
+    def _result(self, job: Job) -> dict[str, Any] | None:
+        try:
+            result: dict[str, Any] = self.airflow.xcom(DAG, self.run_id, job.name)
+        except AirflowApiError:
+            return None
+        return result
+
+    def _problems_of(self, job: Job) -> Iterator[str]:
+        state = self._state(job)
+        if state != job.state:
+            yield f"{job.name} is {state}, not {job.state}"
+        if state != "success" or not job.has_result:
+            return
+        result = self._result(job)
+        if result is None:
+            yield f"{job.name} has no result"
+            return
+        count = json.loads(Path(result["model"], "model.json").read_text())["batches"]
+        if count != batches(job.name):
+            yield f"{job.name} has {count} batches, not {batches(job.name)}"
+        if job.is_same and (starts := self._starts(job)) != 1:
+            yield f"{job.name} was started {starts} times"
+        if job.is_same and job.was_on_time and result["error_pct"] > _LATE_PCT:
+            yield f"{job.name} is {result['error_pct']:.1f} % late"
+
+    def _starts(self, job: Job) -> int:
+        labels = [f"paceline.run={self.run_id}", f"paceline.task={job.name}"]
+        filters = {"type": "container", "event": "start", "label": labels}
+        began = datetime.now(timezone.utc) - timedelta(hours=1)
+        return len(
+            list(self.place.client.events(since=began, until=datetime.now(timezone.utc), filters=filters, decode=True))
+        )
+
+    def _leftovers(self) -> list[str]:
+        found: list[str] = []
+
+        def is_clean() -> bool:
+            found[:] = [f"left: container {one[:12]}" for one in self.containers()]
+            found.extend(
+                f"left: {job.name}/{key}" for job in self.jobs.values() for key in RUN_KEYS if self._has(job, key)
+            )
+            return not found
+
+        try:
+            until(is_clean, "something is left", _LEFTOVERS_S)
+        except TimeoutError as error:
+            return found or [str(error)]
+        return []
+
+
+def until(condition: Callable[[], object], error: str, within_s: float = _TIMEOUT_S) -> None:
+    """Wait until a condition holds. Airflow may not answer meanwhile."""
+    give_up_s, raised = time.monotonic() + within_s, None
+    while time.monotonic() < give_up_s:
+        try:
+            if condition():
+                return
+            raised = None
+        except Exception as one:
+            raised = one
+        time.sleep(_POLL_S)
+    raise TimeoutError(error if raised is None else f"{error}: {raised!r}")
+
+
+def run_shell(command: str) -> None:
+    """Run a command of the options."""
+    subprocess.run(["/bin/sh", "-c", command], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def engine_proxy(socket_path: Path, engine: str) -> Proxy:
+    """Return a proxy at a socket before the engine at ``engine``, a URL such as ``unix:///var/run/docker.sock``."""
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(socket_path))
+    socket_path.chmod(0o600)
+    listener.listen()
+
+    def connect() -> socket.socket:
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(engine.removeprefix("unix://"))
+        return connection
+
+    return Proxy(listener, connect)

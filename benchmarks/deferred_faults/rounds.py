@@ -8,10 +8,11 @@ import random
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -118,9 +119,7 @@ class Round:
         self.details = f"{100 * share:.0f} % of the first deadline"
         until(lambda: self._elapsed_s() >= share * DEADLINES_S["short"], "the time does not pass")
         for job in self.jobs.values():
-            pace = self.stored(job, PACE)
-            ends_s = pace.get("forecast_s")
-            job.was_on_time = pace["state"] != "training" or ends_s is None or ends_s <= pace["deadline_s"]
+            job.was_on_time = _is_on_time(self.stored(job, PACE))
 
     def problems(self) -> list[str]:
         """Wait for the end of the run; return what is wrong then."""
@@ -195,9 +194,8 @@ class Round:
 
         def is_clean() -> bool:
             found[:] = [f"left: container {one[:12]}" for one in self.containers()]
-            found.extend(
-                f"left: {job.name}/{key}" for job in self.jobs.values() for key in RUN_KEYS if self._has(job, key)
-            )
+            keys = product(self.jobs.values(), RUN_KEYS)
+            found.extend(f"left: {job.name}/{key}" for job, key in keys if self.stored(job, key) is not None)
             return not found
 
         try:
@@ -205,6 +203,15 @@ class Round:
         except TimeoutError as error:
             return found or [str(error)]
         return []
+
+
+def _is_on_time(pace: Mapping[str, Any]) -> bool:
+    """Return whether the job's present allocation is enough for its deadline; false if that is not known yet."""
+    left = pace["remaining"]
+    if left is None or not pace["devices"]:
+        return False
+    ends_s = pace["t_s"] + left["work_s"] / pace["devices"] ** left["exponent"] + left["after_s"]
+    return bool(ends_s <= pace["deadline_s"])
 
 
 def until(condition: Callable[[], object], error: str, within_s: float = _TIMEOUT_S) -> None:

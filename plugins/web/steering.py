@@ -9,6 +9,7 @@ can still delete the keys of the job that it has removed, and store its last sam
 from __future__ import annotations
 
 import hmac
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -173,15 +174,17 @@ def _write(session: Session, jobs: Sequence[SteeredJob]) -> None:
 
 
 def _read(session: Session, jobs: Sequence[SteeredJob]) -> dict[tuple[_Task, str], Any]:
-    keys, s = {key for job in jobs for key in job.read}, Stored
-    if not keys:
-        return {}
-    rows = session.execute(
-        select(s.dag_id, s.run_id, s.task_id, s.map_index, s.key, s.value).where(
-            _is_of(s, {job.task for job in jobs}), s.key.in_(keys)
+    tasks, found, s = defaultdict(set), {}, Stored
+    for job in jobs:
+        tasks[frozenset(job.read)].add(job.task)  # a job that begins reads its history, the others a few words
+    for keys in filter(None, tasks):
+        rows = session.execute(
+            select(s.dag_id, s.run_id, s.task_id, s.map_index, s.key, s.value).where(
+                _is_of(s, tasks[keys]), s.key.in_(keys)
+            )
         )
-    )
-    return {(_task(row), row.key): parse(row.value) for row in rows}
+        found.update({(_task(row), row.key): parse(row.value) for row in rows})
+    return found
 
 
 def _is_of(table: Any, tasks: Collection[_Task]) -> ColumnElement[bool]:

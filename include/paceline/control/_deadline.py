@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from paceline.control._attained import AttainedDevices
 from paceline.control._controller import Decision, Observation, check_target, target_end_s
 from paceline.control._limits import Limits
 from paceline.control._past import PastRun
@@ -115,6 +116,7 @@ class DeadlineController:
             self._speed.expect(past.batches_per_s, past.devices, past.exponent, past.speed_sd)
         self._start_devices = start_devices
         self._usable = (past.usable_devices if past else None) or math.inf
+        self._attained = AttainedDevices()
         self._trained = (0.0, 0.0)  # seconds observed, and device-seconds used in this time
         self.began_s = 0.0
         self._startup_from_s = 0.0
@@ -196,6 +198,10 @@ class DeadlineController:
         whole_devices = self.limits.quantum >= 1
         if not (obs.pending or obs.in_pause or whole_devices) and obs.busy is not None and obs.done < obs.total:
             self._learn_usable(allocation, in_use, obs.busy)
+            if allocation >= self.limits.quantize(self.limits.max_devices, ceiling):
+                self._attained.add(now_s, in_use, time_s=self._time_s)
+            else:
+                self._attained.reset()
         done_now = self._observe(obs, obs.done, in_use)
         progress_pct = 100.0 * obs.done / obs.total
         if self._ramp is None:
@@ -353,6 +359,8 @@ class DeadlineController:
         untested = self._past is not None and self._past.related and not self._speed.tested
         tail_s = self.tail.median_s
         upper = self.limits.max_devices if ceiling is None else min(ceiling, self.limits.max_devices)
+        if self._attained.devices is not None:
+            upper = min(upper, self._attained.devices)
         speed = self._speed.at(in_use)
         # A late report of infeasibility is better than a false one: the speed above the tested allocations is
         # uncertain.

@@ -33,7 +33,7 @@ from paceline.run._publishing import Publisher, make_sample
 from paceline.run._states import Cause
 from paceline.run._step_times import StepTimes
 from paceline.run._utilization import JobUtilization
-from paceline.run.feasibility import InfeasiblePolicy
+from paceline.run.feasibility import InfeasiblePolicy, explain_usage
 from paceline.run.host import Stage
 from paceline.run.lease import JobLease
 from paceline.run.outcome import (
@@ -316,7 +316,13 @@ class PaceLoop:
         assert progress.newest is not None  # the job is training
         total, may_end_early = f"{progress.total} {progress.newest.unit}", progress.may_end_early
         extended_s = self._infeasible.apply(
-            now_s, controller.began_s, controller.deadline_s, decision, total, may_end_early=may_end_early
+            now_s,
+            controller.began_s,
+            controller.deadline_s,
+            decision,
+            total,
+            usage=explain_usage(self._utilization.devices, self._allocation.devices),
+            may_end_early=may_end_early,
         )
         if extended_s is None:
             return decision

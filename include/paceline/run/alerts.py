@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline.contract import AlertKind, PaceSample, SentAlerts
+from paceline.run.feasibility import explain_usage
 
 _MIN_SLACK = 0.05  # fraction of the remaining time; a new neighbour on the machine could use up a smaller slack
 _MIN_SAMPLES = 3  # consecutive samples, so that one noisy forecast raises no alert
@@ -91,7 +92,8 @@ class Alerts:
         if sample.state != "training" or earliest_s is None:
             return None
         if not sample.feasible:
-            return "infeasible", f"cannot be met: {earliest_s - deadline_s:.0f} s late at best"
+            usage = explain_usage(sample.used_devices, sample.devices)
+            return "infeasible", f"cannot be met: {earliest_s - deadline_s:.0f} s late at best{usage}"
         slack_s = deadline_s - earliest_s
         flexible = sample.min_devices < sample.max_devices
         dangerous = slack_s < _MIN_SLACK * (deadline_s - now_s) and sample.progress_pct < _NEARLY_DONE_PCT and flexible

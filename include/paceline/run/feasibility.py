@@ -10,6 +10,7 @@ from paceline.run._journal import Journal
 
 ON_INFEASIBLE = ("best_effort", "fail", "extend")
 _MIN_STEPS = 3  # consecutive infeasible steps, so that one slow second has no effect
+_FULLY_USED = 0.9
 _MARGIN, _MIN_MARGIN_S = 0.02, 1.5
 
 
@@ -20,6 +21,20 @@ def extended_deadline_s(earliest_s: float, began_s: float) -> float:
     [204.0, 202.0, 201.5]
     """
     return round(earliest_s + max(_MARGIN * (earliest_s - began_s), _MIN_MARGIN_S), 1)
+
+
+def explain_usage(used_devices: float | None, devices: float) -> str:
+    """Return the reason why a deadline cannot be met, if a job uses only a part of its devices.
+
+    >>> explain_usage(0.24, 1.0)
+    ', because the job uses 0.24 of its 1.00 devices: its host is busy, or its script waits'
+    >>> explain_usage(0.95, 1.0), explain_usage(None, 1.0)
+    ('', '')
+    """
+    if used_devices is None or used_devices >= _FULLY_USED * devices:
+        return ""
+    part = f"{used_devices:.2f} of its {devices:.2f} devices"
+    return f", because the job uses {part}: its host is busy, or its script waits"
 
 
 class InfeasiblePolicy:
@@ -49,7 +64,15 @@ class InfeasiblePolicy:
         self._reported = self._reported_early_end = False
 
     def apply(
-        self, now_s: float, began_s: float, deadline_s: float, decision: Decision, total: str, *, may_end_early: bool
+        self,
+        now_s: float,
+        began_s: float,
+        deadline_s: float,
+        decision: Decision,
+        total: str,
+        *,
+        usage: str = "",
+        may_end_early: bool,
     ) -> float | None:
         """Process a decision; return the new deadline if the policy extends it.
 
@@ -59,6 +82,8 @@ class InfeasiblePolicy:
             Current time, start of the job, and deadline, in seconds after the same origin.
         decision:
             The controller's decision, which assumes that training takes the ``total``, such as ``"900 batches"``.
+        usage:
+            Result of :func:`explain_usage`.
         may_end_early:
             Whether a metric may end training before.
         """
@@ -69,7 +94,7 @@ class InfeasiblePolicy:
         if may_end_early and now_s <= deadline_s:
             self._report_early_end(deadline_s, earliest_s, total)
             return None
-        reason = f"cannot be met: with all {total}, the earliest possible end is {earliest_s:.1f} s"
+        reason = f"cannot be met: with all {total}, the earliest possible end is {earliest_s:.1f} s{usage}"
         if self._choice == "fail":
             raise DeadlineInfeasibleError(f"deadline: {deadline_s:.1f} s {reason}")
         if self._choice == "extend" and earliest_s < float("inf"):
@@ -79,7 +104,7 @@ class InfeasiblePolicy:
             self.reset()
             return extended_s
         self._reported = True
-        self._event(now_s, "infeasible", f"{reason}. All allowed devices are used", deadline_s, earliest_s)
+        self._event(now_s, "infeasible", f"{reason}. The job has all allowed devices", deadline_s, earliest_s)
         return None
 
     def miss_progress(self, deadline_s: float, waited_s: float, last_malformed: str | None) -> None:

@@ -5,6 +5,7 @@ import type { TrainingJob } from "./contract";
 import {
   formatClock,
   deadlineStatus,
+  devicesNote,
   formatDevices,
   formatDuration,
   formatTick,
@@ -52,6 +53,16 @@ test("devices are fractional cores or whole devices", () => {
   expect(formatDevices(1.45, 0.05)).toBe("1.45 cores");
   expect(formatDevices(1, 0.05)).toBe("1 core");
   expect(formatDevices(3, 1)).toBe("3 devices");
+});
+
+test.each([
+  [{ devices: 1, used_devices: 0.24 }, "of 2 cores, 0.24 in use"],
+  [{ devices: 1, used_devices: 0.95 }, "of 2 cores"],
+  [{ devices: 1, used_devices: null }, "of 2 cores"],
+  [{ devices: 1, used_devices: 0.24, state: "finished" }, "of 2 cores"],
+  [{ devices: 1, used_devices: 0.24, quantum: 1 }, "of 2 devices"],
+] as const)("note for the devices of %o is %s", (changed, note) => {
+  expect(devicesNote(makePace({ max_devices: 2, ceiling: null, quantum: 0.05, ...changed }))).toBe(note);
 });
 
 test("a worker has the name of its machine", () => {

@@ -31,6 +31,8 @@ export interface Status {
 
 /** A delay of at most this fraction of the deadline counts as on time. */
 const TOLERANCE = 0.005;
+/** Of its devices: below this fraction, the page says how much a job uses. */
+const FULLY_USED = 0.9;
 
 /** Return the status of a job relative to its deadline, according to a sample. */
 export function deadlineStatus(pace: Pace): Status {
@@ -151,4 +153,12 @@ export function formatTime(at: Date, now = new Date(), zone = timeZone()): strin
 export function shortName(taskId: string, mapIndex = -1): string {
   const name = taskId.slice(taskId.lastIndexOf(".") + 1);
   return mapIndex >= 0 ? `${name} [${mapIndex}]` : name;
+}
+
+/** The maximum of a job's devices, and how much of its cores it uses if that is less than it has. */
+export function devicesNote(pace: Pace): string {
+  const most = `of ${formatDevices(Math.min(pace.max_devices, pace.ceiling ?? Infinity), pace.quantum)}`;
+  const used = pace.used_devices;
+  if (used === null || pace.state !== "training" || pace.quantum >= 1 || used >= FULLY_USED * pace.devices) return most;
+  return `${most}, ${used.toFixed(2)} in use`;
 }

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.control import DeadlineController, Limits, Observation, PastRun
+from paceline.control import DeadlineController, Decision, Limits, Observation, PastRun
 from paceline.control import make_controller as make_default
 from paceline.errors import InvalidInputError
 from paceline.testing.plant import Neighbour, Plant, amdahl
@@ -200,6 +200,33 @@ def test_infeasible_deadline_is_reported_early_and_feasible_deadline_is_not():
         assert infeasible_s is not None
         assert infeasible_s < 0.2 * shortest_s
         assert simulate_run(plant, DeadlineController(LIMITS, 1.2 * shortest_s, past=past)).infeasible_s is None
+
+
+def watch_job(busy_from_100_s: float, steps: int, max_devices: float = 1.0) -> Decision:
+    """Return the last decision for a job of 300 batches of 1 s, which loses a part of its core after 100 s."""
+    controller = DeadlineController(Limits(0.1, max_devices), 400.0)
+    controller.start(0.0)
+    done = 0.0
+    for second in range(steps):
+        speed = 1.0 if second < 100 else busy_from_100_s
+        busy = min(speed, 0.9)
+        decision = controller.step(
+            Observation(float(second), int(done), 300, done_s=float(second), allocated_devices=1.0, busy=busy)
+        )
+        done += speed
+    return decision
+
+
+def test_deadline_is_infeasible_on_the_part_of_the_core_that_the_job_gets_for_long():
+    decision = watch_job(0.24, 200)
+    assert not decision.feasible
+    assert decision.finish_s == pytest.approx(100 + 200 / 0.24, rel=0.1)
+    assert decision.earliest_s == pytest.approx(decision.finish_s, rel=0.2)
+
+
+@pytest.mark.parametrize(("busy", "steps", "max_devices"), [(0.24, 120, 1.0), (1.0, 200, 1.0), (0.24, 200, 2.0)])
+def test_deadline_stays_feasible_for_a_moment_or_with_more_cores(busy, steps, max_devices):
+    assert watch_job(busy, steps, max_devices).feasible
 
 
 @pytest.mark.parametrize("known", [True, False])

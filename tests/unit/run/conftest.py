@@ -63,6 +63,8 @@ class SimulatedJob:
         self.ends_at: int | None = None  # batches after which a metric ends training, before all ``batches``
         self.loads_after_restart = self.is_loading = False  # the start-up after a restart ends with ``finish_loading``
         self.actions: list[tuple[float, Callable[[], None]]] = []
+        self.gets = float("inf")  # devices that a busy host gives it
+        self._used_s = 0.0
 
     @property
     def elapsed_s(self) -> float:
@@ -111,7 +113,8 @@ class SimulatedJob:
         return JobStatus("running", started_s=self._began_s + self.clock_error_s)
 
     def usage(self) -> Usage:
-        return Usage(0.0, 0, 0.0)
+        """Return the usage on a busy host; elsewhere, it is not measured."""
+        return Usage(self._used_s, 0, self.elapsed_s) if self.gets < float("inf") else Usage(0.0, 0, 0.0)
 
     def continue_from(self, other: SimulatedJob) -> None:
         """Resume from the checkpoint of another job."""
@@ -168,7 +171,9 @@ class SimulatedJob:
             return
         if self._last_line_s == float("-inf"):
             self._report("start")
-        speed = self.batches / self._work_s * self.devices**_SCALING
+        in_use = min(self.devices, self.gets)
+        self._used_s += in_use * dt_s
+        speed = self.batches / self._work_s * in_use**_SCALING
         self._done += speed * dt_s * (1 + self._random.gauss(0, self._noise) if self._noise else 1)
         if self._done >= (self.ends_at or self.batches):
             self._done = self.batches = self.ends_at or self.batches

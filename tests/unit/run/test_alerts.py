@@ -79,3 +79,13 @@ def test_alert_message_contains_the_delay() -> None:
     assert alert is not None
     assert alert.message == "missed: done 30 s late"
     assert alert.to_dict()["deadline_s"] == 100.0
+
+
+@pytest.mark.parametrize(
+    ("used", "says"), [(0.24, ", because the job uses 0.24 of its 2.00 devices"), (1.9, ""), (None, "")]
+)
+def test_alert_message_says_if_the_job_uses_a_part_of_its_devices(used: float | None, says: str) -> None:
+    infeasible = a_sample(earliest_s=110.0, feasible=False, devices=2.0, used_devices=used)
+    (alert,) = [alert for alert in map(Alerts().evaluate, [infeasible] * 3) if alert]
+    assert alert.message.startswith(f"cannot be met: 10 s late at best{says}")
+    assert ("host" in alert.message) == bool(says)

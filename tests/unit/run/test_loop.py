@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import threading
 
 import pytest
@@ -125,6 +126,22 @@ def test_job_whose_engine_refuses_devices_continues_without_them(make_job, run, 
 def test_infeasible_deadline_fails_the_run_if_configured(make_job, run):
     with pytest.raises(DeadlineInfeasibleError, match=r"deadline: 40\.0 s cannot be met: with all 3000 batches"):
         run(make_job(core_s=120), 40, on_infeasible="fail")
+
+
+@pytest.mark.parametrize("on_infeasible", ["best_effort", "fail", "extend"])
+def test_deadline_is_infeasible_if_the_host_gives_the_job_a_part_of_its_core(make_job, run, caplog, on_infeasible):
+    job = make_job(core_s=150)
+    job.actions = [(100, lambda: setattr(job, "gets", 0.24))]
+    said = "because the job uses 0.2[345] of its 1.00 devices: its host is busy, or its script waits"
+    if on_infeasible == "fail":
+        with pytest.raises(DeadlineInfeasibleError, match=said):
+            run(job, 250, limits=Limits(0.1, 1.0), on_infeasible=on_infeasible)
+    else:
+        outcome, exchange = run(job, 250, limits=Limits(0.1, 1.0), on_infeasible=on_infeasible)
+        assert re.search(said, caplog.text)
+        first_s = next(sample["t_s"] for sample in exchange.samples if not sample["feasible"])
+        assert first_s < 170
+        assert outcome.met == (on_infeasible == "extend")
 
 
 def test_infeasible_deadline_is_extended_if_configured(make_job, run):

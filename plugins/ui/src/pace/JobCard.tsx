@@ -15,6 +15,7 @@ import {
   isEnded,
   shortName,
   type Status,
+  devicesNote,
   jobStatus,
   teamStatus,
 } from "../format";
@@ -140,7 +141,7 @@ function Figures({ pace, taskEnded }: { pace: Pace; taskEnded: boolean }) {
       <Figure
         name={pace.quantum >= 1 ? "Devices" : "Cores"}
         value={formatDevices(pace.devices, pace.quantum)}
-        note={`of ${formatDevices(Math.min(pace.max_devices, pace.ceiling ?? Infinity), pace.quantum)}`}
+        note={devicesNote(pace)}
       />
       {pace.loss === null ? null : <Figure name="Loss" value={pace.loss.toPrecision(4)} />}
       {Object.entries(pace.metrics).map(([metric, value]) => (

@@ -20,6 +20,7 @@ from paceline.airflow.arguments import (
     read_fields,
     registry_location,
 )
+from paceline.airflow.metrics import send_evaluation
 from paceline.airflow.places import open_registry, storage_path
 from paceline.airflow.values import Reader
 from paceline.contract import EVALUATION_XCOM, Comparison, EvaluationResult, Improvements
@@ -199,6 +200,7 @@ the first a letter or digit
             if self._killed.is_set():
                 raise AirflowException("The task was stopped; its job has been removed") from error
             raise AirflowException(self.describe(error)) from error
+        send_evaluation(self, self._result)
         return self._result.to_json()
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage[Any, Any]:

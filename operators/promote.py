@@ -10,6 +10,7 @@ from airflow.sdk import Asset, BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
 from paceline.airflow.arguments import number, optional_conn_id, optional_number, read_fields, registry_location
+from paceline.airflow.metrics import send_promotion
 from paceline.airflow.places import open_registry
 from paceline.airflow.values import Reader, boolean
 from paceline.contract import PROMOTION_XCOM, EvaluationResult, PromotionResult, PromotionVerdict
@@ -152,6 +153,7 @@ class PromoteOperator(BaseOperator):
             )
         context["ti"].xcom_push(key=PROMOTION_XCOM, value=True)
         self._result = result
+        send_promotion(self, result)
         return stored
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage[Any, Any]:

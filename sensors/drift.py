@@ -13,6 +13,7 @@ from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from paceline.airflow.callbacks import Callback, read_callbacks
+from paceline.airflow.metrics import send_check
 from paceline.airflow.windows import CHAMPION
 from paceline.contract import DRIFT_XCOM, DriftEvent, DriftSummary, fit_to_xcom
 from paceline.drift import DriftSettings
@@ -372,6 +373,7 @@ class DriftSensor(BaseSensorOperator):
             reason = f"{reason} {note}"
             report = replace(report, notes=(*report.notes, note))
         summary = self._summary = summary.model_copy(update={"reason": reason, "retrain": retrain, "at": now})
+        send_check(self, summary)
         result = summary.to_json()
         if self.report_dir:
             self.log.info("Report: %s", summary.report_html)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import socket
 import threading
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.metrics import receive_metrics, statsd  # noqa: F401
 from tests.samples import a_sample
 
 from paceline.operators import LogNotifier
@@ -22,31 +22,11 @@ INFEASIBLE = a_sample(feasible=False, earliest_s=130.0)
 CONTEXT: Any = {"ti": SimpleNamespace(dag_id="retrain", task_id="train", map_index=-1)}
 
 
-@pytest.fixture
-def statsd(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
-    """A StatsD server that receives this process's Airflow metrics."""
-    from airflow.sdk._shared.observability.metrics import stats
-    from airflow.sdk._shared.observability.metrics.statsd_logger import get_statsd_logger
-    from statsd import StatsClient
-
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
-        server.bind(("127.0.0.1", 0))
-        server.settimeout(5)
-        address: Any = {"host": "127.0.0.1", "port": server.getsockname()[1], "prefix": "airflow"}
-        tagged = {"influxdb_tags_enabled": True, "statsd_influxdb_enabled": True}
-        monkeypatch.setattr(stats, "_backend", get_statsd_logger(stats_class=StatsClient, **address, **tagged))
-        yield server
-
-
-def receive_metrics(statsd: socket.socket, number: int) -> list[str]:
-    return [statsd.recv(1000).decode() for _ in range(number)]
-
-
 def reporter_for(*callbacks: Any) -> SampleReporter:
     return SampleReporter({**CONTEXT, "task_state_store": MemoryState()}, [*callbacks], logging.getLogger())
 
 
-def test_every_sample_is_sent_to_statsd(statsd: socket.socket) -> None:
+def test_every_sample_is_sent_to_statsd(statsd: socket.socket) -> None:  # noqa: F811
     reporter = reporter_for()
     reporter.report(SAMPLE)
     assert receive_metrics(statsd, 7) == [
@@ -108,7 +88,7 @@ def test_notifier_renders_its_templates_for_each_alert() -> None:
     assert calls == ["train cannot be met: 30 s late at best", "train missed: at 50.0 %, 3 s late"]
 
 
-def test_resizes_of_an_earlier_process_are_not_counted_again(statsd: socket.socket) -> None:
+def test_resizes_of_an_earlier_process_are_not_counted_again(statsd: socket.socket) -> None:  # noqa: F811
     reporter = reporter_for()
     for resizes in (11, 12):
         reporter.report(a_sample(**FIGURES | {"resizes": resizes}))

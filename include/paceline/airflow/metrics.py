@@ -1,0 +1,63 @@
+"""Sends the results of drift checks, evaluations and promotions to Airflow's metrics."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from paceline.contract import DriftSummary, EvaluationResult, PromotionResult
+
+
+class Task(Protocol):
+    """The task of a result."""
+
+    @property
+    def dag_id(self) -> str:
+        """Id of its DAG."""
+
+    @property
+    def task_id(self) -> str:
+        """Id of the task."""
+
+
+def send_check(task: Task, summary: DriftSummary) -> None:
+    """Send the result of a drift check, with its model if it names one."""
+    from airflow.sdk.observability import stats
+
+    tags = {**_tags(task), **({"model": summary.model} if summary.model else {})}
+    stats.incr("paceline.drift_checks", tags={**tags, "verdict": _word(summary.verdict)})
+    stats.gauge("paceline.drift_features", summary.features, tags=tags)
+    stats.gauge("paceline.drift_drifted_features", len(summary.drifted_features), tags=tags)
+    if summary.estimated_error is not None:
+        stats.gauge("paceline.drift_estimated_error", summary.estimated_error, tags=tags)
+    if summary.retrain:
+        stats.incr("paceline.drift_retrainings", tags=tags)
+
+
+def send_evaluation(task: Task, result: EvaluationResult) -> None:
+    """Send the scores of an evaluation."""
+    from airflow.sdk.observability import stats
+
+    tags = {**_tags(task), "model": result.model, "metric": result.metric}
+    for name in ("challenger", "champion", "improvement"):
+        if (value := getattr(result, name)) is not None:
+            stats.gauge(f"paceline.evaluation_{name}", value, tags=tags)
+
+
+def send_promotion(task: Task, result: PromotionResult) -> None:
+    """Send the decision about a challenger, and the champion after it."""
+    from airflow.sdk.observability import stats
+
+    tags = {**_tags(task), "model": result.model}
+    stats.incr("paceline.promotion_decisions", tags={**tags, "verdict": _word(result.verdict)})
+    if result.promoted:
+        stats.incr("paceline.promotions", tags=tags)
+    if result.champion_version is not None:
+        stats.gauge("paceline.champion_version", result.champion_version, tags=tags)
+
+
+def _tags(task: Task) -> dict[str, str]:
+    return {"dag_id": task.dag_id, "task_id": task.task_id}
+
+
+def _word(verdict: str) -> str:
+    return verdict.replace(" ", "_")  # StatsD separates tags from values without quotes

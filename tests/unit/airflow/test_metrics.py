@@ -1,0 +1,160 @@
+"""Metrics of results, and the rules for Prometheus that watch them."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+from tests.metrics import receive_metrics, statsd  # noqa: F401
+
+from paceline.airflow.metrics import send_check, send_evaluation, send_promotion
+from paceline.contract import DriftSummary, EvaluationResult, PromotionResult
+
+PROJECT = Path(__file__).parents[3]
+RULES = PROJECT / "docs" / "dashboards" / "prometheus-rules.yml"
+TASK = SimpleNamespace(dag_id="retrain", task_id="task")
+OF_TASK = "dag_id=retrain,task_id=task"
+
+
+def received(statsd: socket.socket, number: int) -> list[str]:  # noqa: F811
+    return [line.removeprefix("airflow.paceline.") for line in receive_metrics(statsd, number)]
+
+
+def a_summary(**values: Any) -> DriftSummary:
+    lists: dict[str, Any] = {name: [] for name in ("drifted_features", "drifted_segments", "quality")}
+    flags = dict.fromkeys(("concept_drift", "joint_drift", "estimated_drift"), False)
+    counts = dict.fromkeys(("features", "reference_rows", "current_rows"), 10)
+    defaults = {"verdict": "no drift", "reason": "no drift", "estimated_error": None, "statistics": {}}
+    return DriftSummary(
+        **{**{name: list(value) for name, value in lists.items()}, **flags, **counts, **defaults, **values}
+    )
+
+
+def test_check_sends_its_verdict_and_its_drifted_features(statsd: socket.socket) -> None:  # noqa: F811
+    drifted = {"verdict": "drift", "drifted_features": ["age", "fare"], "estimated_error": 0.25}
+    send_check(TASK, a_summary(**drifted, model="churn", retrain=True))
+    tags = f"{OF_TASK},model=churn"
+    assert sorted(received(statsd, 5)) == sorted(
+        [
+            f"drift_checks,{tags},verdict=drift:1|c",
+            f"drift_features,{tags}:10|g",
+            f"drift_drifted_features,{tags}:2|g",
+            f"drift_estimated_error,{tags}:0.25|g",
+            f"drift_retrainings,{tags}:1|c",
+        ]
+    )
+
+
+def test_verdict_of_two_words_is_one_tag(statsd: socket.socket) -> None:  # noqa: F811
+    send_check(TASK, a_summary(verdict="bad data"))
+    assert received(statsd, 1) == [f"drift_checks,{OF_TASK},verdict=bad_data:1|c"]
+
+
+def test_evaluation_sends_its_scores(statsd: socket.socket) -> None:  # noqa: F811
+    scores = {"metric": "auc", "challenger": 0.8, "champion": 0.75, "champion_version": 1, "improvement": 0.05}
+    send_evaluation(TASK, EvaluationResult(model="churn", version=2, **scores))
+    tags = f"{OF_TASK},model=churn,metric=auc"
+    assert received(statsd, 3) == [
+        f"evaluation_challenger,{tags}:0.8|g",
+        f"evaluation_champion,{tags}:0.75|g",
+        f"evaluation_improvement,{tags}:0.05|g",
+    ]
+
+
+def test_promotion_sends_its_decision_and_the_champion(statsd: socket.socket) -> None:  # noqa: F811
+    result = PromotionResult(
+        promoted=True,
+        verdict="better",
+        reason="better",
+        model="churn",
+        registry="/registry",
+        version=2,
+        champion_version=2,
+        previous_version=1,
+    )
+    send_promotion(TASK, result)
+    tags = f"{OF_TASK},model=churn"
+    assert received(statsd, 3) == [
+        f"promotion_decisions,{tags},verdict=better:1|c",
+        f"promotions,{tags}:1|c",
+        f"champion_version,{tags}:2|g",
+    ]
+
+
+def test_rules_use_metrics_that_the_guide_describes() -> None:
+    guide = (PROJECT / "docs" / "watch.md").read_text()
+    described = {name.replace(".", "_") for name in re.findall(r"`(paceline\.\w+)`", guide)}
+    used = set(re.findall(r"airflow_(paceline_\w+)", RULES.read_text()))
+    assert {name.removesuffix("_total") for name in used} <= described
+
+
+SLACK = "airflow_paceline_slack_s{dag_id='a',task_id='train'}"
+PROGRESS = "airflow_paceline_progress_pct{dag_id='a',task_id='train'}"
+CHECKS = "airflow_paceline_drift_checks_total{dag_id='a',task_id='check',verdict='%s'}"
+DECISIONS = "airflow_paceline_promotion_decisions_total{model='churn',verdict='not_better'}"
+PROMOTIONS = "airflow_paceline_promotions_total{model='churn'}"
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed (Debian: prometheus)")
+@pytest.mark.parametrize(
+    ("alert", "series", "at", "labels"),
+    [
+        ("PacelineLate", {SLACK: "-30x10", PROGRESS: "50x10"}, "5m", [{"dag_id": "a", "task_id": "train"}]),
+        ("PacelineLate", {SLACK: "-30x10", PROGRESS: "100x10"}, "5m", []),
+        ("PacelineLate", {SLACK: "30x10", PROGRESS: "50x10"}, "5m", []),
+        (
+            "PacelineDrift",
+            {CHECKS % "drift": "0 0 1x10"},
+            "5m",
+            [{"dag_id": "a", "task_id": "check", "verdict": "drift"}],
+        ),
+        ("PacelineDrift", {CHECKS % "no_drift": "0 0 1x10"}, "5m", []),
+        (
+            "PacelineBadData",
+            {CHECKS.replace("_total", "") % "bad_data": "0 0 1x10"},
+            "5m",
+            [{"dag_id": "a", "task_id": "check", "verdict": "bad_data"}],
+        ),
+        ("PacelineTrainsWithoutPromotion", {DECISIONS: "0 1 2 3x60", PROMOTIONS: "0x63"}, "1h", [{"model": "churn"}]),
+        ("PacelineTrainsWithoutPromotion", {DECISIONS: "0 1 2 3x60", PROMOTIONS: "0 1x62"}, "1h", []),
+    ],
+)
+def test_prometheus_raises_the_alert(
+    tmp_path: Path, alert: str, series: dict[str, str], at: str, labels: list[dict[str, str]]
+) -> None:
+    rules = yaml.safe_load(RULES.read_text())
+    (rule,) = [rule for group in rules["groups"] for rule in group["rules"] if rule["alert"] == alert]
+    del rule["annotations"]  # promtool compares them, too
+    tests = {
+        "rule_files": ["rules.yml"],
+        "tests": [
+            {
+                "interval": "1m",
+                "input_series": [{"series": name, "values": values} for name, values in series.items()],
+                "alert_rule_test": [
+                    {
+                        "eval_time": at,
+                        "alertname": alert,
+                        "exp_alerts": [{"exp_labels": {**rule["labels"], **one}} for one in labels],
+                    }
+                ],
+            }
+        ],
+    }
+    (tmp_path / "rules.yml").write_text(yaml.safe_dump({"groups": [{"name": "paceline", "rules": [rule]}]}))
+    (tmp_path / "tests.yml").write_text(yaml.safe_dump(tests))
+    ran = subprocess.run(["promtool", "test", "rules", tmp_path / "tests.yml"], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed (Debian: prometheus)")
+def test_rules_are_valid() -> None:
+    ran = subprocess.run(["promtool", "check", "rules", RULES], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stdout + ran.stderr

@@ -42,7 +42,7 @@ NODE := 24.19.0
 # Version of the library that draws the site's diagrams in the browser.
 MERMAID := 11.12.1
 # Pictures that tests draw and the guides show.
-PICTURES := $(foreach page,pace retraining drift history scaling,$(page)-light $(page)-dark) sharing
+PICTURES := $(foreach page,pace retraining drift history scaling pool,$(page)-light $(page)-dark) sharing
 # npm of the machine, or of the Node that `make ui` has installed into the environment.
 PAGES := PATH=$(abspath $(BIN)):$$PATH npm --silent --prefix plugins/ui
 # The types of what the pages read, and the command that generates them.
@@ -130,7 +130,7 @@ soak: $(STAMP) ui mlflow ## Repeat the long tests, mostly of faults, in random o
 
 pictures: $(STAMP) ui ## Draw the guides' pictures of the pages and of core sharing
 	@rm -rf build/pictures
-	@PACELINE_PICTURES=$(abspath build/pictures) $(BIN)/python -m pytest tests/browser/test_{history,overview,pages,scaling}.py
+	@PACELINE_PICTURES=$(abspath build/pictures) $(BIN)/python -m pytest tests/browser/test_{history,overview,pages,pools,scaling}.py
 	@$(BIN)/python -m benchmarks.promises --only crash --folder build/pictures
 	@for name in $(PICTURES); do cp build/pictures/$$name.png docs/images/; done
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from paceline.contract import ArbiterResult
+from paceline.contract import ArbiterResult, ArbiterStatus
 
 if TYPE_CHECKING:
     from paceline.airflow.api import AirflowApi
@@ -61,6 +61,11 @@ class PoolApi:
         results = self._put("grants", {"version": self._version, "grants": batch})
         self._has_lease = results is not None
         return results or []
+
+    def publish(self, status: ArbiterStatus) -> None:
+        """Store the status with the lease, unless another arbiter has taken the lease."""
+        if self._has_lease:
+            self._has_lease = self._put("arbiter", {"status": status.to_json()}) is not None
 
     def _put(self, what: str, body: Mapping[str, Any]) -> Any:
         """Send a request; return its result, ``None`` after a conflict with another arbiter."""

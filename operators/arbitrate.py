@@ -6,7 +6,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -23,6 +23,7 @@ from paceline.errors import InvalidInputError, PacelineError
 from paceline.extras import require
 from paceline.installed import POLICIES, installed
 
+from ._arbiter_report import ArbiterReport
 from ._pool import PoolApi, PoolLog
 
 if TYPE_CHECKING:
@@ -152,7 +153,8 @@ class ArbiterOperator(BaseOperator):
         with contextlib.closing(self._connect()) as api:
             self._create_pool(api)
             pool = PoolApi(api, self.pool_name, str(context["ti"].id), self.log)
-            self._repeat(lambda: self._step(pool, arbiter, pool_log))
+            report = self._report(arbiter)
+            self._repeat(lambda: self._step(pool, report, pool_log))
         return pool_log.result(arbiter.decisions).to_json()
 
     def _repeat(self, step: Callable[[], None]) -> None:
@@ -178,9 +180,21 @@ class ArbiterOperator(BaseOperator):
         """End the task. The jobs keep their grants."""
         self._ended.set()
 
-    def _step(self, pool: PoolApi, arbiter: Arbiter, pool_log: PoolLog) -> None:
+    def _report(self, arbiter: Arbiter) -> ArbiterReport:
+        lifetime = timedelta(seconds=_seconds("lifetime", self.lifetime))
+        settings = {
+            "policy": self.policy if isinstance(self.policy, str) else self.policy.name,
+            "namespace": self.devices.namespace if isinstance(self.devices, Kubernetes) else None,
+            "quantum": self.quantum,
+            "every_s": _seconds("every", self.every),
+            "ends_at": datetime.now(timezone.utc) + lifetime,
+        }
+        return ArbiterReport(arbiter, settings)
+
+    def _step(self, pool: PoolApi, report: ArbiterReport, pool_log: PoolLog) -> None:
         if not pool.take():
             return
+        arbiter = report.arbiter
         if isinstance(self.devices, Kubernetes) and time.monotonic() >= self._quota_read_s + _QUOTA_EVERY_S:
             self._resize(arbiter)
         rows = pool.read()
@@ -189,10 +203,13 @@ class ArbiterOperator(BaseOperator):
         read = (_to_request(key, row, uses_priority=uses_priority) for key, row in tasks.items())
         requests = [request for request in read if request is not None]
         pool_log.record_requests(requests)
-        grants = arbiter.step(requests, time.time())
+        now_s = time.time()
+        grants = report.step(requests, now_s)
         if grants:
             for grant, result in zip(grants, pool.write(grants, tasks), strict=False):
                 pool_log.record_result(grant, result)
+        if (status := report.make(requests, tasks, now_s)) is not None:
+            pool.publish(status)
 
     def _create_pool(self, api: AirflowApi) -> None:
         """Create the pool if it does not exist, because Airflow starts no task in a missing pool."""

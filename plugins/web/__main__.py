@@ -15,6 +15,7 @@ from ._registries import ChampionReading
 from .history import DriftHistory, Watched
 from .jobs import AllJobs, RunJobs
 from .overview import Overview
+from .pools import PoolSummary, PoolView
 
 
 class PageData(BaseModel):
@@ -26,6 +27,8 @@ class PageData(BaseModel):
     champions: list[ChampionReading]
     subjects: list[Watched]
     drift_history: DriftHistory
+    pools: list[PoolSummary]
+    pool: PoolView
     history: StoredHistory
     report: DriftReport
 

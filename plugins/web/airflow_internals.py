@@ -15,6 +15,7 @@ from airflow.models.asset import AssetEvent, AssetModel
 from airflow.models.asset import association_table as created_runs
 from airflow.models.dag import DagModel
 from airflow.models.dagrun import DagRun
+from airflow.models.pool import Pool
 from airflow.models.task_state_store import TaskStateStoreModel as Stored
 from airflow.models.taskinstance import TaskInstance
 from airflow.models.variable import Variable
@@ -30,6 +31,7 @@ __all__ = [
     "DagModel",
     "DagRun",
     "GetUserDep",
+    "Pool",
     "SessionDep",
     "Stored",
     "TaskInstance",

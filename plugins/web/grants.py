@@ -13,7 +13,7 @@ from sqlalchemy import select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from paceline.contract import CEILING, PACE, Ceiling
+from paceline.contract import CEILING, PACE, ArbiterStatus, Ceiling
 from paceline.errors import InvalidInputError
 
 from .access import can_change, can_edit_pool
@@ -28,6 +28,12 @@ class ArbiterTask(BaseModel):
     """The task instance of an arbiter, by the id of its current try."""
 
     arbiter: UUID
+
+
+class NewLease(ArbiterTask):
+    """An arbiter that takes or keeps the lease, and its status."""
+
+    status: Any = None
 
 
 class NewGrant(BaseModel):
@@ -64,9 +70,10 @@ class GrantResult(BaseModel):
         410: {"description": "Airflow is not running this task instance"},
     },
 )
-def set_arbiter(pool_name: str, task: ArbiterTask, session: SessionDep) -> None:
-    """Give an arbiter the lease of the pool, unless another running arbiter has the lease."""
-    take_lease(session, pool_name, task.arbiter)
+def set_arbiter(pool_name: str, lease: NewLease, session: SessionDep) -> None:
+    """Give an arbiter the lease of the pool, unless another running arbiter has the lease; store its status."""
+    status = ArbiterStatus.read(lease.status)
+    take_lease(session, pool_name, lease.arbiter, status and status.to_json())
 
 
 @router.put(

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 router = APIRouter(tags=["Jobs"])
 _MAX_RECENT = 500
 _MAX_ROWS = 4000  # two rows for each job
+TaskKey = tuple[str, str, str, int]
 FINAL_STATES = ("success", "failed", "skipped", "upstream_failed", "removed")
 
 
@@ -109,6 +110,11 @@ def same_task(stored: Any = Stored) -> ColumnElement[bool]:
 
 
 def _select_samples() -> Select[Unpack[tuple[Any, ...]]]:
+    return select_stored(PACE, DEADLINE)
+
+
+def select_stored(*keys: str) -> Select[Unpack[tuple[Any, ...]]]:
+    """Return the query for stored values, each with its task instance."""
     return (
         select(
             TaskInstance.dag_id,
@@ -125,22 +131,23 @@ def _select_samples() -> Select[Unpack[tuple[Any, ...]]]:
             Stored.updated_at,
         )
         .join(Stored, same_task())
-        .where(Stored.key.in_((PACE, DEADLINE)))
+        .where(Stored.key.in_(keys))
         .order_by(TaskInstance.dag_id, TaskInstance.run_id, TaskInstance.task_id, TaskInstance.map_index)
     )
 
 
 def _to_jobs(rows: Iterable[Row[Any]]) -> list[TrainingJob]:
     """Group rows by task instance. Omit tasks without a sample, which do not train or have not started training."""
-    tasks: dict[tuple[str, str, str, int], dict[str, Row[Any]]] = {}
+    tasks: dict[TaskKey, dict[str, Row[Any]]] = {}
     for row in rows:
         tasks.setdefault((row.dag_id, row.run_id, row.task_id, row.map_index), {})[row.key] = row
     started = [keys for keys in tasks.values() if PACE in keys]
     stored = ((keys[PACE], PaceSample.read(parse(keys[PACE].value)), keys.get(DEADLINE)) for keys in started)
-    return [_job_row(row, pace, deadline) for row, pace, deadline in stored if pace is not None]
+    return [to_job(row, pace, deadline) for row, pace, deadline in stored if pace is not None]
 
 
-def _job_row(row: Row[Any], pace: PaceSample, deadline: Row[Any] | None) -> TrainingJob:
+def to_job(row: Row[Any], pace: PaceSample, deadline: Row[Any] | None) -> TrainingJob:
+    """Return the job of a row with the columns of a task instance, and of the row with its stored deadline."""
     current = None
     if deadline is not None:
         stored = StoredDeadline.read(parse(deadline.value))

@@ -7,7 +7,7 @@ from typing import Any
 
 from fastapi import APIRouter
 from pydantic import BaseModel
-from sqlalchemy import exists, or_, select
+from sqlalchemy import ColumnElement, exists, or_, select
 from sqlalchemy.orm import aliased
 
 from paceline.contract import CEILING, CONTAINER, PACE
@@ -50,9 +50,6 @@ class PoolJobs(BaseModel):
 def pool_jobs(pool: str, session: SessionDep, readable: ReadableDags) -> PoolJobs:
     """Return all jobs of a pool that have not ended, sorted by start time."""
     version = read_lease(session, pool).version  # read first: grants that are written after this have a newer version
-    container = aliased(Stored)
-    has_job = exists().where(container.key == CONTAINER, same_task(container))
-    not_ended = or_(TaskInstance.state.is_(None), TaskInstance.state.not_in(FINAL_STATES), has_job)
     rows = session.execute(
         select(
             TaskInstance.dag_id,
@@ -66,7 +63,7 @@ def pool_jobs(pool: str, session: SessionDep, readable: ReadableDags) -> PoolJob
             Stored.value,
         )
         .join(Stored, same_task())
-        .where(TaskInstance.pool == pool, TaskInstance.dag_id.in_(readable), Stored.key.in_((PACE, CEILING)), not_ended)
+        .where(TaskInstance.pool == pool, TaskInstance.dag_id.in_(readable), Stored.key.in_((PACE, CEILING)), has_job())
     )
     jobs: dict[tuple[str, str, str, int], PoolJob] = {}
     for row in rows:
@@ -77,3 +74,10 @@ def pool_jobs(pool: str, session: SessionDep, readable: ReadableDags) -> PoolJob
     by_name = sorted(jobs.values(), key=lambda job: (job.dag_id, job.run_id, job.task_id, job.map_index))
     by_start = sorted(by_name, key=lambda job: job.started_at.timestamp() if job.started_at else float("inf"))
     return PoolJobs(version=version, jobs=by_start)
+
+
+def has_job() -> ColumnElement[bool]:
+    """Return the condition that a task instance has not ended, or has ended without removing its job."""
+    container = aliased(Stored)
+    left_job = exists().where(container.key == CONTAINER, same_task(container))
+    return or_(TaskInstance.state.is_(None), TaskInstance.state.not_in(FINAL_STATES), left_job)

@@ -51,15 +51,15 @@ EXPORTS = {
     "paceline.arbiter": "Arbiter DeviceRequest Grant",
     "paceline.contract": (
         "ALERTS CEILING CLOCK CONTAINER CONTROLLER DEADLINE DRIFT_XCOM EVALUATION_XCOM HISTORY HISTORY_BEFORE "
-        "LABEL_RUN_START NEEDS_TRAINING OUTPUT PACE PROMOTION_XCOM QUANTILES RESULT RUN_KEYS RUN_START SCHEDULE_XCOM "
-        "STEERING_XCOM XCOM_LIMIT_BYTES AlertKind ArbiterResult Ceiling Change CollectedOutput Comparison "
-        "ConceptDrift Confusion ControllerState Deadline DriftEvent DriftReport DriftSummary DriftVerdict "
-        "EstimatedPeriod EvaluationResult FeatureDrift FeatureStatistics FleetResult FunctionFit Histogram "
-        "Improvements JobRecord JointDrift MachineLoad Outcome PaceSample PerformanceEstimate ProblemKind "
-        "ProfileResult PromotionResult PromotionVerdict QualityProblem Reason ReasonKind Record Remaining Reported "
-        "RunEvent RunTotals ScheduleResult SegmentDrift SentAlerts Shard ShownEvaluation State StoredClock "
-        "StoredDeadline StoredHistory StoredResult TrainingResult WindowSource WorkerResult finite fit_to_xcom "
-        "hash_secret input_error storable_deadline"
+        "LABEL_RUN_START MAX_STARTS NEEDS_TRAINING OUTPUT PACE PROMOTION_XCOM QUANTILES RESULT RUN_KEYS RUN_START "
+        "SCHEDULE_XCOM STEERING_XCOM XCOM_LIMIT_BYTES AlertKind ArbiterResult ArbiterStatus Ceiling Change "
+        "CollectedOutput Comparison ConceptDrift Confusion ControllerState Deadline DriftEvent DriftReport "
+        "DriftSummary DriftVerdict EstimatedPeriod EvaluationResult FeatureDrift FeatureStatistics FleetResult "
+        "FunctionFit Histogram Improvements JobRecord JointDrift MachineLoad Outcome PaceSample PerformanceEstimate "
+        "PlannedStart ProblemKind ProfileResult PromotionResult PromotionVerdict QualityProblem Reason ReasonKind "
+        "Record Remaining Reported RunEvent RunTotals ScheduleResult SegmentDrift SentAlerts Shard ShownEvaluation "
+        "State StoredClock StoredDeadline StoredHistory StoredResult TrainingResult WindowSource WorkerResult finite "
+        "fit_to_xcom hash_secret input_error storable_deadline"
     ),
     "paceline.control": (
         "BudgetController CONTROLLERS CPU_QUANTUM Controller DeadlineController Decision GPU_QUANTUM Gains LATE_WEIGHT "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
 
 from paceline.allocate import DEVICE, Allocation, ClusterJob, Node, Policy, Reservation, check, on_time_promises
 from paceline.arbiter._admission import check_admission, promises_fit_as_well
@@ -135,6 +136,23 @@ class Arbiter:
         return answered + [
             _reason_grant(*one) for one in reasons if one[2] or one[0].ceiling is None or _has_stale_reason(*one[:2])
         ]
+
+    def planned_starts(self, requests: Sequence[DeviceRequest], now_s: float) -> dict[str, float]:
+        """Return when the last decision gives devices to each job without any, in seconds since the epoch.
+
+        Jobs whose start is not planned are missing. A start that only waits until another job has released its devices
+        is at ``now_s``.
+        """
+        starts = {}
+        for request in requests:
+            if request.ended or request.lost or request.granted > 0 or request.key not in self._targets:
+                continue
+            reservation = self._reservations.get(request.key)
+            if self._targets[request.key].devices > 0:
+                starts[request.key] = now_s
+            elif reservation is not None and not reservation.devices_now and reservation.changes_s < inf:
+                starts[request.key] = max(reservation.changes_s, now_s)
+        return starts
 
     @property
     def _reservations(self) -> Mapping[str, Reservation]:

@@ -184,8 +184,4 @@ class DeviceRequest:
             return 0.0
         if self.ceiling is None:
             return max(self.granted, self.held)
-        if self.ceiling.grant > 0:
-            applied, before = self.applied_grant == self.ceiling.grant, self.ceiling.max_devices
-        else:  # a user's ceiling has no number, and the arbiter does not know the ceiling before it
-            applied, before = self.applied_ceiling == self.ceiling.devices, self.max_devices
-        return max(self.ceiling.devices, self.held, 0.0 if applied else before)
+        return self.ceiling.committed_devices(self.held, self.max_devices, self.applied_grant, self.applied_ceiling)

@@ -5,6 +5,7 @@ These are a job's live state, drift reports, and the results of tasks.
 
 from paceline.contract._alerts import AlertKind, SentAlerts
 from paceline.contract._arbiter_result import ArbiterResult
+from paceline.contract._arbiter_status import MAX_STARTS, ArbiterStatus, PlannedStart
 from paceline.contract._ceiling import Ceiling
 from paceline.contract._clock import StoredClock
 from paceline.contract._controller import ControllerState, Reported, RunTotals
@@ -70,6 +71,7 @@ __all__ = [
     "HISTORY",
     "HISTORY_BEFORE",
     "LABEL_RUN_START",
+    "MAX_STARTS",
     "NEEDS_TRAINING",
     "OUTPUT",
     "PACE",
@@ -83,6 +85,7 @@ __all__ = [
     "XCOM_LIMIT_BYTES",
     "AlertKind",
     "ArbiterResult",
+    "ArbiterStatus",
     "Ceiling",
     "Change",
     "CollectedOutput",
@@ -109,6 +112,7 @@ __all__ = [
     "Outcome",
     "PaceSample",
     "PerformanceEstimate",
+    "PlannedStart",
     "ProblemKind",
     "ProfileResult",
     "PromotionResult",

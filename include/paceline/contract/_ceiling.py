@@ -88,6 +88,29 @@ class Ceiling:
         """
         return self.deadline_s is not None and abs(self.deadline_s - deadline_s) < TOLERANCE_S
 
+    def committed_devices(
+        self, held: float, max_devices: float, applied_grant: int, applied_ceiling: float | None
+    ) -> float:
+        """Return the upper bound on a job's allocation, which no other job can get.
+
+        Parameters
+        ----------
+        held, max_devices:
+            The job's allocation, and the largest that it can use.
+        applied_grant, applied_ceiling:
+            The grant and the ceiling in effect in the job.
+
+        Examples
+        --------
+        >>> Ceiling(0.5, grant=4, max_devices=2.0).committed_devices(0.4, 2.0, applied_grant=3, applied_ceiling=2.0)
+        2.0
+        """
+        if self.grant > 0:
+            applied, before = applied_grant == self.grant, self.max_devices
+        else:  # a user's ceiling has no number, and the arbiter does not know the ceiling before it
+            applied, before = applied_ceiling == self.devices, max_devices
+        return max(self.devices, held, 0.0 if applied else before)
+
     def to_json(self) -> dict[str, Any]:
         """Return the stored form, which ``read`` accepts."""
         grant: dict[str, Any] = {name: getattr(self, name) for name in ("devices", "grant", "max_devices")}

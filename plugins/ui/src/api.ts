@@ -5,6 +5,8 @@ import type {
   DriftHistory,
   Overview,
   PaceSample,
+  PoolSummary,
+  PoolView,
   RunEvent as StoredEvent,
   RunJobs,
   StoredHistory,
@@ -94,6 +96,11 @@ export const getAllJobs = (recent = 50) => request<AllJobs>(`paceline/api/jobs?r
 export const getOverview = () => request<Overview>("paceline/api/overview");
 
 export const getChampions = () => request<ChampionReading[]>("paceline/api/champions");
+
+export const getPools = () => request<PoolSummary[]>("paceline/api/pools");
+
+export const getPool = (name: string, hours: number) =>
+  request<PoolView>(`paceline/api/pools/${encode(name)}?hours=${hours}`);
 
 export const getSubjects = () => request<Watched[]>("paceline/api/drift/subjects");
 

@@ -12,6 +12,8 @@ export interface PageData {
   champions: ChampionReading[];
   subjects: Watched[];
   drift_history: DriftHistory;
+  pools: PoolSummary[];
+  pool: PoolView;
   history: StoredHistory;
   report: DriftReport;
 }
@@ -552,6 +554,179 @@ export interface Version {
   version: number;
   outcome: "promoted" | "rejected" | "evaluated";
   reason: string;
+}
+/**
+ * A pool at the time `at`, its arbiter, and the totals of all its jobs, also of those hidden from the caller.
+ */
+export interface PoolSummary {
+  name: string;
+  at: string;
+  arbiter: PoolArbiter | null;
+  held: number;
+  committed: number;
+  training: number;
+  waiting: number;
+}
+/**
+ * The arbiter that has, or had last, the lease of a pool.
+ */
+export interface PoolArbiter {
+  /**
+   * `null` if Airflow has deleted the task instance.
+   */
+  task: ArbiterTaskInstance | null;
+  /**
+   * Whether the caller may read its DAG; the names of `task` are empty otherwise.
+   */
+  readable: boolean;
+  /**
+   * Whether the current try of the task has the lease; false for a try that has not begun to allocate.
+   */
+  has_lease: boolean;
+  /**
+   * When the lease was taken; `null` if unknown.
+   */
+  taken_at: string | null;
+  /**
+   * What the arbiter has published; `null` if nothing yet, or by an older version.
+   */
+  status: ArbiterStatus | null;
+}
+/**
+ * The task instance of an arbiter. `state` is `null` before Airflow schedules its next try.
+ */
+export interface ArbiterTaskInstance {
+  dag_id: string;
+  run_id: string;
+  task_id: string;
+  map_index: number;
+  try_number: number;
+  state: string | null;
+  ended_at: string | null;
+  /**
+   * Whether its DAG is paused, so that no next run continues.
+   */
+  paused: boolean;
+}
+/**
+ * The capacity of a pool, and the decisions of its arbiter. The arbiter renews it every few seconds.
+ */
+export interface ArbiterStatus {
+  version: number;
+  /**
+   * The time at which the arbiter has last read the requests of the jobs.
+   */
+  at: string;
+  /**
+   * Number of devices that the arbiter allocates.
+   */
+  devices: number;
+  /**
+   * The Kubernetes namespace whose quota `devices` is; `null` for a fixed number.
+   */
+  namespace: string | null;
+  quantum: number;
+  policy: string;
+  /**
+   * Seconds between two decisions without an event.
+   */
+  every_s: number;
+  /**
+   * The end of the task's lifetime, after which the next run of its DAG continues.
+   */
+  ends_at: string;
+  /**
+   * Number of decisions of this task instance.
+   */
+  decisions: number;
+  /**
+   * The time of the last decision; `null` before the first.
+   */
+  decided_at: string | null;
+  /**
+   * Duration of the last decision, with the grants that follow from it, in milliseconds.
+   */
+  decision_ms: number | null;
+  decision_ms_max: number | null;
+  /**
+   * The first 100 planned starts. Only policies that plan, such as `on_time_promises`, know later ones.
+   */
+  starts: PlannedStart[];
+}
+/**
+ * The time at which the last plan gives devices to a job that has none.
+ */
+export interface PlannedStart {
+  dag_id: string;
+  run_id: string;
+  task_id: string;
+  map_index: number;
+  at: string;
+}
+/**
+ * A pool from `begin` to `end`, with the jobs that have not ended, and those that have ended since.
+ */
+export interface PoolView {
+  name: string;
+  begin: string;
+  end: string;
+  interval_s: number;
+  /**
+   * The slots of the Airflow pool, which limit its running and waiting tasks; `null` if it does not exist.
+   */
+  slots: number | null;
+  /**
+   * Number of tasks that wait for a slot or for a worker.
+   */
+  queued: number;
+  arbiter: PoolArbiter | null;
+  jobs: SharedJob[];
+  others: OtherJobs;
+  /**
+   * Number of jobs whose allocations over time are missing, because the pool has many.
+   */
+  histories_left_out: number;
+}
+/**
+ * A job of a pool.
+ */
+export interface SharedJob {
+  job: TrainingJob;
+  /**
+   * Whether the task has ended without removing the job, so that its devices stay reserved.
+   */
+  lost: boolean;
+  /**
+   * The allocation by its newest sample.
+   */
+  held: number;
+  /**
+   * The largest allocation that the arbiter allows; `null` before the first grant.
+   */
+  granted: number | null;
+  /**
+   * The upper bound on the allocation: no other job can get these devices.
+   */
+  committed: number;
+  reason: string | null;
+  /**
+   * Whether the arbiter has promised the deadline; `null` if it has not checked this deadline.
+   */
+  promised: boolean | null;
+  /**
+   * Mean allocation in each interval; `null` if not read, because the pool has many jobs.
+   */
+  history: number[] | null;
+}
+/**
+ * The totals of the jobs that the caller may not read, that publish no valid sample, or that exceed 500.
+ */
+export interface OtherJobs {
+  number: number;
+  waiting: number;
+  held: number;
+  committed: number;
+  history: number[];
 }
 /**
  * Samples as rows of numbers, and events. `stride` is the number of control steps per sample.

@@ -5,6 +5,7 @@ import css from "uplot/dist/uPlot.min.css?inline";
 
 import { ApiError } from "./api";
 import { RunPage } from "./pace/RunPage";
+import { PoolPage } from "./pools/PoolPage";
 import { RetrainingPage } from "./retraining/RetrainingPage";
 import { WideRunPage } from "./retraining/WideRunPage";
 
@@ -45,6 +46,7 @@ export default function PluginComponent({ dagId, runId, taskId, mapIndex }: Plug
         ) : (
           <Routes>
             <Route index element={<RetrainingPage />} />
+            <Route path="pools/:name" element={<PoolPage />} />
             <Route path=":tab" element={<RetrainingPage />} />
             <Route path=":tab/:name" element={<RetrainingPage />} />
             <Route path="dags/:dagId/runs/:runId" element={<WideRunPage />} />

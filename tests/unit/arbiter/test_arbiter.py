@@ -443,3 +443,20 @@ def test_policy_gets_jobs_in_order_of_arrival_with_their_start_times():
     waits = DeviceRequest("waits", "waiting", 15, 70, 0, 30, 1, 2, 1, 0.0, 0, None, work)
     Arbiter(4, quantum=1, policy=RecordingGreedy()).step([late, early, waits], 30.0)
     assert seen == [("first", 12), ("waits", None), ("urgent", 25)]
+
+
+def test_planned_starts_are_those_of_jobs_without_devices():
+    def request(key, deadline_s, work_s, **changed):
+        work = RemainingWork(work_s, 1.0, 0.0)
+        return DeviceRequest(key, "waiting", 0, deadline_s, 0, 0, 1, 1, 1, 0, 0, None, work, **changed)
+
+    arbiter = Arbiter(1.0, quantum=1.0)
+    requests = [request("first", 120, 90), request("second", 400, 60), request("unplanned", math.inf, 60)]
+    grants = arbiter.step(requests, now_s=0.0)
+    starts = arbiter.planned_starts(requests, now_s=0.0)
+    assert starts["first"] == 0.0, "its first grant is on its way"
+    assert 90 <= starts["second"] < 340, "after the first job, and early enough for its deadline"
+    assert "unplanned" not in starts
+    (granted,) = (grant.ceiling for grant in grants if grant.ceiling.devices)
+    first = replace(requests[0], ceiling=granted)
+    assert set(arbiter.planned_starts([first, *requests[1:]], now_s=1.0)) == {"second"}

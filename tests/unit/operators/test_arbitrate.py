@@ -11,7 +11,7 @@ import pytest
 from paceline.airflow.api import AirflowApiError
 from paceline.allocate import ElasticFlow
 from paceline.arbiter import Arbiter
-from paceline.contract import Ceiling
+from paceline.contract import ArbiterStatus, Ceiling
 from paceline.errors import InvalidInputError, RuntimeUnavailableError
 from paceline.operators import ArbiterOperator, Kubernetes
 from paceline.operators._pool import PoolApi, PoolLog
@@ -90,6 +90,7 @@ class FakeApi:
 
     def __init__(self, rows, deleted=(), conflicts=()):
         self.rows, self.deleted, self.conflicts, self.sent, self.version = rows, deleted, iter(conflicts), {}, 7
+        self.statuses = []
 
     def pages(self, path, json=None, *, method="GET"):
         if method == "GET":
@@ -99,6 +100,7 @@ class FakeApi:
             raise AirflowApiError(status, f"refused with {status}")
         assert json["arbiter"] == "task instance 1"
         if path == "/pools/training/arbiter":
+            self.statuses += [json["status"]] if "status" in json else []
             return None
         assert (path, json["version"]) == ("/pools/training/grants", self.version)
         self.version += 1
@@ -115,10 +117,14 @@ def pool_of(api, log="test"):
     return PoolApi(api, "training", "task instance 1", logging.getLogger(log))
 
 
+def run_step(operator, pool, arbiter, pool_log):
+    operator._step(pool, operator._report(arbiter), pool_log)
+
+
 def test_deleted_run_does_not_block_grants_of_other_runs(caplog):
     api = FakeApi([job_row(run_id=name, pace=waiting_sample()) for name in ("r1", "r2", "r3")], deleted=("r1",))
     pool_log = PoolLog(logging.getLogger("test"))
-    ArbiterOperator(**VALID)._step(pool_of(api), Arbiter(2.0), pool_log)
+    run_step(ArbiterOperator(**VALID), pool_of(api), Arbiter(2.0), pool_log)
     assert {run_id: devices > 0 for run_id, devices in api.sent.items()} == {"r2": True, "r3": True}
     assert caplog.text.count("night r1 train: could not send the grant: the job no longer exists") == 1
     assert pool_log.result(1).to_json() == {
@@ -130,17 +136,34 @@ def test_deleted_run_does_not_block_grants_of_other_runs(caplog):
     }
 
 
+def test_arbiter_publishes_its_capacity_its_decisions_and_planned_starts():
+    pace = waiting_sample(min_devices=2.0, quantum=1.0)
+    first = job_row(run_id="first", pace=pace)
+    later = job_row(run_id="later", map_index=3, pace=pace, started_at="2030-01-01T12:01:00Z")
+    api = FakeApi([first, later])
+    operator = ArbiterOperator(**{**VALID, "policy": "fifo", "quantum": 1})
+    report = operator._report(Arbiter(2.0, quantum=1.0, policy=_make_policy("fifo", 180.0)))
+    for _ in range(2):
+        operator._step(pool_of(api), report, PoolLog(logging.getLogger("test")))
+    (status,) = (ArbiterStatus.read(one) for one in api.statuses)  # not each second
+    assert (status.devices, status.quantum, status.policy, status.every_s) == (2.0, 1.0, "fifo", 180.0)
+    assert (status.decisions, status.decided_at, status.namespace) == (1, status.at, None)
+    assert 0 < status.decision_ms <= status.decision_ms_max
+    assert (status.ends_at - status.at).total_seconds() == pytest.approx(3600, abs=60)
+    assert [(one.run_id, one.at) for one in status.starts] == [("first", status.at)], "fifo does not plan later starts"
+
+
 def test_arbiter_without_the_lease_waits_and_logs_it_once(caplog):
     api = FakeApi([job_row(pace=waiting_sample())], conflicts=(409, 409, 0, 412, 0))
     operator, pool, arbiter = ArbiterOperator(**VALID), pool_of(api), Arbiter(2.0)
     pool_log = PoolLog(logging.getLogger("test"))
     for _ in range(2):  # another arbiter has the lease
-        operator._step(pool, arbiter, pool_log)
+        run_step(operator, pool, arbiter, pool_log)
         assert api.sent == {}
     assert caplog.text.count("Waiting to allocate the devices of the pool training: refused with 409") == 1
-    operator._step(pool, arbiter, pool_log)  # it takes the lease, but the grants have changed since it read them
+    run_step(operator, pool, arbiter, pool_log)  # it takes the lease, but the grants have changed since it read them
     assert (api.sent, pool_log.result(0).grants) == ({}, 0)
-    operator._step(pool, arbiter, pool_log)
+    run_step(operator, pool, arbiter, pool_log)
     assert (api.sent, pool_log.result(0).grants) == ({"r1": 2.0}, 1)
 
 
@@ -163,7 +186,7 @@ def test_pool_follows_the_quota_of_its_namespace(monkeypatch, capsys):
     )
     seen = [arbiter.devices]
     for _ in range(3):
-        operator._step(pool, arbiter, pool_log)
+        run_step(operator, pool, arbiter, pool_log)
         seen.append(arbiter.devices)
     assert seen == [2.0, 3.0, 3.0, 0.05], "an outage changes nothing, and a pool has at least the quantum"
     logged = capsys.readouterr().out
@@ -175,7 +198,7 @@ def test_arbiter_that_airflow_no_longer_runs_ends(monkeypatch):
     operator = ArbiterOperator(**VALID)
     pool = pool_of(FakeApi([], conflicts=(410,)))
     with pytest.raises(AirflowApiError, match="410"):
-        operator._repeat(lambda: operator._step(pool, Arbiter(2.0), PoolLog(logging.getLogger("test"))))
+        operator._repeat(lambda: run_step(operator, pool, Arbiter(2.0), PoolLog(logging.getLogger("test"))))
 
 
 @pytest.mark.parametrize("name", ["elasticflow", "least_cost", "rg"])
@@ -202,7 +225,8 @@ def test_only_the_priority_policy_uses_priority_weight_of_airflow(policy):
     important = job_row(run_id="important", pace=pace, started_at="2030-01-01T12:01:00Z", priority_weight=7)
     api = FakeApi([early, important])
     operator = ArbiterOperator(**{**VALID, "policy": policy})
-    operator._step(pool_of(api), Arbiter(2.0, policy=_make_policy(policy, 60.0)), PoolLog(logging.getLogger("test")))
+    arbiter = Arbiter(2.0, policy=_make_policy(policy, 60.0))
+    run_step(operator, pool_of(api), arbiter, PoolLog(logging.getLogger("test")))
     assert [run_id for run_id, devices in api.sent.items() if devices > 0] == [
         "important" if policy == "priority" else "early"
     ]

@@ -29,13 +29,17 @@ from sqlalchemy import create_engine, select
 from sqlalchemy.orm import Session
 from tests.samples import a_sample
 
-from paceline.contract import CEILING, PACE, Ceiling
+from paceline.contract import CEILING, PACE, ArbiterStatus, Ceiling
 from paceline.plugins.web import grants
-from paceline.plugins.web.grants import ArbiterTask, NewGrant, NewGrants, put_grants, set_arbiter
+from paceline.plugins.web.grants import NewGrant, NewGrants, NewLease, put_grants, set_arbiter
 from paceline.plugins.web.lease import read_lease
 from paceline.plugins.web.pool import PoolJobs, pool_jobs
 
 POOL = "training"
+STATUS = {
+    "at": "2030-01-01T12:00:00+00:00", "devices": 2.0, "quantum": 0.05, "policy": "on_time_promises", "every_s": 180.0,
+    "ends_at": "2030-01-01T13:00:00+00:00", "decisions": 1,
+}  # fmt: skip
 FORBIDDEN = "forbidden"
 
 
@@ -103,7 +107,7 @@ class Database:
         return self.call(pool_jobs, POOL, readable={"a", "b", FORBIDDEN})
 
     def take(self, arbiter: UUID) -> None:
-        self.call(set_arbiter, POOL, ArbiterTask(arbiter=arbiter))
+        self.call(set_arbiter, POOL, NewLease(arbiter=arbiter))
 
     def write(self, arbiter: UUID, version: int, *ceilings: tuple[str, float], before: Any = None) -> list[str]:
         """Store grants, as pairs of DAG id and devices; return the reason for each grant that was not stored."""
@@ -170,6 +174,45 @@ def test_arbiter_whose_task_has_a_newer_try_can_neither_store_grants_nor_take_th
     assert database.ceilings() == {}
 
 
+def test_only_the_arbiter_that_has_the_lease_stores_its_status(database: Database) -> None:
+    first, second = database.add_task("first"), database.add_task("second")
+    database.take(first)
+    database.call(set_arbiter, POOL, NewLease(arbiter=first, status=STATUS))
+    with pytest.raises(HTTPException):
+        database.call(set_arbiter, POOL, NewLease(arbiter=second, status={**STATUS, "devices": 9.0}))
+    database.take(first)
+    database.call(set_arbiter, POOL, NewLease(arbiter=first, status={**STATUS, "devices": "many"}))
+    lease = database.call(read_lease, pool=POOL)
+    assert (lease.pool, lease.dag_id, lease.task_id, lease.map_index) == (POOL, "first", "task", -1)
+    assert ArbiterStatus.read(lease.status) == ArbiterStatus.read(STATUS)
+    database.end_task("first")
+    database.take(second)
+    assert database.call(read_lease, pool=POOL).status is None, "the status is of the first arbiter"
+
+
+def test_status_of_a_newer_version_is_stored_without_its_unknown_fields(database: Database) -> None:
+    arbiter = database.add_task("arbiter")
+    database.call(set_arbiter, POOL, NewLease(arbiter=arbiter, status={**STATUS, "version": 9, "mood": "good"}))
+    status = ArbiterStatus.read(database.call(read_lease, pool=POOL).status)
+    assert status is not None
+    assert (status.version, status.devices) == (9, 2.0)
+
+
+def test_lease_that_an_older_version_has_stored_is_kept(database: Database) -> None:
+    arbiter = database.add_task("arbiter")
+    database.take(arbiter)
+    with Session(database.engine) as session:
+        stored = session.scalars(select(Variable).where(Variable.key == "paceline_arbiter_training")).one()
+        stored.set_val(json.dumps({"arbiter": str(arbiter), "task": "arbiter r task", "version": 7}))
+        session.commit()
+    other = database.add_task("other")
+    with pytest.raises(HTTPException, match="The arbiter arbiter r task allocates the pool training"):
+        database.take(other)
+    database.call(set_arbiter, POOL, NewLease(arbiter=arbiter, status=STATUS))
+    lease = database.call(read_lease, pool=POOL)
+    assert (lease.version, lease.status["devices"], lease.pool, lease.dag_id) == (7, 2.0, POOL, "arbiter")
+
+
 def test_grants_older_than_the_stored_grants_are_not_stored(database: Database) -> None:
     database.add_job("a")
     database.add_job("b")
@@ -227,7 +270,7 @@ def test_pools_with_long_similar_names_have_separate_leases(database: Database) 
     first, second = database.add_task("first"), database.add_task("second")
     names = ["p" * 249 + end for end in "12"]
     for name, arbiter in zip(names, (first, second), strict=True):
-        database.call(set_arbiter, name, ArbiterTask(arbiter=arbiter))
+        database.call(set_arbiter, name, NewLease(arbiter=arbiter))
     assert [database.call(read_lease, pool=name).arbiter for name in names] == [first, second]
 
 

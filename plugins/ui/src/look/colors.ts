@@ -10,6 +10,10 @@ const TOKENS = {
   loss: "--chakra-colors-purple-solid",
   metric: "--chakra-colors-orange-solid",
   deadline: "--chakra-colors-red-solid",
+  cyan: "--chakra-colors-cyan-solid",
+  pink: "--chakra-colors-pink-solid",
+  teal: "--chakra-colors-teal-solid",
+  yellow: "--chakra-colors-yellow-solid",
 } as const;
 
 const DEFAULTS: Colors = {
@@ -21,6 +25,10 @@ const DEFAULTS: Colors = {
   loss: "#8250df",
   metric: "#bc4c00",
   deadline: "#cf222e",
+  cyan: "#0891b2",
+  pink: "#db2777",
+  teal: "#0d9488",
+  yellow: "#ca8a04",
 };
 
 export type Colors = Record<keyof typeof TOKENS, string>;

@@ -28,6 +28,13 @@ export interface Mark {
   solid?: boolean;
 }
 
+/** A text at a place of the chart, such as the sign of an area. */
+export interface Sign {
+  t: number;
+  value: number;
+  text: string;
+}
+
 interface Props {
   /** Description of the chart for screen readers. */
   label: string;
@@ -36,8 +43,14 @@ interface Props {
   marks: Mark[];
   colors: Colors;
   height: number;
-  /** The time axis extends at least to this time. */
+  /** The time axis extends at least from `startT`, by default 0, to `endT`. */
+  startT?: number;
   endT: number;
+  /** Format a label of the time axis, by default a duration. */
+  formatT?: (t: number) => string;
+  /** The number of lines from the first that are cumulative: the area between each and the line below is filled. */
+  stacked?: number;
+  signs?: Sign[];
   range: (low: number, high: number) => [number, number];
   /** Format a label of the value axis; the labels are `step` apart. */
   format: (value: number, step: number) => string;
@@ -89,7 +102,7 @@ function plotData({ t, lines }: Props): uPlot.AlignedData {
 }
 
 function plotOptions(latest: React.RefObject<Props>, width: number): uPlot.Options {
-  const { colors, height, lines } = latest.current;
+  const { colors, height, lines, stacked = 0 } = latest.current;
   const axis = {
     stroke: colors.muted,
     grid: { stroke: colors.grid, width: 1 },
@@ -102,11 +115,19 @@ function plotOptions(latest: React.RefObject<Props>, width: number): uPlot.Optio
     legend: { show: false },
     cursor: { y: false, drag: { x: false, y: false }, points: { size: 7 } },
     scales: {
-      x: { time: false, range: (_, low, high) => [Math.min(low, 0), Math.max(high, latest.current.endT)] },
+      x: {
+        time: false,
+        range: (_, low, high) => [Math.min(low, latest.current.startT ?? 0), Math.max(high, latest.current.endT)],
+      },
       y: { range: (_, low, high) => latest.current.range(low ?? 0, high ?? 1) },
     },
     axes: [
-      { ...axis, incrs: TIME_STEPS_S, values: (_, ticks) => ticks.map((tick) => formatClock(tick)), space: 64 },
+      {
+        ...axis,
+        incrs: TIME_STEPS_S,
+        values: (_, ticks) => ticks.map((tick) => (latest.current.formatT ?? formatClock)(tick)),
+        space: 64,
+      },
       {
         ...axis,
         values: (_, ticks, _axis, _space, step) => ticks.map((tick) => latest.current.format(tick, step)),
@@ -116,18 +137,26 @@ function plotOptions(latest: React.RefObject<Props>, width: number): uPlot.Optio
     ],
     series: [
       {},
-      ...lines.map((line) => ({
-        stroke: line.color,
+      ...lines.map((line, index) => ({
+        // A stacked area has no line, which would hide that of the area below while it is empty.
+        ...(index < stacked ? {} : { stroke: line.color }),
         width: 2,
         spanGaps: true,
         points: { show: (plot: uPlot, index: number) => isSinglePoint(plot.data[index] ?? []) }, // no line shows a single point
         ...(line.dashed ? { dash: [6, 5] } : {}),
-        ...(line.filled ? { fill: `color-mix(in srgb, ${line.color} 14%, transparent)` } : {}),
+        ...(line.filled ? { fill: tint(line.color, 14) } : {}),
+        ...(stacked && index === 0 ? { fill: tint(line.color, STACKED_TINT) } : {}),
         ...(line.stepped && uPlot.paths.stepped ? { paths: uPlot.paths.stepped({ align: 1 }) } : {}),
       })),
     ],
+    bands: lines
+      .slice(1, stacked)
+      .map((line, below) => ({ series: [below + 2, below + 1], fill: tint(line.color, STACKED_TINT) })),
     hooks: {
-      draw: [(plot) => latest.current.marks.forEach((mark) => drawMark(plot, mark))],
+      draw: [
+        (plot) => latest.current.marks.forEach((mark) => drawMark(plot, mark)),
+        (plot) => latest.current.signs?.forEach((sign) => drawSign(plot, sign, latest.current.colors.text)),
+      ],
       setCursor: [
         (plot) => {
           const left = plot.cursor.left ?? -10;
@@ -137,6 +166,9 @@ function plotOptions(latest: React.RefObject<Props>, width: number): uPlot.Optio
     },
   };
 }
+
+const STACKED_TINT = 50;
+const tint = (color: string, percent: number) => `color-mix(in srgb, ${color} ${percent}%, transparent)`;
 
 function isSinglePoint(values: ArrayLike<unknown>): boolean {
   return Array.from(values).filter((value) => value != null).length === 1;
@@ -155,5 +187,16 @@ function drawMark(plot: uPlot, mark: Mark): void {
   context.moveTo(x, top);
   context.lineTo(x, top + height);
   context.stroke();
+  context.restore();
+}
+
+function drawSign(plot: uPlot, sign: Sign, color: string): void {
+  const context = plot.ctx;
+  context.save();
+  context.fillStyle = color;
+  context.font = `bold ${12 * devicePixelRatio}px system-ui, sans-serif`;
+  context.textAlign = "center";
+  context.textBaseline = "middle";
+  context.fillText(sign.text, plot.valToPos(sign.t, "x", true), plot.valToPos(sign.value, "y", true));
   context.restore();
 }

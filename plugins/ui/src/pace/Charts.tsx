@@ -1,4 +1,4 @@
-import { Box, Heading, HStack, Stack, Text } from "@chakra-ui/react";
+import { Stack, Text } from "@chakra-ui/react";
 import { useMemo, useState } from "react";
 
 import type { Pace, RunEvent } from "../api";
@@ -7,6 +7,8 @@ import { formatClock, formatDevices, formatTick } from "../format";
 import { Chart, type Line, type Mark } from "./Chart";
 import { ceilingOverTime, isMarked } from "./events";
 import { coresOverTime, describeNodes, scalingAt } from "./nodes";
+import { ChartSection, type LegendEntry } from "./ChartSection";
+import { indexAt, TimeSlider } from "./TimeSlider";
 import { padRange, type Series, valueAt } from "./series";
 
 interface Props {
@@ -37,7 +39,7 @@ export function Charts({ name, series, pace, events }: Props) {
   const hasLoss = series.loss.some((value) => value !== null);
   return (
     <Stack gap={3}>
-      <Section
+      <ChartSection
         title="Progress"
         keys={[
           ["progress", colors.progress],
@@ -60,8 +62,8 @@ export function Charts({ name, series, pace, events }: Props) {
           range={() => [0, 100]}
           format={(value) => `${value} %`}
         />
-      </Section>
-      <Section
+      </ChartSection>
+      <ChartSection
         title={pace.quantum >= 1 ? "Devices" : "Cores"}
         keys={[
           ["allocated", colors.devices],
@@ -77,9 +79,9 @@ export function Charts({ name, series, pace, events }: Props) {
           range={(_, high) => [0, Math.max(high, pace.max_devices) * 1.08]}
           format={(value) => String(Number(value.toFixed(2)))}
         />
-      </Section>
+      </ChartSection>
       {nodes && scaling?.nodes ? (
-        <Section
+        <ChartSection
           title="Cores by node type"
           keys={[
             ["workers", colors.devices],
@@ -100,10 +102,10 @@ export function Charts({ name, series, pace, events }: Props) {
           <Text fontSize="sm" color="fg.muted">
             {`${describeNodes(scaling.nodes)}${scaling.why ? `: ${scaling.why}` : ""}`}
           </Text>
-        </Section>
+        </ChartSection>
       ) : null}
       {hasLoss ? (
-        <Section title="Loss" keys={[["loss", colors.loss]]}>
+        <ChartSection title="Loss" keys={[["loss", colors.loss]]}>
           <Chart
             {...shared}
             label={`Loss of ${name}: ${pace.loss?.toPrecision(4) ?? "not reported yet"}`}
@@ -112,10 +114,10 @@ export function Charts({ name, series, pace, events }: Props) {
             range={padRange}
             format={formatTick}
           />
-        </Section>
+        </ChartSection>
       ) : null}
       {reportedMetrics.map(([metric, values]) => (
-        <Section key={metric} title={metric} keys={[[metric, colors.metric]]}>
+        <ChartSection key={metric} title={metric} keys={[[metric, colors.metric]]}>
           <Chart
             {...shared}
             label={`${metric} of ${name}: ${pace.metrics[metric]?.toPrecision(4) ?? "not reported yet"}`}
@@ -124,45 +126,15 @@ export function Charts({ name, series, pace, events }: Props) {
             range={padRange}
             format={formatTick}
           />
-        </Section>
+        </ChartSection>
       ))}
-      <TimeSlider series={series} pace={pace} cursorT={cursorT} onCursor={setCursorT} name={name} />
+      <RunSlider series={series} pace={pace} cursorT={cursorT} onCursor={setCursorT} name={name} />
     </Stack>
   );
 }
 
-type LegendEntry = [name: string, color: string, dashed?: boolean];
-
-function Section({ title, keys, children }: { title: string; keys: LegendEntry[]; children: React.ReactNode }) {
-  return (
-    <Box>
-      <HStack justify="space-between" wrap="wrap" gap={3} mb={1}>
-        <Heading as="h4" size="sm">
-          {title}
-        </Heading>
-        <HStack gap={4} wrap="wrap" aria-hidden>
-          {keys.map(([name, color, dashed]) => (
-            <HStack key={name} gap={1.5}>
-              <Box
-                w={5}
-                borderTopWidth="2px"
-                borderTopStyle={dashed ? "dashed" : "solid"}
-                style={{ borderTopColor: color }}
-              />
-              <Text fontSize="xs" color="fg.muted">
-                {name}
-              </Text>
-            </HStack>
-          ))}
-        </HStack>
-      </HStack>
-      {children}
-    </Box>
-  );
-}
-
 /** A slider that selects a time of the run and shows the values at that time. */
-function TimeSlider({
+function RunSlider({
   series,
   pace,
   cursorT,
@@ -175,41 +147,14 @@ function TimeSlider({
   onCursor: (t: number | null) => void;
   name: string;
 }) {
-  const last = series.t.length - 1;
-  const index =
-    cursorT === null
-      ? last
-      : Math.max(
-          series.t.findLastIndex((t) => t <= cursorT),
-          0,
-        );
+  const index = indexAt(series.t, cursorT);
   const t = series.t[index] ?? 0;
   const value = (column: (number | null)[], digits: number) => valueAt(series, column, t)?.toFixed(digits) ?? "–";
   const setpoint = pace.deadline_s !== null ? `setpoint ${value(series.setpoint, 1)} %, ` : "";
   const text =
     `${formatClock(t)}: ${value(series.progress, 1)} % done, ${setpoint}` +
     formatDevices(valueAt(series, series.devices, t) ?? 0, pace.quantum);
-  if (last < 1) return null;
-  return (
-    <HStack gap={3} wrap="wrap">
-      <input
-        type="range"
-        min={0}
-        max={last}
-        value={index}
-        aria-label={`Time of ${name}`}
-        aria-valuetext={text}
-        style={{ flex: "1 1 12rem", minWidth: 0, accentColor: "currentColor" }}
-        onChange={(event) => {
-          const selected = Number(event.target.value);
-          onCursor(selected >= last ? null : (series.t[selected] ?? null));
-        }}
-      />
-      <Text fontSize="sm" color="fg.muted" fontVariantNumeric="tabular-nums" aria-hidden>
-        {text}
-      </Text>
-    </HStack>
-  );
+  return <TimeSlider t={series.t} index={index} label={`Time of ${name}`} text={text} onCursor={onCursor} />;
 }
 
 function marksOf(pace: Pace, events: RunEvent[], colors: Colors): Mark[] {

@@ -10,6 +10,7 @@ vi.mock("@tanstack/react-query", () => ({ useQuery: () => query.current, keepPre
 vi.mock("react-router-dom", () => ({ useNavigate: () => null, useParams: () => ({}) }));
 vi.mock("../history/HistoryPage", () => ({ HistoryPage: () => "history" }));
 vi.mock("../look/Notice", () => ({ Notice: ({ children }: { children: ReactNode }) => children }));
+vi.mock("../pools/Pools", () => ({ Pools: () => "pools" }));
 vi.mock("./Fleet", () => ({ Fleet: () => "fleet" }));
 vi.mock("./Models", () => ({ Models: () => "models" }));
 vi.mock("./Recent", () => ({ Recent: ({ jobs }: { jobs: unknown[] }) => `${jobs.length} ended` }));

@@ -7,6 +7,7 @@ import { getAllJobs, getChampions, getOverview } from "../api";
 import { HistoryPage } from "../history/HistoryPage";
 import { Loading } from "../look/Loading";
 import { Notice } from "../look/Notice";
+import { Pools } from "../pools/Pools";
 import { Fleet } from "./Fleet";
 import { Models } from "./Models";
 import { Recent } from "./Recent";
@@ -17,7 +18,7 @@ const RECENT_STEP = 50;
 const MAX_RECENT = 500; // of the server
 const OVERVIEW_REFRESH_MS = 30_000;
 
-/** The running jobs, most urgent first, above the tabs for recent runs, models, drift and fleets. */
+/** The running jobs, most urgent first, above the tabs for recent runs, models, drift, fleets and pools. */
 export function RetrainingPage() {
   const { tab = "recent", name } = useParams();
   const navigate = useNavigate();
@@ -61,6 +62,7 @@ export function RetrainingPage() {
           <Tabs.Trigger value="models">Models</Tabs.Trigger>
           <Tabs.Trigger value="drift">Drift</Tabs.Trigger>
           <Tabs.Trigger value="fleet">Fleet</Tabs.Trigger>
+          <Tabs.Trigger value="pools">Pools</Tabs.Trigger>
         </Tabs.List>
         <Tabs.Content value="recent">
           {all.data ? (
@@ -88,6 +90,9 @@ export function RetrainingPage() {
         </Tabs.Content>
         <Tabs.Content value="fleet">
           {overview.data && all.data ? <Fleet overview={overview.data} running={all.data.running} /> : null}
+        </Tabs.Content>
+        <Tabs.Content value="pools">
+          <Pools />
         </Tabs.Content>
       </Tabs.Root>
     </Stack>

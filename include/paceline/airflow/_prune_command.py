@@ -73,11 +73,13 @@ class _Search:
         return list(find_files(root, rules))
 
     def _read(self, location: str, read: Callable[[], Any]) -> Any:
+        import httpx
+
         from paceline.airflow.api import AirflowApiError
 
         try:
             return read()
-        except AirflowApiError:
+        except (AirflowApiError, httpx.TransportError):
             raise  # without Airflow's answer, nothing is removed anywhere
         except Exception as error:  # an object store may raise any exception
             print(f"paceline: skipped {location}: {error}", file=sys.stderr)
@@ -197,6 +199,8 @@ def _ask(removable: Sequence[Item]) -> bool:
 
 def _remove(removable: Sequence[Item], out: Any) -> bool:
     """Remove items one after the other. Return whether there was no error."""
+    import httpx
+
     without_error = True
     for item in removable:
         assert item.remove is not None
@@ -205,7 +209,7 @@ def _remove(removable: Sequence[Item], out: Any) -> bool:
             print(f"Removed {item.kind} {item.name}", file=out)
         except (KeptError, InvalidInputError) as error:  # it has come into use, or another process has removed it
             print(f"Kept {item.kind} {item.name}: {error}", file=out)
-        except PacelineError:
+        except (PacelineError, httpx.TransportError):
             raise
         except Exception as error:  # an object store may raise any exception
             print(f"paceline: {item.kind} {item.name} is not removed: {error}", file=sys.stderr)

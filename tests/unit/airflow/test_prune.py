@@ -13,6 +13,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from tests.unit.registry.stores import Store
 from upath import UPath
@@ -353,6 +354,45 @@ def test_nothing_is_removed_without_an_answer_of_airflow(tmp_path: Path, api: Ai
     code, shown, error = prune("--folder", str(tmp_path), "--remove", "--yes")
     assert (code, shown, error) == (1, "", "paceline: Forbidden\n")
     assert (tmp_path / "run 1" / "notes.txt").exists()
+
+
+@pytest.mark.parametrize("removed", range(6))
+def test_interrupted_removal_of_files_is_repeated(
+    removed: int, tmp_path: Path, api: Airflow, prune: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three files of an output and its record are removed, and the page and the file of a report."""
+    place, options = UPath(tmp_path / "place"), ("--folder", str(tmp_path / "place"), "--remove", "--yes")
+    write_output(place, "older", age_s=2 * OLD_S)
+    write_output(place, "newest")
+    for name in ("report.json", "report.html"):
+        write(place, f"1f0c/{name}", REPORT)
+    left, remove = list(range(removed)), storage.remove
+
+    def interrupt(root: UPath, path: str) -> None:
+        if not left:
+            raise KeyboardInterrupt
+        left.pop()
+        remove(root, path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "remove", interrupt)
+        assert prune(*options)[0] == 130
+    assert prune(*options)[0] == 0
+    assert {name.partition("/")[0] for name in names(place)} == {"older", "newest", "newest.paceline.json"}
+    assert {name for name in names(place) if name.startswith("older")} == {"older/my notes.txt"}
+
+
+def test_airflow_that_is_away_ends_the_command(tmp_path: Path, api: Airflow, prune: Any) -> None:
+    def fail() -> None:
+        raise httpx.ConnectError("refused")
+
+    for run in ("run 1", "run 2"):
+        write_output(UPath(tmp_path), run, age_s=OLD_S * int(run[-1]))
+    api.before_answer = fail
+    code, shown, error = prune("--folder", str(tmp_path), "--remove", "--yes")
+    assert (code, shown) == (1, "")
+    assert "expected a reachable Airflow (refused)" in error
+    assert (tmp_path / "run 2" / "notes.txt").exists()
 
 
 @pytest.mark.parametrize(

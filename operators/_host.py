@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from airflow.sdk.exceptions import AirflowTaskTimeout
 from airflow.sdk.log import redact  # type: ignore[attr-defined]
@@ -16,7 +16,8 @@ from tenacity import Retrying, retry_if_not_exception_type, stop_after_delay, wa
 
 from paceline.airflow.callbacks import Callback
 from paceline.airflow.places import storage_path
-from paceline.contract import OUTPUT, CollectedOutput
+from paceline.airflow.stored_files import write_record
+from paceline.contract import OUTPUT, CollectedOutput, StoredFiles
 from paceline.control import PastRun, PastTail
 from paceline.run import Exchange, LiveState
 from paceline.run.clock import Clock, SystemClock
@@ -235,7 +236,9 @@ class TaskHost:
         if place == AUTO:
             is_needed = self._task.runtime_settings.loses_files
             place = f"{self.output_place().rstrip('/')}.checkpoint" if is_needed else None
-        return FileCopies(storage_path(place) / self.job_name(), self.log) if place is not None else None
+        if place is None:
+            return None
+        return FileCopies(storage_path(place) / self.job_name(), self.log, self._record("checkpoint", []))
 
     def collect(self, job: Job) -> str:
         """Copy the job's output to its destination, and return the destination."""
@@ -246,7 +249,20 @@ class TaskHost:
         if not names and self._task.saves_output:
             self.log.warning(describe_empty_output(job, self._placed_files()))
         self.store.set(OUTPUT, CollectedOutput(place=place, names=names).to_json())
+        if names:
+            write_record(storage_path(place.rstrip("/")), self._record("output", names), self.log)
         return place
+
+    def _record(self, kind: Literal["output", "checkpoint"], names: list[str]) -> StoredFiles:
+        ti = self._ti
+        return StoredFiles(
+            kind=kind,
+            dag_id=ti.dag_id,
+            run_id=ti.run_id,
+            task_id=ti.task_id,
+            map_index=-1 if ti.map_index is None else ti.map_index,
+            names=names,
+        )
 
     def _placed_files(self) -> set[str]:
         """Return the names of the task's files in the job's working folder."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 import sys
 import tarfile
 from collections.abc import Callable, Iterator, Mapping
@@ -15,13 +14,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paceline.airflow.stored_files import COPY_NAME, remove_record, write_record
 from paceline.errors import TrainingFailedError
 from paceline.runtime.archive import Entry, extract_output, tar_stream
 
 if TYPE_CHECKING:
     from airflow.sdk import ObjectStoragePath
 
-_NAME = re.compile(r"copy-(\d{6,})\.tar")
+    from paceline.contract import StoredFiles
+
 _KEPT = 2
 _ROOT, _ABOUT = "copy", "about.json"
 
@@ -35,10 +36,12 @@ class FileCopies:
         Folder of this job only; created with the first copy.
     log:
         The task's log.
+    record:
+        The record of the folder for ``paceline prune``, written with the first copy; by default, none.
     """
 
-    def __init__(self, folder: ObjectStoragePath, log: Any) -> None:
-        self._folder, self._log = folder, log
+    def __init__(self, folder: ObjectStoragePath, log: Any, record: StoredFiles | None = None) -> None:
+        self._folder, self._log, self._record = folder, log, record
         self._number: int | None = None  # of the newest copy, once known
 
     @property
@@ -53,6 +56,8 @@ class FileCopies:
         """
         if self._number is None:
             self._number = max(self._numbers(), default=0)
+            if self._record is not None:
+                write_record(self._folder, self._record, self._log)
         self._folder.mkdir(parents=True, exist_ok=True)
         path = self._path(self._number + 1)
         try:
@@ -97,6 +102,7 @@ class FileCopies:
         """Remove all copies, and the folder if it is then empty."""
         for number in self._numbers():
             self._path(number).unlink(missing_ok=True)
+        remove_record(self._folder)
         for folder in (self._folder, self._folder.parent):
             with contextlib.suppress(OSError):  # it is not empty, or does not exist
                 folder.fs.rmdir(folder.path)
@@ -108,7 +114,7 @@ class FileCopies:
             names = [str(one).rpartition("/")[2] for one in fs.ls(self._folder.path, detail=False)]
         except FileNotFoundError:
             return []
-        return [int(match[1]) for name in names if (match := _NAME.fullmatch(name))]
+        return [int(match[1]) for name in names if (match := COPY_NAME.fullmatch(name))]
 
     def _path(self, number: int) -> ObjectStoragePath:
         return self._folder / f"copy-{number:06d}.tar"

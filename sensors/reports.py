@@ -5,16 +5,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import re
 from collections.abc import Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperatorLink
 
-from paceline.airflow.places import check_kept
+from paceline.airflow.places import check_kept, safe_name
 from paceline.airflow.windows import CHAMPION, is_sql
 from paceline.contract import DriftSummary, WindowSource
 from paceline.drift.kept_rows import to_storable
@@ -83,21 +81,9 @@ def _folder(report_dir: str, *parts: str) -> ObjectStoragePath:
     from airflow.sdk import ObjectStoragePath
 
     check_kept("report_dir", report_dir)
-    folder = ObjectStoragePath(report_dir).joinpath(*(_file_name(part) for part in parts))
+    folder = ObjectStoragePath(report_dir).joinpath(*(safe_name(part) for part in parts))
     folder.mkdir(parents=True, exist_ok=True)
     return folder
-
-
-def _file_name(part: str) -> str:
-    """Return ``part`` without the characters that some file systems and object stores reject.
-
-    A digest distinguishes names with non-ASCII characters, of which little else may remain.
-
-    >>> _file_name("manual__2026-01-01T00:00:00+00:00"), _file_name("prüfung")
-    ('manual__2026-01-01T00_00_00_00_00', 'pr_fung-39d8b3b1')
-    """
-    name = re.sub(r"[^A-Za-z0-9._-]+", "_", part).lstrip(".") or "_"
-    return name if part.isascii() else f"{name}-{hashlib.sha256(part.encode()).hexdigest()[:8]}"
 
 
 class DriftReportLink(BaseOperatorLink):

@@ -58,7 +58,7 @@ EXPORTS = {
         "FunctionFit Histogram Improvements JobRecord JointDrift MachineLoad Outcome PaceSample PerformanceEstimate "
         "PlannedStart ProblemKind ProfileResult PromotionResult PromotionVerdict QualityProblem Reason ReasonKind "
         "Record Remaining Reported RunEvent RunTotals ScheduleResult SegmentDrift SentAlerts Shard ShownEvaluation "
-        "State StoredClock StoredDeadline StoredHistory StoredResult TrainingResult WindowSource WorkerResult finite "
+        "State StoredClock StoredDeadline StoredFiles StoredHistory StoredResult TrainingResult WindowSource WorkerResult finite "
         "fit_to_xcom hash_secret input_error storable_deadline"
     ),
     "paceline.control": (
@@ -84,7 +84,7 @@ EXPORTS = {
     ),
     "paceline.registry": (
         "ChampionChangedError ChampionHeldError FileRecord FileRegistry MlflowRegistry ModelChangedError ModelVersion "
-        "Promotion ReferenceFile Registry"
+        "Promotion ReferenceFile Registry VersionNeededError"
     ),
     "paceline.run": (
         "ControlElsewhereError Exchange Handover History LiveState LiveValues MemoryState PaceLoop RemoteState "

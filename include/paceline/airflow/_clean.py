@@ -75,7 +75,7 @@ def add_command(
     )
     clean.add_argument(
         "--older-than",
-        type=_seconds,
+        type=seconds_of,
         default=7 * 86_400.0,
         metavar="TIME",
         help="with --unknown: only jobs that started before this time, such as 12h or 30d (default: 7d)",
@@ -199,7 +199,7 @@ def _available_runtimes(engine: str | None) -> list[Runtime]:
     return found
 
 
-def _seconds(text: str) -> float:
+def seconds_of(text: str) -> float:
     try:
         seconds = Deadline.parse(text, "--older-than").duration_s
     except InvalidInputError as error:

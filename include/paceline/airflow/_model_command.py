@@ -54,20 +54,25 @@ def add_command(
     add("release", "let tasks promote again after a rollback", _release, None)
 
 
-def _open(options: argparse.Namespace) -> Registry:
+def open_location(field: str, location: str, signing_conn_id: str | None) -> Registry:
+    """Open an existing registry at a location that a user has named as ``field``."""
     from airflow.sdk.exceptions import AirflowException
 
     from paceline.airflow.places import check_registry_location, open_registry
 
-    location = check_registry_location("REGISTRY", options.registry)
+    check_registry_location(field, location)
     if os.path.isabs(location) and not os.path.isdir(location):
-        raise InvalidInputError("REGISTRY", location, "an existing folder, or a URL")
+        raise InvalidInputError(field, location, "an existing folder, or a URL")
     try:
-        return open_registry(location, options.signing_conn_id)
+        return open_registry(location, signing_conn_id)
     except AirflowException as error:  # a connection does not exist
-        if options.signing_conn_id and options.signing_conn_id in str(error):
-            raise InvalidInputError("--signing-conn-id", options.signing_conn_id, "an existing connection") from None
-        raise InvalidInputError("REGISTRY", location, f"a URL with an existing connection ({error})") from None
+        if signing_conn_id and signing_conn_id in str(error):
+            raise InvalidInputError("--signing-conn-id", signing_conn_id, "an existing connection") from None
+        raise InvalidInputError(field, location, f"a URL with an existing connection ({error})") from None
+
+
+def _open(options: argparse.Namespace) -> Registry:
+    return open_location("REGISTRY", options.registry, options.signing_conn_id)
 
 
 def _list(options: argparse.Namespace) -> int:
@@ -120,6 +125,8 @@ def _promote(options: argparse.Namespace) -> int:
 
 
 def _roll_back(options: argparse.Namespace) -> int:
+    from paceline.registry.base import champion_before
+
     registry = _open(options)
     if options.version is not None:
         return _change(options, registry, _version(registry, options).version, hold=True)
@@ -127,9 +134,7 @@ def _roll_back(options: argparse.Namespace) -> int:
     champion = history[-1].version if history else None
     with suppress(InvalidInputError):  # the champion's version was deleted
         champion = _version(registry, options).version  # a person may have chosen it in MLflow
-    # What the champion has replaced when it became champion for the first time: not a version that was rolled back.
-    first = next((one for one in history if one.version == champion), None)
-    replaced = first.previous if first else history[-1].version if history else None
+    replaced = champion_before(history, champion)
     if replaced is None:
         raise InvalidInputError("MODEL", options.model, "a model that has had an earlier champion, or a VERSION")
     return _change(options, registry, replaced, hold=True)

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from paceline import __version__
+from paceline.airflow import _backup_command as backup
 from paceline.airflow import _clean as clean
 from paceline.airflow import _fleet_command as fleet
 from paceline.airflow import _model_command as model
+from paceline.airflow import _prune_command as prune
 from paceline.contract import PaceSample, StoredDeadline
 from paceline.errors import InvalidInputError, PacelineError
 from paceline.simulate import command as simulate
@@ -25,12 +27,14 @@ from paceline.simulate import command as simulate
 if TYPE_CHECKING:
     from paceline.airflow.api import AirflowApi
 
+_DATABASE = "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"
 _HEADINGS = ("DAG", "RUN", "TASK", "STATE", "PROGRESS", "SETPOINT", "CORES", "DEADLINE", "FORECAST", "SLACK")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return the exit code: 0, 1 after an error, or 130 after an interrupt."""
     options = _parser().parse_args(arguments)
+    _allow_import_of_airflow()
     import httpx
 
     try:
@@ -48,6 +52,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (PacelineError, OSError) as error:
         print(f"paceline: {error}", file=sys.stderr)
         return 1
+
+
+def _allow_import_of_airflow() -> None:
+    """Let Airflow be imported in a task's command: instead of the database's URL, tasks have one that is no URL."""
+    if os.environ.get(_DATABASE, "").startswith("airflow-db-not-allowed"):
+        os.environ[_DATABASE] = "sqlite://"
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -83,9 +93,11 @@ def _parser() -> argparse.ArgumentParser:
         action.add_argument("--map-index", type=int, default=-1, help="index of a mapped task")
         action.set_defaults(run=run)
     change.add_argument("value", metavar="DEADLINE", help='"15m", "PT15M", seconds, "2030-01-31T18:00:00Z", or "none"')
+    backup.add_commands(commands)
     clean.add_command(commands, [login], _connect)
     fleet.add_command(commands)
     model.add_command(commands, [login], _connect)
+    prune.add_command(commands, [login], _connect)
     simulate.add_command(commands)
     return parser
 

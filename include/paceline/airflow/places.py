@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -72,6 +74,18 @@ def check_kept(field: str, location: str) -> None:
             "an object storage URL, or a folder on a volume of the task's pod: its own disk is deleted with the pod"
         )
         raise InvalidInputError(field, location, accepted)
+
+
+def safe_name(part: str) -> str:
+    """Return ``part`` without the characters that some file systems and object stores reject.
+
+    A digest distinguishes names with non-ASCII characters, of which little else may remain.
+
+    >>> safe_name("manual__2026-01-01T00:00:00+00:00"), safe_name("prüfung")
+    ('manual__2026-01-01T00_00_00_00_00', 'pr_fung-39d8b3b1')
+    """
+    name = re.sub(r"[^A-Za-z0-9._-]+", "_", part).lstrip(".") or "_"
+    return name if part.isascii() else f"{name}-{hashlib.sha256(part.encode()).hexdigest()[:8]}"
 
 
 def open_registry(location: str, signing_conn_id: str | None = None) -> Registry:

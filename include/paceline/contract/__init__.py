@@ -56,6 +56,7 @@ from paceline.contract._schedule import MachineLoad, ScheduleResult, Shard
 from paceline.contract._short_report import XCOM_LIMIT_BYTES, fit_to_xcom
 from paceline.contract._steering import STEERING_XCOM, hash_secret
 from paceline.contract._stored_deadline import StoredDeadline, storable_deadline
+from paceline.contract._stored_files import StoredFiles
 from paceline.contract._xcoms import DRIFT_XCOM, EVALUATION_XCOM, PROMOTION_XCOM, SCHEDULE_XCOM
 from paceline.contract.history import RunEvent, StoredHistory
 
@@ -133,6 +134,7 @@ __all__ = [
     "State",
     "StoredClock",
     "StoredDeadline",
+    "StoredFiles",
     "StoredHistory",
     "StoredResult",
     "TrainingResult",

@@ -6,7 +6,13 @@ the drift check and services that serve the champion work with both.
 
 from paceline.registry._files import FileRegistry
 from paceline.registry._mlflow import MlflowRegistry
-from paceline.registry.base import ChampionChangedError, ChampionHeldError, ModelChangedError, Registry
+from paceline.registry.base import (
+    ChampionChangedError,
+    ChampionHeldError,
+    ModelChangedError,
+    Registry,
+    VersionNeededError,
+)
 from paceline.registry.manifest import FileRecord, ModelVersion, Promotion, ReferenceFile
 
 __all__ = [
@@ -20,4 +26,5 @@ __all__ = [
     "Promotion",
     "ReferenceFile",
     "Registry",
+    "VersionNeededError",
 ]

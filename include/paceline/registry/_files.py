@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from datetime import datetime, timezone
 from itertools import count
 from pathlib import Path
@@ -21,9 +22,12 @@ from paceline.errors import InvalidInputError
 from paceline.registry import storage
 from paceline.registry._signature import Signer
 from paceline.registry.base import (
+    DeletionMark,
     StoragePath,
+    changes,
     check_champion,
     check_contents_digest,
+    check_deletable,
     check_digest,
     check_model_dir,
     check_not_held,
@@ -47,6 +51,7 @@ from paceline.registry.manifest import (
 )
 
 _MANIFEST = "manifest.json"
+_DELETING = "deleting"
 _MAX_SHOWN_BYTES = 10**6  # of a promotion that a server reads for its pages
 
 
@@ -60,6 +65,7 @@ class FileRegistry:
         ROOT/NAME/versions/000001/files-1f0c…/…         the model's files
         ROOT/NAME/versions/000001/reference-1f0c…/…     the copy of the training data, if there is one
         ROOT/NAME/versions/000001/manifest.json         written last; makes the version visible
+        ROOT/NAME/versions/000001/deleting              marks a version that is being deleted
         ROOT/NAME/keys/….json                           the version number of a registration key
         ROOT/NAME/keys/…-2.json                         its next number, after the first has become unusable
         ROOT/NAME/promotions/000001.json                a change of the champion; the newest is current
@@ -182,12 +188,22 @@ class FileRegistry:
     def numbers(self, name: str) -> list[int]:
         """Return the numbers of all complete versions, oldest first, also those of damaged and unsigned versions."""
         numbers = storage.numbered(self.root, f"{check_name(name)}/versions")
-        return [number for number in numbers if _MANIFEST in storage.names_in(self.root, _home(name, number))]
+        names = {number: storage.names_in(self.root, _home(name, number)) for number in numbers}
+        return [number for number in numbers if _MANIFEST in names[number] and _DELETING not in names[number]]
+
+    def models(self) -> list[str]:
+        """Return the names of all models, sorted: of the folders with versions."""
+        found = []
+        for name in storage.names_in(self.root, ""):
+            with suppress(InvalidInputError):  # a link, or no name of a model
+                if storage.names_in(self.root, f"{check_name(name)}/versions"):
+                    found.append(name)
+        return sorted(found)
 
     def history(self, name: str) -> list[Promotion]:
         """Return all promotions, oldest first."""
         numbers = storage.numbered(self.root, f"{check_name(name)}/promotions", ".json")
-        return [self._promotion(name, number) for number in numbers]
+        return changes(self._promotion(name, number) for number in numbers)
 
     def champion(self, name: str) -> ModelVersion | None:
         """Return the current champion, or ``None`` before the first promotion."""
@@ -221,11 +237,13 @@ class FileRegistry:
         hold: bool = False,
     ) -> Promotion:
         """Make ``version`` the champion, as :meth:`Registry.promote` describes. One atomic write stores the record."""
-        self.version(name, version)
         while True:
-            number, latest = self._latest_promotion(name)
+            number, latest = self._latest_promotion(check_name(name))
+            self.version(name, version)  # after the latest promotion, as `delete` expects
             if latest and latest.version == version and (latest.hold == hold or expected_champion is not ...):
                 return latest
+            if self._deletion_mark(name, version) is not None:
+                raise missing_version(name, version, self.numbers(name))
             previous = latest.version if latest else None
             check_not_held(latest, version, expected_champion)
             check_champion(name, previous, expected_champion)
@@ -242,6 +260,51 @@ class FileRegistry:
             # If a concurrent promotion has used this number, read the champion again.
             if storage.put_new(self.root, _promotion_path(name, number + 1), encode(record)):
                 return record
+
+    def delete(self, name: str, version: int, *, check: Callable[[], None] | None = None) -> None:
+        """Delete a version for good, as :meth:`Registry.delete` describes.
+
+        A mark keeps others from promoting or registering it again. Then a record among the promotions shows that none
+        came first. A promotion reads the newest record before it looks for the mark, so one that has missed the mark
+        cannot store its own record after that.
+        """
+        names = storage.names_in(self.root, _home(check_name(name), version)) if isinstance(version, int) else []
+        if _MANIFEST in names:
+            self._mark_for_deletion(name, version, check)
+        elif _DELETING not in names:
+            raise missing_version(name, version, self.numbers(name))
+        home = _home(name, version)
+        for part in (_MANIFEST, *(one for one in storage.names_in(self.root, home) if one != _DELETING), _DELETING):
+            storage.remove(self.root, f"{home}/{part}")
+        storage.remove(self.root, home)
+
+    def _mark_for_deletion(self, name: str, version: int, check: Callable[[], None] | None) -> None:
+        """Return when neither a promotion nor a registration can use the version any more, else raise an error."""
+        mark, path = DeletionMark(), f"{_home(name, version)}/{_DELETING}"
+        storage.put_new(self.root, path, mark.text.encode())
+        try:
+            if check is not None:
+                check()
+            while True:
+                number, latest = self._latest_promotion(name)
+                champion = None if latest is None else self._promoted(number, latest).version
+                check_deletable(name, version, champion, self.history(name))
+                assert latest is not None
+                if storage.put_new(self.root, _promotion_path(name, number + 1), encode(latest)):
+                    return
+        except BaseException:
+            if mark.may_remove(self._deletion_mark(name, version) or ""):
+                storage.remove(self.root, path)
+            raise
+
+    def unfinished(self, name: str) -> list[int]:
+        """Return the numbers of the versions whose deletion was interrupted."""
+        numbers = storage.numbered(self.root, f"{check_name(name)}/versions")
+        return [number for number in numbers if self._deletion_mark(name, number) is not None]
+
+    def _deletion_mark(self, name: str, number: int) -> str | None:
+        data = storage.read(self.root, f"{_home(name, number)}/{_DELETING}")
+        return None if data is None else data.decode(errors="replace")
 
     def location(self, version: ModelVersion) -> UPath:
         """Return the folder with the files of a version. Callers must not change the files."""
@@ -297,7 +360,10 @@ class FileRegistry:
                 data = storage.read(self.root, path) or b""
             number = decode(KeyRecord, data, str(self.root / path)).version
             version = self._load(name, number)
-            if version.key == key if version else storage.read(self.root, _reserved_path(name, number)) is not None:
+            is_own = (
+                version.key == key if version else storage.read(self.root, _reserved_path(name, number)) is not None
+            )
+            if is_own and self._deletion_mark(name, number) is None:
                 return number, version
         raise AssertionError
 

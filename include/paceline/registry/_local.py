@@ -121,11 +121,39 @@ def files_below(root: Path, field: str) -> list[str]:
     return found
 
 
+def sizes_below(root: Path) -> dict[str, int]:
+    """Return the path and size in bytes of each plain file below ``root``. Links are left out."""
+    found = {}
+    with open_folder(root, "") as top:
+        for folder, _, files, descriptor in os.fwalk(".", dir_fd=top, onerror=_reraise_unless_missing):
+            for name in files:
+                with suppress(FileNotFoundError):
+                    status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+                    if stat.S_ISREG(status.st_mode):
+                        found[Path(folder, name).as_posix()] = status.st_size
+    return found
+
+
+def remove_if_empty(root: Path, path: str) -> None:
+    """Remove the folder ``path`` below ``root`` if it is an empty folder."""
+    with suppress(OSError, InvalidInputError), _open_parent(root, path) as (folder, name):
+        os.rmdir(name, dir_fd=folder)
+
+
 def remove_folder(root: Path, path: str) -> None:
     """Remove the folder ``path`` below ``root``, but not the targets of links in it. Ignore errors."""
     with suppress(OSError, InvalidInputError), _open_parent(root, path) as (folder, name):
         # Python 3.10 has no rmtree(dir_fd=...).
         shutil.rmtree(f"/proc/self/fd/{folder}/{name}", ignore_errors=True)
+
+
+def remove(root: Path, path: str) -> None:
+    """Remove the file or folder ``path`` below ``root``, but not the targets of links in it. It need not exist."""
+    with suppress(FileNotFoundError, NotADirectoryError), _open_parent(root, path) as (folder, name):
+        if stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+            shutil.rmtree(f"/proc/self/fd/{folder}/{name}")
+        else:
+            os.unlink(name, dir_fd=folder)
 
 
 @contextmanager
@@ -201,3 +229,8 @@ def _temporary_file(folder: int, name: str, data: bytes) -> Iterator[str]:
 
 def _reraise(error: OSError) -> None:
     raise error
+
+
+def _reraise_unless_missing(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error

@@ -19,12 +19,23 @@ from upath import UPath
 from paceline.errors import InvalidInputError
 from paceline.registry import _mlflow_runs as runs
 from paceline.registry import storage
-from paceline.registry._mlflow_promotions import CHAMPION, PromotionLog, create_model, missing_champion, tags_of
-from paceline.registry._mlflow_server import MlflowServer
+from paceline.registry._mlflow_promotions import (
+    CHAMPION,
+    HISTORY_SUFFIX,
+    PromotionLog,
+    create_model,
+    missing_champion,
+    tags_of,
+)
+from paceline.registry._mlflow_server import MlflowError, MlflowServer
 from paceline.registry._signature import Signer
 from paceline.registry.base import (
+    DeletionMark,
     StoragePath,
+    VersionNeededError,
+    changes,
     check_champion,
+    check_deletable,
     check_digest,
     check_model_dir,
     check_not_held,
@@ -38,6 +49,7 @@ from paceline.registry.manifest import (
     check_contents,
     check_name,
     decode,
+    is_name,
     read_manifest,
 )
 
@@ -45,6 +57,7 @@ from paceline.registry.manifest import (
 # number that the signature covers. So a writer first signs the manifest, and then the version with its number.
 _KEY, _MANIFEST, _SIGNATURE = "paceline.key", "paceline.manifest", "paceline.signature"
 _SIGNED_CONTENTS = "paceline.signed_contents"
+_DELETING = "paceline.deleting"  # marks a version that is being deleted
 _CHALLENGER = "challenger"
 _LARGEST_VERSION = 2**31  # MLflow's database stores the number as a 32-bit integer
 
@@ -174,9 +187,14 @@ http://localhost:5000
         """Return the numbers of all versions, oldest first, also those of damaged and unsigned versions."""
         return [int(version["version"]) for version in self._first_of_each_key(name)]
 
+    def models(self) -> list[str]:
+        """Return the names of all models, sorted, also of those that only other tools have registered."""
+        names = (model["name"] for model in self._server.registered_models())
+        return sorted(name for name in names if is_name(name) and not name.endswith(HISTORY_SUFFIX))
+
     def history(self, name: str) -> list[Promotion]:
         """Return all promotions, oldest first. There is none for a champion that a user has chosen in MLflow."""
-        return [entry.promotion for entry in self._log(name).entries()]
+        return changes(entry.promotion for entry in self._log(name).entries())
 
     def champion(self, name: str) -> ModelVersion | None:
         """Return the version with the alias ``champion``, or ``None`` before the first promotion.
@@ -209,14 +227,16 @@ http://localhost:5000
         hold: bool = False,
     ) -> Promotion:
         """Make ``version`` the champion, as :meth:`Registry.promote` describes."""
-        self.version(name, version)
         log = self._log(name)
         while True:
             latest = log.latest()
             if latest and not latest.published:
                 log.complete(latest)
                 continue
+            self.version(name, version)  # after the latest promotion, as `delete` expects
             champion, last = log.aliases().get(CHAMPION), latest.promotion.version if latest else None
+            if champion != version and _DELETING in self._tags(name, version):
+                raise missing_version(name, version, self.numbers(name))
             if champion is None and last is not None:
                 if expected_champion is not ...:
                     raise missing_champion(name, last)
@@ -231,11 +251,69 @@ http://localhost:5000
                 self._update_challenger(name)
                 return latest.promotion
             previous = last if champion in (None, version) else champion
-            entry = log.append(version, previous, reason, hold=hold, seen=latest)
+            try:
+                entry = log.append(version, previous, reason, hold=hold, seen=latest)
+            except MlflowError:  # the version may have been deleted since
+                self.version(name, version)
+                raise
             if entry is not None:
                 log.publish(entry)
                 self._update_challenger(name)
                 return entry.promotion
+
+    def delete(self, name: str, version: int, *, check: Callable[[], None] | None = None) -> None:
+        """Delete a version and its run, as :meth:`Registry.delete` describes. ``mlflow gc`` removes the run's files.
+
+        The order with promotions is that of ``FileRegistry``. A version with an alias that a person has set stays.
+        """
+        number = version if isinstance(version, int) and 0 < version < _LARGEST_VERSION else 0
+        place = {"name": check_name(name), "version": str(number)}
+        found = self._server.call_if_found("GET", "/model-versions/get", **place) if number else None
+        if found is None:
+            raise missing_version(name, version, self.numbers(name))
+        if _KEY not in tags_of(found["model_version"]):
+            accepted = "a version that Paceline has registered; delete those of other tools in MLflow"
+            raise InvalidInputError("version", version, accepted)
+        mark, set_tag = DeletionMark(), {**place, "key": _DELETING}
+        if _DELETING not in tags_of(found["model_version"]):
+            self._server.call("POST", "/model-versions/set-tag", {**set_tag, "value": mark.text})
+        try:
+            if check is not None:
+                check()
+            self._order_deletion(name, version)
+        except BaseException:
+            if mark.may_remove(self._tags(name, version).get(_DELETING, "")):
+                self._server.call_if_found("DELETE", "/model-versions/delete-tag", set_tag)
+            raise
+        run_id = found["model_version"].get("run_id")
+        if run_id and len(self._server.search_versions(f"run_id = '{run_id}'")) == 1:  # MLflow can copy versions
+            self._server.call_if_found("POST", "/runs/delete", {"run_id": run_id})
+        self._server.call_if_found("DELETE", "/model-versions/delete", place)
+        self._update_challenger(name)
+
+    def _order_deletion(self, name: str, version: int) -> None:
+        """Return when no promotion can choose the marked version any more, else raise an error."""
+        log = self._log(name)
+        while True:
+            latest = log.latest()
+            if latest and not latest.published:
+                log.complete(latest)
+                continue
+            check_deletable(name, version, log.champion(), self.history(name))
+            named = [alias for alias, number in log.aliases().items() if number == version and alias != _CHALLENGER]
+            if named:
+                raise VersionNeededError("version", version, f"a version without the alias {named[0]!r}")
+            if latest and log.repeat(latest):
+                return
+
+    def unfinished(self, name: str) -> list[int]:
+        """Return the numbers of the versions whose deletion was interrupted."""
+        found = self._server.search_versions(f"name = '{check_name(name)}'")
+        return [int(version["version"]) for version in found if _DELETING in tags_of(version)]
+
+    def _tags(self, name: str, version: int) -> dict[str, str]:
+        found = self._server.call_if_found("GET", "/model-versions/get", name=name, version=version)
+        return tags_of(found["model_version"]) if found else {}
 
     def uri(self, version: ModelVersion) -> str:
         """Return the URI with which MLflow's clients load a version."""
@@ -302,7 +380,8 @@ http://localhost:5000
         """Return the server's descriptions of all versions, without the duplicates of concurrent writers."""
         first: dict[str, dict[str, Any]] = {}
         for version in self._server.search_versions(f"name = '{check_name(name)}'"):
-            first.setdefault(tags_of(version).get(_KEY, version["version"]), version)
+            if _DELETING not in tags_of(version):
+                first.setdefault(tags_of(version).get(_KEY, version["version"]), version)
         return first.values()
 
     def _get(self, name: str, version: int) -> ModelVersion | None:
@@ -317,7 +396,8 @@ http://localhost:5000
         return loaded
 
     def _find(self, name: str, identity: str) -> list[dict[str, Any]]:
-        return self._server.search_versions(f"name = '{name}'", f"tags.`{_KEY}` = '{identity}'")
+        found = self._server.search_versions(f"name = '{name}'", f"tags.`{_KEY}` = '{identity}'")
+        return [version for version in found if _DELETING not in tags_of(version)]
 
     def _load(self, version: Mapping[str, Any]) -> ModelVersion:
         """Return a version with its manifest."""

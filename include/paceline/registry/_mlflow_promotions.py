@@ -21,9 +21,11 @@ from paceline.registry.manifest import Promotion
 
 CHAMPION = "champion"
 
-_SUFFIX = ".promotions"
+HISTORY_SUFFIX = ".promotions"
+
 _VERSION, _PREVIOUS, _SEEN = "paceline.version", "paceline.previous", "paceline.seen"
 _ATTEMPT, _PUBLISHED, _HOLD = "paceline.attempt", "paceline.published", "paceline.hold"
+_PROMOTED_AT = "paceline.promoted_at"  # of a repeated promotion, in ms
 _POLL_S = 0.2
 _RECENT = 20  # versions of the log that most calls read
 _LONGEST_REASON = 5000  # characters that a description can have in all of MLflow's databases
@@ -45,13 +47,13 @@ class PromotionLog:
     """
 
     def __init__(self, server: MlflowServer, name: str, writer_timeout_s: float) -> None:
-        if name.endswith(_SUFFIX):
+        if name.endswith(HISTORY_SUFFIX):
             raise InvalidInputError(
-                "name", name, f"a name that does not end in {_SUFFIX}, which marks the history of a model"
+                "name", name, f"a name that does not end in {HISTORY_SUFFIX}, which marks the history of a model"
             )
         self._server = server
         self._name = name
-        self._log = f"{name}{_SUFFIX}"
+        self._log = f"{name}{HISTORY_SUFFIX}"
         self._writer_timeout_s = writer_timeout_s
 
     def entries(self) -> list[LoggedPromotion]:
@@ -98,6 +100,19 @@ class PromotionLog:
         seen:
             The newest promotion at the time of the decision.
         """
+        return self._append(version, previous, reason, seen, {_HOLD: "true"} if hold else {})
+
+    def repeat(self, latest: LoggedPromotion) -> bool:
+        """Append the newest promotion once more. Return ``False`` if a concurrent promotion came first."""
+        promotion = latest.promotion
+        promoted_at = {_PROMOTED_AT: str(round(promotion.promoted_at.timestamp() * 1000)), _PUBLISHED: "true"}
+        hold = {_HOLD: "true"} if promotion.hold else {}
+        tags = {**promoted_at, **hold}
+        return self._append(promotion.version, promotion.previous, promotion.reason, latest, tags) is not None
+
+    def _append(
+        self, version: int, previous: int | None, reason: str, seen: LoggedPromotion | None, more: Mapping[str, str]
+    ) -> LoggedPromotion | None:
         self._create_log()
         attempt = uuid.uuid4().hex
         tags = {
@@ -105,7 +120,7 @@ class PromotionLog:
             _PREVIOUS: "" if previous is None else str(previous),
             _SEEN: str(seen.number if seen else 0),
             _ATTEMPT: attempt,
-            **({_HOLD: "true"} if hold else {}),
+            **more,
         }
         body = {
             "name": self._log,
@@ -200,7 +215,9 @@ class PromotionLog:
             name=self._name,
             version=int(tags[_VERSION]),
             previous=int(tags[_PREVIOUS]) if tags[_PREVIOUS] else None,
-            promoted_at=datetime.fromtimestamp(int(version["creation_timestamp"]) / 1000, timezone.utc),
+            promoted_at=datetime.fromtimestamp(
+                int(tags.get(_PROMOTED_AT, version["creation_timestamp"])) / 1000, timezone.utc
+            ),
             reason=version.get("description", ""),
             hold=_HOLD in tags,
         )

@@ -29,6 +29,7 @@ _CONFLICT = "BAD_REQUEST"
 _REFUSED = "INVALID_PARAMETER_VALUE"
 _ATTEMPTS, _LONGEST_PAUSE_S = 6, 10.0
 _PAGE = 10_000  # model versions in one response
+_MODELS_PAGE = 1000
 _BLOCK = 1 << 20
 # A server may forward an upload to its store before it responds.
 _UPLOAD_TIMEOUT = httpx.Timeout(60.0, connect=10.0, read=1800.0)
@@ -156,6 +157,17 @@ class MlflowServer:
         """
         found = self.call("GET", "/registered-models/search", filter=f"name = '{name}'", max_results=1)
         return next(iter(found.get("registered_models", [])), None)
+
+    def registered_models(self) -> list[dict[str, Any]]:
+        """Return all registered models."""
+        found: list[dict[str, Any]] = []
+        token = None
+        while True:
+            page = self.call("GET", "/registered-models/search", max_results=_MODELS_PAGE, page_token=token)
+            found += page.get("registered_models", [])
+            token = page.get("next_page_token")
+            if not token:
+                return found
 
     def write(self, folder: str, path: str, source: UPath, name: str) -> tuple[int, str]:
         """Copy the file ``name`` below ``source`` to ``path`` below ``folder``. Return its size and SHA-256."""

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta, timezone
+from itertools import groupby
 from pathlib import Path, PurePosixPath
 from types import EllipsisType
 from typing import Protocol
@@ -31,6 +34,7 @@ from paceline.runtime.temporary import TemporaryFolder
 # Type checkers see Airflow's ``ObjectStoragePath`` as a ``ProxyUPath``; at run time it is a ``UPath``.
 StoragePath = str | os.PathLike[str] | UPath | ProxyUPath
 
+_DELETION_TIMEOUT = timedelta(minutes=10)
 _REFERENCE_SUFFIXES = (".csv.gz", ".csv", ".parquet")
 
 
@@ -44,6 +48,10 @@ class ChampionHeldError(InvalidInputError):
 
 class ModelChangedError(InvalidInputError):
     """Raised when the files of a model are not those of the expected digest."""
+
+
+class VersionNeededError(InvalidInputError):
+    """Raised when a version cannot be deleted: it is the champion, or a rollback would need it."""
 
 
 class Registry(Protocol):
@@ -147,6 +155,36 @@ class Registry(Protocol):
         InvalidInputError
             If the version does not exist or, with a signing key, is not signed; with ``expected_champion``, also if
             the champion has been deleted.
+        """
+
+    def models(self) -> list[str]:
+        """Return the names of all models, sorted."""
+
+    def delete(self, name: str, version: int, *, check: Callable[[], None] | None = None) -> None:
+        """Delete a version for good. Its number is not used again, and the history of promotions stays.
+
+        A reader finds the version complete or not at all. A version that another process promotes or registers again in
+        the meantime either stays, or that process gets an error or another number. A call that was killed can be
+        repeated, see :meth:`unfinished`.
+
+        Parameters
+        ----------
+        check:
+            Called when no other process can begin to use the version any more. If it raises an error, the version
+            stays.
+
+        Raises
+        ------
+        VersionNeededError
+            If the version is the champion or the champion before it, or if the model has no champion.
+        InvalidInputError
+            If the version does not exist, or if another tool has registered it.
+        """
+
+    def unfinished(self, name: str) -> list[int]:
+        """Return the numbers of the versions whose deletion was interrupted. No other method but ``version`` has them.
+
+        A repeated :meth:`delete` finishes the deletion, or makes the version usable again if it is needed.
         """
 
     def uri(self, version: ModelVersion) -> str:
@@ -262,6 +300,54 @@ def check_not_held(latest: Promotion | None, version: int, expected: int | Ellip
     """Raise ChampionHeldError if the promotion of ``version`` by a task would replace a held champion."""
     if latest is not None and latest.hold and expected is not ...:
         raise ChampionHeldError("version", version, f"{latest.version}, the champion, which is held: {latest.reason}")
+
+
+def changes(promotions: Iterable[Promotion]) -> list[Promotion]:
+    """Return the promotions without repetitions: a deletion repeats the promotion in force as the next record.
+
+    With its record, a deletion takes part in the order of the promotions: a promotion that was decided before it fails.
+    """
+    return [promotion for promotion, _ in groupby(promotions)]
+
+
+def champion_before(history: Sequence[Promotion], champion: int | None) -> int | None:
+    """Return the version to which a rollback goes: the one that the champion has replaced.
+
+    It is the one that the champion has replaced when it became champion for the first time: not a version that was
+    rolled back.
+    """
+    first = next((one for one in history if one.version == champion), None)
+    return first.previous if first else history[-1].version if history else None
+
+
+def check_deletable(name: str, version: int, champion: int | None, history: Sequence[Promotion]) -> None:
+    """Raise VersionNeededError for a version that must not be deleted."""
+    accepted = f"a version of {name!r} other than the champion, {champion}"
+    if champion is None or not history:
+        raise VersionNeededError("version", version, "a version of a model with a champion; others keep all versions")
+    if version == champion:
+        raise VersionNeededError("version", version, accepted)
+    if version in (champion_before(history, champion), history[-1].version, history[-1].previous):
+        raise VersionNeededError("version", version, f"{accepted}, and the champion before it, for a rollback")
+
+
+class DeletionMark:
+    """The content of a mark on a version that is being deleted: when its writer began, and which writer it was.
+
+    A writer that keeps the version after all removes its own mark. That of another writer stays for ten minutes, until
+    that writer is presumed dead.
+    """
+
+    def __init__(self) -> None:
+        self.text = f"{datetime.now(timezone.utc).isoformat()} {uuid.uuid4().hex}"
+
+    def may_remove(self, found: str) -> bool:
+        """Return whether this writer may remove the mark ``found`` on a version that is kept."""
+        try:
+            began = datetime.fromisoformat(found.partition(" ")[0])
+            return found == self.text or datetime.now(timezone.utc) - began > _DELETION_TIMEOUT
+        except (ValueError, TypeError):  # a mark that a person has edited
+            return True
 
 
 def missing_version(name: str, version: object, existing: Iterable[int]) -> InvalidInputError:

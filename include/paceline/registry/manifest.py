@@ -43,6 +43,11 @@ the first a letter or digit
     return name
 
 
+def is_name(name: str) -> bool:
+    """Return whether ``name`` is a valid model name."""
+    return _NAME.fullmatch(name) is not None
+
+
 def check_contents(metrics: Mapping[str, float], **fields: Mapping[str, JsonValue]) -> None:
     """Raise InvalidInputError for values that a manifest cannot store.
 

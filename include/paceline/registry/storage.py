@@ -14,6 +14,7 @@ import os
 import stat
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from datetime import datetime, timezone
 from pathlib import Path, PurePosixPath
 from typing import IO
 
@@ -128,6 +129,30 @@ def files_below(root: UPath, field: str) -> list[str]:
     return sorted(found, key=lambda path: path.split("/"))
 
 
+def sizes_below(root: UPath) -> dict[str, int]:
+    """Return the path and size in bytes of each file below ``root``. Links are left out, and so are folders' objects.
+
+    Raises an error if a folder cannot be read; an object store may raise any exception.
+    """
+    here = local(root)
+    if here is not None:
+        return _local.sizes_below(here)
+    root.fs.invalidate_cache()
+    top = f"{root.path.rstrip('/')}/"
+    found = root.fs.find(root.path, detail=True).items()
+    sizes = {path.removeprefix(top): int(entry["size"] or 0) for path, entry in found if path.startswith(top)}
+    return {path: size for path, size in sizes.items() if not {"", ".", ".."} & set(path.split("/"))}
+
+
+def modified_at(root: UPath, path: str) -> datetime:
+    """Return the time at which the file ``path`` below ``root`` was written. Raises the errors of :func:`open_file`."""
+    if local(root) is not None:
+        with open_file(root, path) as file:
+            return datetime.fromtimestamp(os.fstat(file.fileno()).st_mtime, timezone.utc)
+    modified: datetime = root.fs.modified((root / path).path)
+    return modified if modified.tzinfo else modified.replace(tzinfo=timezone.utc)
+
+
 def is_executable(root: UPath, path: str) -> bool:
     """Return whether the owner may execute the file ``path`` below ``root``; on an object store, ``False``."""
     if local(root) is None:
@@ -186,6 +211,28 @@ def remove_folder(root: UPath, path: str) -> None:
         return
     with suppress(OSError):
         root.fs.rm((root / path).path, recursive=True)
+
+
+def remove(root: UPath, path: str) -> None:
+    """Remove the file or folder ``path`` below ``root``, which need not exist. Links are not followed."""
+    here = local(root)
+    with _local.naming(root / path):
+        if here is not None:
+            _local.remove(here, path)
+            return
+        root.fs.invalidate_cache()
+        for place in root.fs.find((root / path).path):
+            with suppress(FileNotFoundError):
+                root.fs.rm_file(place)
+
+
+def remove_empty_folders(root: UPath, paths: Iterable[str]) -> None:
+    """Remove the folders below ``root`` that contained the files ``paths``, as far as they are empty now."""
+    here = local(root)
+    if here is not None:
+        folders = {str(folder) for path in paths for folder in PurePosixPath(path).parents[:-1]}
+        for folder in sorted(folders, key=lambda folder: folder.count("/"), reverse=True):
+            _local.remove_if_empty(here, folder)
 
 
 @contextmanager

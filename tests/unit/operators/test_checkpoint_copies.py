@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import uuid
 from pathlib import Path
@@ -10,7 +11,10 @@ from typing import Any
 import pytest
 from upath import UPath
 
+from paceline.contract import StoredFiles
 from paceline.operators.checkpoint_copies import FileCopies
+
+RECORD = StoredFiles(kind="checkpoint", dag_id="dag", run_id="run", task_id="train")
 
 
 @pytest.fixture(params=["local", "object store"])
@@ -30,7 +34,7 @@ def checkpoint(tmp_path: Path) -> Path:
 
 
 def open_copies(folder: UPath) -> FileCopies:
-    return FileCopies(folder, logging.getLogger("test"))
+    return FileCopies(folder, logging.getLogger("test"), RECORD)
 
 
 def save(copies: FileCopies, checkpoint: Path, step: int) -> None:
@@ -81,6 +85,11 @@ def test_cancelled_copy_leaves_the_earlier_one(folder, checkpoint, tmp_path):
     assert names(folder) == ["copy-000001.tar"]
     save(copies, checkpoint, 3)
     assert load(folder, tmp_path / "new") == ({"code": "code 3"}, "3")
+
+
+def test_folder_has_a_record_of_its_task_beside_it(folder, checkpoint):
+    save(open_copies(folder), checkpoint, 1)
+    assert StoredFiles.read(json.loads((folder.parent / "job.paceline.json").read_text())) == RECORD
 
 
 def test_removed_copies_leave_no_folder(folder, checkpoint):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 from types import SimpleNamespace
@@ -9,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 from tests.waiting import LONG_S
 
+from paceline.contract import StoredFiles
 from paceline.errors import InvalidInputError, RuntimeUnavailableError
 from paceline.fleet import Fleet, Machine
 from paceline.operators import DeadlineTrainingOperator, Docker, Kubernetes, ParameterServerOperator, _host
@@ -173,6 +175,19 @@ def test_empty_output_is_a_warning_that_names_files_of_the_working_folder(collec
 def test_job_with_an_output_gets_no_warning(collect_output_of):
     saves = "import os, pathlib; pathlib.Path(os.environ['PACELINE_OUTPUT'], 'model.pt').touch(); "
     assert collect_output_of(saves + SAVES_BESIDE_ITS_OUTPUT, **OF_TASK) == []
+
+
+def test_output_has_a_record_of_its_task_and_files_beside_it(collect_output_of, tmp_path):
+    collect_output_of("import os, pathlib; pathlib.Path(os.environ['PACELINE_OUTPUT'], 'model.pt').touch()", **OF_TASK)
+    stored = StoredFiles.read(json.loads((tmp_path / "output.paceline.json").read_text()))
+    assert stored == StoredFiles(kind="output", dag_id="dag", run_id="run", task_id="train", names=["model.pt"])
+
+
+def test_record_that_cannot_be_written_is_a_warning(collect_output_of, tmp_path):
+    (tmp_path / "output.paceline.json").mkdir()
+    saves = "import os, pathlib; pathlib.Path(os.environ['PACELINE_OUTPUT'], 'model.pt').touch()"
+    (warning,) = collect_output_of(saves, **OF_TASK)
+    assert warning.startswith("paceline prune will not find file://")
 
 
 def test_parameter_server_whose_workers_save_the_model_gets_no_warning(collect_output_of):

@@ -1,0 +1,121 @@
+"""What ``paceline prune`` finds in a model registry: versions, and why each is kept or may be removed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import datetime, timezone
+from functools import partial
+
+from paceline.airflow._prune_files import plain_path
+from paceline.airflow._prune_items import Item, KeptError
+from paceline.airflow._prune_runs import Runs
+from paceline.errors import InvalidInputError
+from paceline.registry import ModelVersion, Promotion, Registry
+from paceline.registry.base import champion_before, check_deletable
+
+
+class Versions:
+    """The versions of all models in a registry.
+
+    Parameters
+    ----------
+    registry, location:
+        The registry, and how the user names it.
+    runs:
+        The runs that have not ended.
+    before:
+        Versions that were registered or replaced as champion later are kept.
+    keep_last:
+        Number of the newest versions of each model that are kept.
+
+    Attributes
+    ----------
+    windows:
+        The plain paths of the training data that the kept versions need, after all items have been read; ``None`` if a
+        version cannot be read.
+    """
+
+    def __init__(self, registry: Registry, location: str, runs: Runs, before: datetime, keep_last: int) -> None:
+        self._registry, self._location, self._runs = registry, location, runs
+        self._before, self._keep_last = before, keep_last
+        self.windows: set[str] | None = set()
+
+    def find(self) -> Iterator[Item]:
+        """Yield the versions, model by model."""
+        for name in self._registry.models():
+            yield from self._find(name)
+
+    def _find(self, name: str) -> Iterator[Item]:
+        numbers, history = self._registry.numbers(name), self._registry.history(name)
+        problem = champion = None
+        try:
+            champion = self._registry.champion_number(name)
+        except InvalidInputError as error:
+            problem = f"the model has no usable champion ({error})"
+        for number in self._registry.unfinished(name):
+            interrupted = partial(self._remove, name, number)
+            yield Item("version", self._name(name, number), _now(), 0, "its removal was interrupted", interrupted)
+        for number in numbers:
+            try:
+                version = self._registry.version(name, number)
+            except InvalidInputError as error:
+                self.windows = None
+                yield Item("version", self._name(name, number), _now(), 0, f"cannot be read: {error}")
+                continue
+            size = sum(file.size_bytes for file in version.files.values())
+            size += version.reference.size_bytes if version.reference else 0
+            keep = problem or self._keep(version, champion, history, number in numbers[-self._keep_last :])
+            source = version.data_window.get("source")
+            if keep and version.reference is None and isinstance(source, str) and self.windows is not None:
+                self.windows.add(plain_path(source))
+            removal = None if keep else partial(self._remove, name, number)
+            reason = keep or "neither the champion nor the one before"
+            yield Item("version", self._name(name, number), _used_at(version, history), size, reason, removal)
+
+    def _keep(
+        self, version: ModelVersion, champion: int | None, history: list[Promotion], is_newest: bool
+    ) -> str | None:
+        """Return why a version is kept; ``None`` if it may go."""
+        if champion is None or not history:
+            return "the model has no champion"
+        if version.version == champion:
+            return "the champion"
+        if version.version == champion_before(history, champion):
+            return "the champion before, for a rollback"
+        try:
+            check_deletable(version.name, version.version, champion, history)
+        except InvalidInputError:
+            return "the champion before the last promotion"
+        if is_newest:
+            return f"one of the newest {self._keep_last}"
+        if version.digest is None:
+            return "registered by another tool"
+        if _used_at(version, history) >= self._before:
+            return "not old enough"
+        return "its run has not ended" if self._is_used(version) else None
+
+    def _is_used(self, version: ModelVersion, *, again: bool = False) -> bool:
+        run = [version.lineage.get(key) for key in ("dag_id", "run_id")]
+        return all(isinstance(one, str) for one in run) and self._runs.is_active(*map(str, run), again=again)
+
+    def _remove(self, name: str, number: int) -> None:
+        def check() -> None:
+            with suppress(InvalidInputError):  # another process has deleted it
+                if self._is_used(self._registry.version(name, number), again=True):
+                    raise KeptError("its run has begun again")
+
+        self._registry.delete(name, number, check=check)
+
+    def _name(self, name: str, number: int) -> str:
+        return f"{self._location} {name} {number}"
+
+
+def _now() -> datetime:
+    return datetime.now(timezone.utc)
+
+
+def _used_at(version: ModelVersion, history: list[Promotion]) -> datetime:
+    """Return when a version was registered, or replaced as the champion if that was later."""
+    replaced = (one.promoted_at for one in history if one.previous == version.version)
+    return max(moment.astimezone(timezone.utc) for moment in (version.created_at, *replaced))

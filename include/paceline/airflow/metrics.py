@@ -7,7 +7,7 @@ from typing import Protocol
 from paceline.contract import DriftSummary, EvaluationResult, PromotionResult
 
 
-class Task(Protocol):
+class TaskIds(Protocol):
     """The task of a result."""
 
     @property
@@ -19,7 +19,7 @@ class Task(Protocol):
         """Id of the task."""
 
 
-def send_check(task: Task, summary: DriftSummary) -> None:
+def send_check(task: TaskIds, summary: DriftSummary) -> None:
     """Send the result of a drift check, with its model if it names one."""
     from airflow.sdk.observability import stats
 
@@ -33,7 +33,7 @@ def send_check(task: Task, summary: DriftSummary) -> None:
         stats.incr("paceline.drift_retrainings", tags=tags)
 
 
-def send_evaluation(task: Task, result: EvaluationResult) -> None:
+def send_evaluation(task: TaskIds, result: EvaluationResult) -> None:
     """Send the scores of an evaluation."""
     from airflow.sdk.observability import stats
 
@@ -43,7 +43,7 @@ def send_evaluation(task: Task, result: EvaluationResult) -> None:
             stats.gauge(f"paceline.evaluation_{name}", value, tags=tags)
 
 
-def send_promotion(task: Task, result: PromotionResult) -> None:
+def send_promotion(task: TaskIds, result: PromotionResult) -> None:
     """Send the decision about a challenger, and the champion after it."""
     from airflow.sdk.observability import stats
 
@@ -55,7 +55,7 @@ def send_promotion(task: Task, result: PromotionResult) -> None:
         stats.gauge("paceline.champion_version", result.champion_version, tags=tags)
 
 
-def _tags(task: Task) -> dict[str, str]:
+def _tags(task: TaskIds) -> dict[str, str]:
     return {"dag_id": task.dag_id, "task_id": task.task_id}
 
 

@@ -189,7 +189,7 @@ class ArbiterOperator(BaseOperator):
             "every_s": _seconds("every", self.every),
             "ends_at": datetime.now(timezone.utc) + lifetime,
         }
-        return ArbiterReport(arbiter, settings)
+        return ArbiterReport(self.pool_name, arbiter, settings)
 
     def _step(self, pool: PoolApi, report: ArbiterReport, pool_log: PoolLog) -> None:
         if not pool.take():

@@ -1,7 +1,8 @@
-"""Sends the results of drift checks, evaluations and promotions to Airflow's metrics."""
+"""Sends the results of drift checks, evaluations and promotions, and the state of pools, to Airflow's metrics."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from paceline.contract import DriftSummary, EvaluationResult, PromotionResult
@@ -53,6 +54,22 @@ def send_promotion(task: TaskIds, result: PromotionResult) -> None:
         stats.incr("paceline.promotions", tags=tags)
     if result.champion_version is not None:
         stats.gauge("paceline.champion_version", result.champion_version, tags=tags)
+
+
+def send_decision(pool: str, took_ms: float) -> None:
+    """Send the duration of an arbiter's decision."""
+    from airflow.sdk.observability import stats
+
+    stats.incr("paceline.arbiter_decisions", tags={"pool": pool})
+    stats.timing("paceline.arbiter_decision", took_ms, tags={"pool": pool})
+
+
+def send_pool(pool: str, values: Mapping[str, float]) -> None:
+    """Send the state of a pool: each of ``values`` is the gauge ``paceline.pool_NAME``."""
+    from airflow.sdk.observability import stats
+
+    for name, value in values.items():
+        stats.gauge(f"paceline.pool_{name}", value, tags={"pool": pool})
 
 
 def _tags(task: TaskIds) -> dict[str, str]:

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from tests.metrics import receive_metrics, statsd  # noqa: F401
 
-from paceline.airflow.metrics import send_check, send_evaluation, send_promotion
+from paceline.airflow.metrics import send_check, send_decision, send_evaluation, send_pool, send_promotion
 from paceline.contract import DriftSummary, EvaluationResult, PromotionResult
 
 PROJECT = Path(__file__).parents[3]
@@ -88,6 +88,17 @@ def test_promotion_sends_its_decision_and_the_champion(statsd: socket.socket) ->
     ]
 
 
+def test_arbiter_sends_the_state_of_its_pool(statsd: socket.socket) -> None:  # noqa: F811
+    send_decision("gpus", 3.5)
+    send_pool("gpus", {"devices": 6.0, "waiting": 2})
+    assert received(statsd, 4) == [
+        "arbiter_decisions,pool=gpus:1|c",
+        "arbiter_decision,pool=gpus:3.500000|ms",
+        "pool_devices,pool=gpus:6.0|g",
+        "pool_waiting,pool=gpus:2|g",
+    ]
+
+
 def test_rules_use_metrics_that_the_guide_describes() -> None:
     guide = (PROJECT / "docs" / "watch.md").read_text()
     described = {name.replace(".", "_") for name in re.findall(r"`(paceline\.\w+)`", guide)}
@@ -99,6 +110,9 @@ SLACK = "airflow_paceline_slack_s{dag_id='a',task_id='train'}"
 PROGRESS = "airflow_paceline_progress_pct{dag_id='a',task_id='train'}"
 CHECKS = "airflow_paceline_drift_checks_total{dag_id='a',task_id='check',verdict='%s'}"
 DECISIONS = "airflow_paceline_promotion_decisions_total{model='churn',verdict='not_better'}"
+WAITING, DECISIONS_OF_POOL, RESERVED = (
+    f"airflow_paceline_{name}{{pool='gpus'}}" for name in ("pool_waiting", "arbiter_decisions", "pool_reserved")
+)
 PROMOTIONS = "airflow_paceline_promotions_total{model='churn'}"
 
 
@@ -124,6 +138,11 @@ PROMOTIONS = "airflow_paceline_promotions_total{model='churn'}"
         ),
         ("PacelineTrainsWithoutPromotion", {DECISIONS: "0 1 2 3x60", PROMOTIONS: "0x63"}, "1h", [{"model": "churn"}]),
         ("PacelineTrainsWithoutPromotion", {DECISIONS: "0 1 2 3x60", PROMOTIONS: "0 1x62"}, "1h", []),
+        ("PacelineArbiterGone", {WAITING: "1x60", DECISIONS_OF_POOL: "0+1x10 10x50"}, "40m", [{"pool": "gpus"}]),
+        ("PacelineArbiterGone", {WAITING: "1x60", DECISIONS_OF_POOL: "0+1x60"}, "40m", []),
+        ("PacelineArbiterGone", {WAITING: "0x60", DECISIONS_OF_POOL: "0+1x10 10x50"}, "40m", []),
+        ("PacelineDevicesReserved", {RESERVED: "2x30"}, "20m", [{"pool": "gpus"}]),
+        ("PacelineDevicesReserved", {RESERVED: "0x30"}, "20m", []),
     ],
 )
 def test_prometheus_raises_the_alert(

@@ -7,6 +7,7 @@ from datetime import timedelta
 from types import SimpleNamespace
 
 import pytest
+from tests.metrics import receive_metrics, statsd  # noqa: F401
 
 from paceline.airflow.api import AirflowApiError
 from paceline.allocate import ElasticFlow
@@ -136,7 +137,7 @@ def test_deleted_run_does_not_block_grants_of_other_runs(caplog):
     }
 
 
-def test_arbiter_publishes_its_capacity_its_decisions_and_planned_starts():
+def test_arbiter_publishes_its_capacity_its_decisions_and_planned_starts(statsd):  # noqa: F811
     pace = waiting_sample(min_devices=2.0, quantum=1.0)
     first = job_row(run_id="first", pace=pace)
     later = job_row(run_id="later", map_index=3, pace=pace, started_at="2030-01-01T12:01:00Z")
@@ -151,6 +152,9 @@ def test_arbiter_publishes_its_capacity_its_decisions_and_planned_starts():
     assert 0 < status.decision_ms <= status.decision_ms_max
     assert (status.ends_at - status.at).total_seconds() == pytest.approx(3600, abs=60)
     assert [(one.run_id, one.at) for one in status.starts] == [("first", status.at)], "fifo does not plan later starts"
+    metrics = [line.split(":")[0] for line in receive_metrics(statsd, 8)]
+    assert metrics[:2] == [f"airflow.paceline.arbiter_{name},pool=training" for name in ("decisions", "decision")]
+    assert "airflow.paceline.pool_waiting,pool=training" in metrics
 
 
 def test_arbiter_without_the_lease_waits_and_logs_it_once(caplog):

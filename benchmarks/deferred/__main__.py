@@ -5,7 +5,8 @@ memory and CPU time of the triggerer and the API server, the time until new dead
 from the deadlines.
 
 Run it as ``python -m benchmarks.deferred [--jobs 1000] [--deadline 600] [--database URL] [--json FILE]``. ``URL`` is
-that of an empty PostgreSQL database (``postgresql+psycopg2://...``); by default, Airflow uses SQLite.
+that of an empty PostgreSQL database (``postgresql+psycopg2://...``); by default, Airflow uses SQLite. With ``--real``,
+the jobs are containers of the engine at ``DOCKER_HOST`` that use little CPU time, and do not end: try ``--jobs 50``.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ import psutil
 import sqlalchemy
 from demo.airflow_process import AirflowProcess
 
+from benchmarks.engine import connect
 from benchmarks.options import between, writable
 from paceline.contract import DEADLINE, PACE
 
@@ -38,10 +40,11 @@ from paceline.operators import DeadlineTrainingOperator
 with DAG("deferred", schedule=None):
     for number in range({tasks}):
         DeadlineTrainingOperator(
-            task_id=f"train_{{number}}", command=["train"], runtime="simulated", deadline="{deadline_s:g}s",
-            max_devices=4, deferrable=True, retries=0,
+            task_id=f"train_{{number}}", {job}, deadline="{deadline_s:g}s", deferrable={deferrable}, retries=0,
         )
 """
+_SIMULATED = 'command=["train"], runtime="simulated", max_devices=4'
+_REAL = 'script="{script}", runtime="docker", max_devices=0.1'
 _METADATA = "Metadata-Version: 2.1\nName: simulated-jobs\nVersion: 1\n"
 _ENTRY_POINT = "[paceline.runtimes]\nsimulated = benchmarks.deferred.runtime:Simulated\n"
 _BUSY = 0.5  # share of the deadline that a job needs on all devices
@@ -49,6 +52,7 @@ _TASKS = 10  # of each run: for each trigger, Airflow reads the whole DAG, which
 _MOVES_S = 0.25  # share of the deadline during which the deadlines of jobs are moved, one after another
 _WINDOW_S = 60.0
 _START_S = 900.0
+_COMPONENTS = ("triggerer", "api-server", "scheduler")  # the scheduler has the processes of tasks as children
 
 
 Job = tuple[str, str]  # run and task
@@ -65,10 +69,14 @@ class Cluster:
         Number of jobs, and seconds until their deadline.
     database:
         URL of the database; ``None``: SQLite.
+    real, deferrable:
+        Whether the jobs are containers, and whether their tasks are deferred.
     """
 
-    def __init__(self, home: Path, jobs: int, deadline_s: float, database: str | None) -> None:
-        self.jobs, self.deadline_s, self.ends = jobs, deadline_s, home / "ends"
+    def __init__(
+        self, home: Path, jobs: int, deadline_s: float, database: str | None, *, real: bool, deferrable: bool
+    ) -> None:
+        self.jobs, self.deadline_s, self.ends, self.real = jobs, deadline_s, home / "ends", real
         self.ends.mkdir()
         package = home / "site" / "simulated_jobs-1.dist-info"
         package.mkdir(parents=True)
@@ -76,8 +84,12 @@ class Cluster:
         (package / "entry_points.txt").write_text(_ENTRY_POINT)
         dags = home / "dags"
         dags.mkdir()
-        (dags / "deferred.py").write_text(_DAG.format(tasks=min(_TASKS, jobs), deadline_s=deadline_s))
-        config: dict[str, object] = {"triggerer.capacity": 2 * jobs, "paceline.allowed_runtimes": "simulated"}
+        job = _REAL.format(script=Path(__file__).with_name("idle.py")) if real else _SIMULATED
+        values = {"tasks": min(_TASKS, jobs), "deadline_s": deadline_s, "job": job, "deferrable": deferrable}
+        (dags / "deferred.py").write_text(_DAG.format(**values))
+        allowed = "docker" if real else "simulated"
+        config: dict[str, object] = {"triggerer.capacity": 2 * jobs, "paceline.allowed_runtimes": allowed}
+        config |= {"core.parallelism": max(jobs, 32), "core.max_active_tasks_per_dag": jobs}
         if database is not None:
             config["database.sql_alchemy_conn"] = database
         repository = Path(__file__).parents[2]
@@ -87,14 +99,25 @@ class Cluster:
         self.run_ids: list[str] = []
 
     def start(self) -> None:
-        """Start the run, and defer its tasks."""
+        """Start the runs, and defer their tasks."""
         _until(lambda: self.airflow.api("GET", "/dags/deferred"), "the DAG")
+        if self.real:
+            self.airflow.api("PATCH", "/dags/deferred", {"is_paused": False})
         for number in range(-(-self.jobs // _TASKS)):
             self.airflow.api("POST", "/dags/deferred/dagRuns", {"logical_date": None, "dag_run_id": f"run_{number}"})
+        if self.real:
+            return
         batches = round(self.deadline_s * _BUSY * 4 / (1 + 0.1 * 3) / 0.5)  # Amdahl's law with 10 % serial work
         plant = json.dumps({"batches": batches, "batch_s": 0.5})
         command = [sys.executable, "-m", "benchmarks.deferred.seed", f"{self.deadline_s:g}"]
         subprocess.run([*command, plant], env=self.airflow.env, check=True, stdout=subprocess.DEVNULL)
+
+    def stop(self) -> None:
+        """End jobs that do not end by themselves, and wait until their containers are removed."""
+        for run in self.airflow.api("GET", "/dags/deferred/dagRuns", limit=1000)["dag_runs"]:
+            self.airflow.api("PATCH", f"/dags/deferred/dagRuns/{run['dag_run_id']}", {"state": "failed"})
+        left = {"label": "paceline.dag=deferred"}
+        _until(lambda: not connect().containers(all=True, filters=left), "the end of the containers")
 
     def samples(self, job: Job | None = None) -> dict[Job, dict[str, Any]]:
         """Return the newest sample of each job, or that of one."""
@@ -122,14 +145,17 @@ def measure(cluster: Cluster) -> dict[str, Any]:
     print(f"{cluster.jobs} jobs are controlled {controlled_s - seeded_s:.0f} s after their deferral")
     time.sleep(5.0)
     figures: dict[str, Any] = {"jobs": cluster.jobs, "seed_s": seeded_s - began_s, "start_s": controlled_s - seeded_s}
-    with _usage(cluster, ("triggerer", "api-server"), figures):
+    with _usage(cluster, _COMPONENTS, figures):
         before = {job: sample["updated_at"] for job, sample in cluster.samples().items()}
         time.sleep(_WINDOW_S)
         after = {job: sample["updated_at"] for job, sample in cluster.samples().items()}
     figures["silent"] = sum(before[job] == after[job] for job in before)
     figures["moved_s"] = _move_deadlines(cluster)
-    _until(lambda: len(list(cluster.ends.iterdir())) == cluster.jobs, "the end of all jobs", cluster.deadline_s * 2)
-    figures["deviation_pct"] = _deviations(cluster)
+    if cluster.real:
+        cluster.stop()
+    else:
+        _until(lambda: len(list(cluster.ends.iterdir())) == cluster.jobs, "the end of all jobs", cluster.deadline_s * 2)
+        figures["deviation_pct"] = _deviations(cluster)
     figures["blocked"] = cluster.airflow.log_path("triggerer").read_text().count("async thread was blocked")
     return figures
 
@@ -199,18 +225,19 @@ def _until(holds: Callable[[], object], what: str, within_s: float = _START_S, e
 
 def describe(figures: Mapping[str, Any]) -> str:
     """Return the figures as lines for people."""
-    moved, deviations = sorted(figures["moved_s"]), figures["deviation_pct"]
+    moved, deviations = sorted(figures["moved_s"]), figures.get("deviation_pct")
     lines = [f"{figures['jobs']} jobs, controlled {figures['start_s']:.0f} s after their deferral"]
-    for name in ("triggerer", "api-server"):
+    for name in _COMPONENTS:
         used = figures[name]
         lines.append(f"{name}: {used['cores']:.2f} cores, {used['memory_mb']:.0f} MB, {used['threads']} threads")
     lines += [
         f"jobs without a new sample in {_WINDOW_S:g} s: {figures['silent']}",
         f"{len(moved)} new deadlines in force after {statistics.median(moved):.1f} s (median), at most {moved[-1]:.1f}",
-        f"deviation from the deadlines: {statistics.mean(map(abs, deviations)):.2f} % (mean of the absolute values), "
-        f"from {min(deviations):+.2f} to {max(deviations):+.2f} %",
         f"Airflow's warnings of a blocked event loop: {figures['blocked']}",
     ]
+    if deviations:
+        mean_pct, spread = statistics.mean(map(abs, deviations)), f"{min(deviations):+.2f} to {max(deviations):+.2f} %"
+        lines.append(f"deviation from the deadlines: {mean_pct:.2f} % (mean of the absolute values), from {spread}")
     return "\n".join(lines)
 
 
@@ -220,10 +247,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", type=between(1, 10_000), default=1000)
     parser.add_argument("--deadline", type=between(60.0, 86_400.0), default=600.0, help="seconds")
     parser.add_argument("--database", default=None, metavar="URL")
+    parser.add_argument("--real", action="store_true", help="jobs in containers")
+    parser.add_argument("--slots", action="store_true", help="with --real: jobs that are not deferred, for comparison")
     parser.add_argument("--json", type=writable, default=None, metavar="FILE")
     chosen = parser.parse_args(arguments)
+    if chosen.slots and not chosen.real:
+        parser.error("argument --slots: expected --real, too")
     with tempfile.TemporaryDirectory(prefix="pace.") as folder:
-        cluster = Cluster(Path(folder), chosen.jobs, chosen.deadline, chosen.database)
+        options = {"real": chosen.real, "deferrable": not chosen.slots}
+        cluster = Cluster(Path(folder), chosen.jobs, chosen.deadline, chosen.database, **options)
         with cluster.airflow:
             figures = measure(cluster)
     print(describe(figures))

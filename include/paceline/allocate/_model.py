@@ -288,6 +288,11 @@ class Policy(ABC):
         """What the last plan reserves for the jobs that are on time, by name; empty for a policy without such plans."""
         return {}
 
+    @property
+    def promised_ends_s(self) -> Mapping[str, float]:
+        """Ends that the last plan promises to jobs that are late or have no deadline, by name; usually empty."""
+        return {}
+
     @abstractmethod
     def allocate(self, jobs: Sequence[ClusterJob], nodes: Sequence[Node], now_s: float, *, rescale: bool) -> Allocation:
         """Return the allocation that applies from ``now_s``.

@@ -265,6 +265,9 @@ class Arbiter:
         if not known or self._node is None:
             return {}
         jobs = self._cluster_jobs(requests, now_s)
+        for key, ends_s in self.policy.promised_ends_s.items():
+            if key in jobs:
+                jobs[key] = replace(jobs[key], deadline_s=ends_s)
         # Jobs that were admitted after the last plan may be missing from it.
         planned = set(self._on_time)
         promised = [job for key, job in jobs.items() if key in planned or job.promised]

@@ -27,6 +27,8 @@ class ReasonKind(Enum):
     INFEASIBLE = "misses its deadline even alone in the pool; {state} spare devices"
     CROWDED_OUT = "misses its deadline because of other jobs; {state} spare devices"
     NO_DEADLINE = "no deadline: {state} spare devices"
+    NEXT_TURN = "has waited longest: starts as soon as promised jobs leave room for it"
+    HAS_TURN = "has waited longest: runs until it ends"
     # Queues
     QUEUED = "waits in the queue until enough devices are free"
     BEHIND = "waits behind {job}, which arrived first"

@@ -14,14 +14,15 @@ class JobCase:
     """A job, the data for its planning, and its reservation.
 
     ``wait_s`` is the remaining time without progress after the last change of the job's devices. ``deadline_s`` is the
-    deadline plus a stretch, and infinite without a deadline. ``may_grow`` says whether a planned job may get spare
-    devices.
+    deadline plus a stretch, and infinite without a deadline; of a job that has its turn, it is the end of the turn.
+    ``may_grow`` says whether a planned job may get spare devices.
     """
 
     __slots__ = (
         "change_s",
         "curve",
         "deadline_s",
+        "has_turn",
         "held",
         "job",
         "may_grow",
@@ -43,11 +44,27 @@ class JobCase:
                 self.wait_s = max(job.since_s + self.change_s - now_s, 0.0)
         self.deadline_s = inf if job.deadline_s is None else job.deadline_s
         self.stretch = 0.0
+        self.has_turn = False
         self.may_grow = True
         self.planned: Reservation | None = None
 
+    @property
+    def is_on_time(self) -> bool:
+        """Whether the job is planned to meet its own deadline."""
+        return self.planned is not None and not self.has_turn
+
+    def take_turn(self, ends_s: float) -> None:
+        """Plan the job to end by ``ends_s``."""
+        self.has_turn, self.deadline_s = True, ends_s
+
+    def give_up_turn(self) -> None:
+        """Plan the job for its own deadline again, if it has one."""
+        self.has_turn, self.deadline_s = False, inf if self.job.deadline_s is None else self.job.deadline_s
+
     def stretch_deadline(self, stretch: float) -> None:
-        """Extend the deadline by a fraction of the time from the arrival to the deadline."""
+        """Extend the deadline by a fraction of the time from the arrival to the deadline, but not that of a turn."""
+        if self.has_turn:
+            return
         assert self.job.deadline_s is not None
         self.stretch = stretch
         self.deadline_s = self.job.deadline_s + stretch * (self.job.deadline_s - self.job.arrived_s)
@@ -78,6 +95,11 @@ class JobCase:
         The ratio favours short jobs, but grows while a job waits, so that no job starves (highest response ratio next).
         """
         shortest_s = self.work_left / self.curve.per_s[0]
+        return (now_s - self.job.arrived_s) / shortest_s if shortest_s > 0 else inf
+
+    def waited(self, now_s: float) -> float:
+        """Return the time since the arrival relative to the shortest time of the remaining work."""
+        shortest_s = self.work_left / self.curve.per_s[-1]
         return (now_s - self.job.arrived_s) / shortest_s if shortest_s > 0 else inf
 
     def per_weight(self, device_s: float) -> float:

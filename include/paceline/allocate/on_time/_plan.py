@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
+from math import inf
 
 from paceline.allocate._model import Node, Reservation
 from paceline.allocate.on_time._bound import moore_hodgson
@@ -117,6 +118,13 @@ class Planner:
                 capacity.reserve(fitting)
                 filled[index] = fitting
         return filled
+
+    def earliest_end_s(self, plan: Plan, case: JobCase) -> float:
+        """Return the earliest end of another job in the devices that ``plan`` leaves free, infinite if it has none."""
+        capacity = self._pool.empty()
+        for reservation in plan.values():
+            capacity.reserve(reservation)
+        return min(capacity.ends_s(case.curve, case.work_left, case.change_s).values(), default=inf)
 
     def add_margins(self, plan: Plan) -> Plan:
         """Return ``plan`` with longer reservations, if possible, for the jobs that may get spare devices.

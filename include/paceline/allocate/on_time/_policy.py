@@ -10,6 +10,7 @@ from paceline.allocate._model import Allocation, ClusterJob, Node, Placement, Po
 from paceline.allocate.on_time._job import JobCase
 from paceline.allocate.on_time._plan import Plan, Planner
 from paceline.allocate.on_time._spare import distribute
+from paceline.allocate.on_time._turn import MARGIN, longest_waiting
 from paceline.allocate.on_time.curve import SpeedUpCurve
 from paceline.allocate.on_time.promises import plan_with_promises
 from paceline.contract import Reason, ReasonKind
@@ -29,6 +30,8 @@ class OnTime(Policy):
     not fit, the policy selects small jobs first, as in the Moore-Hodgson method
     (:func:`~paceline.allocate.most_on_time` is the upper bound). All other jobs with a deadline are late. Late
     jobs, and jobs without a deadline, run on the other devices, the one with the highest response ratio first.
+    With ``keep_promises``, one of them at a time has its turn: after it has waited for three times the shortest time of
+    its work, the policy reserves devices for it beside the promised jobs, and later jobs do not delay it.
     Spare devices go to the jobs that gain the most speed, if the gain is worth a change.
 
     Parameters
@@ -63,7 +66,13 @@ class OnTime(Policy):
         self._keep_promises = keep_promises
         self._last: dict[str, Reservation | None] = {}  # of each on-time job of the last plan, in planning order
         self._seen: set[str] = set()  # all jobs of the last plan
+        self._turn: tuple[str, float] | None = None  # the job that has its turn, and the end of the turn
         self._curves = CurveCache(SpeedUpCurve)
+
+    @property
+    def promised_ends_s(self) -> dict[str, float]:
+        """The end that is promised to the job that has its turn, by name."""
+        return {} if self._turn is None else dict([self._turn])
 
     @property
     def reservations(self) -> dict[str, Reservation]:
@@ -86,14 +95,65 @@ class OnTime(Policy):
                 if (count := devices_of.get(case.job.name, 0))
             },
             reasons={case.job.name: self._reason(case, devices_of.get(case.job.name, 0), now_s) for case in cases},
-            late=frozenset(case.job.name for case in late if case.deadline_s < inf),
+            late=frozenset(
+                case.job.name for case in [*late, *planned] if case.job.deadline_s is not None and not case.is_on_time
+            ),
             replan_s=min((case.planned.changes_s for case in planned if case.planned), default=inf)
             if self._keep_promises
             else inf,
         )
 
     def _plan(self, cases: Sequence[JobCase], node: Node, now_s: float) -> tuple[list[JobCase], list[JobCase]]:
-        """Return the jobs that are on time, and all other jobs."""
+        """Return the jobs that are planned, and all other jobs."""
+        if self._keep_promises:
+            planner, plan = self._plan_with_turn(cases, node, now_s)
+        else:
+            planner, plan = self._plan_due(cases, node, now_s)
+        for index, reservation in plan.items():
+            planner.due[index].planned = reservation
+        self._seen = {case.job.name for case in cases}
+        self._last = {planner.due[index].job.name: reservation for index, reservation in plan.items()}
+        return [planner.due[index] for index in sorted(plan)], [case for case in cases if case.planned is None]
+
+    def _plan_with_turn(self, cases: Sequence[JobCase], node: Node, now_s: float) -> tuple[Planner, Plan]:
+        """Return a plan with a turn for a job that has waited long, if it breaks no promise."""
+        has_turn = next((case for case in cases if case.job.name in self.promised_ends_s), None)
+        if has_turn is not None:
+            has_turn.take_turn(self.promised_ends_s[has_turn.job.name])
+        planner, plan = self._plan_due(cases, node, now_s)
+        if has_turn is not None and self._is_kept(planner, plan, has_turn):
+            return planner, plan
+        if has_turn is not None:  # it takes longer than estimated, or promised jobs do
+            _give_up(has_turn, planner)
+            planner, plan = self._plan_due(cases, node, now_s)
+        self._turn = None
+        planned = {planner.due[index].job.name for index in plan}
+        waits = longest_waiting((case for case in cases if case.job.name not in planned), now_s)
+        earliest_s = inf if waits is None else planner.earliest_end_s(plan, waits)
+        if waits is None or earliest_s == inf:
+            return planner, plan
+        ends_s = earliest_s + MARGIN * (earliest_s - now_s)
+        waits.take_turn(ends_s)
+        self._last = {**self._last, waits.job.name: None}
+        other_planner, other = self._plan_due(cases, node, now_s)
+        if self._is_kept(other_planner, other, waits) and planned <= {
+            other_planner.due[index].job.name for index in other
+        }:
+            self._turn = (waits.job.name, ends_s)
+            return other_planner, other
+        del self._last[waits.job.name]
+        _give_up(waits, other_planner)
+        return self._plan_due(cases, node, now_s)
+
+    def _is_kept(self, planner: Planner, plan: Plan, has_turn: JobCase) -> bool:
+        """Return whether a plan has the job that has its turn, and no promise is broken or extended for it."""
+        due = planner.due
+        planned = {due[index].job.name for index in plan}
+        promised = {case.job.name for case in due if case.job.name in self._last and not case.has_turn}
+        return has_turn.job.name in planned and promised <= planned and not any(case.stretch for case in due)
+
+    def _plan_due(self, cases: Sequence[JobCase], node: Node, now_s: float) -> tuple[Planner, Plan]:
+        """Return the planner of all jobs with a deadline or a turn, and a plan for those that are on time."""
         due = [case for case in cases if case.deadline_s < inf]
         due.sort(key=lambda case: (case.deadline_s, case.job.arrived_s))
         feasible = [index for index, case in enumerate(due) if case.is_fast_enough(now_s)]
@@ -101,16 +161,11 @@ class OnTime(Policy):
         if self._keep_promises:
             new = [case.job for case in due if case.job.name not in self._seen]
             self._last = {**self._last, **{job.name: None for job in new if job.promised}}  # by another arbiter
-            plan = plan_with_promises(planner, feasible, self._last)
-        else:
-            plan = planner.reserve_in_order(feasible, swap=len(due) <= _MAX_SWAP_JOBS)
-            if len(plan) < len(feasible):
-                plan = self._better_plan(planner, plan, feasible)
-        for index, reservation in plan.items():
-            due[index].planned = reservation
-        self._seen = {case.job.name for case in cases}
-        self._last = {due[index].job.name: reservation for index, reservation in plan.items()}
-        return [due[index] for index in sorted(plan)], [case for case in cases if case.planned is None]
+            return planner, plan_with_promises(planner, feasible, self._last)
+        plan = planner.reserve_in_order(feasible, swap=len(due) <= _MAX_SWAP_JOBS)
+        if len(plan) < len(feasible):
+            plan = self._better_plan(planner, plan, feasible)
+        return planner, plan
 
     def _better_plan(self, planner: Planner, plan: Plan, feasible: Sequence[int]) -> Plan:
         """Return the best of ``plan``, the last plan, and a plan that prefers small jobs."""
@@ -133,6 +188,8 @@ class OnTime(Policy):
         return best
 
     def _reason(self, case: JobCase, count: int, now_s: float) -> Reason:
+        if case.has_turn and case.planned is not None:
+            return Reason.of(ReasonKind.HAS_TURN if count else ReasonKind.NEXT_TURN)
         if case.planned is not None:
             if count > case.planned.devices_now:
                 return Reason.of(ReasonKind.HAS_SPARE_DEVICES)
@@ -145,6 +202,14 @@ class OnTime(Policy):
         alone_s = now_s + case.work_left / case.curve.per_s[-1]
         fits_alone = alone_s <= case.deadline_s
         return Reason.of(ReasonKind.CROWDED_OUT if fits_alone else ReasonKind.INFEASIBLE, state=state)
+
+
+def _give_up(case: JobCase, planner: Planner) -> None:
+    """Let a job give up its turn, and undo what a plan with it has changed."""
+    case.give_up_turn()
+    for other in planner.due:
+        if other.stretch:
+            other.stretch_deadline(0.0)
 
 
 def _placement(held: Placement | None, node: Node, count: int) -> Placement:

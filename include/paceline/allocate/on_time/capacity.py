@@ -169,15 +169,18 @@ class Capacity:
         return list(zip([self._spans.now_s, *ends_s], ends_s, numbers, strict=False))
 
     def ends_s(self, curve: SpeedUpCurve, work: float, change_s: float = 0.0) -> dict[int, float]:
-        """Return a job's end time for each maximum number of devices; after the last deadline, all devices are free."""
+        """Return a job's end time for each maximum number of devices with which it ends.
+
+        It always ends if all devices are free after the last deadline.
+        """
         ends_s_by_count = {}
         runs = self._runs(curve, len(self._spans.ends_s))
         for count in curve.counts:
             if count > self._devices:
                 break
             planned = _follow(runs, curve, count, max(work, _LEAST_WORK), 0, change_s, 0.0)
-            assert planned is not None  # the last span has no end
-            ends_s_by_count[count] = planned.ends_s
+            if planned is not None:
+                ends_s_by_count[count] = planned.ends_s
         return ends_s_by_count
 
     def reserve(self, reservation: Reservation) -> None:

@@ -265,12 +265,10 @@ class Arbiter:
         if not known or self._node is None:
             return {}
         jobs = self._cluster_jobs(requests, now_s)
-        for key, ends_s in self.policy.promised_ends_s.items():
-            if key in jobs:
-                jobs[key] = replace(jobs[key], deadline_s=ends_s)
         # Jobs that were admitted after the last plan may be missing from it.
-        planned = set(self._on_time)
-        promised = [job for key, job in jobs.items() if key in planned or job.promised]
+        planned, turns = set(self._on_time), self.policy.promised_ends_s
+        promised = [job for key, job in jobs.items() if key not in turns and (key in planned or job.promised)]
+        promised += [replace(jobs[key], deadline_s=ends_s) for key, ends_s in turns.items() if key in jobs]
         deadlines_s = [job.deadline_s for job in jobs.values() if job.deadline_s]
         warming_up = [request for request in requests if request.key in self._warming_up]
         assumed = [self._after_warm_up(job, now_s) for job in self._as_cluster_jobs(warming_up, len(requests), now_s)]
@@ -288,12 +286,13 @@ class Arbiter:
                     continue
                 ends_s = admission.earliest_s + time_after_s(request, self._known[request.key])
                 earliest_s = request.began_s + (ends_s - request.began_s) / request.alpha - request.origin_s
-                fits = admission.fits or request.key in reserved
+                is_planned = request.key in reserved and request.key not in turns
+                fits = admission.fits or is_planned
                 if fits and job not in promised:
                     promised.append(job)
                 earliest_s = min(earliest_s, request.user_deadline_s) if fits else earliest_s
                 promise = 0
-                if fits and request.key in reserved:
+                if fits and is_planned:
                     promise = newest + 1  # the jobs of the plan come first
                 elif fits:
                     promise = later = later + 1

@@ -11,7 +11,7 @@ from paceline.allocate.on_time.curve import SpeedUpCurve
 from paceline.allocate.on_time.promises import STRETCH
 from paceline.errors import InvalidInputError
 
-_BISECTIONS = 12  # bisection steps in the search for the earliest deadline
+_PRECISION = 0.01  # of the time until the earliest deadline
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,8 @@ class Admission:
     fits:
         Whether the deadline of the job is feasible alongside all promised deadlines; always true without a deadline.
     earliest_s:
-        The earliest deadline that can be promised now, on the clock of ``now_s``.
+        The earliest deadline that can be promised now, on the clock of ``now_s``, to one percent; if the deadline of
+        the job fits, one up to it that can be promised.
     alone_s:
         Time at which the job would end if it had the whole pool to itself.
     devices:
@@ -83,50 +84,97 @@ def check_admission(
     >>> admission.fits, admission.earliest_s, admission.alone_s
     (False, 15.0, 7.5)
     """
-    speeds = job.speeds.get(node.kind)
-    if speeds is None or speeds.counts[0] > node.all_devices:
-        raise InvalidInputError(
-            f"{job.name}.speeds", sorted(job.speeds), f"speeds for {node.kind} on at most {node.all_devices} devices"
+    checks = AdmissionChecks(promised, node, now_s, assumed=assumed, reserved=reserved, deadlines_s=deadlines_s)
+    return checks.check(job)
+
+
+class AdmissionChecks:
+    """Admission checks of several jobs at the same time, for which the promised jobs are planned once.
+
+    The parameters are those of :func:`check_admission`.
+    """
+
+    def __init__(
+        self,
+        promised: Sequence[ClusterJob],
+        node: Node,
+        now_s: float,
+        *,
+        assumed: Sequence[ClusterJob] = (),
+        reserved: Mapping[str, Reservation] | None = None,
+        deadlines_s: Sequence[float] = (),
+    ) -> None:
+        self._promised = {one.name: one for one in promised}
+        self._node, self._now_s, self._assumed = node, now_s, assumed
+        self._reserved, self._deadlines_s = dict(reserved or {}), deadlines_s
+        self._plan: _PromisedPlan | None = None
+
+    def promise(self, job: ClusterJob) -> None:
+        """Count a job among the promised jobs in later checks."""
+        if self._promised.get(job.name) != job:
+            self._promised[job.name], self._plan = job, None
+
+    def check(self, job: ClusterJob) -> Admission:
+        """Return the result of :func:`check_admission`."""
+        node, now_s = self._node, self._now_s
+        speeds = job.speeds.get(node.kind)
+        if speeds is None or speeds.counts[0] > node.all_devices:
+            accepted = f"speeds for {node.kind} on at most {node.all_devices} devices"
+            raise InvalidInputError(f"{job.name}.speeds", sorted(job.speeds), accepted)
+        curve, work, change_s = SpeedUpCurve(speeds), job.work_left(now_s), job.change_s or 0.0
+        plan = self._plan_for(job)
+        ends_s = plan.capacity.ends_s(curve, work, change_s)
+        last_s = min(ends_s.values())  # within the capacity that promised jobs leave free, so always feasible
+        alone_s = min(Capacity(Node(node.name, node.all_devices), now_s, []).ends_s(curve, work, change_s).values())
+        new = _PlannedJob.from_job(job, alone_s, node, now_s)
+
+        def fits(deadline_s: float) -> bool:
+            """Return whether all jobs fit in deadline order if the new job has this deadline."""
+            if not plan.by_deadline:
+                return last_s <= deadline_s
+            jobs = [*plan.feasible, replace(new, deadline_s=deadline_s)]
+            return _plan_by_deadline(jobs, node, now_s, self._deadlines_s, all_or_none=True)[0] != []
+
+        wanted_s = job.deadline_s
+        if wanted_s is not None and (last_s <= wanted_s or (alone_s <= wanted_s and fits(wanted_s))):
+            earliest_s = min(last_s, wanted_s)
+        else:
+            earliest_s = _earliest_feasible_s(fits, max(alone_s, wanted_s or 0.0), last_s, now_s)
+        deadline_s = earliest_s if wanted_s is None else wanted_s
+        enough = (count for count, end_s in ends_s.items() if end_s <= max(deadline_s, last_s))
+        return Admission(
+            fits=earliest_s <= deadline_s,
+            earliest_s=earliest_s,
+            alone_s=alone_s,
+            devices=next(enough) if earliest_s <= deadline_s else None,
         )
-    curve, work, change_s = SpeedUpCurve(speeds), job.work_left(now_s), job.change_s or 0.0
-    last = {name: reservation for name, reservation in (reserved or {}).items() if name != job.name}
-    earlier = [one for one in promised if one.name != job.name]
-    feasible, capacity, stretch = _plan_promised_jobs(_planned_jobs(earlier, node, now_s), node, now_s, deadlines_s)
-    by_deadline = not reserved or (not stretch and len(feasible) == len(earlier))
-    if by_deadline:
-        for one in _planned_jobs(assumed, node, now_s):
-            fitted, room = _plan_by_deadline([*feasible, one], node, now_s, deadlines_s)
-            if len(fitted) > len(feasible):
-                feasible, capacity = fitted, room
-    else:
-        others = _planned_jobs([*(one for one in earlier if one.name not in last), *assumed], node, now_s)
-        all_s = [*deadlines_s, *(one.deadline_s for one in (*earlier, *assumed, job) if one.deadline_s)]
+
+    def _plan_for(self, job: ClusterJob) -> _PromisedPlan:
+        """Return the plan of the other promised jobs."""
+        others = [one for one in self._promised.values() if one.name != job.name]
+        # A plan without the new job's deadline has no such end of a span.
+        if len(others) < len(self._promised) or (job.deadline_s and job.deadline_s not in self._deadlines_s):
+            return self._plan_promised(others, job)
+        if self._plan is None:
+            self._plan = self._plan_promised(others, job)
+        return self._plan
+
+    def _plan_promised(self, earlier: Sequence[ClusterJob], job: ClusterJob) -> _PromisedPlan:
+        node, now_s, deadlines_s = self._node, self._now_s, self._deadlines_s
+        planned = _planned_jobs(earlier, node, now_s)
+        feasible, capacity, stretch = _plan_promised_jobs(planned, node, now_s, deadlines_s)
+        if not self._reserved or (not stretch and len(feasible) == len(earlier)):
+            for one in _planned_jobs(self._assumed, node, now_s):
+                fitted, room = _plan_by_deadline([*feasible, one], node, now_s, deadlines_s)
+                if len(fitted) > len(feasible):
+                    feasible, capacity = fitted, room
+            return _PromisedPlan(feasible, capacity, by_deadline=True)
+        last = {name: reservation for name, reservation in self._reserved.items() if name != job.name}
+        not_last = [*(one for one in earlier if one.name not in last), *self._assumed]
+        others = _planned_jobs(not_last, node, now_s)
+        all_s = [*deadlines_s, *(one.deadline_s for one in (*earlier, *self._assumed, job) if one.deadline_s)]
         capacity = _capacity_beside(last.values(), others, node, now_s, all_s)
-    ends_s = capacity.ends_s(curve, work, change_s)
-    last_s = min(ends_s.values())  # within the capacity that promised jobs leave free, so this end is always feasible
-    alone_s = min(Capacity(Node(node.name, node.all_devices), now_s, []).ends_s(curve, work, change_s).values())
-    new = _PlannedJob.from_job(job, alone_s, node, now_s)
-
-    def fits(deadline_s: float) -> bool:
-        """Return whether all jobs fit in deadline order if the new job has this deadline."""
-        if not by_deadline:
-            return last_s <= deadline_s
-        jobs = [*feasible, replace(new, deadline_s=deadline_s)]
-        return len(_plan_by_deadline(jobs, node, now_s, deadlines_s)[0]) > len(feasible)
-
-    earliest_s = _earliest_feasible_s(fits, alone_s, last_s)
-    deadline_s = earliest_s if job.deadline_s is None else job.deadline_s
-    if last_s <= deadline_s or fits(deadline_s):
-        earliest_s = min(earliest_s, deadline_s)
-    elif earliest_s <= deadline_s:  # feasibility is not monotonic in the deadline
-        earliest_s = last_s
-    enough = (count for count, end_s in ends_s.items() if end_s <= max(deadline_s, last_s))
-    return Admission(
-        fits=earliest_s <= deadline_s,
-        earliest_s=earliest_s,
-        alone_s=alone_s,
-        devices=next(enough) if earliest_s <= deadline_s else None,
-    )
+        return _PromisedPlan(feasible, capacity, by_deadline=False)
 
 
 def promises_fit_as_well(
@@ -151,6 +199,15 @@ def promises_fit_as_well(
 
     late = lateness(node)
     return late == (0, 0.0) or (late <= lateness(other) and is_overbooked(node) <= is_overbooked(other))
+
+
+@dataclass(frozen=True)
+class _PromisedPlan:
+    """The promised jobs that fit, what they leave free, and whether they fit in deadline order."""
+
+    feasible: Sequence[_PlannedJob]
+    capacity: Capacity
+    by_deadline: bool
 
 
 @dataclass(frozen=True)
@@ -194,12 +251,12 @@ def _plan_promised_jobs(
 
 
 def _plan_by_deadline(
-    jobs: Iterable[_PlannedJob], node: Node, now_s: float, deadlines_s: Sequence[float]
+    jobs: Iterable[_PlannedJob], node: Node, now_s: float, deadlines_s: Sequence[float], *, all_or_none: bool = False
 ) -> tuple[list[_PlannedJob], Capacity]:
     """Reserve capacity for the jobs in deadline order; return the jobs that fit, and the remaining capacity."""
     jobs = sorted(jobs, key=lambda one: one.deadline_s)
     capacity = Capacity(node, now_s, [*deadlines_s, *(one.deadline_s for one in jobs)])
-    return _reserve_in_order(jobs, capacity), capacity
+    return _reserve_in_order(jobs, capacity, all_or_none=all_or_none), capacity
 
 
 def _capacity_beside(
@@ -222,23 +279,27 @@ def _capacity_beside(
     return capacity
 
 
-def _reserve_in_order(jobs: Sequence[_PlannedJob], capacity: Capacity) -> list[_PlannedJob]:
-    """Reserve capacity for the jobs in the given order; return the jobs that fit."""
+def _reserve_in_order(
+    jobs: Sequence[_PlannedJob], capacity: Capacity, *, all_or_none: bool = False
+) -> list[_PlannedJob]:
+    """Reserve capacity for the jobs in the given order; return the jobs that fit, or none if one of them does not."""
     fitted = []
     for one in jobs:
         planned = capacity.fit(one.curve, one.work, one.deadline_s, one.held, one.change_s, wait_s=one.wait_s)
         if planned is not None:
             capacity.reserve(planned)
             fitted.append(one)
+        elif all_or_none:
+            return []
     return fitted
 
 
-def _earliest_feasible_s(fits: Callable[[float], bool], from_s: float, to_s: float) -> float:
-    """Return the earliest deadline that fits, found by bisection; ``to_s`` if no earlier deadline fits."""
+def _earliest_feasible_s(fits: Callable[[float], bool], from_s: float, to_s: float, now_s: float) -> float:
+    """Return the earliest deadline after ``from_s`` that fits, found by bisection; ``to_s`` if no earlier one does."""
     if fits(from_s):
         return from_s
     feasible_s = to_s
-    for _ in range(_BISECTIONS):
+    while feasible_s - from_s > _PRECISION * (feasible_s - now_s):
         middle_s = (from_s + feasible_s) / 2
         if fits(middle_s):
             feasible_s = middle_s

@@ -8,7 +8,7 @@ from functools import partial
 from math import inf
 
 from paceline.allocate import DEVICE, Allocation, ClusterJob, Node, Policy, Reservation, check, on_time_promises
-from paceline.arbiter._admission import check_admission, promises_fit_as_well
+from paceline.arbiter._admission import AdmissionChecks, promises_fit_as_well
 from paceline.arbiter._demand import POOL, cluster_job, time_after_s, within_pool
 from paceline.arbiter._grants import DesiredCeiling, Grant, next_grants
 from paceline.arbiter._request import DeviceRequest
@@ -272,31 +272,40 @@ class Arbiter:
         deadlines_s = [job.deadline_s for job in jobs.values() if job.deadline_s]
         warming_up = [request for request in requests if request.key in self._warming_up]
         assumed = [self._after_warm_up(job, now_s) for job in self._as_cluster_jobs(warming_up, len(requests), now_s)]
-        at_best = Node(POOL, self._node.all_devices)  # if all warm-ups end now
         reserved = self._reservations
+        check = partial(AdmissionChecks, promised, now_s=now_s, reserved=reserved, deadlines_s=deadlines_s)
+        checks = check(self._node, assumed=assumed)
+        at_best = check(Node(POOL, self._node.all_devices))  # if all warm-ups end now
         newest = max((request.ceiling.promise for request in requests if request.ceiling), default=0)
         later = newest + 1
-        admissions = {}
-        for request in sorted(known, key=lambda request: request.arrived_s)[:_ADMISSIONS_PER_STEP]:
-            if request.key in jobs and request.user_deadline_s is not None:
-                job = jobs[request.key]
-                admit = partial(check_admission, job, promised, now_s=now_s, reserved=reserved, deadlines_s=deadlines_s)
-                admission = admit(self._node, assumed=assumed)
-                if not admission.fits and warming_up and admit(at_best).fits:
+        admissions, checked = {}, 0
+        for request in sorted(known, key=lambda request: request.arrived_s):
+            job = jobs.get(request.key)
+            if job is None or request.user_deadline_s is None:
+                continue
+            is_planned = request.key in reserved and request.key not in turns
+            if is_planned:
+                fits, ends_s = True, reserved[request.key].ends_s
+            elif checked == _ADMISSIONS_PER_STEP:
+                continue
+            else:
+                checked += 1
+                admission = checks.check(job)
+                if not admission.fits and warming_up and at_best.check(job).fits:
                     continue
-                ends_s = admission.earliest_s + time_after_s(request, self._known[request.key])
-                earliest_s = request.began_s + (ends_s - request.began_s) / request.alpha - request.origin_s
-                is_planned = request.key in reserved and request.key not in turns
-                fits = admission.fits or is_planned
-                if fits and job not in promised:
-                    promised.append(job)
-                earliest_s = min(earliest_s, request.user_deadline_s) if fits else earliest_s
-                promise = 0
-                if fits and is_planned:
-                    promise = newest + 1  # the jobs of the plan come first
-                elif fits:
-                    promise = later = later + 1
-                admissions[request.key] = _AdmissionResult(request.user_deadline_s, fits, earliest_s, promise)
+                fits, ends_s = admission.fits, admission.earliest_s
+            if fits:
+                checks.promise(job)
+                at_best.promise(job)
+            ends_s += time_after_s(request, self._known[request.key])
+            earliest_s = request.began_s + (ends_s - request.began_s) / request.alpha - request.origin_s
+            earliest_s = min(earliest_s, request.user_deadline_s) if fits else earliest_s
+            promise = 0
+            if is_planned:
+                promise = newest + 1  # the jobs of the plan come first
+            elif fits:
+                promise = later = later + 1
+            admissions[request.key] = _AdmissionResult(request.user_deadline_s, fits, earliest_s, promise)
         return admissions
 
 

@@ -224,7 +224,7 @@ def test_of_many_jobs_the_histories_of_a_limited_number_are_read(
     assert len(read) < 10, "the number of queries does not depend on the number of jobs"
 
 
-def test_histories_of_other_tasks_of_a_run_are_not_read(session: Session) -> None:
+def test_histories_of_other_tasks_of_a_run_are_not_read(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     add_job(session, "a", {PACE: training(1.0), HISTORY: StoredHistory().to_json()})
     run = session.query(DagRun).one()
     other = {"dag_run_id": run.id, "dag_id": "a", "run_id": "r", "task_id": "other", "map_index": -1}
@@ -237,7 +237,7 @@ def test_histories_of_other_tasks_of_a_run_are_not_read(session: Session) -> Non
         return rows
 
     shares = load_shares(session, true())
-    session.execute = record  # type: ignore[assignment]
+    monkeypatch.setattr(session, "execute", record)
     histories = _read_histories(session, shares, Period(NOW - timedelta(hours=1), NOW))
     assert list(histories) == [("a", "r", "train", -1)]
     assert [row.task_id for row in read] == ["train"]

@@ -29,7 +29,7 @@ class ReasonKind(Enum):
     NO_DEADLINE = "no deadline: {state} spare devices"
     # Queues
     QUEUED = "waits in the queue until enough devices are free"
-    BEHIND = "waits behind {job}, which arrived first"
+    BEHIND = "waits behind a job that arrived earlier"
     NEEDS_DEVICES = "waits for {devices} free devices to start"
     NO_ROOM = "waits: jobs that arrived earlier need the whole pool for their smallest allocations"
     CANNOT_RUN = "waits: no node has devices that the job can use"

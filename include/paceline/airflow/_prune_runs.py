@@ -62,6 +62,12 @@ class Runs:
         named = re.compile(rf"/{re.escape(json.dumps(folder)[1:-1])}(?!\w)")
         return any(named.search(self._given_to(run)) for run in self._active(again=again))
 
+    def is_given_version(self, model: str, version: int, *, again: bool = False) -> bool:
+        """Return whether a run that has not ended has been given a version, as an evaluation and an event name it."""
+        number = re.compile(rf'"version": "?{version}\b')
+        texts = (self._given_to(run) for run in self._active(again=again))
+        return any(f'"model": {json.dumps(model)}' in text and number.search(text) for text in texts)
+
     def _active(self, *, again: bool) -> list[dict[str, Any]]:
         if again or self._listed is None:
             found: list[dict[str, Any]] = []

@@ -101,17 +101,21 @@ class Versions:
             return "registered by another tool"
         if _used_at(version, history) >= self._before:
             return "not old enough"
-        return "its run has not ended" if self._is_used(version) else None
+        return self._need(version)
 
-    def _is_used(self, version: ModelVersion, *, again: bool = False) -> bool:
+    def _need(self, version: ModelVersion, *, again: bool = False) -> str | None:
+        """Return why a run needs a version; ``None`` if none does."""
         run = [version.lineage.get(key) for key in ("dag_id", "run_id")]
-        return all(isinstance(one, str) for one in run) and self._runs.is_active(*map(str, run), again=again)
+        if all(isinstance(one, str) for one in run) and self._runs.is_active(*map(str, run), again=again):
+            return "its run has not ended"
+        is_given = self._runs.is_given_version(version.name, version.version, again=again)
+        return "a run that has not ended has been given it" if is_given else None
 
     def _remove(self, name: str, number: int) -> None:
         def check() -> None:
             with suppress(InvalidInputError):  # another process has deleted it
-                if self._is_used(self._registry.version(name, number), again=True):
-                    raise KeptError("its run has begun again")
+                if (reason := self._need(self._registry.version(name, number), again=True)) is not None:
+                    raise KeptError(reason)
 
         self._registry.delete(name, number, check=check)
 

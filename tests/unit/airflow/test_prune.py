@@ -191,8 +191,27 @@ def test_run_that_is_cleared_between_the_list_and_the_removal_keeps_its_version(
     monkeypatch.setattr("builtins.input", clear)
     code, shown, _ = prune("--registry", store.location, "--keep-last", "1", "--remove")
     assert code == 0
-    assert f"Kept version {store.location} flights 6: its run has begun again" in shown
+    assert f"Kept version {store.location} flights 6: its run has not ended" in shown
     assert store.open().promote("flights", 6, "its run goes on").version == 6
+
+
+@in_a_folder
+@pytest.mark.parametrize("asked", ["before", "after"])
+def test_version_that_a_run_of_another_dag_has_been_given_is_kept(
+    asked: str, store: Store, champions: Registry, api: Airflow, prune: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as a DAG that asks a person and then promotes the version of an evaluation."""
+
+    def give(question: str = "") -> str:
+        api.active["promote", "new run"] = {"evaluation": {"model": "flights", "version": 6}}
+        return "y"
+
+    if asked == "before":
+        give()
+    monkeypatch.setattr("builtins.input", give)
+    shown = prune("--registry", store.location, "--keep-last", "1", "--remove")[1]
+    assert "a run that has not ended has been given it" in shown
+    assert champions.numbers("flights") == [4, 5, 6, 7]
 
 
 @in_a_folder

@@ -123,8 +123,7 @@ class Round:
 
     def problems(self) -> list[str]:
         """Wait for the end of the run; return what is wrong then."""
-        names = list(self.jobs)
-        until(lambda: all(self._has_ended(self.jobs[name]) for name in names), "the jobs do not end")
+        until(lambda: all(map(self._has_ended, self.jobs.values())), "the jobs do not end")
         return [problem for job in self.jobs.values() for problem in self._problems_of(job)] + self._leftovers()
 
     def errors_pct(self) -> list[float]:

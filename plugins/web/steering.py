@@ -1,4 +1,4 @@
-"""Route with which the jobs of a triggerer write and read their live state, all of them in one request.
+"""Route with which the jobs of a triggerer write and read their live state, many of them in one request.
 
 A trigger has no access to its task's state store, and no login. The process that steers a task's job proves itself by a
 secret whose hash it has stored as an XCom of the task, which Airflow lets a trigger do. The newest hash counts, so that

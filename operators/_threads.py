@@ -30,7 +30,8 @@ def in_thread(call: Callable[[], T], *, name: str) -> asyncio.Future[T]:
     """Run ``call`` in a thread at once; return its result as a future of this loop.
 
     The thread is a daemon, unlike those of Python's executors: an engine that does not respond must not keep the
-    triggerer from ending. It takes a later call, because to start a thread takes as long as a step of a job.
+    triggerer from ending. After the call, it waits for another one, because starting a thread takes long compared
+    with a step of a job.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()

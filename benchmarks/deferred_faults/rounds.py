@@ -98,6 +98,7 @@ class Round:
     draw: random.Random
     run_id: str = ""
     details: str = ""
+    began: datetime = field(default_factory=lambda: datetime.now(timezone.utc))  # of the first job
     jobs: dict[str, Job] = field(default_factory=lambda: {name: Job(name) for name in DEADLINES_S})
     ends: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)  # what restores the place
 
@@ -112,6 +113,7 @@ class Round:
         for job in self.jobs.values():
             until(partial(self._is_deferred, job), f"{job.name} is not deferred")
             job.container = str(self.stored(job, CONTAINER)["id"])
+        self.began = datetime.fromisoformat(self.stored(self.jobs["short"], CONTAINER)["origin"])
 
     def start_until(self, share: float) -> None:
         """Start the run, and wait until ``share`` of the time to the first deadline is over."""
@@ -123,8 +125,7 @@ class Round:
 
     def problems(self) -> list[str]:
         """Wait for the end of the run; return what is wrong then."""
-        names = list(self.jobs)
-        until(lambda: all(self._has_ended(self.jobs[name]) for name in names), "the jobs do not end")
+        until(lambda: all(map(self._has_ended, self.jobs.values())), "the jobs do not end")
         return [problem for job in self.jobs.values() for problem in self._problems_of(job)] + self._leftovers()
 
     def errors_pct(self) -> list[float]:
@@ -146,8 +147,7 @@ class Round:
         return self._state(job) == "deferred" and pace is not None and pace["state"] in ("starting", "training")
 
     def _elapsed_s(self) -> float:
-        origin = datetime.fromisoformat(self.stored(self.jobs["short"], CONTAINER)["origin"])
-        return (datetime.now(timezone.utc) - origin).total_seconds()
+        return (datetime.now(timezone.utc) - self.began).total_seconds()
 
     def _state(self, job: Job) -> str | None:
         state: str | None = self.airflow.task_instance(DAG, self.run_id, job.name)["state"]

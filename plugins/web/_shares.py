@@ -78,9 +78,7 @@ class PoolShare:
     @property
     def waits(self) -> bool:
         """Whether the job waits for devices."""
-        return (
-            self.pace is not None and not self.lost and not self.ended and self.pace.state in ("waiting", "preempted")
-        )
+        return self.pace is not None and not self.lost and not self.ended and self.pace.state in _WAITING
 
     @property
     def _ceiling(self) -> Ceiling | None:

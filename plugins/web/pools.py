@@ -7,7 +7,7 @@ from datetime import datetime, timedelta, timezone
 
 from fastapi import APIRouter, HTTPException, Query
 from pydantic import BaseModel, ConfigDict
-from sqlalchemy import and_, false, func, not_, or_, select, true
+from sqlalchemy import and_, func, not_, select, true, tuple_
 from sqlalchemy.orm import Session
 
 from paceline.contract import HISTORY, PACE, StoredHistory
@@ -165,10 +165,10 @@ def _used_pools(session: Session, names: Iterable[str], readable: Collection[str
 
 def _read_histories(session: Session, shares: Sequence[PoolShare], period: Period) -> dict[TaskKey, list[float]]:
     """Return the mean allocations of jobs."""
-    runs = {(share.task.dag_id, share.task.run_id) for share in shares}
-    same_run = or_(false(), *(and_(Stored.dag_id == dag_id, Stored.run_id == run_id) for dag_id, run_id in runs))
-    query = select(Stored.dag_id, Stored.run_id, Stored.task_id, Stored.map_index, Stored.value)
-    stored = {tuple(row[:4]): row.value for row in session.execute(query.where(Stored.key == HISTORY, same_run))}
+    task = (Stored.dag_id, Stored.run_id, Stored.task_id, Stored.map_index)
+    is_of_job = tuple_(*task).in_([share.key for share in shares])  # a run may have thousands of other tasks
+    query = select(*task, Stored.value).where(Stored.key == HISTORY, is_of_job)
+    stored = {tuple(row[:4]): row.value for row in session.execute(query)}
     return {share.key: _history(share, stored.get(share.key), period) for share in shares if share.pace is not None}
 
 

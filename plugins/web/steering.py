@@ -1,4 +1,4 @@
-"""Route with which the jobs of a triggerer write and read their live state, all of them in one request.
+"""Route with which the jobs of a triggerer write and read their live state, many of them in one request.
 
 A trigger has no access to its task's state store, and no login. The process that steers a task's job proves itself by a
 secret whose hash it has stored as an XCom of the task, which Airflow lets a trigger do. The newest hash counts, so that
@@ -16,7 +16,7 @@ from datetime import datetime, timezone
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Depends, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import AfterValidator, BaseModel, Field, ValidationError
 from pydantic_core import from_json
@@ -29,7 +29,8 @@ from .airflow_internals import SessionDep, Stored, TaskInstance, TaskInstanceSta
 from .jobs import FINAL_STATES, parse, same_task
 
 router = APIRouter(tags=["Steering"])
-_MOST_JOBS = 5_000
+_MOST_JOBS = 1_000
+_MOST_BYTES = 32 * 2**20  # 100 jobs with long histories have less than a quarter
 _PLACE = ("dag_run_id", "dag_id", "run_id", "task_id", "map_index", "expires_at")
 _Task = tuple[str, str, str, int]  # DAG, run, task and map index
 
@@ -77,7 +78,13 @@ class JobAnswer(BaseModel):
 
 
 async def _read_body(request: Request) -> bytes:
-    return await request.body()
+    """Return the body. Nobody has to log in here, so that its size is limited."""
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > _MOST_BYTES:
+            raise HTTPException(413, f"expected at most {_MOST_BYTES} bytes")
+    return bytes(body)
 
 
 def _parse(body: Annotated[bytes, Depends(_read_body)]) -> SteeredJobs:

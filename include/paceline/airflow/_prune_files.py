@@ -24,6 +24,7 @@ from paceline.errors import InvalidInputError
 from paceline.registry import storage
 
 _REPORT, _PAGE, WINDOW = "report.json", "report.html", "window.parquet"
+_ACTIVE, _GIVEN = "its run has not ended", "a run that has not ended has been given its path"
 _VERSION = re.compile(r"(^|/)versions/\d{6}/")  # of a registry, which may contain copies of such files
 
 
@@ -38,7 +39,7 @@ class Rules:
     before:
         Newer files are kept.
     windows:
-        The plain paths of the training data that models need; ``None`` if they are not known.
+        The plain paths of the training data that versions need; ``None`` if they are not known.
     """
 
     runs: Runs
@@ -49,10 +50,15 @@ class Rules:
         """Return the reason to keep what is not old enough."""
         return None if written_at < self.before else "not old enough"
 
+    def has_window(self, folder: str) -> bool:
+        """Return whether a version needs a file in a folder. ``folder`` is the end of its path, as in ``is_given``."""
+        return any(f"/{folder}/" in path for path in self.windows or ())
+
 
 def find_files(root: UPath, rules: Rules) -> Iterator[Item]:
     """Yield the reports, outputs and checkpoints below ``root``."""
-    sizes = {path: size for path, size in storage.sizes_below(root).items() if not _VERSION.search(path)}
+    found = storage.sizes_below(root).items()
+    sizes = {path: size for path, size in found if not _VERSION.search(f"{root.path}/{path}")}
     records = {path: stored for path in sizes if (stored := _read_record(root, path)) is not None}
     folders = tuple(f"{path.removesuffix(RECORD_SUFFIX)}/" for path in records)
     newest: dict[tuple[object, ...], datetime] = {}
@@ -95,52 +101,62 @@ def _stored_item(
 ) -> Item:
     folder = path.removesuffix(RECORD_SUFFIX)
     files = [*_stored_files(folder, stored, sizes), path]  # the record last, so that a killed removal can be repeated
-    run = (stored.dag_id, stored.run_id)
+
+    def need(*, again: bool = False) -> str | None:
+        if rules.runs.is_active(stored.dag_id, stored.run_id, again=again):
+            return _ACTIVE
+        return _GIVEN if rules.runs.is_given(folder, again=again) else None
+
     keep = rules.keep_young(written_at)
-    if stored.kind == "output" and is_newest:
-        keep = keep or "the newest output of its task"
-    if keep is None and rules.runs.is_active(*run):
-        keep = "its run has not ended"
-    if keep is None and rules.runs.is_given((root / folder).path):
-        keep = "a run that has not ended has been given its path"
-
-    def check() -> None:
-        if rules.runs.is_active(*run, again=True) or _read_record(root, path) != stored:
-            raise KeptError("its task runs again")
-
+    if keep is None and stored.kind == "output" and is_newest:
+        keep = "the newest output of its task"
+    if keep is None and rules.has_window(folder):
+        keep = "a version needs its training data: the registry has no copy"
+    keep = keep or need()
     size = sum(sizes[file] for file in files)
-    removal = None if keep else partial(_remove, root, files, check)
+    written = partial(_written_at, root, path, stored, sizes)
+    removal = None if keep else partial(_remove, root, files, partial(need, again=True), written, written_at)
     return Item(stored.kind, _shown(root / folder), written_at, size, keep or "its run has ended", removal)
 
 
 def _report_item(root: UPath, folder: str, sizes: Mapping[str, int], rules: Rules) -> Item:
     files = [path for name in (WINDOW, _PAGE, _REPORT) if (path := f"{folder}{name}") in sizes]
-    written_at = storage.modified_at(root, files[-1])
-    keep = rules.keep_young(written_at)
-    run = folder.split("/")[:2]
     place = root / folder.rstrip("/") if folder else root
-    if keep is None and len(run) == 2 and rules.runs.has_active_folder(*run):
-        keep = "its run has not ended"
-    if keep is None and rules.runs.is_given(place.path):
-        keep = "a run that has not ended has been given its path"
+    name = folder.rstrip("/") or root.name
+    written = partial(storage.modified_at, root, files[-1])
+    written_at = written()
+
+    def need(*, again: bool = False) -> str | None:
+        if rules.runs.has_active_folder(place.path, again=again):
+            return _ACTIVE
+        return _GIVEN if rules.runs.is_given(name) else None
+
+    keep = rules.keep_young(written_at) or need()
     if keep is None and f"{folder}{WINDOW}" in sizes:
         if rules.windows is None:
             keep = f"a model may need its {WINDOW}: name all registries with --registry"
-        elif plain_path(str(place / WINDOW)) in rules.windows:
+        elif rules.has_window(name):
             keep = f"a version needs its {WINDOW}: the registry has no copy"
-
-    def check() -> None:
-        is_active = len(run) == 2 and rules.runs.has_active_folder(*run, again=True)
-        if is_active or storage.modified_at(root, files[-1]) != written_at:
-            raise KeptError("its task runs again")
-
     size = sum(sizes[file] for file in files)
-    removal = None if keep else partial(_remove, root, files, check)
+    removal = None if keep else partial(_remove, root, files, partial(need, again=True), written, written_at)
     return Item("report", _shown(place), written_at, size, keep or "its run has ended", removal)
 
 
-def _remove(root: UPath, files: list[str], check: Callable[[], None]) -> None:
-    check()
+def _remove(
+    root: UPath,
+    files: list[str],
+    need: Callable[[], str | None],
+    written: Callable[[], datetime],
+    written_at: datetime,
+) -> None:
+    """Remove files, unless a run needs them now, or another process has written or removed them."""
+    if (reason := need()) is not None:
+        raise KeptError(reason)
+    try:
+        if written() != written_at:
+            raise KeptError("its task has run again")
+    except FileNotFoundError:
+        raise KeptError("another process has removed it") from None
     for path in files:
         storage.remove(root, path)
     storage.remove_empty_folders(root, files)
@@ -155,7 +171,7 @@ def _read_record(root: UPath, path: str) -> StoredFiles | None:
         return None
     try:
         return StoredFiles.read(json.loads(storage.read(root, path) or b""))
-    except (ValueError, InvalidInputError):  # not Paceline's
+    except (ValueError, RecursionError, InvalidInputError):  # not Paceline's
         return None
 
 

@@ -32,8 +32,8 @@ class Versions:
     Attributes
     ----------
     windows:
-        The plain paths of the training data that the kept versions need, after all items have been read; ``None`` if a
-        version cannot be read.
+        The plain paths of the training data that the versions need, after all items have been read; ``None`` if a
+        version cannot be read. Those of versions that may be removed count, too: they may yet be kept.
     """
 
     def __init__(self, registry: Registry, location: str, runs: Runs, before: datetime, keep_last: int) -> None:
@@ -42,8 +42,11 @@ class Versions:
         self.windows: set[str] | None = set()
 
     def find(self) -> Iterator[Item]:
-        """Yield the versions, model by model."""
-        for name in self._registry.models():
+        """Yield the versions, model by model. Raise InvalidInputError if there is none: a disk may not be mounted."""
+        names = self._registry.models()
+        if not names:
+            raise InvalidInputError("--registry", self._location, "a registry with a model")
+        for name in names:
             yield from self._find(name)
 
     def _find(self, name: str) -> Iterator[Item]:
@@ -54,6 +57,8 @@ class Versions:
         except InvalidInputError as error:
             problem = f"the model has no usable champion ({error})"
         for number in self._registry.unfinished(name):
+            with suppress(InvalidInputError):  # its manifest has been removed already
+                self._add_window(self._registry.version(name, number))
             interrupted = partial(self._remove, name, number)
             yield Item("version", self._name(name, number), _now(), 0, "its removal was interrupted", interrupted)
         for number in numbers:
@@ -66,12 +71,15 @@ class Versions:
             size = sum(file.size_bytes for file in version.files.values())
             size += version.reference.size_bytes if version.reference else 0
             keep = problem or self._keep(version, champion, history, number in numbers[-self._keep_last :])
-            source = version.data_window.get("source")
-            if keep and version.reference is None and isinstance(source, str) and self.windows is not None:
-                self.windows.add(plain_path(source))
+            self._add_window(version)
             removal = None if keep else partial(self._remove, name, number)
             reason = keep or "neither the champion nor the one before"
             yield Item("version", self._name(name, number), _used_at(version, history), size, reason, removal)
+
+    def _add_window(self, version: ModelVersion) -> None:
+        source = version.data_window.get("source")
+        if version.reference is None and isinstance(source, str) and self.windows is not None:
+            self.windows.add(plain_path(source))
 
     def _keep(
         self, version: ModelVersion, champion: int | None, history: list[Promotion], is_newest: bool
@@ -93,17 +101,21 @@ class Versions:
             return "registered by another tool"
         if _used_at(version, history) >= self._before:
             return "not old enough"
-        return "its run has not ended" if self._is_used(version) else None
+        return self._need(version)
 
-    def _is_used(self, version: ModelVersion, *, again: bool = False) -> bool:
+    def _need(self, version: ModelVersion, *, again: bool = False) -> str | None:
+        """Return why a run needs a version; ``None`` if none does."""
         run = [version.lineage.get(key) for key in ("dag_id", "run_id")]
-        return all(isinstance(one, str) for one in run) and self._runs.is_active(*map(str, run), again=again)
+        if all(isinstance(one, str) for one in run) and self._runs.is_active(*map(str, run), again=again):
+            return "its run has not ended"
+        is_given = self._runs.is_given_version(version.name, version.version, again=again)
+        return "a run that has not ended has been given it" if is_given else None
 
     def _remove(self, name: str, number: int) -> None:
         def check() -> None:
             with suppress(InvalidInputError):  # another process has deleted it
-                if self._is_used(self._registry.version(name, number), again=True):
-                    raise KeptError("its run has begun again")
+                if (reason := self._need(self._registry.version(name, number), again=True)) is not None:
+                    raise KeptError(reason)
 
         self._registry.delete(name, number, check=check)
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Protocol, get_args
 
-from paceline.contract import DriftSummary, EvaluationResult, PromotionResult
+from paceline.contract import DriftSummary, DriftVerdict, EvaluationResult, PromotionResult
 
 
 class TaskIds(Protocol):
@@ -24,8 +24,10 @@ def send_check(task: TaskIds, summary: DriftSummary) -> None:
     """Send the result of a drift check, with its model if it names one."""
     from airflow.sdk.observability import stats
 
-    tags = {**_tags(task), **({"model": summary.model} if summary.model else {})}
-    stats.incr("paceline.drift_checks", tags={**tags, "verdict": _word(summary.verdict)})
+    tags = _tags(task, model=summary.model)
+    stats.incr("paceline.drift_checks", tags=tags | _tags(verdict=summary.verdict))
+    for verdict in get_args(DriftVerdict):
+        stats.gauge("paceline.drift_verdict", int(verdict == summary.verdict), tags=tags | _tags(verdict=verdict))
     stats.gauge("paceline.drift_features", summary.features, tags=tags)
     stats.gauge("paceline.drift_drifted_features", len(summary.drifted_features), tags=tags)
     if summary.estimated_error is not None:
@@ -38,7 +40,7 @@ def send_evaluation(task: TaskIds, result: EvaluationResult) -> None:
     """Send the scores of an evaluation."""
     from airflow.sdk.observability import stats
 
-    tags = {**_tags(task), "model": result.model, "metric": result.metric}
+    tags = _tags(task, model=result.model, metric=result.metric)
     for name in ("challenger", "champion", "improvement"):
         if (value := getattr(result, name)) is not None:
             stats.gauge(f"paceline.evaluation_{name}", value, tags=tags)
@@ -48,8 +50,8 @@ def send_promotion(task: TaskIds, result: PromotionResult) -> None:
     """Send the decision about a challenger, and the champion after it."""
     from airflow.sdk.observability import stats
 
-    tags = {**_tags(task), "model": result.model}
-    stats.incr("paceline.promotion_decisions", tags={**tags, "verdict": _word(result.verdict)})
+    tags = _tags(task, model=result.model)
+    stats.incr("paceline.promotion_decisions", tags=tags | _tags(verdict=result.verdict))
     if result.promoted:
         stats.incr("paceline.promotions", tags=tags)
     if result.champion_version is not None:
@@ -60,8 +62,8 @@ def send_decision(pool: str, took_ms: float) -> None:
     """Send the duration of an arbiter's decision."""
     from airflow.sdk.observability import stats
 
-    stats.incr("paceline.arbiter_decisions", tags={"pool": pool})
-    stats.timing("paceline.arbiter_decision", took_ms, tags={"pool": pool})
+    stats.incr("paceline.arbiter_decisions", tags=_tags(pool=pool))
+    stats.timing("paceline.arbiter_decision", took_ms, tags=_tags(pool=pool))
 
 
 def send_pool(pool: str, values: Mapping[str, float]) -> None:
@@ -69,12 +71,13 @@ def send_pool(pool: str, values: Mapping[str, float]) -> None:
     from airflow.sdk.observability import stats
 
     for name, value in values.items():
-        stats.gauge(f"paceline.pool_{name}", value, tags={"pool": pool})
+        stats.gauge(f"paceline.pool_{name}", value, tags=_tags(pool=pool))
 
 
-def _tags(task: TaskIds) -> dict[str, str]:
-    return {"dag_id": task.dag_id, "task_id": task.task_id}
+def _tags(task: TaskIds | None = None, **values: str | None) -> dict[str, str]:
+    from airflow.sdk.observability import stats
 
-
-def _word(verdict: str) -> str:
-    return verdict.replace(" ", "_")  # StatsD separates tags from values without quotes
+    tags = {} if task is None else {"dag_id": task.dag_id, "task_id": task.task_id}
+    # Airflow does not send a metric to StatsD if a tag has another character, such as a space.
+    valid = {name: stats.normalize_name_for_stats(value, log_warning=False) for name, value in values.items() if value}
+    return tags | valid

@@ -136,7 +136,7 @@ class Steering:
             try:
                 messages.append(make())
                 futures.append(future)
-            except ValueError as error:  # a value that cannot be sent would fail the request of all jobs
+            except Exception as error:  # a value that cannot be sent would fail the request of all jobs
                 self._fail([future], error)
         return messages, futures
 

@@ -61,7 +61,7 @@ class Growing(Policy):
                 reasons[job.name] = Reason.of(ReasonKind.CANNOT_RUN)
                 continue
             if queue_head is not None:
-                reasons[job.name] = Reason.of(ReasonKind.BEHIND, job=queue_head)
+                reasons[job.name] = Reason.of(ReasonKind.BEHIND)
                 continue
             count = speeds.largest_count(min(self._start_count(job, speeds), pool.devices - sum(held.values())))
             if not count:

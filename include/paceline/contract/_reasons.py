@@ -31,7 +31,7 @@ class ReasonKind(Enum):
     HAS_TURN = "has waited longest: runs until it ends"
     # Queues
     QUEUED = "waits in the queue until enough devices are free"
-    BEHIND = "waits behind {job}, which arrived first"
+    BEHIND = "waits behind a job that arrived earlier"
     NEEDS_DEVICES = "waits for {devices} free devices to start"
     NO_ROOM = "waits: jobs that arrived earlier need the whole pool for their smallest allocations"
     CANNOT_RUN = "waits: no node has devices that the job can use"

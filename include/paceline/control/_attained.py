@@ -40,3 +40,8 @@ class AttainedDevices:
             self._mean += min(passed_s / seconds, 1.0) * (in_use - self._mean)
         if now_s - self._began_s >= window_s:
             self.devices = self._mean
+
+    def skip(self, now_s: float) -> None:
+        """Leave out the time until ``now_s``, in which the job does not train, or the engine does not respond."""
+        self._began_s += now_s - self._last_s
+        self._last_s = now_s

@@ -202,6 +202,8 @@ class DeadlineController:
                 self._attained.add(now_s, in_use, time_s=self._time_s)
             else:
                 self._attained.reset()
+        else:
+            self._attained.skip(now_s)
         done_now = self._observe(obs, obs.done, in_use)
         progress_pct = 100.0 * obs.done / obs.total
         if self._ramp is None:
@@ -254,6 +256,7 @@ class DeadlineController:
     def interrupt(self, now_s: float) -> None:
         """Discard the current observation: the job was suspended or restarted from a checkpoint."""
         self._speed.interrupt(now_s)
+        self._attained.reset()
         if self._ramp is None:
             self._startup_from_s = now_s  # the start-up starts again
 

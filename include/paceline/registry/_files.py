@@ -281,7 +281,9 @@ class FileRegistry:
     def _mark_for_deletion(self, name: str, version: int, check: Callable[[], None] | None) -> None:
         """Return when neither a promotion nor a registration can use the version any more, else raise an error."""
         mark, path = DeletionMark(), f"{_home(name, version)}/{_DELETING}"
-        storage.put_new(self.root, path, mark.text.encode())
+        if not storage.put_new(self.root, path, mark.text.encode()):
+            mark.check_replaces(self._deletion_mark(name, version), version)
+            storage.put(self.root, path, mark.text.encode())
         try:
             if check is not None:
                 check()
@@ -293,7 +295,7 @@ class FileRegistry:
                 if storage.put_new(self.root, _promotion_path(name, number + 1), encode(latest)):
                     return
         except BaseException:
-            if mark.may_remove(self._deletion_mark(name, version) or ""):
+            if mark.may_remove(self._deletion_mark(name, version)):
                 storage.remove(self.root, path)
             raise
 

@@ -275,14 +275,17 @@ http://localhost:5000
             accepted = "a version that Paceline has registered; delete those of other tools in MLflow"
             raise InvalidInputError("version", version, accepted)
         mark, set_tag = DeletionMark(), {**place, "key": _DELETING}
-        if _DELETING not in tags_of(found["model_version"]):
-            self._server.call("POST", "/model-versions/set-tag", {**set_tag, "value": mark.text})
+        mark.check_replaces(tags_of(found["model_version"]).get(_DELETING), version)
+        self._server.call("POST", "/model-versions/set-tag", {**set_tag, "value": mark.text})
         try:
             if check is not None:
                 check()
             self._order_deletion(name, version)
+            # MLflow stores tags unconditionally, so another process may have marked the version at the same time.
+            if self._tags(name, version).get(_DELETING) != mark.text:
+                raise InvalidInputError("version", version, "a version that no other process deletes; repeat it")
         except BaseException:
-            if mark.may_remove(self._tags(name, version).get(_DELETING, "")):
+            if mark.may_remove(self._tags(name, version).get(_DELETING)):
                 self._server.call_if_found("DELETE", "/model-versions/delete-tag", set_tag)
             raise
         run_id = found["model_version"].get("run_id")

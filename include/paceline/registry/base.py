@@ -165,7 +165,7 @@ class Registry(Protocol):
 
         A reader finds the version complete or not at all. A version that another process promotes or registers again in
         the meantime either stays, or that process gets an error or another number. A call that was killed can be
-        repeated, see :meth:`unfinished`.
+        repeated after ten minutes, see :meth:`unfinished`.
 
         Parameters
         ----------
@@ -178,7 +178,7 @@ class Registry(Protocol):
         VersionNeededError
             If the version is the champion or the champion before it, or if the model has no champion.
         InvalidInputError
-            If the version does not exist, or if another tool has registered it.
+            If the version does not exist, if another tool has registered it, or if another process is deleting it.
         """
 
     def unfinished(self, name: str) -> list[int]:
@@ -334,20 +334,27 @@ def check_deletable(name: str, version: int, champion: int | None, history: Sequ
 class DeletionMark:
     """The content of a mark on a version that is being deleted: when its writer began, and which writer it was.
 
-    A writer that keeps the version after all removes its own mark. That of another writer stays for ten minutes, until
-    that writer is presumed dead.
+    Only one process deletes a version: with two, the one that keeps the version would remove the mark of the other.
+    After ten minutes, the writer of a mark is presumed dead.
     """
 
     def __init__(self) -> None:
         self.text = f"{datetime.now(timezone.utc).isoformat()} {uuid.uuid4().hex}"
 
-    def may_remove(self, found: str) -> bool:
-        """Return whether this writer may remove the mark ``found`` on a version that is kept."""
+    def may_remove(self, found: str | None) -> bool:
+        """Return whether the mark ``found`` is this one."""
+        return found == self.text
+
+    def check_replaces(self, found: str | None, version: int) -> None:
+        """Raise InvalidInputError if the writer of the mark ``found`` may be deleting the version now."""
+        began = (found or "").partition(" ")[0]
         try:
-            began = datetime.fromisoformat(found.partition(" ")[0])
-            return found == self.text or datetime.now(timezone.utc) - began > _DELETION_TIMEOUT
+            is_presumed_dead = datetime.now(timezone.utc) - datetime.fromisoformat(began) > _DELETION_TIMEOUT
         except (ValueError, TypeError):  # a mark that a person has edited
-            return True
+            return
+        if not is_presumed_dead:
+            accepted = f"a version that no other process deletes since {began}; repeat it after ten minutes"
+            raise InvalidInputError("version", version, accepted)
 
 
 def missing_version(name: str, version: object, existing: Iterable[int]) -> InvalidInputError:

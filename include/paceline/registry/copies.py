@@ -27,6 +27,10 @@ class _ChangedError(Exception):
     """Raised if the champion of the promotions that have been read was replaced and deleted in the meantime."""
 
 
+class _TargetChangedError(InvalidInputError):
+    """Raised if a task has written to the target in the meantime."""
+
+
 @dataclass(frozen=True)
 class CopiedModel:
     """What has been copied of a model.
@@ -57,8 +61,8 @@ def copy_registry(source: FileRegistry, target: UPath, *, has_deleted: bool) -> 
     Raises
     ------
     InvalidInputError
-        If the source has no model, or if the target has a record that differs from that of the source. Nothing has been
-        written then.
+        If the source has no model, or if the target has a record that differs from that of the source: nothing has been
+        written then. Also if a task writes such a record to the target in the meantime, which stays.
     """
     models = source.models()
     if not models:
@@ -98,6 +102,8 @@ def _copy_model(source: FileRegistry, target: UPath, name: str) -> CopiedModel:
         try:
             new += _copy_version(source, target, source.version(name, number))
             copied += 1
+        except _TargetChangedError:
+            raise
         except (InvalidInputError, FileNotFoundError, NotADirectoryError) as error:
             if storage.read(source.root, f"{_home(name, number)}/{_MANIFEST}") is not None:
                 problems.append(f"{name} version {number} is not copied: {error}")
@@ -111,7 +117,7 @@ def _copy_model(source: FileRegistry, target: UPath, name: str) -> CopiedModel:
             if file not in known and not file.startswith(".") and (data := storage.read(source.root, path)) is not None:
                 storage.put(target, path, data)
     for path, data in records.items():
-        storage.put(target, path, data)
+        _add(target, path, data)
     return CopiedModel(name, copied, new, champion, tuple(problems))
 
 
@@ -142,5 +148,11 @@ def _copy_version(source: FileRegistry, target: UPath, version: ModelVersion) ->
         if record.executable and storage.local(target) is not None:
             storage.make_executable(target / home / version.folder / path)
     storage.put(target, f"{home}/reserved", uuid.uuid4().bytes)
-    storage.put(target, f"{home}/{_MANIFEST}", manifest)
+    _add(target, f"{home}/{_MANIFEST}", manifest)
     return True
+
+
+def _add(target: UPath, path: str, data: bytes) -> None:
+    """Write a record unless the target has it. Raise InvalidInputError if a task has written another one."""
+    if storage.read(target, path) != data and not storage.put_new(target, path, data):
+        raise _TargetChangedError("target", str(target), f"a registry that no task uses: a task has written {path}")

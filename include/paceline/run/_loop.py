@@ -321,7 +321,7 @@ class PaceLoop:
             controller.deadline_s,
             decision,
             total,
-            usage=explain_usage(self._utilization.devices, self._allocation.devices),
+            usage=explain_usage(self._utilization.devices, self._allocation.devices, controller.limits.quantum),
             may_end_early=may_end_early,
         )
         if extended_s is None:

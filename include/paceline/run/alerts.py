@@ -92,7 +92,7 @@ class Alerts:
         if sample.state != "training" or earliest_s is None:
             return None
         if not sample.feasible:
-            usage = explain_usage(sample.used_devices, sample.devices)
+            usage = explain_usage(sample.used_devices, sample.devices, sample.quantum)
             return "infeasible", f"cannot be met: {earliest_s - deadline_s:.0f} s late at best{usage}"
         slack_s = deadline_s - earliest_s
         flexible = sample.min_devices < sample.max_devices

@@ -23,15 +23,19 @@ def extended_deadline_s(earliest_s: float, began_s: float) -> float:
     return round(earliest_s + max(_MARGIN * (earliest_s - began_s), _MIN_MARGIN_S), 1)
 
 
-def explain_usage(used_devices: float | None, devices: float) -> str:
-    """Return the reason why a deadline cannot be met, if a job uses only a part of its devices.
+def explain_usage(used_devices: float | None, devices: float, quantum: float) -> str:
+    """Return the reason why a deadline cannot be met, if a job uses only a part of its cores.
 
-    >>> explain_usage(0.24, 1.0)
+    A job with whole devices may use little CPU time on busy devices.
+
+    >>> explain_usage(0.24, 1.0, quantum=0.05)
     ', because the job uses 0.24 of its 1.00 devices: its host is busy, or its script waits'
-    >>> explain_usage(0.95, 1.0), explain_usage(None, 1.0)
+    >>> explain_usage(0.95, 1.0, quantum=0.05), explain_usage(None, 1.0, quantum=0.05)
     ('', '')
+    >>> explain_usage(0.24, 1.0, quantum=1.0)
+    ''
     """
-    if used_devices is None or used_devices >= _FULLY_USED * devices:
+    if used_devices is None or quantum >= 1 or used_devices >= _FULLY_USED * devices:
         return ""
     part = f"{used_devices:.2f} of its {devices:.2f} devices"
     return f", because the job uses {part}: its host is busy, or its script waits"

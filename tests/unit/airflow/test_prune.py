@@ -36,6 +36,7 @@ class Airflow:
         self.active: dict[tuple[str, str], dict[str, Any]] = {}
         self.events: list[dict[str, Any]] = []
         self.asked: list[tuple[str, str]] = []
+        self.page_limit = 100
         self.before_answer: Callable[[], object] = lambda: None
 
     def dag_run(self, dag_id: str, run_id: str) -> dict[str, Any]:
@@ -49,10 +50,14 @@ class Airflow:
 
     def api(self, method: str, path: str, **query: Any) -> Any:
         if path.endswith("/upstreamAssetEvents"):
+            if "/deleted" in path:
+                raise AirflowApiError(404, "Not Found")
             return {"asset_events": self.events}
         assert (path, query["state"]) == ("/dags/~/dagRuns", ["queued", "running"])
         runs = [{"dag_id": dag, "dag_run_id": run, "conf": conf} for (dag, run), conf in self.active.items()]
-        return {"dag_runs": runs[query["offset"] :][: query["limit"]]}
+        last = query["cursor"] and next(at for at, run in enumerate(runs) if run["dag_run_id"] == query["cursor"]) + 1
+        page, more = runs[last or 0 :], min(query["limit"], self.page_limit)
+        return {"dag_runs": page[:more], "next_cursor": page[more - 1]["dag_run_id"] if len(page) > more else None}
 
 
 @pytest.fixture
@@ -186,8 +191,27 @@ def test_run_that_is_cleared_between_the_list_and_the_removal_keeps_its_version(
     monkeypatch.setattr("builtins.input", clear)
     code, shown, _ = prune("--registry", store.location, "--keep-last", "1", "--remove")
     assert code == 0
-    assert f"Kept version {store.location} flights 6: its run has begun again" in shown
+    assert f"Kept version {store.location} flights 6: its run has not ended" in shown
     assert store.open().promote("flights", 6, "its run goes on").version == 6
+
+
+@in_a_folder
+@pytest.mark.parametrize("asked", ["before", "after"])
+def test_version_that_a_run_of_another_dag_has_been_given_is_kept(
+    asked: str, store: Store, champions: Registry, api: Airflow, prune: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as a DAG that asks a person and then promotes the version of an evaluation."""
+
+    def give(question: str = "") -> str:
+        api.active["promote", "new run"] = {"evaluation": {"model": "flights", "version": 6}}
+        return "y"
+
+    if asked == "before":
+        give()
+    monkeypatch.setattr("builtins.input", give)
+    shown = prune("--registry", store.location, "--keep-last", "1", "--remove")[1]
+    assert "a run that has not ended has been given it" in shown
+    assert champions.numbers("flights") == [4, 5, 6, 7]
 
 
 @in_a_folder
@@ -264,18 +288,54 @@ def test_reports_are_removed_and_window_of_a_version_without_a_copy_is_kept(
 
 
 @in_a_folder
-@pytest.mark.parametrize("needed", [True, False])
+@pytest.mark.parametrize("needed", ["here", "elsewhere", "no"])
 def test_window_is_kept_for_the_versions_that_are_kept(
-    needed: bool, store: Store, champions: Registry, api: Airflow, actions: Any, tmp_path: Path
+    needed: str, store: Store, champions: Registry, api: Airflow, actions: Any, tmp_path: Path
 ) -> None:
+    """The worker may have the folder with the reports at another path."""
     window = tmp_path / "reports" / "1f0c" / "window.parquet"
     write(UPath(window.parent), "report.json", REPORT)
     write(UPath(window.parent), "window.parquet", "rows")
-    source = {"source": f"file://{window}"} if needed else {}
-    champions.register(tmp_path / "model", name="flights", data_window=source)
+    sources = {"here": {"source": f"file://{window}"}, "elsewhere": {"source": "/worker/1f0c/window.parquet"}, "no": {}}
+    champions.register(tmp_path / "model", name="flights", data_window=sources[needed])
     found = actions("--folder", str(tmp_path / "reports"), "--registry", store.location)
     kept = ("keep", "a version needs its window.parquet: the registry has no copy")
-    assert found["1f0c"] == (kept if needed else ("remove", "its run has ended"))
+    assert found["1f0c"] == (("remove", "its run has ended") if needed == "no" else kept)
+
+
+@in_a_folder
+@pytest.mark.parametrize("marked", [False, True])
+def test_training_data_is_kept_until_its_version_is_removed(
+    marked: bool, store: Store, champions: Registry, api: Airflow, actions: Any, prune: Any, tmp_path: Path
+) -> None:
+    """A version that may be removed, or whose removal was interrupted, may yet be kept."""
+    outputs = UPath(tmp_path / "outputs")
+    write_output(outputs, "run 1", age_s=2 * OLD_S)
+    write_output(outputs, "run 2")
+    source = f"file://{outputs / 'run 1' / 'model' / 'train.parquet'}"
+    store.change_manifest(champions.version("flights", 1), data_window={"source": source})
+    if marked:
+        storage.put(store.root, "flights/versions/000001/deleting", b"of a killed command")
+    options = ("--folder", str(outputs), "--registry", store.location, "--keep-last", "1")
+    kept = ("keep", "a version needs its training data: the registry has no copy")
+    assert actions(*options, "--only", "outputs")["1"] == kept
+    assert prune(*options, "--only", "versions", "--remove", "--yes")[0] == 0
+    assert actions(*options, "--only", "outputs")["1"] == ("remove", "its run has ended")
+
+
+@in_a_folder
+def test_registry_without_a_model_needs_perhaps_all_windows(
+    store: Store, champions: Registry, api: Airflow, prune: Any, tmp_path: Path
+) -> None:
+    """The folder of a disk that is not mounted is empty."""
+    for file, text in (("report.json", REPORT), ("window.parquet", "rows")):
+        write(UPath(tmp_path / "reports"), f"1f0c/{file}", text)
+    (tmp_path / "empty").mkdir()
+    registries = ("--registry", store.location, "--registry", str(tmp_path / "empty"))
+    code, shown, error = prune("--folder", str(tmp_path / "reports"), *registries, "--only", "reports")
+    assert code == 1
+    assert f"skipped {tmp_path}/empty: --registry: got '{tmp_path}/empty', expected a registry with a model" in error
+    assert "a model may need its window.parquet: name all registries with --registry" in shown
 
 
 def test_report_that_an_event_has_given_to_a_waiting_run_is_kept(place: UPath, api: Airflow, actions: Any) -> None:
@@ -284,6 +344,75 @@ def test_report_that_an_event_has_given_to_a_waiting_run_is_kept(place: UPath, a
     api.active["retrain", "asset run"] = {}
     api.events = [{"extra": {"payload": {"report_json": str(place / "1f0c" / "report.json")}}}]
     assert actions("--folder", str(place))["1f0c"] == ("keep", "a run that has not ended has been given its path")
+
+
+def test_all_pages_of_runs_that_have_not_ended_are_read(tmp_path: Path, api: Airflow, actions: Any) -> None:
+    """A site may limit the pages of Airflow's API to less than the command asks for."""
+    for number in range(5):
+        write(UPath(tmp_path / "reports"), f"dag/run_{number}/drift_{number}/report.json", REPORT)
+        api.active["dag", f"run {number}"] = {}
+    write(UPath(tmp_path / "reports"), "dag/run_9/ended/report.json", REPORT)
+    api.active["dag", "deleted since the list"] = {}
+    api.page_limit = 2
+    for folder in ("reports", ".", "reports/dag"):  # report_dir, a folder above it, and one below it
+        found = actions("--folder", str(tmp_path / folder))
+        assert found.pop("ended") == ("remove", "its run has ended")
+        assert found == {f"drift_{number}": ("keep", "its run has not ended") for number in range(5)}
+
+
+@pytest.mark.parametrize("given", ["{place}/run 1/model", "/worker/place/run 1"])
+def test_output_that_a_new_run_is_given_after_the_question_is_kept(
+    given: str, tmp_path: Path, api: Airflow, prune: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = UPath(tmp_path / "place")
+    output = write_output(place, "run 1", age_s=2 * OLD_S)
+    write_output(place, "run 2")
+
+    def trigger(question: str) -> str:
+        api.active["other", "new run"] = {"challenger": given.format(place=place)}
+        return "y"
+
+    monkeypatch.setattr("builtins.input", trigger)
+    code, shown, _ = prune("--folder", str(tmp_path / "place" / ".." / "place"), "--remove")
+    assert code == 0
+    assert "run 1: a run that has not ended has been given its path" in shown
+    assert (output / "notes.txt").exists()
+
+
+@pytest.mark.parametrize("change", ["again", "removed"])
+def test_files_that_another_process_writes_or_removes_after_the_question_are_kept(
+    change: str, tmp_path: Path, api: Airflow, prune: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cleared run writes the same record as before, and a new report in the place of the old one."""
+    place = UPath(tmp_path)
+    write_output(place, "run 1", age_s=2 * OLD_S)
+    write_output(place, "run 2")
+    write(place, "1f0c/report.json", REPORT)
+
+    def act(question: str) -> str:
+        if change == "again":
+            write_output(place, "run 1", age_s=0)
+            write(place, "1f0c/report.json", REPORT, age_s=0)
+        else:
+            (place / "run 1.paceline.json").unlink()
+            (place / "1f0c" / "report.json").unlink()
+        return "y"
+
+    monkeypatch.setattr("builtins.input", act)
+    code, shown, error = prune("--folder", str(place), "--remove")
+    reason = "its task has run again" if change == "again" else "another process has removed it"
+    assert (code, error) == (0, "")
+    assert f"Kept output {place}/run 1: {reason}\n" in shown
+    assert f"Kept report {place}/1f0c: {reason}\n" in shown
+    assert (place / "run 1" / "notes.txt").exists()
+
+
+def test_files_of_a_version_are_no_report_also_in_a_folder_below_it(tmp_path: Path, api: Airflow, actions: Any) -> None:
+    versions = tmp_path / "models" / "flights" / "versions"
+    write(UPath(versions), "000001/files-1/report.json", REPORT)
+    write(UPath(versions), "000001/deep.paceline.json", "[" * 100_000)
+    write(UPath(tmp_path), "reports/deep.paceline.json", "[" * 100_000)
+    assert actions("--folder", str(versions), "--folder", str(tmp_path / "reports")) == {}
 
 
 def test_copies_of_a_checkpoint_are_removed_once_their_run_has_ended(
@@ -330,7 +459,7 @@ def test_output_that_a_new_run_replaces_after_the_question_is_kept(
         return "y"
 
     monkeypatch.setattr("builtins.input", replace)
-    assert f"Kept output {output}: its task runs again" in prune("--folder", str(place), "--remove")[1]
+    assert f"Kept output {output}: its task has run again" in prune("--folder", str(place), "--remove")[1]
     assert (output / "notes.txt").exists()
 
 

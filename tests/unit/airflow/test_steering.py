@@ -111,6 +111,18 @@ def test_value_that_cannot_be_sent_is_an_error_of_its_job_alone(server: Server) 
     assert second == {"n": 2}
 
 
+def test_error_while_a_message_is_made_is_an_error_of_its_job_alone(server: Server) -> None:
+    async def exchange() -> list[Any]:
+        steering = Steering(server.url, every_s=0.01)
+        jobs = [{}.popitem, partial(dict, secret="a", write={"n": 1})]  # the first raises a KeyError
+        exchanges = [steering.exchange(job) for job in jobs]  # type: ignore[arg-type]
+        return await asyncio.wait_for(asyncio.gather(*exchanges, return_exceptions=True), 60.0)
+
+    first, second = asyncio.run(exchange())
+    assert isinstance(first, SteeringError)
+    assert second == {"n": 1}
+
+
 @pytest.mark.parametrize("failure", [(500, b"{}"), (200, b"no JSON"), (200, b"{}"), (200, b"[1]"), (200, b"[]")])
 def test_failed_request_is_an_error_of_each_job_and_the_next_one_succeeds(
     server: Server, failure: tuple[int, bytes]

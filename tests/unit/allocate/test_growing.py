@@ -45,7 +45,7 @@ def test_waiting_jobs_start_in_order_before_running_jobs_grow():
     assert devices_by_job(full) == {"a": 95}
     assert Growing().allocate(full, [POOL], 1000.0, rescale=True).reasons == {
         "wide": Reason.of(ReasonKind.NEEDS_DEVICES, devices=10),
-        "narrow": Reason.of(ReasonKind.BEHIND, job="wide"),
+        "narrow": Reason.of(ReasonKind.BEHIND),
     }
 
 

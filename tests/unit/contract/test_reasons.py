@@ -28,3 +28,7 @@ def test_each_reason_is_given_with_the_values_of_its_sentence() -> None:
                     values[name].add(frozenset(str(keyword.arg) for keyword in call.keywords))
     fields = {kind.name: {name for _, name, _, _ in Formatter().parse(kind.value) if name} for kind in ReasonKind}
     assert values == {name: {frozenset(names)} for name, names in fields.items()}
+
+
+def test_reasons_do_not_name_other_jobs_which_their_readers_may_not_know() -> None:
+    assert [kind for kind in ReasonKind if "{job}" in kind.value] == []

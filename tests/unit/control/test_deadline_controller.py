@@ -229,6 +229,23 @@ def test_deadline_stays_feasible_for_a_moment_or_with_more_cores(busy, steps, ma
     assert watch_job(busy, steps, max_devices).feasible
 
 
+@pytest.mark.parametrize("stops", ["pause", "preemption"])
+def test_slow_seconds_after_a_stop_do_not_make_the_deadline_infeasible(stops):
+    controller = DeadlineController(Limits(0.1, 1.0), 420.0)
+    controller.start(0.0)
+    for second in range(20):
+        controller.step(Observation(float(second), second, 300, done_s=float(second), allocated_devices=1.0, busy=0.9))
+    for second in range(20, 80):
+        if stops == "preemption":
+            controller.interrupt(float(second))
+        else:
+            paused = Observation(float(second), 19, 300, done_s=19.0, allocated_devices=1.0, busy=0.9, in_pause=True)
+            controller.step(paused)
+    for second in range(80, 85):  # reads its data again
+        slow = Observation(float(second), 19, 300, done_s=19.0, allocated_devices=1.0, busy=0.1)
+        assert controller.step(slow).feasible, second
+
+
 @pytest.mark.parametrize("known", [True, False])
 def test_slow_first_batches_do_not_affect_feasibility_or_remaining_work(known):
     plant = make_plant(60.0, noise=0.02, speedup=amdahl(0.05))

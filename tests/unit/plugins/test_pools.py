@@ -19,17 +19,17 @@ from airflow.utils.types import DagRunType
 from fastapi import HTTPException
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import event
+from sqlalchemy import event, true
 from sqlalchemy.orm import Session
 from tests.samples import a_sample
 
 from paceline.arbiter import DeviceRequest
 from paceline.contract import CEILING, CONTAINER, HISTORY, PACE, Ceiling, Reason, StoredHistory
 from paceline.operators.arbitrate import _to_request
-from paceline.plugins.web._allocations import INTERVALS
-from paceline.plugins.web._shares import PoolShare
+from paceline.plugins.web._allocations import INTERVALS, Period
+from paceline.plugins.web._shares import PoolShare, load_shares
 from paceline.plugins.web.lease import take_lease
-from paceline.plugins.web.pools import PoolView, pool_view, pools
+from paceline.plugins.web.pools import PoolView, _read_histories, pool_view, pools
 
 POOL = "training"
 NOW = datetime.now(timezone.utc)
@@ -222,6 +222,25 @@ def test_of_many_jobs_the_histories_of_a_limited_number_are_read(
     assert [(one.job.dag_id, one.history is not None) for one in seen.jobs] == [("runs", True), ("c", True)]
     assert (seen.histories_left_out, seen.others.number) == (2, 0)
     assert len(read) < 10, "the number of queries does not depend on the number of jobs"
+
+
+def test_histories_of_other_tasks_of_a_run_are_not_read(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_job(session, "a", {PACE: training(1.0), HISTORY: StoredHistory().to_json()})
+    run = session.query(DagRun).one()
+    other = {"dag_run_id": run.id, "dag_id": "a", "run_id": "r", "task_id": "other", "map_index": -1}
+    session.add(Stored(**other, key=HISTORY, value=json.dumps(StoredHistory().to_json())))
+    session.flush()
+    execute, read = session.execute, []
+
+    def record(query: Any) -> Any:
+        read.extend(rows := execute(query).all())
+        return rows
+
+    shares = load_shares(session, true())
+    monkeypatch.setattr(session, "execute", record)
+    histories = _read_histories(session, shares, Period(NOW - timedelta(hours=1), NOW))
+    assert list(histories) == [("a", "r", "train", -1)]
+    assert [row.task_id for row in read] == ["train"]
 
 
 def test_jobs_beyond_the_limit_are_summed_up_so_that_the_totals_are_those_of_all(

@@ -14,11 +14,14 @@ from airflow.models.task_state_store import TaskStateStoreModel as Stored
 from airflow.models.taskinstance import TaskInstance
 from airflow.models.xcom import XComModel
 from airflow.utils.state import TaskInstanceState
+from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
+from fastapi.testclient import TestClient
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from paceline.contract import CEILING, PACE, STEERING_XCOM, hash_secret
+from paceline.plugins.web import steering
 from paceline.plugins.web.steering import SteeredJob, SteeredJobs, _parse, steer
 
 from .test_grants import Database, empty_database  # noqa: F401
@@ -89,6 +92,13 @@ def test_text_that_is_no_json_is_refused(database: Database, text: str) -> None:
     body = json.dumps({"jobs": [{**place, "secret": "a", "write": {PACE: text}}]}).encode()
     with pytest.raises(RequestValidationError):
         _parse(body)
+
+
+def test_body_that_is_too_long_is_refused_before_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steering, "_MOST_BYTES", 10)
+    app, chunks = FastAPI(), iter([b"x" * 6] * 100)
+    app.include_router(steering.router)
+    assert TestClient(app).post("/steering", content=chunks).status_code == 413
 
 
 def test_none_deletes_a_key(database: Database) -> None:

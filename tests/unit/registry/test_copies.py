@@ -113,6 +113,7 @@ def test_killed_copy_has_no_incomplete_version_and_is_completed(
 
     with monkeypatch.context() as patch:
         patch.setattr(storage, "put", kill_later(storage.put))
+        patch.setattr(storage, "put_new", kill_later(storage.put_new))
         patch.setattr(storage, "copy", kill_later(storage.copy))
         with pytest.raises(KilledError):
             copy(signed, target)
@@ -146,6 +147,26 @@ def test_copy_is_consistent_while_versions_are_promoted_and_deleted(
     assert copied.champion_number("flights") == 4
     assert copied.numbers("flights") == [1, 3, 4]
     assert copied.history("flights") == signed.history("flights")
+
+
+@pytest.mark.parametrize("promoted", [False, True])
+def test_record_that_a_task_writes_to_the_target_during_the_copy_stays(
+    promoted: bool, store: Store, signed: Registry, target: UPath, model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original, task = FileRegistry.numbers, FileRegistry(target)
+
+    def numbers(registry: FileRegistry, name: str) -> list[int]:
+        if registry is signed and name == "flights":
+            task.register(model_dir, name=name, key="of the task")
+            if promoted:
+                task.promote(name, 1, "of the task")
+        return original(registry, name)
+
+    monkeypatch.setattr(FileRegistry, "numbers", numbers)
+    with pytest.raises(InvalidInputError, match=r"target: got .*, expected a registry that no task uses: .*/0+1.*json"):
+        copy(signed, target, has_deleted=False)
+    assert task.version("flights", 1).key == "of the task"
+    assert [one.reason for one in task.history("flights")] == ["of the task"] * promoted
 
 
 def test_changed_file_and_unsigned_version_are_not_copied(store: Store, signed: Registry, target: UPath) -> None:

@@ -181,6 +181,7 @@ def test_killed_deletion_is_finished_by_another(
     unfinished = reader.unfinished(name)
     assert killed or unfinished == []
     assert (1 in reader.numbers(name)) + len(unfinished) <= 1
+    monkeypatch.setattr("paceline.registry.base._DELETION_TIMEOUT", timedelta(0))
     if unfinished or 1 in reader.numbers(name):
         reader.delete(name, 1)
     assert reader.unfinished(name) == []
@@ -195,7 +196,7 @@ def test_mark_of_a_killed_deletion_is_removed_from_a_needed_version_after_ten_mi
         raise KilledError
 
     def is_usable_after_another_deletion() -> bool:
-        with pytest.raises(ZeroDivisionError):
+        with pytest.raises((ZeroDivisionError, InvalidInputError)):
             champions.delete(name, 1, check=lambda: 1 // 0)  # type: ignore[arg-type, return-value]
         return champions.unfinished(name) == []
 
@@ -206,3 +207,18 @@ def test_mark_of_a_killed_deletion_is_removed_from_a_needed_version_after_ten_mi
     assert not is_usable_after_another_deletion(), "the other process may be deleting the version now"
     monkeypatch.setattr("paceline.registry.base._DELETION_TIMEOUT", timedelta(0))
     assert is_usable_after_another_deletion()
+
+
+def test_version_is_deleted_by_one_process_only(
+    store: Store, champions: Registry, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise, the one that keeps the version after all would remove the mark of the other."""
+
+    def keep() -> None:
+        with pytest.raises(InvalidInputError, match=r"got 1, expected a version that no other process deletes since"):
+            store.open().delete(name, 1)
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        champions.delete(name, 1, check=keep)
+    assert champions.promote(name, 1, "still usable").version == 1

@@ -89,3 +89,9 @@ def test_alert_message_says_if_the_job_uses_a_part_of_its_devices(used: float | 
     (alert,) = [alert for alert in map(Alerts().evaluate, [infeasible] * 3) if alert]
     assert alert.message.startswith(f"cannot be met: 10 s late at best{says}")
     assert ("host" in alert.message) == bool(says)
+
+
+def test_alert_message_does_not_judge_whole_devices_by_their_processor_time() -> None:
+    infeasible = a_sample(earliest_s=110.0, feasible=False, devices=2.0, used_devices=0.24, quantum=1.0)
+    (alert,) = [alert for alert in map(Alerts().evaluate, [infeasible] * 3) if alert]
+    assert alert.message == "cannot be met: 10 s late at best"

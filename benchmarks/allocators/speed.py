@@ -1,4 +1,4 @@
-"""Measures decisions of ``on_time``: simulations of 13,000 jobs, and one decision for 1,000 jobs on 3,000 devices."""
+"""Measures decisions of ``on_time``: simulations of 13,000 jobs, and decisions for 1,000 and 10,000 waiting jobs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.allocate import ClusterJob, Node, OnTime, Speeds
-from paceline.arbiter import Arbiter, DeviceRequest
+from paceline.arbiter import Arbiter, DeviceRequest, Grant
 from paceline.control import RemainingWork
 from paceline.simulate.cluster import Arrival, Friction, Simulation
 from paceline.simulate.cluster.traces import read_throughputs, read_trace
@@ -22,8 +22,9 @@ DEVICES = (128, 512, 1024)
 PAUSE_S = 30.0
 _BLOCK = 100  # consecutive jobs of the trace that are drawn together, so that its bursts remain
 _DECISIONS = 5  # repetitions of each single decision
-# Work of the 1,000 jobs in the decision, relative to the work that fills about half of the devices.
-_LOADS = (1, 2, 4)
+_STEPS = 60  # of the arbiter, one a second
+# Jobs, devices, and the work of the jobs relative to the work that fills about half of the devices.
+_DECIDED = ((1000, 3000, 1), (1000, 3000, 2), (1000, 3000, 4), (10_000, 30_000, 1), (10_000, 30_000, 4))
 
 
 def run(data: Path, quick: bool, progress: Callable[[str], None]) -> list[dict[str, Any]]:
@@ -48,8 +49,10 @@ def run(data: Path, quick: bool, progress: Callable[[str], None]) -> list[dict[s
                         "deadlines_met_pct": round(result.deadlines_met_pct, 2),
                     }
                 )
-    progress("1,000 jobs, 3,000 devices")
-    return rows + [row for load in _LOADS for row in _decisions(load)]
+    for jobs, pool, load in _DECIDED[:1] if quick else _DECIDED:
+        progress(f"{jobs:,} jobs, {pool:,} devices, load {load}")
+        rows += _decisions(jobs, pool, load)
+    return rows
 
 
 def _drawn_in_blocks(trace: Sequence[Arrival], jobs: int, seed: int, gap_factor: float) -> Iterator[Arrival]:
@@ -68,19 +71,19 @@ def _drawn_in_blocks(trace: Sequence[Arrival], jobs: int, seed: int, gap_factor:
         now_s += gap_factor * gaps_s[index]
 
 
-def _decisions(load: float) -> Iterator[dict[str, Any]]:
-    """Yield the median CPU time of the first decision for 1,000 jobs, by the policy and by the arbiter."""
+def _decisions(number: int, devices: int, load: float) -> Iterator[dict[str, Any]]:
+    """Yield the CPU time of the first decision for many jobs by the policy, and of the arbiter's steps from then on."""
     draw = random.Random(0)
     curves = (Speeds.doubling_efficiency(64), Speeds.linear(32), Speeds((1, 2, 4, 8), (1.0, 1.9, 3.5, 6.1)))
     jobs = [
         ClusterJob(
-            f"{number}",
+            f"{index}",
             0.0,
             load * draw.uniform(500, 20_000),
             {"device": draw.choice(curves)},
             deadline_s=draw.uniform(600, 20_000),
         )
-        for number in range(1000)
+        for index in range(number)
     ]
     requests = [
         DeviceRequest(
@@ -97,18 +100,50 @@ def _decisions(load: float) -> Iterator[dict[str, Any]]:
             applied_grant=0,
             ceiling=None,
             remaining=RemainingWork(job.work, draw.uniform(0.6, 1.0), 0.0),
+            user_deadline_s=job.deadline_s,
         )
         for job in jobs
     ]
-    late = len(OnTime(PAUSE_S).allocate(jobs, [Node("pool", 3000)], 0.0, rescale=True).late)
-    decide = {
-        "OnTime.allocate": lambda: OnTime(PAUSE_S).allocate(jobs, [Node("pool", 3000)], 0.0, rescale=True),
-        "Arbiter.step": lambda: Arbiter(3000, quantum=1.0).step(requests, 0.0),
+    pool, named = [Node("pool", devices)], f"{number:,} jobs, load {load}"
+    late = len(OnTime(PAUSE_S).allocate(jobs, pool, 0.0, rescale=True).late)
+    cpu_s = statistics.median(
+        _cpu_time_s(lambda: OnTime(PAUSE_S).allocate(jobs, pool, 0.0, rescale=True)) for _ in range(_DECISIONS)
+    )
+    yield _decision("OnTime.allocate, " + named, devices, cpu_s) | {"deadlines_met_pct": 100 * (1 - late / number)}
+    runs = [_step_times_s(requests, devices) for _ in range(_DECISIONS)]
+    for label, times_s in (
+        ("first", [run[0] for run in runs]),
+        ("later", [one for run in runs for one in run[1:]]),
+        ("slowest later", [max(run[1:]) for run in runs]),
+    ):
+        yield _decision(f"Arbiter.step, {label}, {named}", devices, statistics.median(times_s))
+
+
+def _decision(measured: str, devices: int, cpu_s: float) -> dict[str, Any]:
+    return {
+        "measured": measured,
+        "devices": devices,
+        "seed": 0,
+        "cpu_s": round(cpu_s, 4),
+        "deadlines_met_pct": None,
     }
-    for name, call in decide.items():
-        cpu_s = statistics.median(_cpu_time_s(call) for _ in range(_DECISIONS))
-        row = {"measured": f"{name}, 1,000 jobs, load {load}", "devices": 3000, "seed": 0, "cpu_s": round(cpu_s, 4)}
-        yield row | {"deadlines_met_pct": 100 - late / 10 if name == "OnTime.allocate" else None}
+
+
+def _step_times_s(requests: Sequence[DeviceRequest], devices: int) -> list[float]:
+    """Return the CPU time of each step in the first minute, in which the jobs apply their grants and train."""
+    arbiter, current, times_s = Arbiter(devices, quantum=1.0), {one.key: one for one in requests}, []
+    for now_s in range(_STEPS):
+        began_s = time.process_time()
+        grants = arbiter.step(list(current.values()), now_s)
+        times_s.append(time.process_time() - began_s)
+        current |= {grant.key: _with_grant(current[grant.key], grant, now_s) for grant in grants}
+    return times_s
+
+
+def _with_grant(request: DeviceRequest, grant: Grant, now_s: float) -> DeviceRequest:
+    held, number = grant.ceiling.devices, grant.ceiling.grant
+    state = "training" if held else "waiting"
+    return replace(request, ceiling=grant.ceiling, held=held, applied_grant=number, state=state, updated_s=now_s)
 
 
 def _cpu_time_s(call: Callable[[], object]) -> float:

@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from math import inf, log2
 from typing import NamedTuple
 
@@ -260,6 +261,15 @@ class Reservation(NamedTuple):
     def changes_s(self) -> float:
         """Time of the first change of the number of devices; infinite if it stays the same."""
         return self.runs[0][0] if len(self.runs) > 1 else inf
+
+    def most_devices(self, until_s: float) -> int:
+        """Return the largest number of devices from now to a time."""
+        most = self.devices_now
+        for (begin_s, _), (_, number) in pairwise(self.runs):
+            if begin_s >= until_s:
+                break
+            most = max(most, number)
+        return most
 
 
 class Policy(ABC):

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from paceline.allocate import ClusterJob, Node, Reservation
 from paceline.allocate.on_time.capacity import Capacity
 from paceline.allocate.on_time.curve import SpeedUpCurve
+from paceline.allocate.on_time.deadline_plan import DeadlinePlan
+from paceline.allocate.on_time.job_case import JobCase
 from paceline.allocate.on_time.promises import STRETCH
 from paceline.errors import InvalidInputError
 
@@ -111,8 +114,12 @@ class AdmissionChecks:
 
     def promise(self, job: ClusterJob) -> None:
         """Count a job among the promised jobs in later checks."""
-        if self._promised.get(job.name) != job:
-            self._promised[job.name], self._plan = job, None
+        if self._promised.get(job.name) == job:
+            return
+        wider = None
+        if self._plan is not None and job.name not in self._promised:
+            wider = self._plan.with_job(_case(job, self._node, self._now_s))
+        self._promised[job.name], self._plan = job, wider
 
     def check(self, job: ClusterJob) -> Admission:
         """Return the result of :func:`check_admission`."""
@@ -121,19 +128,18 @@ class AdmissionChecks:
         if speeds is None or speeds.counts[0] > node.all_devices:
             accepted = f"speeds for {node.kind} on at most {node.all_devices} devices"
             raise InvalidInputError(f"{job.name}.speeds", sorted(job.speeds), accepted)
-        curve, work, change_s = SpeedUpCurve(speeds), job.work_left(now_s), job.change_s or 0.0
-        plan = self._plan_for(job)
-        ends_s = plan.capacity.ends_s(curve, work, change_s)
+        new = _case(job, node, now_s)
+        plan = self._plan_without(job)
+        ends_s = plan.jobs.left.ends_s(new.curve, new.work_left, new.change_s)
         last_s = min(ends_s.values())  # within the capacity that promised jobs leave free, so always feasible
-        alone_s = min(Capacity(Node(node.name, node.all_devices), now_s, []).ends_s(curve, work, change_s).values())
-        new = _PlannedJob.from_job(job, alone_s, node, now_s)
+        alone = Capacity(Node(node.name, node.all_devices), now_s, [])
+        alone_s = min(alone.ends_s(new.curve, new.work_left, new.change_s).values())
 
         def fits(deadline_s: float) -> bool:
             """Return whether all jobs fit in deadline order if the new job has this deadline."""
             if not plan.by_deadline:
                 return last_s <= deadline_s
-            jobs = [*plan.feasible, replace(new, deadline_s=deadline_s)]
-            return _plan_by_deadline(jobs, node, now_s, self._deadlines_s, all_or_none=True)[0] != []
+            return plan.jobs.with_job(_case(job, node, now_s, deadline_s)) is not None
 
         wanted_s = job.deadline_s
         if wanted_s is not None and (last_s <= wanted_s or (alone_s <= wanted_s and fits(wanted_s))):
@@ -149,32 +155,30 @@ class AdmissionChecks:
             devices=next(enough) if earliest_s <= deadline_s else None,
         )
 
-    def _plan_for(self, job: ClusterJob) -> _PromisedPlan:
+    def _plan_without(self, job: ClusterJob) -> _PromisedPlan:
         """Return the plan of the other promised jobs."""
-        others = [one for one in self._promised.values() if one.name != job.name]
-        # A plan without the new job's deadline has no such end of a span.
-        if len(others) < len(self._promised) or (job.deadline_s and job.deadline_s not in self._deadlines_s):
-            return self._plan_promised(others, job)
+        if job.name in self._promised:
+            return self._plan_promised([one for one in self._promised.values() if one.name != job.name])
         if self._plan is None:
-            self._plan = self._plan_promised(others, job)
+            self._plan = self._plan_promised(list(self._promised.values()))
         return self._plan
 
-    def _plan_promised(self, earlier: Sequence[ClusterJob], job: ClusterJob) -> _PromisedPlan:
+    def _plan_promised(self, promised: Sequence[ClusterJob]) -> _PromisedPlan:
         node, now_s, deadlines_s = self._node, self._now_s, self._deadlines_s
-        planned = _planned_jobs(earlier, node, now_s)
-        feasible, capacity, stretch = _plan_promised_jobs(planned, node, now_s, deadlines_s)
-        if not self._reserved or (not stretch and len(feasible) == len(earlier)):
-            for one in _planned_jobs(self._assumed, node, now_s):
-                fitted, room = _plan_by_deadline([*feasible, one], node, now_s, deadlines_s)
-                if len(fitted) > len(feasible):
-                    feasible, capacity = fitted, room
-            return _PromisedPlan(feasible, capacity, by_deadline=True)
-        last = {name: reservation for name, reservation in self._reserved.items() if name != job.name}
-        not_last = [*(one for one in earlier if one.name not in last), *self._assumed]
-        others = _planned_jobs(not_last, node, now_s)
-        all_s = [*deadlines_s, *(one.deadline_s for one in (*earlier, *self._assumed, job) if one.deadline_s)]
-        capacity = _capacity_beside(last.values(), others, node, now_s, all_s)
-        return _PromisedPlan(feasible, capacity, by_deadline=False)
+        cases, assumed = _cases(promised, node, now_s), _cases(self._assumed, node, now_s)
+        jobs = _in_deadline_order(cases, node, now_s, deadlines_s)
+        if len(jobs.planned) < len(cases) and not self._reserved:
+            jobs = _stretched(cases, node, now_s, deadlines_s) or jobs
+        if len(jobs.planned) == len(cases) or not self._reserved:
+            for case in assumed:
+                jobs = jobs.with_job(case) or jobs
+            return _PromisedPlan(jobs, by_deadline=True)
+        all_s = [*deadlines_s, *(one.deadline_s for one in (*promised, *self._assumed) if one.deadline_s)]
+        kept = _kept(promised, self._reserved, node, now_s, all_s)
+        others = [one for one in promised if one.name not in self._reserved]
+        for case in [*_cases(others, node, now_s), *assumed]:
+            kept = kept.beside(case) or kept
+        return _PromisedPlan(kept, by_deadline=False)
 
 
 def promises_fit_as_well(
@@ -185,17 +189,16 @@ def promises_fit_as_well(
     ``reserved`` are the jobs' reservations in the last plan; the next plan keeps them if the jobs do not fit in
     deadline order.
     """
-    reservations = [reserved[one.name] for one in promised if one.name in reserved]
     deadlines_s = [one.deadline_s for one in promised if one.deadline_s]
 
     def lateness(pool: Node) -> tuple[int, float]:
         """Return the number of jobs that do not fit, and the deadline extension of the others."""
-        planned = _planned_jobs(promised, pool, now_s)
-        feasible, _, stretch = _plan_promised_jobs(planned, pool, now_s)
-        return len(planned) - len(feasible), stretch
+        cases = _cases(promised, pool, now_s)
+        missing = len(cases) - len(_in_deadline_order(cases, pool, now_s).planned)
+        return (0, STRETCH) if missing and _stretched(cases, pool, now_s) else (missing, 0.0)
 
     def is_overbooked(pool: Node) -> bool:
-        return _capacity_beside(reservations, (), pool, now_s, deadlines_s).is_overbooked
+        return _kept(promised, reserved, pool, now_s, deadlines_s).left.is_overbooked
 
     late = lateness(node)
     return late == (0, 0.0) or (late <= lateness(other) and is_overbooked(node) <= is_overbooked(other))
@@ -203,95 +206,67 @@ def promises_fit_as_well(
 
 @dataclass(frozen=True)
 class _PromisedPlan:
-    """The promised jobs that fit, what they leave free, and whether they fit in deadline order."""
+    """The promised jobs that fit, and whether they are planned in deadline order."""
 
-    feasible: Sequence[_PlannedJob]
-    capacity: Capacity
+    jobs: DeadlinePlan
     by_deadline: bool
 
-
-@dataclass(frozen=True)
-class _PlannedJob:
-    curve: SpeedUpCurve
-    work: float
-    arrived_s: float
-    deadline_s: float
-    held: int
-    change_s: float
-    wait_s: float  # remaining seconds of the pause after the last change, as in OnTime
-
-    @classmethod
-    def from_job(cls, job: ClusterJob, deadline_s: float, node: Node, now_s: float) -> _PlannedJob:
-        curve, held = SpeedUpCurve(job.speeds[node.kind]), job.held.devices if job.held else 0
-        change_s = job.change_s or 0.0
-        wait_s = max(job.since_s + change_s - now_s, 0.0) if held and not job.speed else 0.0
-        return cls(curve, job.work_left(now_s), job.arrived_s, deadline_s, held, change_s, wait_s)
-
-    def with_stretch(self, stretch: float) -> _PlannedJob:
-        return replace(self, deadline_s=self.deadline_s + stretch * (self.deadline_s - self.arrived_s))
+    def with_job(self, case: JobCase) -> _PromisedPlan | None:
+        jobs = self.jobs.with_job(case) if self.by_deadline else self.jobs.beside(case)
+        return None if jobs is None else replace(self, jobs=jobs)
 
 
-def _planned_jobs(jobs: Iterable[ClusterJob], node: Node, now_s: float) -> list[_PlannedJob]:
+_curve = lru_cache(maxsize=4096)(SpeedUpCurve)
+
+
+def _case(job: ClusterJob, node: Node, now_s: float, deadline_s: float | None = None) -> JobCase:
+    """Return a job in the form that planning needs, with its own deadline or another one."""
+    own = job if deadline_s is None else replace(job, deadline_s=deadline_s)
+    return JobCase(own, _curve(job.speeds[node.kind]), now_s, change_s=0.0)
+
+
+def _cases(jobs: Iterable[ClusterJob], node: Node, now_s: float) -> list[JobCase]:
     """Return the jobs that have deadlines, in the form that planning needs."""
-    return [_PlannedJob.from_job(one, one.deadline_s, node, now_s) for one in jobs if one.deadline_s]
+    return [_case(one, node, now_s) for one in jobs if one.deadline_s]
 
 
-def _plan_promised_jobs(
-    promised: Sequence[_PlannedJob], node: Node, now_s: float, deadlines_s: Sequence[float] = ()
-) -> tuple[list[_PlannedJob], Capacity, float]:
-    """Plan promised jobs in deadline order, with the smallest deadline extension.
-
-    Return the feasible jobs, the remaining capacity, and the extension as a fraction.
-    """
-    for stretch in (0.0, STRETCH):
-        fitted, capacity = _plan_by_deadline([one.with_stretch(stretch) for one in promised], node, now_s, deadlines_s)
-        if len(fitted) == len(promised):
-            return fitted, capacity, stretch
-    return *_plan_by_deadline(promised, node, now_s, deadlines_s), 0.0
+def _in_deadline_order(
+    cases: Sequence[JobCase], node: Node, now_s: float, deadlines_s: Sequence[float] = ()
+) -> DeadlinePlan:
+    return DeadlinePlan.of(cases, Capacity(node, now_s, [*deadlines_s, *(case.deadline_s for case in cases)]))
 
 
-def _plan_by_deadline(
-    jobs: Iterable[_PlannedJob], node: Node, now_s: float, deadlines_s: Sequence[float], *, all_or_none: bool = False
-) -> tuple[list[_PlannedJob], Capacity]:
-    """Reserve capacity for the jobs in deadline order; return the jobs that fit, and the remaining capacity."""
-    jobs = sorted(jobs, key=lambda one: one.deadline_s)
-    capacity = Capacity(node, now_s, [*deadlines_s, *(one.deadline_s for one in jobs)])
-    return _reserve_in_order(jobs, capacity, all_or_none=all_or_none), capacity
+def _stretched(
+    cases: Sequence[JobCase], node: Node, now_s: float, deadlines_s: Sequence[float] = ()
+) -> DeadlinePlan | None:
+    """Return a plan for all promised jobs with extended deadlines; ``None`` if they still do not fit."""
+    for case in cases:
+        case.stretch_deadline(STRETCH)
+    plan = _in_deadline_order(cases, node, now_s, deadlines_s)
+    if len(plan.planned) == len(cases):
+        return plan
+    for case in cases:
+        case.stretch_deadline(0.0)
+    return None
 
 
-def _capacity_beside(
-    reservations: Iterable[Reservation],
-    others: Sequence[_PlannedJob],
+def _kept(
+    promised: Sequence[ClusterJob],
+    reserved: Mapping[str, Reservation],
     node: Node,
     now_s: float,
     deadlines_s: Sequence[float],
-) -> Capacity:
-    """Return the capacity left by the reservations of the last plan and by those of ``others`` that fit beside them."""
-    trimmed = (one._replace(runs=tuple(run for run in one.runs if run[0] > now_s)) for one in reservations)
-    left = [one for one in trimmed if one.runs]
-    ends_s = [end_s for one in left for end_s, _ in one.runs[:-1]]  # as in a plan that keeps the reservations
+) -> DeadlinePlan:
+    """Return the promised jobs with what is left of their reservations in the last plan."""
+    left = []
+    for case in _cases((one for one in promised if one.name in reserved), node, now_s):
+        last = reserved[case.job.name]
+        if runs := tuple(run for run in last.runs if run[0] > now_s):
+            left.append((case, last._replace(runs=runs)))
+    ends_s = [end_s for _, one in left for end_s, _ in one.runs[:-1]]  # as in a plan that keeps the reservations
     last_s = max(deadlines_s, default=now_s)
-    ends_s += [one.ends_s for one in left if one.ends_s > last_s]  # of jobs that may be slightly late
-    capacity = Capacity(node, now_s, deadlines_s, [*ends_s, *deadlines_s])
-    for one in left:
-        capacity.reserve(one)
-    _reserve_in_order(others, capacity)
-    return capacity
-
-
-def _reserve_in_order(
-    jobs: Sequence[_PlannedJob], capacity: Capacity, *, all_or_none: bool = False
-) -> list[_PlannedJob]:
-    """Reserve capacity for the jobs in the given order; return the jobs that fit, or none if one of them does not."""
-    fitted = []
-    for one in jobs:
-        planned = capacity.fit(one.curve, one.work, one.deadline_s, one.held, one.change_s, wait_s=one.wait_s)
-        if planned is not None:
-            capacity.reserve(planned)
-            fitted.append(one)
-        elif all_or_none:
-            return []
-    return fitted
+    ends_s += [one.ends_s for _, one in left if one.ends_s > last_s]  # of jobs that may be slightly late
+    return DeadlinePlan(Capacity(node, now_s, deadlines_s, [*ends_s, *deadlines_s]), left)
 
 
 def _earliest_feasible_s(fits: Callable[[float], bool], from_s: float, to_s: float, now_s: float) -> float:

@@ -18,8 +18,10 @@ from paceline.control import CPU_QUANTUM, RemainingWork
 from paceline.errors import InvalidInputError
 
 _DEADLINE_TOLERANCE_S = 0.05  # samples round times to milliseconds, so the computed deadline of a job varies slightly
-_ADMISSIONS_PER_STEP = 20  # each check plans all promised jobs, and grants wait for the checks
-_LATE_EVERY_S = 10.0  # interval between decisions while a job is late or has no devices
+# Limits of the admission checks in a step, because grants wait for them: their number, and the number of promised jobs
+# in all of them together, each of which may be planned several times.
+_CHECKS_PER_STEP, _CHECKED_JOBS_PER_STEP = 20, 4000
+_LATE_EVERY_S = 30.0  # interval between decisions while a job is late or has no devices
 
 
 class Arbiter:
@@ -117,16 +119,21 @@ class Arbiter:
         # Late jobs, and jobs without devices, can get more if other jobs turn out to need fewer devices.
         has_needy_job = any(request.late or not self._has_devices(request) for request in active)
         due = has_needy_job and now_s >= self._decided_s + _LATE_EVERY_S
+        jobs: Mapping[str, ClusterJob] = {}
         if inputs != self._decided_inputs or due or now_s >= min(self._decided_s + self._every_s, self._replan_s):
             self._end_harmful_warm_ups(active, lost, now_s)
-            self._decide(active, now_s)
+            jobs = self._cluster_jobs(active, now_s)
+            self._decide(active, jobs, now_s)
             self._decided_inputs, self._decided_s = inputs, now_s
             self._known = {key: remaining for key, remaining in self._known.items() if key in inputs}
             self._deadlines_s = {request.key: request.deadline_s for request in active}
         grants = next_grants(requests, self._targets, self.devices)
-        admissions = self._admission_results(
-            [request for request in active if _awaits_admission(request)], active, now_s
-        )
+        admissions: dict[str, _AdmissionResult] = {}
+        new = [request for request in active if _awaits_admission(request) and request.key in self._known]
+        if new and self._node is not None:
+            admissions = self._admission_results(
+                new, active, self._node, jobs or self._cluster_jobs(active, now_s), now_s
+            )
         answered = [
             replace(grant, ceiling=_with_admission(grant.ceiling, admissions.pop(grant.key, None))) for grant in grants
         ]
@@ -165,9 +172,10 @@ class Arbiter:
 
     def _with_stable_deadline(self, request: DeviceRequest) -> DeviceRequest:
         """Return the request; replace its deadline by that of the last decision if the two differ only by rounding."""
-        before_s = self._deadlines_s.get(request.key)
-        same = before_s is not None and abs(before_s - request.deadline_s) < _DEADLINE_TOLERANCE_S
-        return replace(request, deadline_s=before_s) if before_s is not None and same else request
+        before_s = self._deadlines_s.get(request.key, request.deadline_s)
+        if before_s == request.deadline_s or abs(before_s - request.deadline_s) >= _DEADLINE_TOLERANCE_S:
+            return request
+        return replace(request, deadline_s=before_s)
 
     def _free_pool(self, lost: float) -> Node | None:
         """Return the pool without the devices of lost jobs, and without those of jobs in warm-up until it ends.
@@ -198,8 +206,7 @@ class Arbiter:
             self._warming_up = {key: kept for key, kept in self._warming_up.items() if key != latest}
             self._node = self._free_pool(lost)
 
-    def _decide(self, requests: Sequence[DeviceRequest], now_s: float) -> None:
-        jobs = self._cluster_jobs(requests, now_s)
+    def _decide(self, requests: Sequence[DeviceRequest], jobs: Mapping[str, ClusterJob], now_s: float) -> None:
         allocation = self._allocate(jobs, now_s)
         self.decisions += 1
         self._targets = {}
@@ -255,16 +262,17 @@ class Arbiter:
         return replace(job, work=max(job.work - done, 0.0))
 
     def _admission_results(
-        self, new: Sequence[DeviceRequest], requests: Sequence[DeviceRequest], now_s: float
+        self,
+        new: Sequence[DeviceRequest],
+        requests: Sequence[DeviceRequest],
+        node: Node,
+        jobs: Mapping[str, ClusterJob],
+        now_s: float,
     ) -> dict[str, _AdmissionResult]:
-        """Return the results of admission checks for the first of the new jobs whose remaining work is known.
+        """Return the results of admission checks for the first of the new jobs, whose remaining work is known.
 
         If a deadline fits only if the jobs in warm-up need little, there is no result until their speed is known.
         """
-        known = [request for request in new if request.key in self._known]
-        if not known or self._node is None:
-            return {}
-        jobs = self._cluster_jobs(requests, now_s)
         # Jobs that were admitted after the last plan may be missing from it.
         planned, turns = set(self._on_time), self.policy.promised_ends_s
         promised = [job for key, job in jobs.items() if key not in turns and (key in planned or job.promised)]
@@ -274,19 +282,20 @@ class Arbiter:
         assumed = [self._after_warm_up(job, now_s) for job in self._as_cluster_jobs(warming_up, len(requests), now_s)]
         reserved = self._reservations
         check = partial(AdmissionChecks, promised, now_s=now_s, reserved=reserved, deadlines_s=deadlines_s)
-        checks = check(self._node, assumed=assumed)
-        at_best = check(Node(POOL, self._node.all_devices))  # if all warm-ups end now
+        checks = check(node, assumed=assumed)
+        at_best = check(Node(POOL, node.all_devices))  # if all warm-ups end now
         newest = max((request.ceiling.promise for request in requests if request.ceiling), default=0)
         later = newest + 1
         admissions, checked = {}, 0
-        for request in sorted(known, key=lambda request: request.arrived_s):
+        most = max(min(_CHECKS_PER_STEP, _CHECKED_JOBS_PER_STEP // max(len(promised), 1)), 1)
+        for request in sorted(new, key=lambda request: request.arrived_s):
             job = jobs.get(request.key)
             if job is None or request.user_deadline_s is None:
                 continue
             is_planned = request.key in reserved and request.key not in turns
             if is_planned:
                 fits, ends_s = True, reserved[request.key].ends_s
-            elif checked == _ADMISSIONS_PER_STEP:
+            elif checked == most:
                 continue
             else:
                 checked += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -33,7 +34,7 @@ def hourly_jobs(days: int) -> list[Arrival]:
 def test_gang_without_a_deadline_starts_between_jobs_that_can_wait(days: int) -> None:
     gang = Arrival("gang", 0.5 * HOUR_S, 8 * HOUR_S, GANG)
     outcomes = simulate([*hourly_jobs(days), gang], OnTime(change_s=30.0, keep_promises=True))
-    assert outcomes["gang"].departed_s < 6 * HOUR_S
+    assert outcomes["gang"].departed_s < 8 * HOUR_S
     assert all(one.met is not False for one in outcomes.values())
 
 
@@ -43,6 +44,15 @@ def test_promised_gang_that_takes_longer_than_estimated_ends_soon_after_its_dead
     assert outcomes["gang"].accepted
     assert outcomes["gang"].departed_s < 3 * HOUR_S
     assert [name for name, one in outcomes.items() if one.met is False] == ["gang"]
+
+
+def test_turns_of_a_backlog_leave_most_of_the_pool_to_other_jobs() -> None:
+    gangs = [Arrival(f"gang{n}", 0.5 * HOUR_S, 8 * HOUR_S, GANG) for n in range(3)]
+    outcomes = simulate([*hourly_jobs(2), *gangs], OnTime(change_s=30.0, keep_promises=True))
+    starts_s = sorted(outcomes[gang.name].started_s for gang in gangs)
+    assert all(later - one >= 8 * HOUR_S for one, later in pairwise(starts_s)), "each takes the whole pool for an hour"
+    assert starts_s[-1] < 36 * HOUR_S
+    assert all(one.met is not False for one in outcomes.values())
 
 
 class Recording(OnTime):

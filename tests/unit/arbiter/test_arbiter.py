@@ -304,7 +304,7 @@ def test_job_without_devices_is_reconsidered_before_next_regular_decision() -> N
     arbiter.step([large], 0.0)
     arbiter.step([large, waits], 1.0)
     needs_less = replace(large, remaining=RemainingWork(20.0, 1.0, 0.0), updated_s=5.0)
-    grants = [grant for second in range(5, 15) for grant in arbiter.step([needs_less, waits], float(second))]
+    grants = [grant for second in range(5, 35) for grant in arbiter.step([needs_less, waits], float(second))]
     assert {grant.key for grant in grants} >= {"large"}, "the large job loses devices to the waiting job"
 
 

@@ -83,6 +83,10 @@ def test_new_jobs_do_not_make_planned_jobs_late(earlier, newcomers, starting, re
 
 @settings(max_examples=300)
 @given(_jobs, _jobs)
+@example(  # jobs that give way free devices for later ones
+    earlier=[(1, 3, 0, 108, 50, 0.7), (1, 3, 0, 1049, 499, 0.7), (3, 3, 0, 38, 526, 0.7)],
+    newcomers=[(1, 3, 0, 1049, 525, 0.7), (1, 3, 0, 20, 50, 0.7)],
+)
 def test_restart_after_an_admission_keeps_every_promise_that_the_plan_keeps(earlier, newcomers) -> None:
     arbiter, requests = Arbiter(DEVICES, quantum=1), []
     for number, numbers in enumerate([*earlier, *newcomers]):

@@ -8,8 +8,9 @@ from math import inf
 
 from paceline.allocate._model import Node, Reservation
 from paceline.allocate.on_time._bound import moore_hodgson
-from paceline.allocate.on_time._job import JobCase
 from paceline.allocate.on_time.capacity import Capacity
+from paceline.allocate.on_time.deadline_plan import DeadlinePlan
+from paceline.allocate.on_time.job_case import JobCase
 
 _SWAP_TRIES = 2  # how many of the largest planned jobs are candidates for replacement
 
@@ -106,6 +107,14 @@ class Planner:
             capacity.reserve(reservation)
             plan[index] = reservation
         return None if capacity.is_overbooked else plan
+
+    def add_in_order(self, plan: Plan, new: Iterable[int], fewest: Mapping[str, int] | None = None) -> Plan:
+        """Return ``plan`` with those of the jobs ``new`` that fit in deadline order, or else into the free devices."""
+        wider = DeadlinePlan(self._pool, ((self.due[index], reservation) for index, reservation in plan.items()))
+        for case in (self.due[index] for index in new):
+            wider = wider.with_job(case, fewest) or wider
+        index_of = {case.job.name: index for index, case in enumerate(self.due)}
+        return {index_of[case.job.name]: reservation for case, reservation in wider.planned}
 
     def fill_gaps(self, plan: Plan, chosen: Iterable[int]) -> Plan:
         """Return ``plan`` with those of the jobs ``chosen`` that fit into its free devices, in this order."""

@@ -7,11 +7,11 @@ from math import inf
 
 from paceline.allocate._curves import CurveCache
 from paceline.allocate._model import Allocation, ClusterJob, Node, Placement, Policy, Reservation
-from paceline.allocate.on_time._job import JobCase
 from paceline.allocate.on_time._plan import Plan, Planner
 from paceline.allocate.on_time._spare import distribute
-from paceline.allocate.on_time._turn import MARGIN, longest_waiting
+from paceline.allocate.on_time._turn import MARGIN, SHARE, longest_waiting
 from paceline.allocate.on_time.curve import SpeedUpCurve
+from paceline.allocate.on_time.job_case import JobCase
 from paceline.allocate.on_time.promises import plan_with_promises
 from paceline.contract import Reason, ReasonKind
 from paceline.errors import InvalidInputError
@@ -30,7 +30,7 @@ class OnTime(Policy):
     not fit, the policy selects small jobs first, as in the Moore-Hodgson method
     (:func:`~paceline.allocate.most_on_time` is the upper bound). All other jobs with a deadline are late. Late
     jobs, and jobs without a deadline, run on the other devices, the one with the highest response ratio first.
-    With ``keep_promises``, one of them at a time has its turn: after it has waited for three times the shortest time of
+    With ``keep_promises``, one of them at a time has its turn: after it has waited for five times the shortest time of
     its work, the policy reserves devices for it beside the promised jobs, and later jobs do not delay it.
     Spare devices go to the jobs that gain the most speed, if the gain is worth a change.
 
@@ -67,6 +67,8 @@ class OnTime(Policy):
         self._last: dict[str, Reservation | None] = {}  # of each on-time job of the last plan, in planning order
         self._seen: set[str] = set()  # all jobs of the last plan
         self._turn: tuple[str, float] | None = None  # the job that has its turn, and the end of the turn
+        self._last_turn = ("", -inf)  # the job that had the last turn, and the time from which another one may have it
+        self._began_s: dict[str, float] = {}  # start of the current run of each running job
         self._curves = CurveCache(SpeedUpCurve)
 
     @property
@@ -86,8 +88,16 @@ class OnTime(Policy):
         node = nodes[0]
         curves = self._curves.curves(jobs, node.kind)
         cases = [JobCase(job, curve, now_s, self._change_s) for job, curve in zip(jobs, curves, strict=True)]
+        for case in cases:
+            if case.held and case.job.name in self._began_s:
+                case.keeps_until_s = self._began_s[case.job.name] + case.min_run_s
         planned, late = self._plan(cases, node, now_s)
         devices_of = distribute(planned, late, node.devices, now_s)
+        self._began_s = {
+            case.job.name: self._began_s.get(case.job.name, -inf) if case.held else now_s
+            for case in cases
+            if devices_of.get(case.job.name, 0)
+        }
         return Allocation(
             placements={
                 case.job.name: _placement(case.job.held, node, count)
@@ -95,9 +105,7 @@ class OnTime(Policy):
                 if (count := devices_of.get(case.job.name, 0))
             },
             reasons={case.job.name: self._reason(case, devices_of.get(case.job.name, 0), now_s) for case in cases},
-            late=frozenset(
-                case.job.name for case in [*late, *planned] if case.job.deadline_s is not None and not case.is_on_time
-            ),
+            late=frozenset(case.job.name for case in cases if not case.is_on_time),
             replan_s=min((case.planned.changes_s for case in planned if case.planned), default=inf)
             if self._keep_promises
             else inf,
@@ -128,11 +136,19 @@ class OnTime(Policy):
             planner, plan = self._plan_due(cases, node, now_s)
         self._turn = None
         planned = {planner.due[index].job.name for index in plan}
-        waits = longest_waiting((case for case in cases if case.job.name not in planned), now_s)
+        last, other_from_s = self._last_turn
+        waits = longest_waiting(
+            (
+                case
+                for case in cases
+                if case.job.name not in planned and (now_s >= other_from_s or case.job.name == last)
+            ),
+            now_s,
+        )
         earliest_s = inf if waits is None else planner.earliest_end_s(plan, waits)
         if waits is None or earliest_s == inf:
             return planner, plan
-        ends_s = earliest_s + MARGIN * (earliest_s - now_s)
+        ends_s = earliest_s + MARGIN * (earliest_s - waits.job.arrived_s)
         waits.take_turn(ends_s)
         self._last = {**self._last, waits.job.name: None}
         other_planner, other = self._plan_due(cases, node, now_s)
@@ -140,6 +156,8 @@ class OnTime(Policy):
             other_planner.due[index].job.name for index in other
         }:
             self._turn = (waits.job.name, ends_s)
+            taken = next(one for index, one in other.items() if other_planner.due[index] is waits)
+            self._last_turn = (waits.job.name, taken.ends_s + (1 / SHARE - 1) * taken.device_s / node.all_devices)
             return other_planner, other
         del self._last[waits.job.name]
         _give_up(waits, other_planner)

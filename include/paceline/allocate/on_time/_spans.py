@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from math import ceil, floor, inf, log2
@@ -38,6 +38,13 @@ class Spans:
         exact = {end_s for end_s in exact_s if now_s < end_s < inf}
         self._deadlines = sorted(exact.union(deadlines)) if exact else deadlines
         self._many = len(self._deadlines) > 2 * _EXACT_DEADLINES
+
+    def with_end(self, end_s: float) -> Spans:
+        """Return spans of which one ends at ``end_s``."""
+        index = bisect_left(self._deadlines, end_s)
+        if self._deadlines[index : index + 1] == [end_s] or not self.now_s < end_s < inf:
+            return self
+        return Spans(self.now_s, self._deadlines, [*self._deadlines, end_s])
 
     def last_end_s(self, deadline_s: float) -> float:
         """Return the last of the deadlines that end a span, up to ``deadline_s``; now if there is none."""

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
+from math import inf
 
-from paceline.allocate.on_time._job import JobCase
+from paceline.allocate.on_time.job_case import JobCase
 
 _MIN_BENEFIT = 2.0  # minimum time saved by a change, relative to its cost
+# A waiting job takes the devices of a running one only if its response ratio is this many times as high, so that errors
+# in the estimates of two similar jobs do not let them preempt each other.
+_PREEMPTS = 2.0
 
 
 def distribute(planned: Sequence[JobCase], late: Sequence[JobCase], devices: int, now_s: float) -> dict[str, int]:
@@ -19,17 +23,42 @@ def distribute(planned: Sequence[JobCase], late: Sequence[JobCase], devices: int
         if 0 < more <= spare and case.held in case.curve.counts:
             devices_of[case.job.name] += more
             spare -= more
-    by_ratio = sorted(late, key=lambda case: case.response_ratio(now_s), reverse=True)
-    for case in by_ratio:
-        if (smallest := case.curve.counts[0]) <= spare:
-            devices_of[case.job.name] = smallest
-            spare -= smallest
-    for case in by_ratio:
+    by_rank = sorted(late, key=lambda case: _rank(case, now_s), reverse=True)
+    reserved = _MostReserved(planned, now_s)
+    taken = 0
+    for case in by_rank:
+        keeps = case.keeps_until_s > now_s and case.held in case.curve.counts
+        count = case.held if keeps else case.curve.counts[0]
+        if count <= spare and (case.held or count + taken <= devices - reserved.within(case.min_run_s)):
+            devices_of[case.job.name] = count
+            spare, taken = spare - count, taken + count
+    for case in by_rank:
         more = case.held - devices_of.get(case.job.name, case.held)
         if 0 < more <= spare and case.held in case.curve.counts:
             devices_of[case.job.name] += more
             spare -= more
     return _distribute_spare(devices_of, [*(case for case in planned if case.may_grow), *late], spare)
+
+
+def _rank(case: JobCase, now_s: float) -> float:
+    if case.keeps_until_s > now_s:
+        return inf
+    return case.response_ratio(now_s) * (_PREEMPTS if case.held else 1.0)
+
+
+class _MostReserved:
+    """The most devices that planned jobs need within a time from now."""
+
+    def __init__(self, planned: Sequence[JobCase], now_s: float) -> None:
+        self._reservations = [case.planned for case in planned if case.planned is not None]
+        self._now_s = now_s
+        self._known: dict[float, int] = {}
+
+    def within(self, seconds: float) -> int:
+        if seconds not in self._known:
+            until_s = self._now_s + seconds
+            self._known[seconds] = sum(one.most_devices(until_s) for one in self._reservations)
+        return self._known[seconds]
 
 
 def _distribute_spare(devices_of: dict[str, int], cases: Sequence[JobCase], spare: int) -> dict[str, int]:

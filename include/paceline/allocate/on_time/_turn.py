@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from paceline.allocate.on_time._job import JobCase
+from paceline.allocate.on_time.job_case import JobCase
 
-_PATIENCE = 3.0  # time since the arrival after which a job may get its turn, relative to the shortest time of its work
-MARGIN = 0.05  # later end than the earliest one, as a fraction of the time until then: other jobs may start meanwhile
+_PATIENCE = 5.0  # time since the arrival after which a job may get its turn, relative to the shortest time of its work
+# Later end than the earliest one, relative to the time from the arrival until then: so fewer devices may suffice, and
+# other jobs may start meanwhile.
+MARGIN = 0.5
+SHARE = 0.125  # of the pool that the turns take in the long run: a backlog of late jobs must not make other jobs late
 
 
 def longest_waiting(cases: Iterable[JobCase], now_s: float) -> JobCase | None:

@@ -67,6 +67,12 @@ class Capacity:
         other._clear()
         return other
 
+    def with_end(self, end_s: float) -> Capacity:
+        """Return the capacity of the pool, without reservations, in spans of which one ends at ``end_s``."""
+        other = self.empty()
+        other._spans = self._spans.with_end(end_s)
+        return other
+
     def _clear(self) -> None:
         self._unreserved = self._devices - sum(one.max_devices for one in self._in_use)
         self._reserved, self._free = list(self._in_use), None
@@ -154,6 +160,18 @@ class Capacity:
             return None
         free[begin:end] -= number
         return reservation._replace(runs=(*reservation.runs[:-1], (last_s + seconds, number)))
+
+    def has(self, reservation: Reservation) -> bool:
+        """Return whether the devices of a reservation are free."""
+        if reservation.max_devices <= self._unreserved:
+            return True
+        begin, free = 0, self._free_devices()
+        for end_s, number in reservation.runs:
+            end = bisect_left(self._spans.ends_list_s, end_s) + 1
+            if number and (free[begin:end] < number).any():
+                return False
+            begin = end
+        return True
 
     @property
     def is_overbooked(self) -> bool:

@@ -73,10 +73,7 @@ def _plan_in_order_of_promises(planner: Planner, promised: Collection[int]) -> P
 def _add_one_by_one(planner: Planner, plan: Plan, new: Sequence[int], fewest: Mapping[str, int] | None = None) -> Plan:
     """Return a plan with the jobs of ``plan`` and those of the jobs ``new`` that fit beside all jobs before them."""
     tried = min(_TRIED_JOBS, _MAX_RESERVATIONS // (len(plan) + 1) + 1)
-    for index in new[:tried]:
-        other = planner.reserve_in_order(sorted([*plan, index]), better_than=planner.weight(plan), min_devices=fewest)
-        plan = other if len(other) > len(plan) else planner.fill_gaps(plan, [index])
-    return planner.fill_gaps(plan, new[tried:])
+    return planner.fill_gaps(planner.add_in_order(plan, new[:tried], fewest), new[tried:])
 
 
 def _promised(planner: Planner, last: Mapping[str, Reservation | None]) -> set[int]:

@@ -9,12 +9,15 @@ from paceline.allocate.on_time._bound import DeadlineDemand
 from paceline.allocate.on_time.capacity import Capacity
 from paceline.allocate.on_time.curve import SpeedUpCurve
 
+_MIN_RUN = 4.0  # relative to the cost of a change
+
 
 class JobCase:
     """A job, the data for its planning, and its reservation.
 
     ``wait_s`` is the remaining time without progress after the last change of the job's devices. ``deadline_s`` is the
     deadline plus a stretch, and infinite without a deadline; of a job that has its turn, it is the end of the turn.
+    Until ``keeps_until_s``, the end of its minimum run, a running job gives way only to planned jobs.
     ``may_grow`` says whether a planned job may get spare devices.
     """
 
@@ -25,6 +28,7 @@ class JobCase:
         "has_turn",
         "held",
         "job",
+        "keeps_until_s",
         "may_grow",
         "planned",
         "stretch",
@@ -45,13 +49,19 @@ class JobCase:
         self.deadline_s = inf if job.deadline_s is None else job.deadline_s
         self.stretch = 0.0
         self.has_turn = False
+        self.keeps_until_s = -inf
         self.may_grow = True
         self.planned: Reservation | None = None
 
     @property
+    def min_run_s(self) -> float:
+        """The minimum time for which a job should run once it has started."""
+        return _MIN_RUN * self.change_s
+
+    @property
     def is_on_time(self) -> bool:
-        """Whether the job is planned to meet its own deadline."""
-        return self.planned is not None and not self.has_turn
+        """Whether the job is planned to meet its own deadline, or has none."""
+        return self.job.deadline_s in (None, inf) or (self.planned is not None and not self.has_turn)
 
     def take_turn(self, ends_s: float) -> None:
         """Plan the job to end by ``ends_s``."""

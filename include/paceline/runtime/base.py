@@ -82,6 +82,9 @@ class JobSpec:
         Number of GPUs for the job's exclusive use. With 0, a container has no GPU, and a local process may use all.
     cores_per_device:
         Cores of CPU time that come with each device of the allocation: 1 if the devices are cores.
+    shares_gpus:
+        Whether the devices are a share of the time of the job's GPUs, which its training code keeps. The job then has
+        ``cores_per_device`` cores for each of its GPUs, whatever its share: infinity for all cores of the machine.
     memory_bytes:
         Hard memory limit; ``None`` for no limit.
     max_processes:
@@ -121,6 +124,7 @@ class JobSpec:
     environment: Mapping[str, str] = field(default_factory=dict)
     gpus: int = 0
     cores_per_device: float = 1.0
+    shares_gpus: bool = False
     memory_bytes: int | None = 4 * 1024**3
     max_processes: int = 512
     disk_bytes: int | None = 20 * 1024**3
@@ -133,6 +137,11 @@ class JobSpec:
     options: object | None = None
     min_devices: float | None = None
     max_devices: float | None = None
+
+    def cores(self, capacity: float) -> float:
+        """Return the cores of CPU time with which the job starts on a machine with ``capacity`` cores."""
+        of_all_gpus = min(self.gpus * self.cores_per_device, capacity)
+        return of_all_gpus if self.shares_gpus else self.devices * self.cores_per_device
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from paceline.errors import InvalidInputError, RuntimeUnavailableError
 
 EXIT_UNAVAILABLE = 75  # exit code of a launcher that finds too few free GPUs: a later start may succeed
 _FOLDER = "gpus"
+_TURN = "turn-"
 
 
 def choose(ids: Sequence[str], used: Collection[str], count: int, avoid: Collection[str] = ()) -> list[str]:
@@ -93,7 +94,7 @@ def claim(ids: Sequence[str], count: int, root: Path) -> list[str]:
     try:
         for gpu in ids:
             try:
-                locks[gpu] = _lock(folder / f"gpu-{gpu.replace('/', '_')}", fcntl.LOCK_EX | fcntl.LOCK_NB)
+                locks[gpu] = _lock(folder / f"gpu-{_file_name(gpu)}", fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 continue  # another job holds this GPU
         chosen = choose(ids, set(ids) - set(locks), count)
@@ -103,6 +104,18 @@ def claim(ids: Sequence[str], count: int, root: Path) -> list[str]:
             if gpu not in chosen:
                 os.close(lock)
         os.close(one_at_a_time)
+
+
+def turns(ids: Sequence[str], root: Path) -> list[str]:
+    """Return the path of a file for each GPU, which the jobs that share it lock in turn."""
+    paths = [root / _FOLDER / f"{_TURN}{_file_name(gpu)}" for gpu in ids]
+    for path in paths:
+        path.touch(mode=0o600)
+    return [str(path) for path in paths]
+
+
+def _file_name(gpu: str) -> str:
+    return gpu.replace("/", "_")
 
 
 def _lock(path: Path, operation: int) -> int:

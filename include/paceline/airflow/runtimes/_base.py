@@ -43,6 +43,9 @@ class RuntimeSettings(ResolveMixin, ABC):
         Names of the templated fields.
     readers:
         Mapping of fields to readers: ``read(name, value)`` returns the value, or raises InvalidInputError.
+    shares_gpus:
+        Whether the allocation of a job may be a share of the time of its GPUs; see
+        :class:`paceline.runtime.JobSpec`, and ``$PACELINE_GPU_TURNS`` in ``paceline.train.job``.
     forms_teams:
         Whether ``open`` returns a :class:`paceline.runtime.SupportsTeams`, which ``team`` needs.
     machine_fields:
@@ -76,6 +79,7 @@ class RuntimeSettings(ResolveMixin, ABC):
     name: ClassVar[str]
     template_fields: ClassVar[Sequence[str]] = ()
     readers: ClassVar[Mapping[str, Reader]] = {}
+    shares_gpus: ClassVar[bool] = False
     forms_teams: ClassVar[bool] = False
     machine_fields: ClassVar[Sequence[str]] = ()
     loses_files: ClassVar[bool] = False

@@ -51,6 +51,8 @@ class Process(RuntimeSettings):
         "disk": size,
     }
 
+    shares_gpus: ClassVar[bool] = True
+
     gpus: int = 0
     memory: int | str | None = "4g"
     max_processes: int = 512

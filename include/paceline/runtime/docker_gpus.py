@@ -36,6 +36,18 @@ def ids_of_engine(client: APIClient, declared: int) -> list[str]:
     return reported or [str(index) for index in range(declared)]
 
 
+def turns(ids: Iterable[str], folder: str) -> dict[str, str]:
+    """Return the engine's volume for each GPU, by the path below ``folder`` at which a container mounts it.
+
+    The engine creates these volumes, which stay empty, when a container first needs them.
+
+    >>> turns(["0", "MIG-7/1/0"], "/gpus")
+    {'/gpus/0': 'paceline-gpu-0', '/gpus/MIG-7_1_0': 'paceline-gpu-MIG-7_1_0'}
+    """
+    names = [gpu.replace("/", "_") for gpu in ids]
+    return {f"{folder}/{name}": f"paceline-gpu-{name}" for name in names}
+
+
 def assign(
     client: APIClient, ids: list[str], count: int, create: Callable[[list[str]], str], remove: Callable[[str], object]
 ) -> str:

@@ -98,6 +98,7 @@ or "2g", at least 16 MiB
         "network": optional_text,
         "allow_root": boolean,
     }
+    shares_gpus = True
     forms_teams = True
     machine_fields: ClassVar[Sequence[str]] = ("engine_conn_id", "memory", "gpus", "engine_gpus")
 

@@ -51,7 +51,7 @@ class Process(RuntimeSettings):
         "disk": size,
     }
 
-    shares_gpus: ClassVar[bool] = True
+    shares_gpus = True
 
     gpus: int = 0
     memory: int | str | None = "4g"

@@ -69,8 +69,8 @@ class Arguments(Protocol):
         """The settings of the runtime."""
 
     @property
-    def shared_gpus(self) -> int:
-        """Number of GPUs of whose time the devices are a share; 0 if the devices are cores or whole GPUs."""
+    def shared_gpus(self) -> float:
+        """Number, or part, of GPUs of whose time the devices are a share; 0 if they are cores or whole GPUs."""
 
     def read_templates(self, context: Context) -> None:
         """Check and convert the rendered template fields; see ``JobOperator``."""
@@ -101,6 +101,9 @@ def check(task: Arguments, *, rendered: bool = False) -> None:
         accepted = (
             f"1, or no quantum for an allocation of cores, because a job with runtime={settings.name!r} has whole GPUs"
         )
+        raise InvalidInputError("quantum", task.quantum, accepted)
+    if 0 < settings.gpus < 1 and task.quantum >= 1:
+        accepted = "a number below 1, or none, because the job has a part of a GPU"
         raise InvalidInputError("quantum", task.quantum, accepted)
     if task.cores_per_device is not None:
         check_devices(task.cores_per_device, "cores_per_device")

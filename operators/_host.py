@@ -67,8 +67,8 @@ class TrainingTask(TeamTask, Protocol):
     asks_others: bool
 
     @property
-    def shared_gpus(self) -> int:
-        """Number of GPUs of whose time the devices are a share; 0 if the devices are cores or whole GPUs."""
+    def shared_gpus(self) -> float:
+        """Number, or part, of GPUs of whose time the devices are a share; 0 if they are cores or whole GPUs."""
 
     def command_and_files(self, *, arguments: bool = False) -> tuple[list[str], dict[str, Path]]:
         """Return the command, and the files to place in the command's folder."""

@@ -60,7 +60,8 @@ class DeadlineTrainingOperator(JobOperator):
     quantum:
         Smallest change of the allocation: by default 0.05 cores. Use 1 for a job with ``data_parallel``, which needs
         whole cores. With the runtime's ``gpus``, a quantum makes GPUs the devices of the allocation: 1 for whole GPUs,
-        such as 0.05 for a share of the time of the job's GPUs, which the job keeps between two batches.
+        such as 0.05 for a share of the time of the job's GPUs, which the job keeps between two batches. If ``gpus`` is
+        a part of a GPU, the allocation is such a share, too.
     cores_per_device:
         Cores of CPU time that come with each GPU, for example for the workers of its data loader, if GPUs are the
         devices of the allocation. Default: 1 for whole GPUs, and all cores of the machine for a share of the GPUs; the
@@ -242,10 +243,11 @@ class DeadlineTrainingOperator(JobOperator):
         return result.to_json()
 
     @property
-    def shared_gpus(self) -> int:
-        """Number of GPUs of whose time the devices are a share; 0 if the devices are cores or whole GPUs."""
-        is_share = self._allocates_gpus and self.quantum < 1 and not self.on_fleet
-        return self.runtime_settings.gpus if is_share else 0
+    def shared_gpus(self) -> float:
+        """Number, or part, of GPUs of whose time the devices are a share; 0 if they are cores or whole GPUs."""
+        gpus = self.runtime_settings.gpus
+        is_share = gpus < 1 or (self._allocates_gpus and self.quantum < 1)
+        return gpus if is_share and not self.on_fleet else 0
 
     def execute_granted(self, context: Context, event: object, waited_since: str) -> dict[str, Any]:
         """Start the job after its first grant, for which :class:`~paceline.operators.triggers.GrantTrigger` waited."""

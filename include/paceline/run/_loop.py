@@ -233,7 +233,8 @@ class PaceLoop:
 
     def _observe(self, now_s: float, position: JobPosition | None) -> Observation:
         allocation, reader, newest = self._allocation, self._progress.reader, self._progress.newest
-        in_force = allocation.devices_in_force(newest.devices_in_force if newest else None, now_s)
+        whole_devices = None if newest is None or self._controller.limits.shares_gpus else newest.devices_in_force
+        in_force = allocation.devices_in_force(whole_devices, now_s)
         return Observation(
             now_s,
             position.done if position else None,

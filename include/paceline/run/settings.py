@@ -42,7 +42,7 @@ class Settings:
     cores_per_device:
         Cores of CPU time that come with each device.
     shared_gpus:
-        Number of GPUs of whose time the devices are a share; 0 if the devices are cores or whole GPUs.
+        Number, or part, of GPUs of whose time the devices are a share; 0 if they are cores or whole GPUs.
     period_s:
         Seconds between control steps.
     on_infeasible:
@@ -69,7 +69,7 @@ class Settings:
     max_devices: float | None = None
     quantum: float = CPU_QUANTUM
     cores_per_device: float = 1.0
-    shared_gpus: int = 0
+    shared_gpus: float = 0.0
     period_s: float = 1.0
     on_infeasible: str = "best_effort"
     controller: str | Gains = "default"
@@ -82,7 +82,7 @@ class Settings:
     def limits(self, capacity: float, log: Any) -> Limits:
         """Return the limits of the allocation on a machine with ``capacity`` cores."""
         largest = self.max_devices
-        capacity = float(self.shared_gpus) or capacity / self.cores_per_device
+        capacity = self.shared_gpus or capacity / self.cores_per_device
         if largest is None and math.isinf(capacity):
             accepted = "a number, because the runtime does not know how many cores there are"
             raise InvalidInputError("max_devices", largest, accepted)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -71,7 +72,7 @@ def create(
     if command[0] == "python":
         command = [*_PYTHON, *command[1:]]
     memory = spec.memory_bytes
-    requested = {"device_ids": [*gpus]} if gpus else {"count": spec.gpus}
+    requested = {"device_ids": [*gpus]} if gpus else {"count": int(spec.gpus)}
     memory_limits: dict[str, Any] = {}
     if memory is not None:
         memory_limits = {"mem_limit": memory, "memswap_limit": memory}
@@ -100,12 +101,14 @@ def create(
         **memory_limits,
         **limits.host_options(client, spec, HOME),
     )
-    cores_per_device = cores / spec.gpus if spec.shares_gpus else spec.cores_per_device
+    cores_per_device = cores / math.ceil(spec.gpus) if spec.shares_gpus else spec.cores_per_device
     labels = {LABEL_JOB: spec.name, LABEL_SPEC: digest, LABEL_CORES: str(cores_per_device)}
     if spec.shares_gpus:
         labels[LABEL_SHARES] = "true"
     if gpus:
         labels[docker_gpus.LABEL] = ",".join(gpus)
+    if spec.gpus < 1 and gpus:
+        labels[docker_gpus.LABEL_PART] = str(spec.gpus)
     networking: Any = None
     if team is not None:
         labels[docker_network.LABEL] = team.name

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import os
 import shutil
 import stat
@@ -65,9 +66,9 @@ class ProcessRuntime:
     ``max_processes`` is enforced only in a cgroup, ``disk_bytes`` only for each file. The scratch folder keeps a job's
     complete output until ``remove``.
 
-    A job with ``gpus`` sees only its own GPUs, which no other job in the same ``root`` uses at the same time. A job
-    without ``gpus`` may use all GPUs of the machine. With ``shares_gpus``, the job reads its share from the control
-    file, and its CPU time does not depend on it.
+    A job with ``gpus`` sees only its own GPUs, which no other job in the same ``root`` uses at the same time; a part of
+    a GPU leaves the rest to other such jobs. A job without ``gpus`` may use all GPUs of the machine. With
+    ``shares_gpus``, the job reads its share from the control file, and its CPU time does not depend on it.
     """
 
     name = "process"
@@ -109,7 +110,7 @@ class ProcessRuntime:
         in_files = "/" in program and program.removeprefix("./") in spec.files
         if program != "python" and not in_files and not shutil.which(program, path=_search_path(spec)):
             raise InvalidInputError("command", program, "'python', a program on PATH, or './' plus a name in files")
-        gpus.choose(self._gpus, (), spec.gpus)
+        gpus.choose(self._gpus, (), math.ceil(spec.gpus))
         self._make_root()
         if self.mechanism == "cgroup":
             probe = cgroups.create(f"paceline-probe-{os.getpid()}")
@@ -322,6 +323,6 @@ def _environment(scratch: Scratch, spec: JobSpec, cores: float) -> dict[str, str
             ENV_OUTPUT: str(scratch.folder("output")),
             ENV_CHECKPOINT: str(scratch.folder("checkpoint")),
             ENV_CONTROL: str(scratch.control),
-            ENV_CORES_PER_DEVICE: str(cores / spec.gpus if spec.shares_gpus else spec.cores_per_device),
+            ENV_CORES_PER_DEVICE: str(cores / math.ceil(spec.gpus) if spec.shares_gpus else spec.cores_per_device),
         }
     )

@@ -42,6 +42,9 @@ def check_spec(spec: JobSpec) -> None:
     check_devices(spec.devices)
     if not (spec.shares_gpus and spec.cores_per_device == math.inf):
         check_devices(spec.cores_per_device, "cores_per_device")
+    if spec.gpus != int(spec.gpus) and not (spec.shares_gpus and 0 < spec.gpus < 1):
+        accepted = "a whole number; only a training whose devices are a share of its GPU may have a part of one"
+        raise InvalidInputError("gpus", spec.gpus, accepted)
     if spec.shares_gpus and spec.devices > spec.gpus:
         raise InvalidInputError("devices", spec.devices, f"at most {spec.gpus}, the number of the job's GPUs")
     if spec.memory_bytes is not None and not _is_integer(spec.memory_bytes, MEMORY_MIN):
@@ -83,10 +86,9 @@ def check_devices(devices: float, field: str = "devices") -> None:
 def check_capacity(spec: JobSpec, capacity: float) -> None:
     """Raise ``InvalidInputError`` if a job would start with more cores than the runtime has."""
     if spec.shares_gpus:
-        if capacity < spec.gpus * spec.cores_per_device < math.inf:
-            accepted = (
-                f"at most {capacity / spec.gpus:g}, the number of cores that the runtime has for each GPU of the job"
-            )
+        gpus = math.ceil(spec.gpus)
+        if capacity < gpus * spec.cores_per_device < math.inf:
+            accepted = f"at most {capacity / gpus:g}, the number of cores that the runtime has for each GPU of the job"
             raise InvalidInputError("cores_per_device", spec.cores_per_device, accepted)
     elif spec.devices * spec.cores_per_device > capacity:
         accepted = f"at most {capacity / spec.cores_per_device:g}, the number of cores that the runtime has"

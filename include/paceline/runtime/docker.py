@@ -341,7 +341,7 @@ def _cores_per_device(details: Mapping[str, Any]) -> float:
 
 
 @contextlib.contextmanager
-def _report_missing_gpus(gpus: int) -> Iterator[None]:
+def _report_missing_gpus(gpus: float) -> Iterator[None]:
     """Report missing GPUs as invalid input. The engine reports them only at the start, as a server error."""
     try:
         yield

@@ -40,6 +40,10 @@ VALID = {"task_id": "train", "command": "python -m app.train", "deadline": "20m"
         ({"cores_per_device": 4}, "cores_per_device: got 4, expected 1, unless the runtime's gpus and a quantum make"),
         ({"cores_per_device": 4, "runtime": Docker(gpus=1)}, "cores_per_device: got 4, expected 1, unless the runtime"),
         (
+            {"quantum": 1, "runtime": Docker(gpus=0.5)},
+            "quantum: got 1, expected a number below 1, or none, because the job has a part of a GPU",
+        ),
+        (
             {"quantum": 0.05, "runtime": Kubernetes(gpus=1)},
             "quantum: got 0.05, expected 1, or no quantum for an allocation of cores, because a job with "
             "runtime='kubernetes' has whole GPUs",
@@ -99,6 +103,8 @@ def test_number_of_gpus_limits_the_allocation_of_a_gpu_job():
         ({"quantum": 0.05}, 1, Limits(0.1, 1.0, 0.05, True)),
         ({"quantum": 0.25, "max_devices": 0.5}, 1, Limits(0.25, 0.5, 0.25, True)),
         ({"quantum": 0.1, "runtime": Process(gpus=2), "cores_per_device": 4}, 2, Limits(0.1, 2.0, 0.1, True)),
+        ({"runtime": Process(gpus=0.25)}, 0.25, Limits(0.1, 0.25, 0.05, True)),
+        ({"runtime": Docker(gpus=0.5), "max_devices": 1, "quantum": 0.1}, 0.5, Limits(0.1, 0.5, 0.1, True)),
         ({}, 0, Limits(0.1, 16.0, 0.05)),
         ({"quantum": 0.1, "runtime": Process()}, 0, Limits(0.1, 16.0, 0.1)),
         ({"quantum": 1, "min_devices": 1}, 0, Limits(1.0, 1.0, 1)),

@@ -144,6 +144,14 @@ def test_deadline_is_infeasible_if_the_host_gives_the_job_a_part_of_its_core(mak
         assert outcome.met == (on_infeasible == "extend")
 
 
+def test_processes_of_a_data_parallel_job_are_not_its_share_of_the_gpus(make_job, run):
+    job = make_job(core_s=60)
+    job.processes = 2  # one for each GPU, whatever the share
+    outcome, _ = run(job, 100.0, limits=Limits(0.1, 2.0, shares_gpus=True))
+    assert abs(outcome.error_pct) < 1
+    assert outcome.mean_devices < 1
+
+
 @pytest.mark.parametrize("deadline_s", [100.0, 250.0])
 def test_job_with_a_share_of_a_gpu_meets_its_deadline_with_little_cpu_time(make_job, run, deadline_s):
     job = make_job(core_s=60)

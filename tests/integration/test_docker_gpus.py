@@ -178,15 +178,15 @@ while not turns._held:
     time.sleep(0.01)
     turns._try()
 print("taken", CpuShare().read(), [os.access(path, os.W_OK) for path in (*paths, control)], flush=True)
-while read_control(control) != 0.7:
+while read_control(control) != 0.4:
     time.sleep(0.01)
-print("share 0.7", flush=True)
+print("share 0.4", flush=True)
 time.sleep(600)
 """
 
 
 @pytest.mark.parametrize("read_only", [False, True])
-def test_containers_on_a_gpu_lock_its_volume_in_turn(
+def test_containers_with_parts_of_a_gpu_lock_its_volume_in_turn(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, read_only: bool
 ) -> None:
     volume, create_host_config = f"{engine.mark}-gpu", engine.client.create_host_config
@@ -197,15 +197,17 @@ def test_containers_on_a_gpu_lock_its_volume_in_turn(
         lambda **options: create_host_config(**{**options, "device_requests": None}),
     )
     cores = min(engine.runtime.capacity(), 2.0)
-    shared = {"gpus": 1, "shares_gpus": True, "cores_per_device": cores, "devices": 0.3, "read_only": read_only}
+    shared = {"gpus": 0.5, "shares_gpus": True, "cores_per_device": cores, "devices": 0.3, "read_only": read_only}
     spec = engine.spec(LOCKS, **shared)
     try:
-        first = engine.runtime_with(2).start(replace(spec, name=f"{engine.mark}-1"))
+        first = engine.runtime_with(1).start(replace(spec, name=f"{engine.mark}-1"))
         wait_for_line(first, f"taken {cores} [False, False]")
-        second = engine.runtime_with(2).start(replace(spec, name=f"{engine.mark}-2"))
+        second = engine.runtime_with(1).start(replace(spec, name=f"{engine.mark}-2"))
         wait_for_line(second, "busy")
-        engine.runtime_with(2).reattach(first.id).resize(0.7)
-        wait_for_line(first, "share 0.7")
+        with pytest.raises(RuntimeUnavailableError, match=r"gpus: got 0.5, expected at most 0, .*; free: none"):
+            engine.runtime_with(1).start(replace(spec, name=f"{engine.mark}-3"))
+        engine.runtime_with(1).reattach(first.id).resize(0.4)
+        wait_for_line(first, "share 0.4")
         assert engine.quota_of(first) == cores
         engine.client.kill(first.id)
         wait_for_line(second, "taken")

@@ -373,36 +373,6 @@ def test_lines_say_whether_a_metric_decides_when_training_ends(job, until):
     assert {line.may_end_early for line in job()} == {until is not None}
 
 
-class RecordingGpuShare:
-    """A share of a GPU that records when batches may begin and have ended."""
-
-    used_s = 1.25
-
-    def __init__(self):
-        self.calls = []
-
-    def begin(self):
-        self.calls.append("begin")
-
-    def end(self, *, due):
-        self.calls.append("end, other work is due" if due else "end")
-
-    def leave(self, *, counts=False):
-        self.calls.append("leave, counts" if counts else "leave")
-
-    def refresh(self):
-        self.calls.append("refresh")
-
-    def close(self):
-        self.calls.append("close")
-
-
-@pytest.fixture
-def gpu_share(session):
-    session._gpu_share = RecordingGpuShare()
-    return session._gpu_share
-
-
 def test_each_batch_waits_for_the_share_of_the_gpu(recorder, gpu_share):
     for batch in Loop("ab", epochs=2, display=recorder):
         gpu_share.calls.append(batch)

@@ -23,6 +23,7 @@ from .share import read_control
 _TURN_S = 0.06
 # Largest credit at the start of a turn, in seconds of the GPU's time. It also grows while the job waits for its turn.
 _MAX_CREDIT_S = 0.25
+_SHORT_WAIT_S = 0.001  # waiting for the next batch for less time than this is no waiting for data
 _LOOK_S = 0.05  # longest time until a new share takes effect while the job waits for credit
 _ROUNDING_S = 1e-6
 
@@ -68,6 +69,8 @@ class GpuShare:
         self._has_turn = self._in_batch = self._outside = False
         self._turn_began_s = 0.0
         self._batches, self._planned = 0, 1  # batches of this turn: done, and for which it should last
+        self._batch_s = self._batch_ended_s = 0.0
+        self._waits_for_data = False
         self.refresh()
 
     @classmethod
@@ -115,6 +118,11 @@ class GpuShare:
             return
         if self._outside:
             self._end_outside()
+        if self._share < 1:
+            waited_s = self._clock() - self._batch_ended_s
+            self._waits_for_data = waited_s > max(self._batch_s, _SHORT_WAIT_S)
+            if self._waits_for_data and self._has_turn:
+                self._end_turn()
         if not self._has_turn and (self._share >= 1 or not self._begin_turn()):
             return
         assert self._timer is not None  # set by _begin_turn
@@ -129,7 +137,8 @@ class GpuShare:
         self._timer.end()
         self._in_batch = False
         self._batches += 1
-        if due or self._batches >= self._planned or self._clock() - self._turn_began_s >= _TURN_S:
+        self._batch_ended_s = self._clock()
+        if due or self._batches >= self._planned or self._batch_ended_s - self._turn_began_s >= _TURN_S:
             self._end_turn()
 
     def leave(self, *, counts: bool = False) -> None:
@@ -169,8 +178,10 @@ class GpuShare:
         self._turns.release()
         self._has_turn = False
         self._pay(busy_s)
-        batch_s = busy_s / self._batches if self._batches else 0.0
-        self._planned = max(1, round(_TURN_S / batch_s)) if batch_s > 0 else 1
+        self._batch_s = busy_s / self._batches if self._batches else 0.0
+        # Keep no turn while the loop waits for its data, but wait for the GPU after each batch.
+        is_short = self._batch_s > 0 and not self._waits_for_data
+        self._planned = max(1, round(_TURN_S / self._batch_s)) if is_short else 1
 
     def _end_outside(self) -> None:
         assert self._timer is not None  # set by ``leave``

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 from benchmarks.frameworks import run as trainings
 from benchmarks.gpu import __main__ as command
+from benchmarks.gpu import shares
 
 from paceline.errors import PacelineError
+from paceline.runtime import ProcessRuntime
 
 LEARNED = {
     "batches": 2500, "startup_s": 3.0, "tail_s": 1.0, "pauses_s": 0.0, "devices": 2.0, "batches_per_s": 300.0,
@@ -62,3 +64,26 @@ def test_duration_of_each_epoch_but_the_first_is_measured(monkeypatch):
         epochs_s, _ = command.measure_epochs("table", bare=bare)
         assert len(epochs_s) == 2
         assert min(epochs_s) > 0
+
+
+def test_jobs_that_share_a_gpu_are_measured_at_the_same_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(shares, "WARM_UP_S", 0.0)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    (tmp_path / "nvidia0").touch()
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import time\nfrom paceline.train import track\nfor _ in track(range(10**6)): time.sleep(0.001)\n"
+    )
+    runtime = ProcessRuntime(tmp_path / "root", dev=tmp_path)
+    speeds = shares.train_together(runtime, "table", (0.5, 0.25), 1.5, {"train.py": script})
+    assert len(speeds) == 2
+    assert min(speeds) > 0
+
+
+def test_job_that_ends_early_ends_the_benchmark(tmp_path):
+    (tmp_path / "nvidia0").touch()
+    script = tmp_path / "train.py"
+    script.write_text("raise SystemExit(3)")
+    runtime = ProcessRuntime(tmp_path / "root", dev=tmp_path)
+    with pytest.raises(SystemExit, match=r"a job has ended: .*exit_code=3"):
+        shares.train_together(runtime, "table", (0.5,), 1.0, {"train.py": script})

@@ -51,7 +51,7 @@ class Arguments(Protocol):
     min_devices: float | str
     max_devices: float | str | None
     quantum: float
-    cores_per_device: float
+    cores_per_device: float | None
     control_period: float
     on_infeasible: str
     on_drain: str
@@ -67,6 +67,10 @@ class Arguments(Protocol):
     @property
     def runtime_settings(self) -> RuntimeSettings:
         """The settings of the runtime."""
+
+    @property
+    def shared_gpus(self) -> float:
+        """Number, or part, of GPUs of whose time the devices are a share; 0 if they are cores or whole GPUs."""
 
     def read_templates(self, context: Context) -> None:
         """Check and convert the rendered template fields; see ``JobOperator``."""
@@ -92,11 +96,20 @@ def check(task: Arguments, *, rendered: bool = False) -> None:
     if task.team is not None:
         _check_team(task, task.team, most, rendered=rendered)
     Limits(least, max(least, task.quantum) if most is None else most, task.quantum)
-    check_devices(task.cores_per_device, "cores_per_device")
-    gpus = task.runtime_settings.gpus
-    if task.cores_per_device != 1 and not (gpus and task.quantum >= 1):
-        accepted = "1, unless the runtime's gpus and quantum=1 make GPUs the devices of the allocation"
-        raise InvalidInputError("cores_per_device", task.cores_per_device, accepted)
+    settings = task.runtime_settings
+    if task.shared_gpus and not settings.shares_gpus:
+        accepted = (
+            f"1, or no quantum for an allocation of cores, because a job with runtime={settings.name!r} has whole GPUs"
+        )
+        raise InvalidInputError("quantum", task.quantum, accepted)
+    if 0 < settings.gpus < 1 and task.quantum >= 1:
+        accepted = "a number below 1, or none, because the job has a part of a GPU"
+        raise InvalidInputError("quantum", task.quantum, accepted)
+    if task.cores_per_device is not None:
+        check_devices(task.cores_per_device, "cores_per_device")
+        if task.cores_per_device != 1 and not (task.shared_gpus or (settings.gpus and task.quantum >= 1)):
+            accepted = "1, unless the runtime's gpus and a quantum make GPUs the devices of the allocation"
+            raise InvalidInputError("cores_per_device", task.cores_per_device, accepted)
     if not is_unrendered("output_path"):
         task.output_path = optional_path_or_url("output", task.output_path)
     if not is_unrendered("checkpoint_to") and task.checkpoint_to != AUTO:
@@ -148,7 +161,8 @@ def read(task: Arguments, context: Context) -> Settings:
         min_devices=least,
         max_devices=most,
         quantum=task.quantum,
-        cores_per_device=task.cores_per_device,
+        cores_per_device=task.cores_per_device or 1.0,
+        shared_gpus=task.shared_gpus,
         period_s=task.control_period,
         on_infeasible=task.on_infeasible,
         controller=task.controller,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -59,11 +60,15 @@ class TrainingTask(TeamTask, Protocol):
     output_path: str | None
     checkpoint_to: str | None
     container_id: str | None
-    cores_per_device: float
+    cores_per_device: float | None
     script: str | None
     files: Mapping[str, str]
     saves_output: bool
     asks_others: bool
+
+    @property
+    def shared_gpus(self) -> float:
+        """Number, or part, of GPUs of whose time the devices are a share; 0 if they are cores or whole GPUs."""
 
     def command_and_files(self, *, arguments: bool = False) -> tuple[list[str], dict[str, Path]]:
         """Return the command, and the files to place in the command's folder."""
@@ -165,7 +170,8 @@ class TaskHost:
     def spec(self, scratch: Path, devices: float) -> JobSpec:
         """Return the specification of the operator's job."""
         spec = self._task.job_spec(self._context, scratch, devices)
-        spec = replace(spec, cores_per_device=self._task.cores_per_device)
+        cores, shares = self._task.cores_per_device, self._task.shared_gpus > 0
+        spec = replace(spec, cores_per_device=cores or (math.inf if shares else 1.0), shares_gpus=shares)
         return self._task.extend_spec(self._context, spec, scratch)
 
     def team(self, job: Job) -> TeamJob | None:
@@ -213,6 +219,7 @@ class TaskHost:
         task = self._task
         command, files = task.command_and_files()
         kind = f"{type(task).__name__}, {'team' if task.team else 'alone'}, {task.runtime_settings.gpus} GPUs"
+        kind += ", a share of their time" if task.shared_gpus else ""
         return _related_runs.code_digest(kind, self._image(), command, files)
 
     def _image(self) -> str:

@@ -56,12 +56,16 @@ class DeadlineTrainingOperator(JobOperator):
         of training; with ``controller="paper"``, it is the time that ``deadline_from`` names. (templated)
     min_devices, max_devices:
         Smallest and largest allocation in cores, of a team's containers together; fractions are allowed. The default
-        maximum is all cores. (templated)
+        maximum is all cores. If the devices are GPUs, the maximum is the runtime's ``gpus``. (templated)
     quantum:
-        Smallest change of the allocation, in cores. Use 1 for a job with ``data_parallel``, which needs whole cores.
+        Smallest change of the allocation: by default 0.05 cores. Use 1 for a job with ``data_parallel``, which needs
+        whole cores. With the runtime's ``gpus``, a quantum makes GPUs the devices of the allocation: 1 for whole GPUs,
+        such as 0.05 for a share of the time of the job's GPUs, which the job keeps between two batches. If ``gpus`` is
+        a part of a GPU, the allocation is such a share, too.
     cores_per_device:
-        Cores of CPU time that come with each GPU, for example for the workers of its data loader. Applies if the
-        runtime's ``gpus`` and ``quantum=1`` make GPUs the devices of the allocation.
+        Cores of CPU time that come with each GPU, for example for the workers of its data loader, if GPUs are the
+        devices of the allocation. Default: 1 for whole GPUs, and all cores of the machine for a share of the GPUs; the
+        cores do not depend on the share.
     control_period:
         Seconds between two steps of the controller.
     on_infeasible:
@@ -153,8 +157,8 @@ class DeadlineTrainingOperator(JobOperator):
         alpha: float | str = 1.0,
         min_devices: float | str = _arguments.MIN_DEVICES,
         max_devices: float | str | None = None,
-        quantum: float = CPU_QUANTUM,
-        cores_per_device: float = 1.0,
+        quantum: float | None = None,
+        cores_per_device: float | None = None,
         control_period: float = 1.0,
         on_infeasible: str = "best_effort",
         on_drain: str = "leave",
@@ -177,7 +181,8 @@ class DeadlineTrainingOperator(JobOperator):
         self.alpha = alpha
         self.min_devices = min_devices
         self.max_devices = max_devices
-        self.quantum = quantum
+        self.quantum = CPU_QUANTUM if quantum is None else quantum
+        self._allocates_gpus = quantum is not None
         self.cores_per_device = cores_per_device
         self.control_period = control_period
         self.on_infeasible = on_infeasible
@@ -228,13 +233,21 @@ class DeadlineTrainingOperator(JobOperator):
             f", {result.error_pct:+.2f} % from its deadline of {result.deadline_s:.1f} s" if has_deadline else ""
         )
         self.log.info(
-            "Training ended at %.1f s%s, with %.2f cores on average",
+            "Training ended at %.1f s%s, with %.2f %s on average",
             result.finished_s,
             deviation,
             result.mean_devices,
+            "GPUs" if self.runtime_settings.gpus and (self.shared_gpus or self.quantum >= 1) else "cores",
         )
         self._result = result
         return result.to_json()
+
+    @property
+    def shared_gpus(self) -> float:
+        """Number, or part, of GPUs of whose time the devices are a share; 0 if they are cores or whole GPUs."""
+        gpus = self.runtime_settings.gpus
+        is_share = gpus < 1 or (self._allocates_gpus and self.quantum < 1)
+        return gpus if is_share and not self.on_fleet else 0
 
     def execute_granted(self, context: Context, event: object, waited_since: str) -> dict[str, Any]:
         """Start the job after its first grant, for which :class:`~paceline.operators.triggers.GrantTrigger` waited."""

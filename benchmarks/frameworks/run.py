@@ -16,7 +16,7 @@ from paceline.errors import PacelineError
 from paceline.runtime import JobSpec, ProcessRuntime
 
 FILES = {"train.py": Path(__file__).with_name("train.py")}
-PROBE_STEPS = (100, 500)  # more if they take too short a time for a measurement
+PROBE_STEPS = (100, 500, 2_500, 12_500, 62_500)  # the next if these take too short a time for a measurement
 ATTEMPTS = 2
 
 

@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from tests.integration.jobs import ContainerHarness
 
 from paceline.errors import InvalidInputError, RuntimeUnavailableError
 from paceline.runtime import DockerRuntime, docker_gpus, gpus
+from paceline.testing.runtime_contract.harness import wait_for_line
 
 pytestmark = pytest.mark.docker
 
@@ -161,3 +163,54 @@ def test_unknown_number_of_gpus_leaves_the_choice_to_the_engine(
         job = engine.runtime_with(0).start(engine.spec(gpus=2))
     assert engine.request_of(job.id) == (2, None)
     assert "gpus: the engine picks the job's GPUs and may share them" in caplog.text
+
+
+LOCKS = """
+import os, time
+from pathlib import Path
+from paceline.train.pacing._gpu_turns import GpuTurns
+from paceline.train.pacing.share import CpuShare, read_control
+paths, control = os.environ["PACELINE_GPU_TURNS"].split(":"), Path(os.environ["PACELINE_CONTROL"])
+turns = GpuTurns(paths)
+if not turns._try():
+    print("busy", flush=True)
+while not turns._held:
+    time.sleep(0.01)
+    turns._try()
+print("taken", CpuShare().read(), [os.access(path, os.W_OK) for path in (*paths, control)], flush=True)
+while read_control(control) != 0.4:
+    time.sleep(0.01)
+print("share 0.4", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_containers_with_parts_of_a_gpu_lock_its_volume_in_turn(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, read_only: bool
+) -> None:
+    volume, create_host_config = f"{engine.mark}-gpu", engine.client.create_host_config
+    monkeypatch.setattr(docker_gpus, "turns", lambda ids, folder: {f"{folder}/0": volume})
+    monkeypatch.setattr(
+        engine.client,
+        "create_host_config",
+        lambda **options: create_host_config(**{**options, "device_requests": None}),
+    )
+    cores = min(engine.runtime.capacity(), 2.0)
+    shared = {"gpus": 0.5, "shares_gpus": True, "cores_per_device": cores, "devices": 0.3, "read_only": read_only}
+    spec = engine.spec(LOCKS, **shared)
+    try:
+        first = engine.runtime_with(1).start(replace(spec, name=f"{engine.mark}-1"))
+        wait_for_line(first, f"taken {cores} [False, False]")
+        second = engine.runtime_with(1).start(replace(spec, name=f"{engine.mark}-2"))
+        wait_for_line(second, "busy")
+        with pytest.raises(RuntimeUnavailableError, match=r"gpus: got 0.5, expected at most 0, .*; free: none"):
+            engine.runtime_with(1).start(replace(spec, name=f"{engine.mark}-3"))
+        engine.runtime_with(1).reattach(first.id).resize(0.4)
+        wait_for_line(first, "share 0.4")
+        assert engine.quota_of(first) == cores
+        engine.client.kill(first.id)
+        wait_for_line(second, "taken")
+    finally:
+        engine.remove_leftovers()
+        engine.client.remove_volume(volume)

@@ -72,6 +72,8 @@ class PaceSample(Measured):
     min_devices: Devices
     max_devices: Devices
     quantum: Annotated[float, Field(ge=1e-6, le=1e6)]
+    shares_gpus: bool = False
+    """Whether the devices are a share of the time of the job's GPUs."""
     used_devices: Rounded | None = None
     """Devices that the job has kept busy."""
     ceiling: float | None = Field(default=None, ge=0)

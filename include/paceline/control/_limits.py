@@ -21,6 +21,8 @@ class Limits:
         Inclusive bounds, in cores or GPUs.
     quantum:
         Smallest change of an allocation: 0.05 for cores, 1 for GPUs.
+    shares_gpus:
+        Whether the devices are a share of the time of the job's GPUs.
 
     Raises
     ------
@@ -40,6 +42,7 @@ class Limits:
     min_devices: float
     max_devices: float
     quantum: float = CPU_QUANTUM
+    shares_gpus: bool = False
 
     def __post_init__(self) -> None:
         _check_positive("quantum", self.quantum)

@@ -102,7 +102,8 @@ class PaceLoop:
         self._publisher = Publisher(exchange, self._journal, controller, self._origin, self._around.on_sample)
         self._infeasible = InfeasiblePolicy(self._settings.on_infeasible, self._journal)
         self._progress = JobProgress(job, self._journal, handover, controller.interrupt)
-        self._utilization = JobUtilization(self._settings.cores_per_device)
+        shares_gpus = controller.limits.shares_gpus
+        self._utilization = JobUtilization(self._settings.cores_per_device, shares_gpus=shares_gpus)
         self._outage = Outage(job, self._journal, self._around.clock, self._now, earlier.restarts)
         # The first step repeats the resize, because an earlier process may have ended before it stored its last resize.
         devices = handover.allocated_devices
@@ -203,6 +204,7 @@ class PaceLoop:
         if self._lifecycle.state == "preempted" and not self._resume(now_s):
             return self._preempted_step(now_s)
         self._utilization.read(self._job, self._outage, allocation.device_s)
+        self._utilization.add_report(self._progress.newest, allocation.device_s)
         self._record_scaling(now_s)
         decision = self._controller.step(self._observe(now_s, position))
         allocation.target = decision.devices
@@ -231,7 +233,8 @@ class PaceLoop:
 
     def _observe(self, now_s: float, position: JobPosition | None) -> Observation:
         allocation, reader, newest = self._allocation, self._progress.reader, self._progress.newest
-        in_force = allocation.devices_in_force(newest.devices_in_force if newest else None, now_s)
+        whole_devices = None if newest is None or self._controller.limits.shares_gpus else newest.devices_in_force
+        in_force = allocation.devices_in_force(whole_devices, now_s)
         return Observation(
             now_s,
             position.done if position else None,

@@ -157,6 +157,7 @@ def make_sample(
         min_devices=controller.limits.min_devices,
         max_devices=controller.limits.max_devices,
         quantum=controller.limits.quantum,
+        shares_gpus=controller.limits.shares_gpus,
         used_devices=used_devices,
         ceiling=ceiling,
         grant=grant,

@@ -41,6 +41,8 @@ class Settings:
         Smallest allocation, largest allocation (``None`` for all devices of the machine), and smallest change.
     cores_per_device:
         Cores of CPU time that come with each device.
+    shared_gpus:
+        Number, or part, of GPUs of whose time the devices are a share; 0 if they are cores or whole GPUs.
     period_s:
         Seconds between control steps.
     on_infeasible:
@@ -67,6 +69,7 @@ class Settings:
     max_devices: float | None = None
     quantum: float = CPU_QUANTUM
     cores_per_device: float = 1.0
+    shared_gpus: float = 0.0
     period_s: float = 1.0
     on_infeasible: str = "best_effort"
     controller: str | Gains = "default"
@@ -78,17 +81,21 @@ class Settings:
 
     def limits(self, capacity: float, log: Any) -> Limits:
         """Return the limits of the allocation on a machine with ``capacity`` cores."""
-        largest, capacity = self.max_devices, capacity / self.cores_per_device
+        largest = self.max_devices
+        capacity = self.shared_gpus or capacity / self.cores_per_device
         if largest is None and math.isinf(capacity):
             accepted = "a number, because the runtime does not know how many cores there are"
             raise InvalidInputError("max_devices", largest, accepted)
         if largest is not None and largest > capacity:
-            log.warning("max_devices: got %g, using all %g devices of the machine", largest, capacity)
+            owner = "job" if self.shared_gpus else "machine"
+            log.warning("max_devices: got %g, using all %g devices of the %s", largest, capacity, owner)
         # Without any devices, a job would never end, and its speed would stay unknown.
         smallest = max(self.min_devices, self.quantum)
         if largest is None and smallest > capacity:
-            raise InvalidInputError("min_devices", smallest, f"at most the {capacity:g} cores of the machine")
-        return Limits(smallest, capacity if largest is None else max(min(largest, capacity), smallest), self.quantum)
+            what = "GPUs of the job" if self.shared_gpus else "cores of the machine"
+            raise InvalidInputError("min_devices", smallest, f"at most the {capacity:g} {what}")
+        largest = capacity if largest is None else max(min(largest, capacity), smallest)
+        return Limits(smallest, largest, self.quantum, shares_gpus=self.shared_gpus > 0)
 
     def make_controller(
         self, limits: Limits, deadline_s: float, past: PastRun | None, tails: Sequence[PastTail] = ()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from paceline.runtime import _docker_network as docker_network
@@ -16,7 +17,14 @@ from paceline.runtime.base import JOB_ENVIRONMENT, JobSpec
 from paceline.runtime.checks import job_files
 from paceline.runtime.docker_errors import engine_call
 from paceline.runtime.docker_job import PERIOD_US, quota_us
-from paceline.train.job import ENV_CHECKPOINT, ENV_CORES_PER_DEVICE, ENV_INPUT, ENV_OUTPUT
+from paceline.train.job import (
+    ENV_CHECKPOINT,
+    ENV_CONTROL,
+    ENV_CORES_PER_DEVICE,
+    ENV_GPU_TURNS,
+    ENV_INPUT,
+    ENV_OUTPUT,
+)
 
 if TYPE_CHECKING:
     from docker import APIClient
@@ -25,6 +33,8 @@ HOME = "/paceline"
 LABEL_JOB = "paceline.job"
 LABEL_SPEC = "paceline.spec"
 LABEL_CORES = "paceline.cores_per_device"
+LABEL_SHARES = "paceline.shares_gpus"
+_TURNS = f"{HOME}/gpus"
 _SHM_BYTES = 1024**3
 # Size limits of a job's log on the engine's disk. The engine keeps the newest log files, so recent progress lines
 # survive while nothing reads the log: at 5 lines per second, deleted lines are more than a day old.
@@ -49,23 +59,29 @@ def owner_of(user: str) -> dict[str, int]:
     return {"uid": int(uid), "gid": int(group or 0)}
 
 
-def create(client: APIClient, spec: JobSpec, digest: str, limits: WriteLimits, gpus: Sequence[str] = ()) -> str:
-    """Create the container of a job and return its id. ``gpus``: ids of the GPUs to assign, if they are known."""
+def create(
+    client: APIClient, spec: JobSpec, digest: str, limits: WriteLimits, cores: float, gpus: Sequence[str] = ()
+) -> str:
+    """Create the container of a job with this number of cores, and return its id.
+
+    ``gpus``: ids of the GPUs to assign, if they are known.
+    """
     from docker.types import DeviceRequest, LogConfig
 
     command = list(spec.command)
     if command[0] == "python":
         command = [*_PYTHON, *command[1:]]
     memory = spec.memory_bytes
-    requested = {"device_ids": [*gpus]} if gpus else {"count": spec.gpus}
+    requested = {"device_ids": [*gpus]} if gpus else {"count": int(spec.gpus)}
     memory_limits: dict[str, Any] = {}
     if memory is not None:
         memory_limits = {"mem_limit": memory, "memswap_limit": memory}
     team, options = spec.team_network, DockerOptions.of(spec)
+    turns = docker_gpus.turns(gpus, _TURNS) if spec.shares_gpus else {}
     published = {} if team is None else team.published
     host = client.create_host_config(
         cpu_period=PERIOD_US,
-        cpu_quota=quota_us(spec.devices * spec.cores_per_device),
+        cpu_quota=quota_us(cores),
         cap_drop=["ALL"],
         security_opt=["no-new-privileges"],
         pids_limit=spec.max_processes,
@@ -80,12 +96,19 @@ def create(client: APIClient, spec: JobSpec, digest: str, limits: WriteLimits, g
         # PyTorch's data loaders pass batches through /dev/shm and fail with the engine's default of 64 MiB.
         shm_size=min(memory, _SHM_BYTES) if memory is not None else _SHM_BYTES,
         log_config=LogConfig(type=LogConfig.types.JSON, config=_LOG_OPTIONS),
+        # The containers on a GPU lock the folder of its volume in turn. Locking needs no right to write.
+        binds={volume: {"bind": folder, "mode": "ro"} for folder, volume in turns.items()} or None,
         **memory_limits,
         **limits.host_options(client, spec, HOME),
     )
-    labels = {LABEL_JOB: spec.name, LABEL_SPEC: digest, LABEL_CORES: str(spec.cores_per_device)}
+    cores_per_device = cores / math.ceil(spec.gpus) if spec.shares_gpus else spec.cores_per_device
+    labels = {LABEL_JOB: spec.name, LABEL_SPEC: digest, LABEL_CORES: str(cores_per_device)}
+    if spec.shares_gpus:
+        labels[LABEL_SHARES] = "true"
     if gpus:
         labels[docker_gpus.LABEL] = ",".join(gpus)
+    if spec.gpus < 1 and gpus:
+        labels[docker_gpus.LABEL_PART] = str(spec.gpus)
     networking: Any = None
     if team is not None:
         labels[docker_network.LABEL] = team.name
@@ -101,7 +124,7 @@ def create(client: APIClient, spec: JobSpec, digest: str, limits: WriteLimits, g
             name=container_name(spec.name),
             user=spec.user,
             working_dir=f"{HOME}/work",
-            environment=_environment(spec),
+            environment=_environment(spec, cores_per_device, turns),
             labels={**spec.labels, **labels},
             stop_signal="SIGTERM",
             host_config=host,
@@ -110,8 +133,9 @@ def create(client: APIClient, spec: JobSpec, digest: str, limits: WriteLimits, g
         )
 
 
-def _environment(spec: JobSpec) -> dict[str, str]:
+def _environment(spec: JobSpec, cores_per_device: float, turns: Collection[str]) -> dict[str, str]:
     environment = dict(spec.environment)
+    shares = {ENV_CONTROL: docker_state.CONTROL, ENV_GPU_TURNS: ":".join(turns)} if spec.shares_gpus else {}
     path = f"{HOME}/sdk" + (f":{environment['PYTHONPATH']}" if environment.get("PYTHONPATH") else "")
     home = {"HOME": f"{HOME}/work", "USER": "paceline", "LANG": "C.UTF-8"}  # /etc/passwd lacks the user
     return (
@@ -124,8 +148,9 @@ def _environment(spec: JobSpec) -> dict[str, str]:
             ENV_INPUT: f"{HOME}/input",
             ENV_OUTPUT: f"{HOME}/output",
             ENV_CHECKPOINT: f"{HOME}/checkpoint",
-            ENV_CORES_PER_DEVICE: str(spec.cores_per_device),
+            ENV_CORES_PER_DEVICE: str(cores_per_device),
         }
+        | shares
     )
 
 
@@ -134,7 +159,7 @@ def file_entries(spec: JobSpec) -> Iterator[Entry]:
     users = owner_of(spec.user)
     root = "." if spec.read_only else HOME.lstrip("/")
     yield Entry(root, None, 0o755)
-    yield from docker_state.entries(root, spec.lease_s, users)
+    yield from docker_state.entries(root, spec.lease_s, users, spec.devices if spec.shares_gpus else None)
     for folder in ("sdk", "input"):
         yield Entry(f"{root}/{folder}", None, 0o755)
     for folder in ("work", "output", "checkpoint"):

@@ -1,4 +1,4 @@
-"""Small files that ``DockerRuntime`` keeps in a container: the job's record, its lease, and whether it was stopped.
+"""Small files that ``DockerRuntime`` keeps in a container, such as the job's record, its lease and its share of GPUs.
 
 They belong to root, and users of Airflow cannot reach them, so what they say about the owner of a job can be trusted.
 """
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from docker import APIClient
 
 FOLDER = "/paceline/state"
+CONTROL = f"{FOLDER}/control.json"
 _RECORD, _STOPPED, _LEASE, _ENDED = "record.json", "stopped", "lease", "own/ended"
 _SCRIPT = "lease.sh"
 _MAX_BYTES = 64 * 1024
@@ -31,10 +32,15 @@ _MAX_CHUNKS = 16  # of at most 2 MiB, in case the file is replaced while it is r
 _MAX_PERIOD_S = 30
 
 
-def entries(home: str, lease_s: float | None, owner: Mapping[str, int]) -> Iterator[Entry]:
-    """Yield the folder and its first files, below ``home``. The job's user, ``owner``, can write only to ``own``."""
+def entries(home: str, lease_s: float | None, owner: Mapping[str, int], share: float | None = None) -> Iterator[Entry]:
+    """Yield the folder and its first files, below ``home``. The job's user, ``owner``, can write only to ``own``.
+
+    ``share``: the allocation of a job with a share of its GPUs.
+    """
     folder = f"{home}/{PurePosixPath(FOLDER).name}"
     yield Entry(folder, None, 0o755)
+    if share is not None:
+        yield Entry(f"{folder}/{PurePosixPath(CONTROL).name}", _control(share), 0o644)
     if lease_s is not None:
         yield Entry(f"{folder}/own", None, 0o700, **owner)
         yield Entry(f"{folder}/{_SCRIPT}", Path(__file__).with_name("_lease.sh"), 0o755)
@@ -52,6 +58,11 @@ def watched_command(command: list[str], lease_s: float | None) -> list[str]:
 def renew(client: APIClient, container: str, lease_s: float) -> None:
     """Write a new lease."""
     _write(client, container, _LEASE, _lease(lease_s))
+
+
+def set_share(client: APIClient, container: str, devices: float) -> None:
+    """Replace the allocation, which the job reads."""
+    _write(client, container, PurePosixPath(CONTROL).name, _control(devices))
 
 
 def save_record(client: APIClient, container: str, record: Mapping[str, Any]) -> None:
@@ -77,6 +88,10 @@ def mark_stopped(client: APIClient, container: str, stopped: bool) -> None:
 def was_stopped(client: APIClient, container: str) -> bool:
     """Return whether the container was stopped since its last start, or its lease has ended."""
     return _read(client, container, _STOPPED) == b"1" or _read(client, container, _ENDED) is not None
+
+
+def _control(devices: float) -> bytes:
+    return json.dumps({"devices": devices}).encode()
 
 
 def _lease(lease_s: float) -> bytes:

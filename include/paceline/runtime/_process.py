@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import os
 import shutil
 import stat
@@ -65,8 +66,9 @@ class ProcessRuntime:
     ``max_processes`` is enforced only in a cgroup, ``disk_bytes`` only for each file. The scratch folder keeps a job's
     complete output until ``remove``.
 
-    A job with ``gpus`` sees only its own GPUs, which no other job in the same ``root`` uses at the same time. A job
-    without ``gpus`` may use all GPUs of the machine.
+    A job with ``gpus`` sees only its own GPUs, which no other job in the same ``root`` uses at the same time; a part of
+    a GPU leaves the rest to other such jobs. A job without ``gpus`` may use all GPUs of the machine. With
+    ``shares_gpus``, the job reads its share from the control file, and its CPU time does not depend on it.
     """
 
     name = "process"
@@ -108,7 +110,7 @@ class ProcessRuntime:
         in_files = "/" in program and program.removeprefix("./") in spec.files
         if program != "python" and not in_files and not shutil.which(program, path=_search_path(spec)):
             raise InvalidInputError("command", program, "'python', a program on PATH, or './' plus a name in files")
-        gpus.choose(self._gpus, (), spec.gpus)
+        gpus.choose(self._gpus, (), math.ceil(spec.gpus))
         self._make_root()
         if self.mechanism == "cgroup":
             probe = cgroups.create(f"paceline-probe-{os.getpid()}")
@@ -260,13 +262,15 @@ class ProcessRuntime:
         command = list(spec.command)
         if command[0] == "python":
             command[0] = sys.executable
+        cores = spec.cores(self.capacity())
         job = {
             "digest": digest,
             "labels": dict(spec.labels),
             "command": command,
-            "environment": _environment(scratch, spec),
+            "environment": _environment(scratch, spec, cores),
             "devices": spec.devices,
-            "cores_per_device": spec.cores_per_device,
+            "cores_per_device": None if spec.shares_gpus else spec.cores_per_device,
+            "cores": cores if spec.shares_gpus else None,
             "gpus": spec.gpus,
             "gpu_ids": self._gpus,
             "memory_bytes": spec.memory_bytes,
@@ -303,7 +307,7 @@ def _search_path(spec: JobSpec) -> str:
     return spec.environment.get("PATH") or f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"
 
 
-def _environment(scratch: Scratch, spec: JobSpec) -> dict[str, str]:
+def _environment(scratch: Scratch, spec: JobSpec, cores: float) -> dict[str, str]:
     environment = dict(spec.environment)
     sdk = str(scratch.folder("sdk"))
     home = {"HOME": str(scratch.folder("work")), "LANG": "C.UTF-8", "TMPDIR": str(scratch.folder("tmp"))}
@@ -319,6 +323,6 @@ def _environment(scratch: Scratch, spec: JobSpec) -> dict[str, str]:
             ENV_OUTPUT: str(scratch.folder("output")),
             ENV_CHECKPOINT: str(scratch.folder("checkpoint")),
             ENV_CONTROL: str(scratch.control),
-            ENV_CORES_PER_DEVICE: str(spec.cores_per_device),
+            ENV_CORES_PER_DEVICE: str(cores / math.ceil(spec.gpus) if spec.shares_gpus else spec.cores_per_device),
         }
     )

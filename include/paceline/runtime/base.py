@@ -6,6 +6,7 @@ its output, resizes its allocation, and collects its output files when the job h
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -79,9 +80,13 @@ class JobSpec:
     environment:
         Environment variables for the job. Values are not logged.
     gpus:
-        Number of GPUs for the job's exclusive use. With 0, a container has no GPU, and a local process may use all.
+        Number of GPUs for the job's exclusive use. With 0, a container has no GPU, and a local process may use all. A
+        number below 1 is a part of the time of one GPU, of which other jobs may use the rest; it needs ``shares_gpus``.
     cores_per_device:
         Cores of CPU time that come with each device of the allocation: 1 if the devices are cores.
+    shares_gpus:
+        Whether the devices are a share of the time of the job's GPUs, which its training code keeps. The job then has
+        ``cores_per_device`` cores for each of its GPUs, whatever its share: infinity for all cores of the machine.
     memory_bytes:
         Hard memory limit; ``None`` for no limit.
     max_processes:
@@ -119,8 +124,9 @@ class JobSpec:
     inputs: Mapping[str, Path] = field(default_factory=dict)
     checkpoint: Path | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
-    gpus: int = 0
+    gpus: float = 0
     cores_per_device: float = 1.0
+    shares_gpus: bool = False
     memory_bytes: int | None = 4 * 1024**3
     max_processes: int = 512
     disk_bytes: int | None = 20 * 1024**3
@@ -133,6 +139,11 @@ class JobSpec:
     options: object | None = None
     min_devices: float | None = None
     max_devices: float | None = None
+
+    def cores(self, capacity: float) -> float:
+        """Return the cores of CPU time with which the job starts on a machine with ``capacity`` cores."""
+        of_all_gpus = min(math.ceil(self.gpus) * self.cores_per_device, capacity)
+        return of_all_gpus if self.shares_gpus else self.devices * self.cores_per_device
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,13 @@ def check_spec(spec: JobSpec) -> None:
     if isinstance(command, str) or not command or not all(isinstance(word, str) and word for word in command):
         raise InvalidInputError("command", command, "a list of non-empty strings: a program and its arguments")
     check_devices(spec.devices)
-    check_devices(spec.cores_per_device, "cores_per_device")
+    if not (spec.shares_gpus and spec.cores_per_device == math.inf):
+        check_devices(spec.cores_per_device, "cores_per_device")
+    if spec.gpus != int(spec.gpus) and not (spec.shares_gpus and 0 < spec.gpus < 1):
+        accepted = "a whole number; only a training whose devices are a share of its GPU may have a part of one"
+        raise InvalidInputError("gpus", spec.gpus, accepted)
+    if spec.shares_gpus and spec.devices > spec.gpus:
+        raise InvalidInputError("devices", spec.devices, f"at most {spec.gpus}, the number of the job's GPUs")
     if spec.memory_bytes is not None and not _is_integer(spec.memory_bytes, MEMORY_MIN):
         raise InvalidInputError("memory_bytes", spec.memory_bytes, f"None or at least {MEMORY_MIN} (16 MiB)")
     check_max_processes(spec.max_processes)
@@ -79,7 +85,12 @@ def check_devices(devices: float, field: str = "devices") -> None:
 
 def check_capacity(spec: JobSpec, capacity: float) -> None:
     """Raise ``InvalidInputError`` if a job would start with more cores than the runtime has."""
-    if spec.devices * spec.cores_per_device > capacity:
+    if spec.shares_gpus:
+        gpus = math.ceil(spec.gpus)
+        if capacity < gpus * spec.cores_per_device < math.inf:
+            accepted = f"at most {capacity / gpus:g}, the number of cores that the runtime has for each GPU of the job"
+            raise InvalidInputError("cores_per_device", spec.cores_per_device, accepted)
+    elif spec.devices * spec.cores_per_device > capacity:
         accepted = f"at most {capacity / spec.cores_per_device:g}, the number of cores that the runtime has"
         if spec.cores_per_device != 1:
             accepted += f" ({capacity:g}) divided by cores_per_device"
@@ -137,6 +148,7 @@ def spec_digest(spec: JobSpec) -> str:
         "user": spec.user,
         "team_network": None if spec.team_network is None else asdict(spec.team_network),
         "options": None if spec.options is None else [type(spec.options).__name__, _fields(spec.options)],
+        **({"shares_gpus": True} if spec.shares_gpus else {}),  # earlier versions have no such key
     }
     return _digest(values, placed_files(spec))
 

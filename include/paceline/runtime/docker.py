@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from paceline.runtime._docker_container import (
     HOME,
     LABEL_CORES,
     LABEL_JOB,
+    LABEL_SHARES,
     LABEL_SPEC,
     container_name,
     create,
@@ -195,7 +197,7 @@ class DockerRuntime:
             if team is not None:
                 docker_network.remove_if_empty(self._client, team.name)
             raise
-        return self._job(container, None, spec.cores_per_device)
+        return self._job(container, None, spec.cores_per_device, shares_gpus=spec.shares_gpus)
 
     def reattach(self, job_id: str, labels: Mapping[str, str] | None = None) -> DockerJob:
         """Return the job of a container that any process started with ``start``."""
@@ -210,7 +212,8 @@ class DockerRuntime:
             raise JobLostError(f"container {job_id[:12]} was never started")
         # In the log of an ended container, many lines may follow the last progress line.
         tail = 200 if details["State"]["Running"] else 10_000
-        return self._job(details["Id"], tail, _cores_per_device(details))
+        shares_gpus = LABEL_SHARES in (details["Config"]["Labels"] or {})
+        return self._job(details["Id"], tail, _cores_per_device(details), shares_gpus=shares_gpus)
 
     def jobs(self) -> Iterator[tuple[str, dict[str, str]]]:
         """Yield the id and labels of every container that any Paceline process started."""
@@ -268,13 +271,16 @@ class DockerRuntime:
             if network is not None:
                 docker_network.remove_if_empty(self._client, network)
 
-    def _job(self, container: str, tail: int | None, cores_per_device: float) -> DockerJob:
+    def _job(
+        self, container: str, tail: int | None, cores_per_device: float, *, shares_gpus: bool = False
+    ) -> DockerJob:
         return DockerJob(
             self._client,
             container,
             max_output_bytes=self._max_output_bytes,
             tail=tail,
             cores_per_device=cores_per_device,
+            shares_gpus=shares_gpus,
         )
 
     def _find_by_name(self, name: str) -> Mapping[str, Any] | None:
@@ -299,12 +305,17 @@ class DockerRuntime:
             raise RuntimeUnavailableError(f"container {container[:12]} is running another job named {spec.name}")
 
     def _create(self, spec: JobSpec, digest: str) -> str:
+        cores = spec.cores(self.capacity() if spec.shares_gpus else math.inf)
+
         def create_with(gpus: Sequence[str]) -> str:
-            return create(self._client, spec, digest, self._limits, gpus)
+            return create(self._client, spec, digest, self._limits, cores, gpus)
 
         ids = docker_gpus.ids_of_engine(self._client, self._gpus) if spec.gpus else ()
         if ids:
             return docker_gpus.assign(self._client, ids, spec.gpus, create_with, self._remove_container)
+        if spec.shares_gpus:
+            accepted = "an engine whose GPUs are known, for a share of their time: declare their number"
+            raise InvalidInputError("gpus", spec.gpus, accepted)
         if spec.gpus:
             log.warning("gpus: the engine picks the job's GPUs and may share them: the engine's GPU count is not known")
         return create_with(())
@@ -330,7 +341,7 @@ def _cores_per_device(details: Mapping[str, Any]) -> float:
 
 
 @contextlib.contextmanager
-def _report_missing_gpus(gpus: int) -> Iterator[None]:
+def _report_missing_gpus(gpus: float) -> Iterator[None]:
     """Report missing GPUs as invalid input. The engine reports them only at the start, as a server error."""
     try:
         yield

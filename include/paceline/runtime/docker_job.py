@@ -60,11 +60,13 @@ class DockerJob:
         max_output_bytes: int,
         tail: int | None,
         cores_per_device: float = 1.0,
+        shares_gpus: bool = False,
     ) -> None:
         self._client = client
         self._container = container
         self._max_output_bytes = max_output_bytes
         self._cores_per_device = cores_per_device
+        self._shares_gpus = shares_gpus
         self._team_network: str | None = None  # stored for ``remove``, which may find the container already removed
         self._stats = StatsFollower(client, container)
         self._follower = LogFollower(client, container, self._has_ended, tail)
@@ -101,8 +103,11 @@ class DockerJob:
                 pass  # an engine outage, which the follower logs
 
     def resize(self, devices: float) -> None:
-        """Change the CFS quota of the running container to that of ``devices``."""
+        """Change the CFS quota of the running container to that of ``devices``, or the share of its GPUs."""
         check_devices(devices)
+        if self._shares_gpus:
+            docker_state.set_share(self._client, self._container, devices)
+            return
         quota = quota_us(devices * self._cores_per_device)
         with engine_call("change the container's CPU quota"):
             self._client.update_container(self._container, cpu_period=PERIOD_US, cpu_quota=quota)

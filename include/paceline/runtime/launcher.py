@@ -28,6 +28,7 @@ from paceline.runtime._enforcers import CgroupEnforcer, Enforcer, ProcessTree, S
 from paceline.runtime.base import LEASE_GRACE_S
 from paceline.runtime.processes import identify, kill_descendants, proportional_bytes, send
 from paceline.runtime.scratch import USAGE_BYTES, Scratch, read_json, write_end, write_json
+from paceline.train.job import ENV_GPU_TURNS
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -69,8 +70,9 @@ class _Launch:
     def __init__(self, scratch: Scratch, job: dict[str, Any]) -> None:
         self._scratch = scratch
         self._job = job
-        self._cores_per_device = float(job.get("cores_per_device", 1))
-        self._cores = float(job["devices"]) * self._cores_per_device
+        # A job with a share of its GPUs has the same cores for any allocation.
+        self._cores_per_device = None if job.get("cores") else float(job.get("cores_per_device", 1))
+        self._cores = float(job.get("cores") or job["devices"] * self._cores_per_device)
         self._control, self._lease = str(scratch.control), str(scratch.lease)
         self._control_changed = -1
         self._kill_at: float | None = None
@@ -178,6 +180,8 @@ class _Launch:
             claimed = gpus.claim(self._job["gpu_ids"], self._job["gpus"], self._scratch.path.parent)
             # CUDA by default numbers the fastest GPU 0, and would do so in each job.
             chosen = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(claimed)}
+            if self._cores_per_device is None:
+                chosen[ENV_GPU_TURNS] = os.pathsep.join(gpus.turns(claimed, self._scratch.path.parent))
             self._job["environment"] |= chosen
 
     def _make_group(self) -> cgroups.Group | None:
@@ -246,6 +250,8 @@ class _Launch:
 
     def _read_control(self) -> float:
         """Return the allocation from the control file, in cores; the previous value if the file is not readable."""
+        if self._cores_per_device is None:
+            return self._cores
         with contextlib.suppress(OSError):
             changed = os.stat(self._control).st_mtime_ns
             if changed != self._control_changed:

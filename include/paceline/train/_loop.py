@@ -18,6 +18,7 @@ from ._tail import Tail
 from ._until import ReportMonitor
 from ._values import bad_value, log, whole_number
 from .job import is_follower, run_by_paceline
+from .pacing.gpu_share import GpuShare
 from .pacing.monitor import Converged
 from .pacing.threads import Threads, thread_count
 from .progress import Progress
@@ -91,6 +92,7 @@ class Loop(Generic[T]):
         self._server_done = 0  # value of ``done`` when the parameter server last reported its progress
         self._last_by_server: bool | None = None  # whether this batch is the epoch's last, from the parameter server
         self.source: BatchSource | None = None
+        self._gpu_share: GpuShare | None = None  # set by ``open``
         self._within_epochs = within_epochs
         self._next_check_s = self._next_show_s = self._next_share_s = _NOW
         self._start_point = (0, 0.0)  # batches done and clock time when this process started the loop
@@ -228,6 +230,7 @@ class Loop(Generic[T]):
         session.loop = self
         session.handle_sigterm()
         session.skip_exit_gc()
+        self._gpu_share = session.gpu_share()
         source.open(self, session)
         self._start_point = (self.done, session.clock())
         self._adapt_to_share(session.clock())
@@ -240,13 +243,26 @@ class Loop(Generic[T]):
         self._epoch_began_s = clock()
         has_end = source is not None and source.reads_epochs and self._length is not None
         self._last_of_epoch = self._epoch_done + (self._length or 0) - 1 if has_end else -1
-        for batch in batches:
-            if self.done == self._last_of_epoch:
-                self.report_epoch_end(session, clock())
-            yield batch
-            self.done += 1
-            if clock() >= self._next_check_s and self._run_due_checks(session, clock()):
-                break
+        try:
+            for batch in batches:
+                self.begin_batch()
+                if self.done == self._last_of_epoch:
+                    self.report_epoch_end(session, clock())
+                yield batch
+                self.done += 1
+                is_due = clock() >= self._next_check_s
+                if self._gpu_share is not None:
+                    self._gpu_share.end(due=is_due)
+                if is_due and self._run_due_checks(session, clock()):
+                    break
+        finally:
+            if self._gpu_share is not None:
+                self._gpu_share.leave(counts=self._within_epochs)
+
+    def begin_batch(self) -> None:
+        """Wait until the job's share of its GPUs allows another batch. See ``GpuShare.begin``."""
+        if self._gpu_share is not None:
+            self._gpu_share.begin()
 
     def replace_loader(self, loader: Iterable[T]) -> None:
         """Read the next epoch from ``loader``. Raises ``ValueError`` if it has no batches."""
@@ -264,6 +280,8 @@ class Loop(Generic[T]):
     def close(self, session: _session.Session) -> None:
         """Release all resources, even if the training code has left the loop or failed."""
         session.loop = None
+        if self._gpu_share is not None:
+            self._gpu_share.close()
         if self.source is not None:
             self.source.close()
         data.end_workers_at_exit(self.loader)
@@ -405,6 +423,8 @@ class Loop(Generic[T]):
 
     def _adapt_to_share(self, now_s: float) -> bool:
         self._next_share_s = now_s + _SHARE_INTERVAL_S
+        if self._gpu_share is not None:
+            self._gpu_share.refresh()
         return self.source is not None and self.source.adapt(now_s)
 
     def _show_progress(self, session: _session.Session, event: str) -> None:
@@ -427,6 +447,7 @@ class Loop(Generic[T]):
             validation_s=self._validation_s(now_s),
             tail_s=None if self._tail is None else self._tail.seconds(self._batch_s(now_s), self._epoch_batches),
             resize_s=self._resize_s,
+            gpu_s=None if self._gpu_share is None else self._gpu_share.used_s,
             may_end_early=self.monitor is not None,
             monotonic_s=now_s,
             wall_s=time.time(),

@@ -26,6 +26,7 @@ from ._resampled import Resampled
 from ._source import BatchSource, EpochsState, LoopState
 from ._values import deferred_number
 from .job import EXIT_TERMINATED, is_worker, rank, run_by_paceline
+from .pacing.gpu_share import GpuShare
 from .progress import Progress, Resamples
 from .saving import ranks
 from .saving.checkpoint import Checkpoint, Saver, Stateful
@@ -57,6 +58,7 @@ class Session:
         self._values: dict[str, Callable[[], float]] = {}
         self._report_counts: Counter[str] = Counter()
         self._resamples: dict[str, Resamples] = {}  # resamples of metrics that no line contains yet
+        self._gpu_share: GpuShare | None = None
         self._display: Display | None = None
         self._next_report_s = float("-inf")
         self._report_pending = (
@@ -177,6 +179,12 @@ class Session:
             self.worker = worker = TrainingWorker.from_environment()
             return worker
         return SingleProcess()
+
+    def gpu_share(self) -> GpuShare | None:
+        """Return the share of the GPUs' time, which all loops of this process keep; ``None`` for whole GPUs or none."""
+        if self._gpu_share is None:
+            self._gpu_share = GpuShare.from_environment(self.clock, lambda: self.terminating)
+        return self._gpu_share
 
     def skip_exit_gc(self) -> None:
         """Skip garbage collection when a job exits: with torch loaded, it takes almost a second."""

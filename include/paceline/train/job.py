@@ -16,6 +16,9 @@ ENV_CHECKPOINT = "PACELINE_CHECKPOINT"
 ENV_CONTROL = "PACELINE_CONTROL"
 # Cores that come with each device of the allocation: 1 if the devices are cores.
 ENV_CORES_PER_DEVICE = "PACELINE_CORES_PER_DEVICE"
+# If the allocation is a share of the time of the job's GPUs: a path for each GPU, which the jobs on this GPU lock in
+# turn. The control file then exists in every runtime, and the job has its cores whatever its share.
+ENV_GPU_TURNS = "PACELINE_GPU_TURNS"
 # For a worker of distributed training: ``host:port`` of its parameter server, their shared key, the worker's name.
 ENV_SERVER = "PACELINE_SERVER"
 ENV_SERVER_KEY = "PACELINE_SERVER_KEY"

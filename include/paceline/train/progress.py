@@ -47,7 +47,8 @@ class Progress:
     jobs. ``devices_in_force`` is the number of whole devices that a ``data_parallel`` job uses now, else ``None``.
     ``save_s`` is the duration of the last checkpoint, ``validation_s`` the forecast duration of the validation after an
     epoch, and ``tail_s`` the time that the training code needs after its last batch, and ``resize_s`` the time for
-    which the last change of ``devices_in_force`` has interrupted training; each is ``None`` while unknown.
+    which the last change of ``devices_in_force`` has interrupted training; each is ``None`` while unknown. ``gpu_s``
+    are the seconds for which the job's GPUs have computed for this process, if it keeps to a share of their time.
     ``monotonic_s`` and ``wall_s`` are times on the job's clocks. ``source`` identifies the process that wrote the line,
     and ``number`` counts the lines of this process, so that a reader recognises repeated lines; ``number`` is 0 in a
     process that does not count its lines.
@@ -85,6 +86,7 @@ class Progress:
     validation_s: float | None = None
     tail_s: float | None = None
     resize_s: float | None = None
+    gpu_s: float | None = None
     may_end_early: bool = False
     unit: str = "batches"
     monotonic_s: float = 0.0
@@ -121,8 +123,9 @@ class Progress:
         for rare in ("undefined", "newer_follows", "resamples", "may_end_early"):
             if not data[rare]:
                 del data[rare]
-        if self.tail_s is None:
-            del data["tail_s"]
+        for optional in ("tail_s", "gpu_s"):
+            if data[optional] is None:
+                del data[optional]
         if self.unit == "batches":
             del data["unit"]
         return MARKER + json.dumps(data, separators=(",", ":"), allow_nan=False)
@@ -175,6 +178,7 @@ def parse_line(line: str) -> Progress | None:
         validation_s=_seconds(data, "validation_s"),
         tail_s=_seconds(data, "tail_s"),
         resize_s=_seconds(data, "resize_s"),
+        gpu_s=_seconds(data, "gpu_s"),
         may_end_early=data.get("may_end_early") is True,
         unit="samples" if data.get("unit") == "samples" else "batches",
         monotonic_s=_finite(data.get("monotonic_s")) or 0.0,

@@ -75,6 +75,10 @@ export interface PaceSample {
   max_devices: number;
   quantum: number;
   /**
+   * Whether the devices are a share of the time of the job's GPUs.
+   */
+  shares_gpus: boolean;
+  /**
    * Devices that the job has kept busy.
    */
   used_devices: number | null;

@@ -13,6 +13,7 @@ import {
   shortName,
   jobStatus,
   teamStatus,
+  unitOf,
 } from "./format";
 
 test.each([
@@ -49,10 +50,11 @@ test.each([
   expect(deadlineStatus(makePace(changed))).toMatchObject({ level, text });
 });
 
-test("devices are fractional cores or whole devices", () => {
-  expect(formatDevices(1.45, 0.05)).toBe("1.45 cores");
-  expect(formatDevices(1, 0.05)).toBe("1 core");
-  expect(formatDevices(3, 1)).toBe("3 devices");
+test("devices are fractional cores, whole devices or a share of GPUs", () => {
+  expect(formatDevices(1.45, unitOf({ quantum: 0.05 }))).toBe("1.45 cores");
+  expect(formatDevices(1, "core")).toBe("1 core");
+  expect(formatDevices(3, unitOf({ quantum: 1 }))).toBe("3 devices");
+  expect(formatDevices(0.45, unitOf({ quantum: 0.05, shares_gpus: true }))).toBe("0.45 GPUs");
 });
 
 test.each([
@@ -61,6 +63,7 @@ test.each([
   [{ devices: 1, used_devices: null }, "of 2 cores"],
   [{ devices: 1, used_devices: 0.24, state: "finished" }, "of 2 cores"],
   [{ devices: 1, used_devices: 0.24, quantum: 1 }, "of 2 devices"],
+  [{ devices: 0.8, used_devices: 0.24, max_devices: 1, shares_gpus: true }, "of 1 GPU, 0.24 in use"],
 ] as const)("note for the devices of %o is %s", (changed, note) => {
   expect(devicesNote(makePace({ max_devices: 2, ceiling: null, quantum: 0.05, ...changed }))).toBe(note);
 });

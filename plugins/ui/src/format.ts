@@ -125,11 +125,18 @@ function interruptionOf({ pace, state }: TrainingJob, now: number): string | nul
   return silentS > SILENT_S ? `no sample for ${formatDuration(silentS)}` : null;
 }
 
-/** Format an allocation: `1.5` -> `1.5 cores`, or whole devices if the quantum is at least 1. */
-export function formatDevices(amount: number, quantum: number): string {
-  const unit = quantum >= 1 ? "device" : "core";
+/** What an allocation counts: fractions of cores, whole devices, or a share of GPUs. */
+export type Unit = "core" | "device" | "GPU";
+
+/** Return the unit of an allocation; whole devices have a quantum of at least 1. */
+export function unitOf({ quantum, shares_gpus }: { quantum: number; shares_gpus?: boolean }): Unit {
+  return shares_gpus ? "GPU" : quantum >= 1 ? "device" : "core";
+}
+
+/** Format an allocation: `1.5` -> `1.5 cores`. */
+export function formatDevices(amount: number, unit: Unit): string {
   const digits = amount >= 10 ? 1 : 2;
-  const text = quantum >= 1 ? String(Math.round(amount)) : String(Number(amount.toFixed(digits)));
+  const text = unit === "device" ? String(Math.round(amount)) : String(Number(amount.toFixed(digits)));
   return `${text} ${unit}${text === "1" ? "" : "s"}`;
 }
 
@@ -155,9 +162,14 @@ export function shortName(taskId: string, mapIndex = -1): string {
   return mapIndex >= 0 ? `${name} [${mapIndex}]` : name;
 }
 
+/** Format an amount of a job's devices. */
+export function formatDevicesOf(pace: Pace, amount: number): string {
+  return formatDevices(amount, unitOf(pace));
+}
+
 /** The maximum of a job's devices, and how much of its cores it uses if that is less than it has. */
 export function devicesNote(pace: Pace): string {
-  const most = `of ${formatDevices(Math.min(pace.max_devices, pace.ceiling ?? Infinity), pace.quantum)}`;
+  const most = `of ${formatDevicesOf(pace, Math.min(pace.max_devices, pace.ceiling ?? Infinity))}`;
   const used = pace.used_devices;
   if (used === null || pace.state !== "training" || pace.quantum >= 1 || used >= FULLY_USED * pace.devices) return most;
   return `${most}, ${used.toFixed(2)} in use`;

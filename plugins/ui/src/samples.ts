@@ -14,6 +14,7 @@ export function makePace(changed: Partial<Pace> = {}): Pace {
     min_devices: 0.1,
     max_devices: 2,
     quantum: 0.05,
+    shares_gpus: false,
     used_devices: 1,
     ceiling: null,
     grant: 0,

@@ -95,6 +95,19 @@ def test_settings_become_the_specification_of_the_job() -> None:
     assert spec.image is None
 
 
+def test_only_some_runtimes_have_parts_of_gpus() -> None:
+    assert [settings(gpus=0.25).extend(SPEC).gpus for settings in (Docker, Process)] == [0.25, 0.25]
+    for value in (1.5, -0.5, True, "0.5"):
+        with pytest.raises(
+            InvalidInputError, match=r"runtime.gpus: got .*, expected a whole number of GPUs, 0 for none, or"
+        ):
+            Process(gpus=value)  # type: ignore[arg-type]
+    with pytest.raises(
+        InvalidInputError, match=r"runtime.gpus: got 0.25, expected a whole number of GPUs, 0 for none$"
+    ):
+        Kubernetes(gpus=0.25)  # type: ignore[arg-type]
+
+
 def run_context(task: Any, value: str) -> Any:
     ti = SimpleNamespace(
         dag_id="dag", run_id="run", task_id="task", map_index=-1, get_task_states=lambda **_: {},

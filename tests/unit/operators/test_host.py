@@ -13,7 +13,7 @@ from tests.waiting import LONG_S
 from paceline.contract import StoredFiles
 from paceline.errors import InvalidInputError, RuntimeUnavailableError
 from paceline.fleet import Fleet, Machine
-from paceline.operators import DeadlineTrainingOperator, Docker, Kubernetes, ParameterServerOperator, _host
+from paceline.operators import DeadlineTrainingOperator, Docker, Kubernetes, ParameterServerOperator, Process, _host
 from paceline.operators._host import TaskHost
 from paceline.operators._output import describe_empty_output
 from paceline.run import MemoryState
@@ -94,6 +94,24 @@ def test_specification_has_the_cores_of_each_gpu(tmp_path):
     ti = SimpleNamespace(dag_id="dag", run_id="run", task_id="train", map_index=-1, try_number=1, max_tries=2)
     spec = TaskHost(task, {"ti": ti, "task_state_store": MemoryState()}, ()).spec(tmp_path, 2.0)
     assert (spec.devices, spec.gpus, spec.cores_per_device) == (2.0, 2, 4)
+
+
+@pytest.mark.parametrize(("cores_per_device", "cores"), [(None, 16.0), (4, 8.0)])
+def test_job_with_a_share_of_its_gpus_has_the_same_cores_for_every_share(tmp_path, cores_per_device, cores):
+    script = tmp_path / "train.py"
+    script.touch()
+    task = DeadlineTrainingOperator(
+        task_id="train",
+        script=str(script),
+        deadline="1m",
+        runtime=Process(gpus=2),
+        quantum=0.05,
+        cores_per_device=cores_per_device,
+    )
+    ti = SimpleNamespace(dag_id="dag", run_id="run", task_id="train", map_index=-1, try_number=1, max_tries=2)
+    host = TaskHost(task, {"ti": ti, "task_state_store": MemoryState()}, ())
+    specs = [host.spec(tmp_path, share) for share in (0.3, 2.0)]
+    assert [(spec.shares_gpus, spec.cores(16.0)) for spec in specs] == [(True, cores)] * 2
 
 
 def test_mapped_task_queries_its_own_state(task_status):

@@ -7,10 +7,10 @@ from unittest.mock import Mock
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
-from paceline.control import Gains, PaperController
+from paceline.control import Gains, Limits, PaperController
 from paceline.elastic import Team
 from paceline.errors import InvalidInputError, UnsuitableCodeError
-from paceline.operators import DeadlineTrainingOperator, Docker, Process, _arguments
+from paceline.operators import DeadlineTrainingOperator, Docker, Kubernetes, Process, _arguments
 from paceline.operators._team_runtime import open_runtime
 
 VALID = {"task_id": "train", "command": "python -m app.train", "deadline": "20m"}
@@ -37,8 +37,17 @@ VALID = {"task_id": "train", "command": "python -m app.train", "deadline": "20m"
         ({"runtime": "podman"}, "runtime: got 'podman', expected one of auto, docker, kubernetes, process, or"),
         ({"runtime": {1: 2}}, "runtime: got {1: 2}, expected one of auto, docker, kubernetes, process"),
         ({"cores_per_device": 0}, "cores_per_device: got 0, expected a number of cores greater than 0"),
-        ({"cores_per_device": 4}, "cores_per_device: got 4, expected 1, unless the runtime's gpus and quantum=1"),
+        ({"cores_per_device": 4}, "cores_per_device: got 4, expected 1, unless the runtime's gpus and a quantum make"),
         ({"cores_per_device": 4, "runtime": Docker(gpus=1)}, "cores_per_device: got 4, expected 1, unless the runtime"),
+        (
+            {"quantum": 1, "runtime": Docker(gpus=0.5)},
+            "quantum: got 1, expected a number below 1, or none, because the job has a part of a GPU",
+        ),
+        (
+            {"quantum": 0.05, "runtime": Kubernetes(gpus=1)},
+            "quantum: got 0.05, expected 1, or no quantum for an allocation of cores, because a job with "
+            "runtime='kubernetes' has whole GPUs",
+        ),
         ({"script": "train.py"}, "script: got 'train.py', expected a Python file, or command"),
         ({"command": 5}, "command: got 5, expected a list or a tuple"),
         ({"arguments": "--epochs 3"}, "arguments: got '--epochs 3', expected a list or a tuple"),
@@ -86,6 +95,33 @@ def test_number_of_gpus_limits_the_allocation_of_a_gpu_job():
         assert max_devices(runtime=runtime, quantum=1, min_devices=1) == 2
         assert max_devices(runtime=runtime) == 16  # the devices are cores, in addition to the GPUs
         assert max_devices(runtime=runtime, quantum=1, max_devices=1) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shared_gpus", "limits"),
+    [
+        ({"quantum": 0.05}, 1, Limits(0.1, 1.0, 0.05, True)),
+        ({"quantum": 0.25, "max_devices": 0.5}, 1, Limits(0.25, 0.5, 0.25, True)),
+        ({"quantum": 0.1, "runtime": Process(gpus=2), "cores_per_device": 4}, 2, Limits(0.1, 2.0, 0.1, True)),
+        ({"runtime": Process(gpus=0.25)}, 0.25, Limits(0.1, 0.25, 0.05, True)),
+        ({"runtime": Docker(gpus=0.5), "max_devices": 1, "quantum": 0.1}, 0.5, Limits(0.1, 0.5, 0.1, True)),
+        ({}, 0, Limits(0.1, 16.0, 0.05)),
+        ({"quantum": 0.1, "runtime": Process()}, 0, Limits(0.1, 16.0, 0.1)),
+        ({"quantum": 1, "min_devices": 1}, 0, Limits(1.0, 1.0, 1)),
+    ],
+)
+def test_quantum_of_a_job_with_gpus_makes_them_the_devices(arguments, shared_gpus, limits):
+    task = DeadlineTrainingOperator(**{**VALID, "runtime": Process(gpus=1), **arguments})
+    settings = _arguments.read(task, {})
+    assert settings.shared_gpus == shared_gpus
+    assert settings.limits(16.0, task.log) == limits
+
+
+def test_quantum_of_a_worker_of_a_fleet_is_in_cores():
+    class Worker(DeadlineTrainingOperator):
+        on_fleet = True
+
+    assert Worker(**VALID, runtime=Process(gpus=1), quantum=0.05).shared_gpus == 0
 
 
 def test_cores_of_the_machine_limit_the_gpus_that_come_with_cores():

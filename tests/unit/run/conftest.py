@@ -65,6 +65,8 @@ class SimulatedJob:
         self.actions: list[tuple[float, Callable[[], None]]] = []
         self.gets = float("inf")  # devices that a busy host gives it
         self._used_s = 0.0
+        self.reports_gpu_time = False  # as a job with a share of the time of its GPU
+        self.processes: int | None = None  # of data-parallel training
 
     @property
     def elapsed_s(self) -> float:
@@ -188,6 +190,10 @@ class SimulatedJob:
         more["may_end_early"] = self.ends_at is not None
         if self.unit != "batches":
             more["unit"] = self.unit
+        if self.processes is not None:
+            more["devices_in_force"] = self.processes
+        if self.reports_gpu_time:
+            more["gpu_s"] = self._used_s if self.devices < 1 else None
         self._lines.append(Progress(int(self._done), self.batches, event=event, **more).to_line())
 
 

@@ -144,6 +144,34 @@ def test_deadline_is_infeasible_if_the_host_gives_the_job_a_part_of_its_core(mak
         assert outcome.met == (on_infeasible == "extend")
 
 
+def test_processes_of_a_data_parallel_job_are_not_its_share_of_the_gpus(make_job, run):
+    job = make_job(core_s=60)
+    job.processes = 2  # one for each GPU, whatever the share
+    outcome, _ = run(job, 100.0, limits=Limits(0.1, 2.0, shares_gpus=True))
+    assert abs(outcome.error_pct) < 1
+    assert outcome.mean_devices < 1
+
+
+@pytest.mark.parametrize("deadline_s", [100.0, 250.0])
+def test_job_with_a_share_of_a_gpu_meets_its_deadline_with_little_cpu_time(make_job, run, deadline_s):
+    job = make_job(core_s=60)
+    job.reports_gpu_time = True
+    job.usage = lambda: Usage(0.02 * job.elapsed_s, 0, job.elapsed_s)
+    outcome, exchange = run(job, deadline_s, limits=Limits(0.1, 1.0, shares_gpus=True))
+    assert abs(outcome.error_pct) < 1
+    middle = exchange.samples[len(exchange.samples) // 2]
+    assert middle["shares_gpus"]
+    assert middle["used_devices"] == pytest.approx(middle["devices"], abs=0.05)
+
+
+def test_deadline_is_infeasible_if_the_job_cannot_use_its_share_of_a_gpu(make_job, run):
+    job = make_job(core_s=60)
+    job.reports_gpu_time, job.gets = True, 0.24
+    said = "because the job uses 0.24 of its 0.95 devices: its host is busy, or its script waits"
+    with pytest.raises(DeadlineInfeasibleError, match=said):
+        run(job, 100.0, limits=Limits(0.1, 0.95, shares_gpus=True), on_infeasible="fail")
+
+
 def test_infeasible_deadline_is_extended_if_configured(make_job, run):
     outcome, exchange = run(make_job(core_s=120), 40, on_infeasible="extend")
     assert exchange.state["deadline"] == outcome.deadline_s

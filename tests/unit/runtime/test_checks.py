@@ -10,7 +10,7 @@ import pytest
 
 from paceline.errors import InvalidInputError
 from paceline.runtime import DockerOptions, JobSpec, TeamNetwork
-from paceline.runtime.checks import check_spec, placed_files, spec_digest
+from paceline.runtime.checks import check_capacity, check_spec, placed_files, spec_digest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,3 +132,34 @@ def test_digest_depends_on_file_contents(spec: JobSpec, tmp_path: Path) -> None:
     before = spec_digest(spec)
     (tmp_path / "data" / "deep" / "a.bin").write_bytes(b"b")
     assert spec_digest(spec) != before
+
+
+def test_share_of_gpus_is_at_most_their_number(spec: JobSpec) -> None:
+    shared = dataclasses.replace(spec, shares_gpus=True, gpus=2, cores_per_device=float("inf"))
+    check_spec(shared)
+    with pytest.raises(InvalidInputError, match=r"devices: got 2.5, expected at most 2, the number of the job's GPUs"):
+        check_spec(dataclasses.replace(shared, devices=2.5))
+    with pytest.raises(InvalidInputError, match="cores_per_device: got inf"):
+        check_spec(dataclasses.replace(shared, shares_gpus=False))
+    assert spec_digest(shared) != spec_digest(dataclasses.replace(shared, shares_gpus=False))
+
+
+@pytest.mark.parametrize(("gpus", "shares"), [(0.5, False), (1.5, True), (-0.5, True)])
+def test_part_of_a_gpu_is_less_than_one_and_for_a_job_that_keeps_to_it(
+    spec: JobSpec, gpus: float, shares: bool
+) -> None:
+    check_spec(dataclasses.replace(spec, gpus=0.5, devices=0.5, shares_gpus=True))
+    with pytest.raises(InvalidInputError, match=rf"gpus: got {gpus}, expected a whole number; only a training"):
+        check_spec(dataclasses.replace(spec, gpus=gpus, devices=0.1, shares_gpus=shares))
+
+
+def test_cores_of_a_job_with_a_share_of_its_gpus_are_those_of_all_gpus(spec: JobSpec) -> None:
+    shared = dataclasses.replace(spec, shares_gpus=True, gpus=2, devices=0.5, cores_per_device=4.0)
+    check_capacity(shared, 8.0)
+    with pytest.raises(
+        InvalidInputError, match=r"cores_per_device: got 4.0, expected at most 3.5, the number of cores"
+    ):
+        check_capacity(shared, 7.0)
+    of_all = dataclasses.replace(shared, cores_per_device=float("inf"))
+    check_capacity(of_all, 7.0)
+    assert [one.cores(16.0) for one in (shared, of_all)] == [8.0, 16.0]

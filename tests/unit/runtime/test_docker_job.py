@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import json
+import tarfile
 import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -77,3 +80,17 @@ def test_output_is_read_after_a_restart_that_the_engine_does_not_confirm() -> No
 def test_repeated_removal_is_not_an_error() -> None:
     job = DockerJob(SilentEngine(), "c", max_output_bytes=1, tail=None)  # type: ignore[arg-type]
     job.remove()
+
+
+def test_new_share_of_gpus_is_written_into_the_container_and_changes_no_quota() -> None:
+    engine, written = SilentEngine(), []
+    engine.put_archive = lambda *request: written.append(request)  # type: ignore[attr-defined]
+    job = DockerJob(engine, "c", max_output_bytes=1, tail=None, shares_gpus=True)  # type: ignore[arg-type]
+    job.resize(0.45)
+    job.close()
+    ((container, folder, archive),) = written
+    assert (container, folder) == ("c", "/paceline")
+    with tarfile.open(fileobj=io.BytesIO(b"".join(archive))) as files:
+        control = files.extractfile("state/control.json")
+        assert control is not None
+        assert json.load(control) == {"devices": 0.45}

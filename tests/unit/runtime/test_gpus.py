@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from tests.waiting import until
 
 from paceline.errors import InvalidInputError, RuntimeUnavailableError
 from paceline.runtime import Job, JobSpec, ProcessRuntime, gpus
+from paceline.runtime.kubernetes import KubernetesRuntime
 from paceline.runtime.process_job import ProcessJob
 from paceline.runtime.scratch import Scratch, read_json
+from paceline.train.progress import parse_line
 
 PRINTS_GPUS = """
 import os, signal
@@ -92,6 +98,12 @@ def test_process_may_use_the_visible_gpus_else_those_with_a_device_file(machine:
     assert gpus.of_process({"CUDA_VISIBLE_DEVICES": "-1"}, machine.dev) == []
 
 
+def test_share_of_the_gpu_of_a_pod_is_rejected() -> None:
+    spec = JobSpec("train", ["python"], 0.5, image="trainer", gpus=1, shares_gpus=True)
+    with pytest.raises(InvalidInputError, match="shares_gpus: got True, expected False, because a pod has whole GPUs"):
+        KubernetesRuntime(Mock()).check(spec)
+
+
 def test_only_gpu_of_a_container_has_the_index_0(tmp_path: Path) -> None:
     (tmp_path / "nvidia3").touch()
     assert gpus.of_machine(tmp_path) == ["0"]
@@ -146,6 +158,73 @@ def test_job_uses_only_the_gpus_that_the_worker_may_use(machine: Machine, monkey
     with pytest.raises(InvalidInputError, match=r"gpus: got 2, expected at most 1, the number of GPUs \(1\)"):
         machine.runtime().check(machine.spec("both", 2))
     assert first_line(machine.start("one", 1)) == "1 PCI_BUS_ID"
+
+
+def part_of_gpu(machine: Machine, name: str, part: float) -> ProcessJob:
+    spec = replace(machine.spec(name, 1), gpus=part, devices=part, shares_gpus=True, cores_per_device=math.inf)
+    machine.jobs.append(machine.runtime().start(spec))
+    return machine.jobs[-1]
+
+
+def test_parts_of_a_gpu_are_one_at_most_together_and_leave_other_gpus_to_whole_jobs(machine: Machine) -> None:
+    first, second = part_of_gpu(machine, "first", 0.5), part_of_gpu(machine, "second", 0.25)
+    assert [first_line(first), first_line(second)] == ["0 PCI_BUS_ID"] * 2
+    assert first_line(machine.start("whole", 1)) == "1 PCI_BUS_ID"
+    refused = r"^gpus: got 0.5, expected at most 0.25, because other jobs use the GPUs; free: 0.25 of GPU 0$"
+    with pytest.raises(RuntimeUnavailableError, match=refused):
+        part_of_gpu(machine, "third", 0.5)
+    with pytest.raises(RuntimeUnavailableError, match="free: none"):
+        machine.start("third", 1)
+    os.kill(pid_of(first, "launcher"), signal.SIGKILL)
+    until(lambda: first.status().state != "running")
+    first.remove()
+    third = part_of_gpu(machine, "third", 0.75)
+    assert first_line(third) == "0 PCI_BUS_ID"
+    assert (read_json(Scratch(Path(third.id)).job) or {})["gpus"] == 0.75
+
+
+TRAINS = """
+import os, time
+from paceline.train import track
+from paceline.train.pacing.share import CpuShare
+print(os.environ["PACELINE_GPU_TURNS"], CpuShare().read(), flush=True)
+for _ in track(range({batches})):
+    time.sleep(0.02)
+    print("trained", flush=True)
+"""
+
+
+def share_of_gpu(machine: Machine, share: float, batches: int) -> ProcessJob:
+    """Start a job that trains ``batches`` batches of 20 ms with a share of a GPU's time."""
+    script = machine.dev / "train.py"
+    script.write_text(TRAINS.format(batches=batches))
+    spec = machine.spec("share", 1)
+    spec = replace(spec, files={"job.py": script}, devices=share, shares_gpus=True, cores_per_device=math.inf)
+    machine.jobs.append(machine.runtime().start(spec))
+    return machine.jobs[-1]
+
+
+def test_job_computes_for_no_longer_than_its_share_of_the_time(machine: Machine) -> None:
+    job = share_of_gpu(machine, 0.25, 20)
+    assert job.wait(60)
+    first, *lines = job.read_lines()
+    cores = machine.runtime().capacity()
+    assert first == f"{machine.runtime().root}/gpus/turn-0 {cores}"
+    reports = [report for line in lines if (report := parse_line(line))]
+    computed_s = [report.gpu_s or 0.0 for report in reports]
+    assert computed_s[-1] >= 0.4
+    passed_s = reports[-1].monotonic_s - reports[0].monotonic_s
+    assert computed_s[-1] - max(b - a for a, b in pairwise(computed_s)) <= 0.25 * passed_s
+
+
+def test_new_share_reaches_a_job_that_waits_for_credit_and_leaves_its_cores_alone(machine: Machine) -> None:
+    job = share_of_gpu(machine, 0.0001, 3)  # one batch in 200 s
+    until(lambda: "trained" in Scratch(Path(job.id)).stdout.read_text())
+    job.resize(1.0)
+    assert job.wait(60)
+    assert [report.done for line in job.read_lines() if (report := parse_line(line))][-1] == 3
+    state = read_json(Scratch(Path(job.id)).job) or {}
+    assert (state["cores"], state["cores_per_device"]) == (machine.runtime().capacity(), None)
 
 
 def test_simultaneous_starts_share_no_gpu(machine: Machine) -> None:

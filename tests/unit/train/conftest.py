@@ -40,6 +40,30 @@ class RecordingDisplay:
         return [(progress.event, progress.done, progress.total) for progress in self.shown]
 
 
+class RecordingGpuShare:
+    """A share of a GPU that records when batches may begin and have ended."""
+
+    used_s = 1.25
+
+    def __init__(self):
+        self.calls = []
+
+    def begin(self):
+        self.calls.append("begin")
+
+    def end(self, *, due):
+        self.calls.append("end, other work is due" if due else "end")
+
+    def leave(self, *, counts=False):
+        self.calls.append("leave, counts" if counts else "leave")
+
+    def refresh(self):
+        self.calls.append("refresh")
+
+    def close(self):
+        self.calls.append("close")
+
+
 @pytest.fixture
 def clock():
     return ManualClock()
@@ -71,6 +95,12 @@ def session(monkeypatch, restart_process):
     before = signal.getsignal(signal.SIGTERM)  # an Airflow in another test may have set a handler
     yield restart_process()
     signal.signal(signal.SIGTERM, before)
+
+
+@pytest.fixture
+def gpu_share(session):
+    session._gpu_share = RecordingGpuShare()
+    return session._gpu_share
 
 
 @pytest.fixture

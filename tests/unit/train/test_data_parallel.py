@@ -12,6 +12,7 @@ import subprocess
 import sys
 import zlib
 from collections import Counter
+from contextlib import nullcontext
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -160,6 +161,18 @@ def test_new_process_waits_for_a_device_whose_process_is_still_ending(model, mon
     ending.has_ended = True
     lead._start_process()
     assert [process.device for process in lead._starting] == [1]
+
+
+def test_other_processes_compute_no_batch_before_the_share_of_the_gpus_allows_it(model):
+    """Otherwise, they would occupy their GPUs while they wait for the gradients of the first process."""
+    calls = []
+    lead = Lead(Replica(model), None)
+    lead._loop = SimpleNamespace(batch=0, done=0, begin_batch=lambda: calls.append("begin"))
+    lead._slices = SimpleNamespace(take=lambda batch: SimpleNamespace(before=0, checksum=1, weight=0.5, samples=2))
+    wire = SimpleNamespace(start_batch=lambda *_: calls.append("start"))
+    lead._active = [SimpleNamespace(connection=lambda: nullcontext(wire))] * 2
+    batches = lead._batches(iter("ab"))
+    assert [next(batches), calls] == ["a", ["begin", "start", "start"]]
 
 
 def test_training_continues_without_a_process_that_cannot_be_started(model, monkeypatch, capfd):

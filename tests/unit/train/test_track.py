@@ -3,6 +3,7 @@ import itertools
 import json
 import sys
 from contextlib import nullcontext
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -370,3 +371,39 @@ def test_lines_say_whether_a_metric_decides_when_training_ends(job, until):
     for _ in track("ab", epochs=3, until=until):
         report(accuracy=0.9)
     assert {line.may_end_early for line in job()} == {until is not None}
+
+
+def test_each_batch_waits_for_the_share_of_the_gpu(recorder, gpu_share):
+    for batch in Loop("ab", epochs=2, display=recorder):
+        gpu_share.calls.append(batch)
+    due = "end, other work is due"  # the first check
+    epoch = ["begin", "a", "end", "begin", "b", "end", "leave"]
+    assert gpu_share.calls == ["refresh", "begin", "a", due, *epoch[3:], *epoch, "close"]
+    assert [progress.gpu_s for progress in recorder.shown[-1:]] == [1.25]
+
+
+def test_turn_on_the_gpu_ends_before_a_checkpoint_is_saved(recorder, gpu_share, session, clock):
+    loop = Loop(range(3), display=recorder)
+    for _ in loop:
+        clock.now_s += 1.0
+        session.checkpoint = SimpleNamespace(
+            steps=None, next_save_s=0.0, interval_s=1e-9, save_s=0.1, save=lambda *_: gpu_share.calls.append("save")
+        )
+    before = [gpu_share.calls[place - 1] for place, call in enumerate(gpu_share.calls) if call == "save"]
+    assert before[0] == "refresh"
+    assert gpu_share.calls[gpu_share.calls.index("save") - 2] == "end, other work is due"
+
+
+def test_code_between_the_epochs_counts_for_the_share_of_the_gpu(recorder, gpu_share):
+    for _ in track_epochs(2):
+        for batch in track("a"):
+            gpu_share.calls.append(batch)
+        gpu_share.calls.append("validate")
+    calls = [call for call in gpu_share.calls if call not in ("refresh", "end", "end, other work is due")]
+    assert calls == ["begin", "a", "leave, counts", "validate"] * 2 + ["close"]
+
+
+def test_loop_that_is_left_ends_its_turn_on_the_gpu(recorder, gpu_share):
+    for _ in Loop("ab", display=recorder):
+        break
+    assert gpu_share.calls[-2:] == ["leave", "close"]

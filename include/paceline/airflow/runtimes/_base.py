@@ -43,6 +43,9 @@ class RuntimeSettings(ResolveMixin, ABC):
         Names of the templated fields.
     readers:
         Mapping of fields to readers: ``read(name, value)`` returns the value, or raises InvalidInputError.
+    shares_gpus:
+        Whether the allocation of a job may be a share of the time of its GPUs; see
+        :class:`paceline.runtime.JobSpec`, and ``$PACELINE_GPU_TURNS`` in ``paceline.train.job``.
     forms_teams:
         Whether ``open`` returns a :class:`paceline.runtime.SupportsTeams`, which ``team`` needs.
     machine_fields:
@@ -76,13 +79,14 @@ class RuntimeSettings(ResolveMixin, ABC):
     name: ClassVar[str]
     template_fields: ClassVar[Sequence[str]] = ()
     readers: ClassVar[Mapping[str, Reader]] = {}
+    shares_gpus: ClassVar[bool] = False
     forms_teams: ClassVar[bool] = False
     machine_fields: ClassVar[Sequence[str]] = ()
     loses_files: ClassVar[bool] = False
 
     @property
-    def gpus(self) -> int:
-        """Number of GPUs for the job alone: 0, unless a subclass has a field with this name."""
+    def gpus(self) -> float:
+        """Number of GPUs for the job alone, or a part of one: 0, unless a subclass has a field with this name."""
         return 0
 
     @property
@@ -206,6 +210,15 @@ def gpu_count(field: str, value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise InvalidInputError(field, value, "a whole number of GPUs, 0 for none")
     return value
+
+
+def gpu_amount(field: str, value: object) -> float:
+    """Read a number of GPUs, or a part of one."""
+    if isinstance(value, float) and 0 < value < 1:
+        return value
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    raise InvalidInputError(field, value, "a whole number of GPUs, 0 for none, or a part of one, such as 0.25")
 
 
 def max_processes(field: str, value: object) -> object:

@@ -14,7 +14,7 @@ from paceline.errors import InvalidInputError
 from paceline.runtime import DockerOptions
 from paceline.runtime.checks import check_user
 
-from ._base import RuntimeSettings, gpu_count, image, max_processes, size
+from ._base import RuntimeSettings, gpu_amount, gpu_count, image, max_processes, size
 
 if TYPE_CHECKING:
     from paceline.fleet import Fleet, Machine
@@ -41,7 +41,8 @@ class Docker(RuntimeSettings):
         Pull the image before the job starts, even if the engine has it; a failed pull is an error. A retry that
         reconnects to its container does not pull. Example: ``True``.
     gpus:
-        Number of GPUs for the job alone, which needs NVIDIA's container toolkit. Example: ``2``.
+        Number of GPUs for the job alone, which needs NVIDIA's container toolkit. A number below 1 is the largest share
+        of the time of one GPU, of which other jobs may have the rest. Example: ``2``.
     engine_gpus:
         Number of GPUs of the engine, if neither the engine nor its connection tells it. Example: ``4``.
     memory:
@@ -89,7 +90,7 @@ or "2g", at least 16 MiB
         "engine_conn_id": optional_text,
         "docker_conn_id": optional_text,
         "pull": boolean,
-        "gpus": gpu_count,
+        "gpus": gpu_amount,
         "engine_gpus": gpu_count,
         "memory": size,
         "max_processes": max_processes,
@@ -98,6 +99,7 @@ or "2g", at least 16 MiB
         "network": optional_text,
         "allow_root": boolean,
     }
+    shares_gpus = True
     forms_teams = True
     machine_fields: ClassVar[Sequence[str]] = ("engine_conn_id", "memory", "gpus", "engine_gpus")
 
@@ -105,7 +107,7 @@ or "2g", at least 16 MiB
     engine_conn_id: str | None = None
     docker_conn_id: str | None = None
     pull: bool = False
-    gpus: int = 0
+    gpus: float = 0
     engine_gpus: int = 0
     memory: int | str | None = "4g"
     max_processes: int = 512

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from paceline.airflow.values import Reader, memory_bytes
 
-from ._base import RuntimeSettings, gpu_count, max_processes, size
+from ._base import RuntimeSettings, gpu_amount, max_processes, size
 
 if TYPE_CHECKING:
     from paceline.runtime import JobSpec, Runtime
@@ -22,7 +22,8 @@ class Process(RuntimeSettings):
     Parameters
     ----------
     gpus:
-        Number of GPUs for the job alone. With 0, the job may use all GPUs of the machine. Example: ``1``.
+        Number of GPUs for the job alone. With 0, the job may use all GPUs of the machine. A number below 1 is the
+        largest share of the time of one GPU, of which other jobs may have the rest. Example: ``1``.
     memory:
         Memory limit, in bytes or as text; ``None`` for no limit. Example: ``"16g"``. (templated)
     max_processes:
@@ -39,19 +40,22 @@ class Process(RuntimeSettings):
     ... )
     >>> Process(gpus="all")
     Traceback (most recent call last):
-    paceline.errors.InvalidInputError: runtime.gpus: got 'all', expected a whole number of GPUs, 0 for none
+    paceline.errors.InvalidInputError: runtime.gpus: got 'all', expected a whole number of GPUs, 0 for none, or a part \
+of one, such as 0.25
     """
 
     name = "process"
     template_fields: ClassVar[Sequence[str]] = ("memory", "disk")
     readers: ClassVar[Mapping[str, Reader]] = {
-        "gpus": gpu_count,
+        "gpus": gpu_amount,
         "memory": size,
         "max_processes": max_processes,
         "disk": size,
     }
 
-    gpus: int = 0
+    shares_gpus = True
+
+    gpus: float = 0
     memory: int | str | None = "4g"
     max_processes: int = 512
     disk: int | str | None = "20g"

@@ -106,6 +106,8 @@ class KubernetesRuntime:
         once. Whether the cluster can pull the image shows at the start.
         """
         check_spec(spec)
+        if spec.shares_gpus:
+            raise InvalidInputError("shares_gpus", True, "False, because a pod has whole GPUs")
         _team.check(spec, self._template)
         if not spec.image:
             raise InvalidInputError("image", spec.image, "the name of a container image")

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
-from paceline.train.job import ENV_CONTROL, ENV_CORES_PER_DEVICE
+from paceline.train.job import ENV_CONTROL, ENV_CORES_PER_DEVICE, ENV_GPU_TURNS
 
 
 class CpuShare:
@@ -33,6 +33,8 @@ class CpuShare:
         self._control = Path(control) if control else None
         self._cores_per_device = float(environ.get(ENV_CORES_PER_DEVICE) or 1)
         self._groups = [] if control else list(_groups_of_process(root))
+        turns = environ.get(ENV_GPU_TURNS)
+        self._gpus = len(turns.split(os.pathsep)) if turns else None  # whose time the job shares
         self._processes = int(environ.get("LOCAL_WORLD_SIZE") or 1)
 
     def read(self) -> float | None:
@@ -41,13 +43,18 @@ class CpuShare:
         return None if of_the_job is None else of_the_job / self._processes
 
     def read_devices(self) -> float | None:
-        """Return the share in devices: in cores, or in GPUs, each of which comes with a number of cores."""
+        """Return the share in devices: in cores, or in GPUs, each of which comes with a number of cores.
+
+        A job with a share of the time of its GPUs has all of them.
+        """
         cores = self.read()
         return None if cores is None else cores / self._cores_per_device
 
     def _read_job(self) -> float | None:
+        if self._gpus is not None:  # the cores do not depend on the share
+            return self._gpus * self._cores_per_device
         if self._control is not None:
-            devices = _read_control(self._control)
+            devices = read_control(self._control)
             return None if devices is None else devices * self._cores_per_device
         quotas = [quota for group in self._groups if (quota := _read_quota(group)) is not None]
         return min(quotas, default=None)
@@ -63,7 +70,8 @@ def whole_cores(share: float) -> int:
     return max(1, math.ceil(share - 1e-9))
 
 
-def _read_control(path: Path) -> float | None:
+def read_control(path: Path) -> float | None:
+    """Return the number of devices in a control file; ``None`` if the file has none."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         devices = float(content["devices"])

@@ -214,6 +214,7 @@ class Lead(BatchSource):
                 since_joined = self._loop.done - self._joined_at
                 if since_joined & (since_joined - 1) == 0 and since_joined:  # after 1, 2, 4, 8, ... batches
                     self.before_save()
+                self._loop.begin_batch()  # before the other processes compute, and wait on their GPUs for this one
                 self._replica.start_batch(part.weight, part.samples)
                 exchanges = 0 if self._replica.arrivals is None else self._replica.arrivals.count
                 for process in self._active:

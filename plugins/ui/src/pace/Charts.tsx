@@ -3,7 +3,7 @@ import { useMemo, useState } from "react";
 
 import type { Pace, RunEvent } from "../api";
 import { type Colors, useColors } from "../look/colors";
-import { formatClock, formatDevices, formatTick } from "../format";
+import { formatClock, formatDevicesOf, formatTick } from "../format";
 import { Chart, type Line, type Mark } from "./Chart";
 import { ceilingOverTime, isMarked } from "./events";
 import { coresOverTime, describeNodes, scalingAt } from "./nodes";
@@ -73,7 +73,7 @@ export function Charts({ name, series, pace, events }: Props) {
       >
         <Chart
           {...shared}
-          label={`Devices of ${name}: ${formatDevices(pace.devices, pace.quantum)} now, ${formatDevices(pace.max_devices, pace.quantum)} at most`}
+          label={`Devices of ${name}: ${formatDevicesOf(pace, pace.devices)} now, ${formatDevicesOf(pace, pace.max_devices)} at most`}
           height={150}
           lines={deviceLines}
           range={(_, high) => [0, Math.max(high, pace.max_devices) * 1.08]}
@@ -153,7 +153,7 @@ function RunSlider({
   const setpoint = pace.deadline_s !== null ? `setpoint ${value(series.setpoint, 1)} %, ` : "";
   const text =
     `${formatClock(t)}: ${value(series.progress, 1)} % done, ${setpoint}` +
-    formatDevices(valueAt(series, series.devices, t) ?? 0, pace.quantum);
+    formatDevicesOf(pace, valueAt(series, series.devices, t) ?? 0);
   return <TimeSlider t={series.t} index={index} label={`Time of ${name}`} text={text} onCursor={onCursor} />;
 }
 

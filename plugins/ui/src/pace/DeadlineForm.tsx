@@ -6,7 +6,7 @@ import { checkDeadline, jobKey, putDeadline, type Pace, type SeenDeadlines } fro
 import type { TrainingJob } from "../contract";
 import { Notice } from "../look/Notice";
 import { timeZone } from "../look/zone";
-import { formatClock, formatDevices, formatDuration, formatTime } from "../format";
+import { formatClock, formatDevicesOf, formatDuration, formatTime } from "../format";
 import { previewAll } from "./preview";
 import { originOf } from "./series";
 import { resolveTimeOfDay } from "./timeOfDay";
@@ -126,10 +126,10 @@ function previewText(paces: Pace[], pace: Pace, seconds: number): string {
     case "unknown":
       return "no forecast yet";
     case "met":
-      return `can be met on about ${formatDevices(preview.devices, pace.quantum)} (now ${formatDevices(pace.devices, pace.quantum)})`;
+      return `can be met on about ${formatDevicesOf(pace, preview.devices)} (now ${formatDevicesOf(pace, pace.devices)})`;
     case "early":
       return `ends ${formatDuration(preview.earlyS)} before the deadline on the smallest allocation`;
     case "missed":
-      return `cannot be met: ${formatDuration(preview.lateS)} late on all ${formatDevices(preview.maxDevices, pace.quantum)}`;
+      return `cannot be met: ${formatDuration(preview.lateS)} late on all ${formatDevicesOf(pace, preview.maxDevices)}`;
   }
 }

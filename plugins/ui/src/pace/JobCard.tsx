@@ -9,7 +9,7 @@ import { Notice } from "../look/Notice";
 import { StatusBadge } from "../look/StatusBadge";
 import {
   formatClock,
-  formatDevices,
+  formatDevicesOf,
   formatDuration,
   formatTime,
   isEnded,
@@ -140,7 +140,7 @@ function Figures({ pace, taskEnded }: { pace: Pace; taskEnded: boolean }) {
       />
       <Figure
         name={pace.quantum >= 1 ? "Devices" : "Cores"}
-        value={formatDevices(pace.devices, pace.quantum)}
+        value={formatDevicesOf(pace, pace.devices)}
         note={devicesNote(pace)}
       />
       {pace.loss === null ? null : <Figure name="Loss" value={pace.loss.toPrecision(4)} />}

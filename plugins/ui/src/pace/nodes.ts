@@ -14,7 +14,7 @@ const NODE_TYPES: [prefix: string, name: string][] = [
 export function describeNodes(cores: Cores): string {
   return NODE_TYPES.map(([prefix, name]) => {
     const [count, total] = [namesOf(cores, prefix).length, sum(cores, prefix)];
-    return `${count} ${name}${count === 1 ? "" : "s"} on ${formatDevices(total, 0)}`;
+    return `${count} ${name}${count === 1 ? "" : "s"} on ${formatDevices(total, "core")}`;
   }).join(", ");
 }
 

@@ -1,7 +1,7 @@
 import { Heading, Stack, Table, Text } from "@chakra-ui/react";
 
 import type { PoolView, SharedJob } from "../contract";
-import { formatDevices, formatTime, jobStatus } from "../format";
+import { formatDevicesOf, formatTime, jobStatus } from "../format";
 import { Notice } from "../look/Notice";
 import { StatusBadge } from "../look/StatusBadge";
 import { RunLink } from "../retraining/RunLink";
@@ -12,7 +12,7 @@ type Column = [title: string, cell: (shared: SharedJob) => React.ReactNode];
 /** The jobs of a pool that wait, that have devices, and those that ended without releasing them. */
 export function PoolJobs({ view }: { view: PoolView }) {
   const now = Date.parse(view.end);
-  const amount = (value: number, { job }: SharedJob) => formatDevices(value, job.pace.quantum);
+  const amount = (value: number, { job }: SharedJob) => formatDevicesOf(job.pace, value);
   const job: Column = ["Training job", (shared) => <RunLink job={shared.job} />];
   const status: Column = ["Deadline", (shared) => <DeadlineCell shared={shared} now={now} />];
   const reason: Column = [

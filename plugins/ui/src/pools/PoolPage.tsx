@@ -4,7 +4,7 @@ import { Link, useNavigate, useParams, useSearchParams } from "react-router-dom"
 
 import { getPool, getPools } from "../api";
 import type { PoolView } from "../contract";
-import { formatDevices } from "../format";
+import { formatDevices, unitOf } from "../format";
 import { Figure } from "../look/Figure";
 import { Loading } from "../look/Loading";
 import { Notice } from "../look/Notice";
@@ -89,7 +89,7 @@ export function PoolPage() {
         <>
           <ArbiterCard view={view} />
           <Figures view={view} />
-          <PoolPicture view={view} quantum={quantumOf(view)} />
+          <PoolPicture view={view} unit={unitOfPool(view)} />
           <PoolJobs view={view} />
         </>
       ) : pool.isError ? null : (
@@ -99,12 +99,15 @@ export function PoolPage() {
   );
 }
 
-/** The smallest change of an allocation, which tells cores from whole devices. */
-const quantumOf = ({ arbiter, jobs }: PoolView) => arbiter?.status?.quantum ?? jobs[0]?.job.pace.quantum ?? 0.05;
+/** The unit of the pool's devices. Only the jobs tell a share of GPUs from cores. */
+const unitOfPool = ({ arbiter, jobs }: PoolView) => {
+  const quantum = arbiter?.status?.quantum ?? jobs[0]?.job.pace.quantum ?? 0.05;
+  return unitOf({ quantum, shares_gpus: jobs.some(({ job }) => job.pace.shares_gpus) });
+};
 
 function Figures({ view }: { view: PoolView }) {
   const { arbiter, jobs, others } = view;
-  const amount = (value: number) => formatDevices(value, quantumOf(view));
+  const amount = (value: number) => formatDevices(value, unitOfPool(view));
   const capacity = arbiter?.status?.devices ?? null;
   const sum = (pick: (one: PoolView["jobs"][number]) => number) => jobs.reduce((all, one) => all + pick(one), 0);
   const held = sum((one) => (one.lost ? 0 : one.held)) + others.held;

@@ -3,7 +3,7 @@ import { useMemo, useState } from "react";
 import { Link } from "react-router-dom";
 
 import type { PoolView, TrainingJob } from "../contract";
-import { formatTime, shortName } from "../format";
+import { formatTime, shortName, type Unit } from "../format";
 import { type Colors, useColors } from "../look/colors";
 import { secondsOfDay, timeZone } from "../look/zone";
 import { Chart } from "../pace/Chart";
@@ -17,7 +17,7 @@ const DAY_S = 86_400;
 const LEAST_HEIGHT = 0.09; // of the chart, for the sign of an area
 
 /** The devices of each job over time, stacked, below the capacity; and the same as a table, for one time. */
-export function PoolPicture({ view, quantum }: { view: PoolView; quantum: number }) {
+export function PoolPicture({ view, unit }: { view: PoolView; unit: Unit }) {
   const colors = useColors();
   const [cursorT, setCursorT] = useState<number | null>(null);
   const areas = useMemo(() => areasOf(view), [view]);
@@ -42,7 +42,7 @@ export function PoolPicture({ view, quantum }: { view: PoolView; quantum: number
   return (
     <Stack gap={2}>
       <ChartSection
-        title={`${quantum >= 1 ? "Devices" : "Cores"} over time`}
+        title={`${{ core: "Cores", device: "Devices", GPU: "GPUs" }[unit]} over time`}
         keys={[
           ...(capacity !== null ? [["capacity now", colors.text, true] as [string, string, boolean]] : []),
           ...(starts.length ? [["planned start", colors.muted, true] as [string, string, boolean]] : []),
@@ -97,7 +97,7 @@ export function PoolPicture({ view, quantum }: { view: PoolView; quantum: number
               <Table.ColumnHeader>Sign</Table.ColumnHeader>
               <Table.ColumnHeader>Training job</Table.ColumnHeader>
               <Table.ColumnHeader>{isNow ? "Now" : `From ${formatTime(dateAt(t[index] ?? 0))}`}</Table.ColumnHeader>
-              <Table.ColumnHeader>{quantum >= 1 ? "Device hours" : "Core hours"}</Table.ColumnHeader>
+              <Table.ColumnHeader>{{ core: "Core", device: "Device", GPU: "GPU" }[unit]} hours</Table.ColumnHeader>
             </Table.Row>
           </Table.Header>
           <Table.Body>
@@ -108,7 +108,7 @@ export function PoolPicture({ view, quantum }: { view: PoolView; quantum: number
                 </Table.Cell>
                 <Table.Cell py={1}>{area.shared ? <JobLink job={area.shared.job} /> : area.name}</Table.Cell>
                 <Table.Cell py={1} fontVariantNumeric="tabular-nums">
-                  {amountText(area, isNow ? null : index, quantum)}
+                  {amountText(area, isNow ? null : index, unit)}
                 </Table.Cell>
                 <Table.Cell py={1} fontVariantNumeric="tabular-nums">
                   {deviceHours(area, view).toFixed(2)}

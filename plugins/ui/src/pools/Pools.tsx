@@ -3,7 +3,7 @@ import { useQuery } from "@tanstack/react-query";
 import { Link } from "react-router-dom";
 
 import { getPools } from "../api";
-import { formatDevices } from "../format";
+import { formatDevices, unitOf } from "../format";
 import { Loading } from "../look/Loading";
 import { Notice } from "../look/Notice";
 import { StatusBadge } from "../look/StatusBadge";
@@ -41,7 +41,7 @@ export function Pools() {
             </Table.Header>
             <Table.Body>
               {pools.data.map(({ name, at, arbiter, held, training, waiting }) => {
-                const quantum = arbiter?.status?.quantum ?? 0.05;
+                const unit = unitOf({ quantum: arbiter?.status?.quantum ?? 0.05 });
                 return (
                   <Table.Row key={name}>
                     <Table.Cell>
@@ -52,10 +52,8 @@ export function Pools() {
                     <Table.Cell>
                       <StatusBadge status={arbiterStatus(arbiter, at)} />
                     </Table.Cell>
-                    <Table.Cell>{formatDevices(held, quantum)}</Table.Cell>
-                    <Table.Cell>
-                      {arbiter?.status ? formatDevices(arbiter.status.devices, quantum) : "unknown"}
-                    </Table.Cell>
+                    <Table.Cell>{formatDevices(held, unit)}</Table.Cell>
+                    <Table.Cell>{arbiter?.status ? formatDevices(arbiter.status.devices, unit) : "unknown"}</Table.Cell>
                     <Table.Cell>{training}</Table.Cell>
                     <Table.Cell>{waiting}</Table.Cell>
                   </Table.Row>

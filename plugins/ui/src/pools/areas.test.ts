@@ -77,6 +77,10 @@ test("an amount is a mean of whole devices, the allocation now, or that the job 
   ended.job.state = "success";
   const [a, b] = areasOf(view([shared("a", [0.5, 1, 2]), ended]));
   if (!a || !b) throw new Error("expected two areas");
-  expect([0, 1, null].map((interval) => amountText(a, interval, 1))).toEqual(["0.5 devices", "1 device", "2 devices"]);
-  expect([1, null].map((interval) => amountText(b, interval, 0.05))).toEqual(["2 cores", "ended"]);
+  expect([0, 1, null].map((interval) => amountText(a, interval, "device"))).toEqual([
+    "0.5 devices",
+    "1 device",
+    "2 devices",
+  ]);
+  expect([1, null].map((interval) => amountText(b, interval, "core"))).toEqual(["2 cores", "ended"]);
 });

@@ -1,6 +1,6 @@
 // The stacked areas of a pool's picture: one for each of the largest jobs, one for all further jobs, one for others.
 import type { PoolView, SharedJob } from "../contract";
-import { formatDevices, isEnded, shortName } from "../format";
+import { formatDevices, isEnded, shortName, type Unit } from "../format";
 
 /** As many colours as the picture has for single jobs. */
 export const MAX_AREAS = 8;
@@ -86,9 +86,9 @@ export function widestPart(values: number[], least: number): number | null {
 export const deviceHours = (area: Area, view: PoolView) => (sum(area.values) * view.interval_s) / 3600;
 
 /** Describe the mean allocation of an area in an interval; with `null`, its allocation now. */
-export function amountText(area: Area, interval: number | null, quantum: number): string {
+export function amountText(area: Area, interval: number | null, unit: Unit): string {
   if (interval === null)
-    return area.shared && isEnded(area.shared.job) && !area.shared.lost ? "ended" : formatDevices(area.now, quantum);
+    return area.shared && isEnded(area.shared.job) && !area.shared.lost ? "ended" : formatDevices(area.now, unit);
   const text = String(Number((area.values[interval] ?? 0).toFixed(2)));
-  return `${text} ${quantum >= 1 ? "device" : "core"}${text === "1" ? "" : "s"}`;
+  return `${text} ${unit}${text === "1" ? "" : "s"}`;
 }

@@ -2,7 +2,7 @@ import { Badge, Heading, Stack, Table, Text } from "@chakra-ui/react";
 
 import type { Overview, TaskResultScheduleResult, TrainingJob } from "../contract";
 import { Notice } from "../look/Notice";
-import { formatDevices, formatTime } from "../format";
+import { formatDevicesOf, formatTime } from "../format";
 import { RunLink } from "./RunLink";
 
 /** The machines of each DAG's newest schedule, with their current jobs or the reason for their exclusion. */
@@ -55,7 +55,7 @@ function Machines({ schedule, running }: { schedule: TaskResultScheduleResult; r
                   <Table.Cell>
                     {job ? (
                       <>
-                        <Badge colorPalette="blue">trains on {formatDevices(job.pace.devices, job.pace.quantum)}</Badge>
+                        <Badge colorPalette="blue">trains on {formatDevicesOf(job.pace, job.pace.devices)}</Badge>
                         <RunLink job={job} />
                       </>
                     ) : (

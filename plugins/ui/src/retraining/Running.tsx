@@ -3,7 +3,7 @@ import { Heading, Progress, Stack, Table, Text } from "@chakra-ui/react";
 import type { TrainingJob } from "../contract";
 import { StatusBadge } from "../look/StatusBadge";
 import { Notice } from "../look/Notice";
-import { formatDevices, type Level, jobStatus } from "../format";
+import { formatDevicesOf, type Level, jobStatus } from "../format";
 import { RunLink } from "./RunLink";
 
 const URGENCY: Level[] = ["bad", "danger", "unknown", "good"];
@@ -56,7 +56,7 @@ export function Running({ jobs }: { jobs: TrainingJob[] }) {
                     </Text>
                   </Table.Cell>
                   <Table.Cell fontVariantNumeric="tabular-nums">
-                    {formatDevices(job.pace.devices, job.pace.quantum)}
+                    {formatDevicesOf(job.pace, job.pace.devices)}
                   </Table.Cell>
                 </Table.Row>
               ))}

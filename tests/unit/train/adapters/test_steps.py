@@ -160,3 +160,17 @@ def test_step_before_the_start_is_an_error(tmp_path):
 def test_impossible_numbers_of_steps_are_rejected(arguments, message):
     with pytest.raises(ValueError, match=message):
         Steps(lambda folder: None).start(**arguments, argument="rounds")
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_each_step_waits_for_the_share_of_the_gpu(gpu_share, fails):
+    steps = Steps(lambda folder: None)
+    steps.start(2)
+    while steps.advance():
+        gpu_share.calls.append("step")
+        if fails:
+            steps.close()
+            break
+    calls = [call for call in gpu_share.calls if call != "refresh"]
+    first = ["begin", "step"]
+    assert calls == (first if fails else [*first, "end, other work is due", *first, "end"]) + ["leave", "close"]

@@ -225,9 +225,10 @@ class JobControl:
 
     def __init__(self, job: DeferredJob, task: SteeredTask, instance: Task, clock: SystemClock, log: Any) -> None:
         self._job, self._task, self._instance, self._clock, self._log = job, task, instance, clock, log
+        self._engine = [str(value) for key, value in job.runtime.items() if key == "name" or key.endswith("conn_id")]
         self._loop = asyncio.get_running_loop()
         self._state = RemoteState({})
-        self._wake: asyncio.Future[None] = self._loop.create_future()
+        self._wake: asyncio.Future[bool] = self._loop.create_future()
         self._host: TriggerHost | None = None
         self._training: Training | None = None
         self._control: asyncio.Task[str] | None = None
@@ -300,8 +301,10 @@ class JobControl:
         try:
             steps, wait_s = await self._in_turn(self._begin, begins=True)
             while True:
-                await self._wait(wait_s)
+                has_news = await self._wait(wait_s)
                 wait_s = await self._in_turn(lambda: steps.send(0.0))
+                if has_news:
+                    self._task.hurry()  # others see at once that the command is in force
         except ControlElsewhereError:
             if self._has_ended:
                 return "ended"
@@ -312,15 +315,18 @@ class JobControl:
             self._log.warning("A worker process continues the control of the job: %s", error)
         return "error"
 
-    async def _wait(self, seconds: float) -> None:
-        """Wait for the next step, or for a reason to take it now: a new command, or the end of the control."""
-        await asyncio.wait([self._wake], timeout=seconds)
-        if self._wake.done() and not self._is_stopped:
+    async def _wait(self, seconds: float) -> bool:
+        """Wait for the next step; return early, and true, for a new command or the end of the control."""
+        timer = self._loop.call_later(seconds, self._end_wait, False)
+        has_news = await self._wake
+        timer.cancel()
+        if not self._is_stopped:
             self._wake = self._loop.create_future()
+        return has_news
 
-    def _end_wait(self) -> None:
+    def _end_wait(self, has_news: bool = True) -> None:
         if not self._wake.done():
-            self._wake.set_result(None)
+            self._wake.set_result(has_news)
 
     def _begin(self) -> tuple[Generator[float, float, None], float]:
         steps = self._new_training().steps()
@@ -330,9 +336,8 @@ class JobControl:
 
     async def _in_turn(self, step: Callable[[], T], *, begins: bool = False) -> T:
         """Run a step in a thread, when its engine has one for it. Jobs that begin do not keep others from theirs."""
-        engine = [value for key, value in self._job.runtime.items() if key == "name" or key.endswith("conn_id")]
         purpose, at_once = ("begin", _BEGIN_AT_ONCE) if begins else ("step", _AT_ONCE)
-        return await in_turn((*map(str, engine), purpose), at_once, step, name=f"paceline-{self._job.name}")
+        return await in_turn((*self._engine, purpose), at_once, step, name=f"paceline-{self._job.name}")
 
     def _leaves(self, status: JobStatus | None) -> bool:
         self._has_ended = status is not None
@@ -360,7 +365,7 @@ class JobControl:
             except TakenOverError as error:
                 return "over" if error.over else "active"
 
-    async def _read_stored(self) -> dict[str, Any] | None:
+    async def _read_stored(self) -> dict[str, str | None] | None:
         """Return the live state; ``None`` if the API server does not respond for as long as workers wait for it."""
         began_s = self._loop.time()
         while (stored := await self._exchange(dict, _STORED)) is None:
@@ -374,9 +379,7 @@ class JobControl:
         if found is None:
             self._state.fail()
             return False
-        is_new = self._state.newest() not in ({}, found)
-        self._state.succeed(found)
-        if is_new:
+        if self._state.receive(found):
             self._end_wait()
         return True
 
@@ -385,7 +388,9 @@ class JobControl:
             if await self._transfer(()):
                 break
 
-    async def _exchange(self, take: Callable[[], Mapping[str, Any]], read: Sequence[str]) -> dict[str, Any] | None:
+    async def _exchange(
+        self, take: Callable[[], Mapping[str, str | None]], read: Sequence[str]
+    ) -> dict[str, str | None] | None:
         try:
             found = await self._task.exchange(take, read)
         except SteeringError as error:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from functools import cache, partial
+from functools import cache
 from importlib import import_module
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -49,30 +49,33 @@ class GrantTrigger(BaseTrigger):
         settled = _settled()
         await _import("paceline.run")
         from paceline.airflow.steering import SteeredTask, SteeringError, TakenOverError
-        from paceline.run import WaitingJob
+        from paceline.run import RemoteState, WaitingJob
 
-        queue = WaitingJob.read(self.job).queue(await asyncio.to_thread(_clock), self.log)
-        values: dict[str, Any] = {}
-        is_failing = False
+        queue = await asyncio.to_thread(lambda: WaitingJob.read(self.job).queue(_clock(), self.log))
+        state, is_failing = RemoteState({}), False
         assert self.task_instance is not None  # only tasks are deferred to this trigger
         task = await SteeredTask.take_over(self.task_instance)
         while True:
             try:
-                found = await task.exchange(partial(dict, values), queue.reads)
+                found = await task.exchange(state.take, queue.reads)
             except TakenOverError as error:
+                state.fail()
                 self.log.info("This triggerer no longer waits: %s", error)
                 # Airflow cancels the trigger of a task that another triggerer runs, or that is not deferred any more.
                 await asyncio.sleep(_CANCELLED_WITHIN_S)
                 task = await SteeredTask.take_over(self.task_instance)  # someone has deleted or changed the XCom
                 continue
             except SteeringError as error:
+                state.fail()
                 if not is_failing:
                     self.log.warning("Airflow's API server is not responding; trying again. %s", error)
                 is_failing = True
                 continue
             is_failing = False
+            if state.receive(found):
+                task.hurry()
             try:
-                values = queue.step(found)
+                state.post(queue.step(state.newest()))
             except DeadlineInfeasibleError:
                 break  # the task finds the same, and fails
             if queue.granted is not None:
@@ -109,8 +112,7 @@ class TrainingTrigger(BaseTrigger):
 
         while True:
             try:
-                job = DeferredJob.read(self.job)
-                clock = await asyncio.to_thread(_clock)
+                job, clock = await asyncio.to_thread(lambda: (DeferredJob.read(self.job), _clock()))
                 assert self.task_instance is not None  # only tasks are deferred to this trigger
                 task = await SteeredTask.take_over(self.task_instance)
                 self._control = JobControl(job, task, self.task_instance, clock.copy(), self.log)
@@ -135,8 +137,9 @@ class TrainingTrigger(BaseTrigger):
 
         if self._control is None:  # killed before the control has begun
             assert self.task_instance is not None  # as in ``run``
-            task, clock = SteeredTask(self.task_instance, secret=""), await asyncio.to_thread(_clock)
-            self._control = JobControl(DeferredJob.read(self.job), task, self.task_instance, clock.copy(), self.log)
+            job, clock = await asyncio.to_thread(lambda: (DeferredJob.read(self.job), _clock()))
+            task = SteeredTask(self.task_instance, secret="")
+            self._control = JobControl(job, task, self.task_instance, clock.copy(), self.log)
         ending = asyncio.ensure_future(self._control.kill())
         ends_s = asyncio.get_running_loop().time() + _KILL_WITHIN_S
         while not ending.done() and asyncio.get_running_loop().time() < ends_s:

@@ -26,7 +26,7 @@ from sqlalchemy.orm import Session
 from paceline.contract import HISTORY, PACE, STEERING_XCOM, hash_secret
 
 from .airflow_internals import SessionDep, Stored, TaskInstance, TaskInstanceState, XComModel
-from .jobs import FINAL_STATES, parse, same_task
+from .jobs import FINAL_STATES, same_task
 
 router = APIRouter(tags=["Steering"])
 _MOST_JOBS = 1_000
@@ -68,12 +68,12 @@ class SteeredJobs(BaseModel):
 
 
 class JobAnswer(BaseModel):
-    """The values of a job that were to be read; ``None`` if the process no longer steers the job.
+    """The values of a job that were to be read, as JSON texts; ``None`` if the process no longer steers the job.
 
     ``over`` says whether the task's try has ended. If not, another process steers the job or continues the try.
     """
 
-    values: dict[str, Any] | None
+    values: dict[str, str | None] | None
     over: bool = False
 
 
@@ -180,8 +180,9 @@ def _write(session: Session, jobs: Sequence[SteeredJob]) -> None:
         session.execute(insert(Stored), added)
 
 
-def _read(session: Session, jobs: Sequence[SteeredJob]) -> dict[tuple[_Task, str], Any]:
-    tasks, found, s = defaultdict(set), {}, Stored
+def _read(session: Session, jobs: Sequence[SteeredJob]) -> dict[tuple[_Task, str], str]:
+    tasks: dict[frozenset[str], set[_Task]] = defaultdict(set)
+    found, s = {}, Stored
     for job in jobs:
         tasks[frozenset(job.read)].add(job.task)  # a job that begins reads its history, the others a few words
     for keys in filter(None, tasks):
@@ -190,7 +191,7 @@ def _read(session: Session, jobs: Sequence[SteeredJob]) -> dict[tuple[_Task, str
                 _is_of(s, tasks[keys]), s.key.in_(keys)
             )
         )
-        found.update({(_task(row), row.key): parse(row.value) for row in rows})
+        found.update({(_task(row), row.key): row.value for row in rows})
     return found
 
 

@@ -87,8 +87,8 @@ EXPORTS = {
         "Promotion ReferenceFile Registry VersionNeededError"
     ),
     "paceline.run": (
-        "ControlElsewhereError Exchange Handover History LiveState LiveValues MemoryState PaceLoop RemoteState "
-        "Surroundings Training WaitElsewhereError WaitingJob"
+        "ControlElsewhereError Exchange Handover History JsonText LiveState LiveValues MemoryState PaceLoop "
+        "RemoteState Surroundings Training WaitElsewhereError WaitingJob"
     ),
     "paceline.runtime": (
         "DockerOptions DockerRuntime Job JobFolder JobSpec JobStatus KubernetesOptions PausableJob ProcessRuntime "

@@ -6,6 +6,7 @@ The job and its engine are simulated; the live state is a dictionary behind the 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +30,7 @@ from paceline.errors import RuntimeUnavailableError
 from paceline.operators import deferred, triggers
 from paceline.operators.deferred import DeferredJob, JobControl
 from paceline.operators.triggers import TrainingTrigger
-from paceline.run import ControlElsewhereError, Training
+from paceline.run import ControlElsewhereError, Training, _history, _live
 from paceline.run.settings import Settings
 
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -69,7 +70,7 @@ class Live:
     """A deferred task whose job is simulated. ``before`` is called with the values of each exchange."""
 
     def __init__(self, task: SimulatedTask, **options: Any) -> None:
-        self.task = task
+        self.task, self.hurried = task, 0
         self.before: Callable[[Mapping[str, Any]], None] = lambda write: None
         self.options = options
         task.try_number += 1
@@ -97,12 +98,23 @@ class Live:
         instance = SimpleNamespace(dag_id="dag", task_id="train", map_index=-1)
         return JobControl(job, self, instance, task.clock, logging.getLogger("test"))  # type: ignore[arg-type]
 
+    def hurry(self) -> None:
+        self.hurried += 1
+
     async def exchange(self, take: Callable[[], Mapping[str, Any]], read: Sequence[str]) -> dict[str, Any]:
-        write = take()
+        write = values(take())
         await asyncio.sleep(0.001)
         self.before(write)
         self.task.store.update(write)
-        return {key: self.task.store.get(key) for key in read}
+        return texts({key: self.task.store.get(key) for key in read})
+
+
+def values(texts: Mapping[str, str | None]) -> dict[str, Any]:
+    return {key: None if text is None else json.loads(text) for key, text in texts.items()}
+
+
+def texts(values: Mapping[str, Any]) -> dict[str, str | None]:
+    return {key: None if value is None else json.dumps(value) for key, value in values.items()}
 
 
 @pytest.fixture(autouse=True)
@@ -155,10 +167,48 @@ def test_new_command_ends_the_wait_for_the_next_step(task: SimulatedTask) -> Non
         assert not control._wake.done()
         task.store[DEADLINE] = "20m"
         await control._transfer([DEADLINE])
-        await asyncio.wait_for(waiting, 60.0)
+        assert await asyncio.wait_for(waiting, 60.0)
         assert not control._wake.done()
+        assert not await WAIT(control, 0.0), "the time of the next step"
 
     asyncio.run(run())
+
+
+def test_step_with_a_new_command_is_seen_before_the_next_turn(
+    task: SimulatedTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live, news = Live(task), iter([False, True, False])
+
+    async def wait(self: JobControl, seconds: float) -> bool:
+        await asyncio.to_thread(task.let_jobs_train, seconds)
+        return next(news, False)
+
+    monkeypatch.setattr(JobControl, "_wait", wait)
+    assert asyncio.run(live.run()) == {"reason": "ended"}
+    assert live.hurried == 1
+
+
+def test_event_loop_neither_makes_nor_reads_what_it_transfers(
+    task: SimulatedTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The histories of a thousand jobs would block it. It reads only the short texts of commands."""
+    live, seen = Live(task), set()
+    assert HISTORY in task.store
+
+    def note(call: Callable[..., Any], size: Callable[[Any], int]) -> Callable[..., Any]:
+        def noted(value: Any, **options: Any) -> Any:
+            result = call(value, **options)
+            if size(value if isinstance(value, str) else result) > 20:
+                seen.add(threading.current_thread())
+            return result
+
+        return noted
+
+    for module, name in ((_live, "to_json"), (_live, "from_json"), (_history, "to_json")):
+        monkeypatch.setattr(module, name, note(getattr(module, name), len))
+    assert asyncio.run(live.run()) == {"reason": "ended"}
+    assert seen
+    assert threading.main_thread() not in seen
 
 
 def test_values_of_failed_exchanges_are_written_later(task: SimulatedTask) -> None:
@@ -324,7 +374,7 @@ def test_job_of_a_task_that_is_over_leaves_neither_keys_nor_devices(task: Simula
     is_over = threading.Event()
 
     async def exchange(take: Callable[[], Mapping[str, Any]], read: Sequence[str]) -> dict[str, Any]:
-        write = take()
+        write = values(take())
         await asyncio.sleep(0.001)
         for key, value in write.items():
             task.store.pop(key, None)
@@ -332,7 +382,7 @@ def test_job_of_a_task_that_is_over_leaves_neither_keys_nor_devices(task: Simula
                 task.store[key] = value
         if is_over.is_set():
             raise TakenOverError(over=True)
-        return {key: task.store.get(key) for key in read}
+        return texts({key: task.store.get(key) for key in read})
 
     live.exchange = exchange  # type: ignore[method-assign]
 
@@ -451,7 +501,7 @@ def test_airflow_cancels_a_kill_again_and_again_without_effect(task: SimulatedTa
         removed.extend(key for key, value in write.items() if value is None)
         if is_over.is_set():
             raise TakenOverError(over=True)
-        return {key: task.store.get(key) for key in read}
+        return texts({key: task.store.get(key) for key in read})
 
     live.exchange = exchange  # type: ignore[method-assign]
     remove = live.job.remove

@@ -61,7 +61,11 @@ def send(database: Database, *jobs: SteeredJob) -> list[Any]:
     """Send the jobs; return the values of each, or whether the try of a refused one is over."""
     answers = database.call(steer, SteeredJobs(jobs=list(jobs)))
     assert not any(answer.over for answer in answers if answer.values is not None)
-    return [answer.over if answer.values is None else answer.values for answer in answers]
+    return [answer.over if answer.values is None else values(answer.values) for answer in answers]
+
+
+def values(texts: Mapping[str, str | None]) -> dict[str, Any]:
+    return {key: None if text is None else json.loads(text) for key, text in texts.items()}
 
 
 def a_job(

@@ -1,15 +1,15 @@
-"""Triggers of training tasks: they wait in the triggerer, without a worker slot."""
+"""Triggers of training tasks and evaluations: they wait in the triggerer, without a worker slot."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
@@ -18,9 +18,10 @@ from paceline.errors import DeadlineInfeasibleError
 from ._executor import REPORTED_WITHIN_S
 
 if TYPE_CHECKING:
+    from paceline.airflow.steering import SteeredTask
     from paceline.run.clock import SystemClock
 
-    from .deferred import JobControl
+    from ._job_control import JobControl
 
 _CANCELLED_WITHIN_S = 60.0
 _KILL_WITHIN_S = 25.0  # less than Airflow's `[triggerer] on_kill_timeout`
@@ -84,14 +85,17 @@ class GrantTrigger(BaseTrigger):
         yield TriggerEvent({})  # type: ignore[no-untyped-call]
 
 
-class TrainingTrigger(BaseTrigger):
-    """Controls a running training job until a worker process is to continue: at its end, for an alert, or an error.
+class JobTrigger(BaseTrigger):
+    """Controls a running job until a worker process is to continue. Its subclasses say how.
 
     Parameters
     ----------
     job:
-        Result of ``DeferredJob.to_json``.
+        Result of ``Stored.to_json``.
     """
+
+    control: ClassVar[str]
+    """Path of the class of the control, which is imported in a thread."""
 
     def __init__(self, job: dict[str, Any]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -105,17 +109,15 @@ class TrainingTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield one event, with the reason why a worker process is to continue."""
         settled = _settled()
-        await _import("paceline.operators.deferred")
+        await _import("paceline.airflow.steering")
         from paceline.airflow.steering import SteeredTask, TakenOverError
-
-        from .deferred import DeferredJob, JobControl
 
         while True:
             try:
-                job, clock = await asyncio.to_thread(lambda: (DeferredJob.read(self.job), _clock()))
+                make = await asyncio.to_thread(self._load)
                 assert self.task_instance is not None  # only tasks are deferred to this trigger
                 task = await SteeredTask.take_over(self.task_instance)
-                self._control = JobControl(job, task, self.task_instance, clock.copy(), self.log)
+                self._control = make(task)
                 event = await self._control.run()
             except TakenOverError as error:
                 self.log.info("This triggerer no longer controls the job: %s", error)
@@ -130,21 +132,37 @@ class TrainingTrigger(BaseTrigger):
 
     async def on_kill(self) -> None:
         """Remove the job of a task that was cleared or marked."""
-        await _import("paceline.operators.deferred")
+        await _import("paceline.airflow.steering")
         from paceline.airflow.steering import SteeredTask
 
-        from .deferred import DeferredJob, JobControl
-
         if self._control is None:  # killed before the control has begun
+            make = await asyncio.to_thread(self._load)
             assert self.task_instance is not None  # as in ``run``
-            job, clock = await asyncio.to_thread(lambda: (DeferredJob.read(self.job), _clock()))
-            task = SteeredTask(self.task_instance, secret="")
-            self._control = JobControl(job, task, self.task_instance, clock.copy(), self.log)
+            self._control = make(SteeredTask(self.task_instance, secret=""))
         ending = asyncio.ensure_future(self._control.kill())
         ends_s = asyncio.get_running_loop().time() + _KILL_WITHIN_S
         while not ending.done() and asyncio.get_running_loop().time() < ends_s:
             with suppress(asyncio.CancelledError):  # Airflow cancels this method again every second until it has ended
                 await asyncio.wait([ending], timeout=_KILL_WITHIN_S)
+
+    def _load(self) -> Callable[[SteeredTask], JobControl]:
+        """Return what makes the control in the event loop. Called in a thread, because it takes a second or more."""
+        module, _, name = self.control.rpartition(".")
+        control = getattr(import_module(module), name)
+        job, clock = control.job_type.read(self.job), _clock().copy()
+        return lambda task: control(job, task, self.task_instance, clock, self.log)
+
+
+class TrainingTrigger(JobTrigger):
+    """Controls a training job: until its end, an alert, an error, or the end of the time limit."""
+
+    control = "paceline.operators.deferred.TrainingControl"
+
+
+class ScoringTrigger(JobTrigger):
+    """Waits for the end of a scoring job of ``EvaluateOperator``."""
+
+    control = "paceline.operators._deferred_scoring.ScoringControl"
 
 
 def _settled() -> asyncio.Future[None]:

@@ -208,6 +208,7 @@ class SteeredTask:
 
     def __init__(self, task: TaskKey, secret: str) -> None:
         self._head = to_json({**_place(task), "task_instance_id": str(task.id), "secret": secret})[:-1]
+        self._tail = b"}"
         self._answer: asyncio.Future[_Texts] | None = None
         self._is_urgent = False
 
@@ -241,6 +242,10 @@ class SteeredTask:
             self.hurry()
         return await answer
 
+    def watch(self, tasks: Sequence[str]) -> None:
+        """Read also the states of these tasks of the run, as ``TASK_STATES`` of each answer."""
+        self._tail = b',"tasks":' + to_json(tasks) + b"}"
+
     def hurry(self) -> None:
         """Send this exchange, or the next one if it is being sent, without waiting for the turn of the job."""
         answer = self._answer
@@ -248,7 +253,7 @@ class SteeredTask:
 
     def _message(self, write: Mapping[str, str | None], read: Sequence[str]) -> bytes:
         # Each value is the text that the server stores, so that neither process builds it again.
-        return self._head + b',"write":' + to_json(write) + b',"read":' + to_json(read) + b"}"
+        return self._head + b',"write":' + to_json(write) + b',"read":' + to_json(read) + self._tail
 
 
 def api_server_url() -> str:

@@ -24,11 +24,13 @@ from tests.unit.run.simulated_task import SimulatedTask, record_of, take_over_jo
 from paceline.airflow import steering
 from paceline.airflow.runtimes import Docker
 from paceline.airflow.steering import SteeringError, TakenOverError
-from paceline.contract import ALERTS, CONTAINER, DEADLINE, HISTORY, PACE, Deadline
+from paceline.contract import ALERTS, CONTAINER, DEADLINE, HISTORY, PACE, TASK_STATES, Deadline
 from paceline.control import PastRun, PastTail
 from paceline.errors import RuntimeUnavailableError
-from paceline.operators import deferred, triggers
-from paceline.operators.deferred import DeferredJob, JobControl
+from paceline.operators import _job_control, deferred, triggers
+from paceline.operators._job_control import JobControl
+from paceline.operators._others import Need
+from paceline.operators.deferred import DeferredJob, TrainingControl
 from paceline.operators.triggers import TrainingTrigger
 from paceline.run import ControlElsewhereError, Training, _history, _live
 from paceline.run.settings import Settings
@@ -54,6 +56,8 @@ JOB = DeferredJob(Settings(), Docker().serialize(), "train", {"task": "train"}, 
             (PastTail(1.0), PastTail(2.0, 0.5)),
             True,
             NOW,
+            Need("server", {"hall": "hall"}),
+            "fleet_key",
         ),
     ],
 )
@@ -71,6 +75,7 @@ class Live:
 
     def __init__(self, task: SimulatedTask, **options: Any) -> None:
         self.task, self.hurried = task, 0
+        self.watched: Sequence[str] = ()
         self.before: Callable[[Mapping[str, Any]], None] = lambda write: None
         self.options = options
         task.try_number += 1
@@ -96,17 +101,21 @@ class Live:
     def new_control(self) -> JobControl:
         task, job = self.task, self.deferred()
         instance = SimpleNamespace(dag_id="dag", task_id="train", map_index=-1)
-        return JobControl(job, self, instance, task.clock, logging.getLogger("test"))  # type: ignore[arg-type]
+        return TrainingControl(job, self, instance, task.clock, logging.getLogger("test"))  # type: ignore[arg-type]
 
     def hurry(self) -> None:
         self.hurried += 1
+
+    def watch(self, tasks: Sequence[str]) -> None:
+        self.watched = tasks
 
     async def exchange(self, take: Callable[[], Mapping[str, Any]], read: Sequence[str]) -> dict[str, Any]:
         write = values(take())
         await asyncio.sleep(0.001)
         self.before(write)
         self.task.store.update(write)
-        return texts({key: self.task.store.get(key) for key in read})
+        watched = [TASK_STATES] if self.watched else []
+        return texts({key: self.task.store.get(key) for key in (*read, *watched)})
 
 
 def values(texts: Mapping[str, str | None]) -> dict[str, Any]:
@@ -266,6 +275,24 @@ def test_alert_calls_a_worker_process_if_the_dag_has_functions_for_it(task: Simu
     assert asyncio.run(live.run())["alert"]["kind"] == "missed"
 
 
+@pytest.mark.parametrize(("state", "reason"), [("failed", "error"), ("running", "ended")])
+def test_server_of_a_fleet_that_fails_calls_a_worker_process(task: SimulatedTask, state: str, reason: str) -> None:
+    live = Live(task, need=Need("server", {"hall": "hall"}))
+    task.store[TASK_STATES] = {"server": state, "hall": "running"}
+    assert asyncio.run(live.run()) == {"reason": reason}
+    assert live.watched == ["server", "hall"]
+    assert ("its state is 'failed'" in task.log.text) == (state == "failed")
+    assert len(task.engine.jobs) == 1
+
+
+def test_key_of_a_fleet_is_read_so_that_it_is_masked(task: SimulatedTask, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[tuple[str, threading.Thread]] = []
+    monkeypatch.setattr(deferred, "fleet_key", lambda conn_id: read.append((conn_id, threading.current_thread())))
+    assert asyncio.run(Live(task, key_conn_id="fleet_key").run()) == {"reason": "ended"}
+    assert {conn_id for conn_id, _ in read} == {"fleet_key"}
+    assert threading.main_thread() not in {thread for _, thread in read}
+
+
 def test_time_limit_calls_a_worker_process(task: SimulatedTask) -> None:
     live = Live(task, ends_at=NOW)
     assert asyncio.run(live.run()) == {"reason": "timeout"}
@@ -328,8 +355,9 @@ CASES = {
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deferred, "_STATUS_WITHIN_S", 0.3)
-    monkeypatch.setattr(deferred, "_STOP_WITHIN_S", 0.3)
+    monkeypatch.setattr(deferred, "STATUS_WITHIN_S", 0.3)
+    monkeypatch.setattr(_job_control, "STATUS_WITHIN_S", 0.3)
+    monkeypatch.setattr(_job_control, "_STOP_WITHIN_S", 0.3)
 
 
 @pytest.mark.usefixtures("impatient")
@@ -434,7 +462,7 @@ def test_kill_before_the_control_has_begun_removes_the_job(
 def test_engine_that_fails_once_does_not_keep_the_job_of_a_task_that_is_over(
     task: SimulatedTask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deferred, "_END_EVERY_S", 0.0)
+    monkeypatch.setattr(_job_control, "_END_EVERY_S", 0.0)
     live = Live(task)
 
     def refuse(write: Mapping[str, Any]) -> None:
@@ -543,7 +571,7 @@ def test_alert_of_a_job_that_has_ended_calls_no_second_worker_process(task: Simu
 def test_api_server_that_does_not_respond_from_here_calls_a_worker_process(
     task: SimulatedTask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deferred, "_READ_WITHIN_S", 0.05)
+    monkeypatch.setattr(_job_control, "_READ_WITHIN_S", 0.05)
     live = Live(task)
 
     def fail(write: Mapping[str, Any]) -> None:

@@ -44,19 +44,19 @@ class Stored:
 
     def to_json(self) -> dict[str, Any]:
         """Return the form that ``read`` accepts."""
-        content: dict[str, Any] = _adapter(type(self)).dump_python(self, mode="json")
+        content: dict[str, Any] = self._adapter().dump_python(self, mode="json")
         return content
 
     @classmethod
     def read(cls, content: Mapping[str, Any]) -> Self:
         """Return the value that ``to_json`` has returned."""
-        value: Self = _adapter(cls).validate_python(content)
+        value: Self = cls._adapter().validate_python(content)
         return value
 
-
-@cache
-def _adapter(kind: type) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
+    @classmethod
+    @cache
+    def _adapter(cls) -> TypeAdapter[Any]:
+        return TypeAdapter(cls)
 
 
 class ControlledJob(Protocol):

@@ -56,7 +56,7 @@ class SimulatedStore(MemoryState):
         self._clock, self._deadlines = clock, sorted(deadlines.items())
 
     def post(self, values: Mapping[str, Any]) -> None:
-        self.update(JsonText.replace(values))
+        self.update(JsonText.values_of(values))
 
     def newest(self) -> dict[str, Any]:
         due = [deadline for moment, deadline in self._deadlines if moment <= self._clock.now()]

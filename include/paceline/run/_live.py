@@ -54,10 +54,10 @@ class JsonText(str):
     __slots__ = ()
 
     @classmethod
-    def replace(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+    def values_of(cls, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return ``values`` with the value of each text.
 
-        >>> JsonText.replace({"history": JsonText('{"count":1}'), "deadline": "20m"})
+        >>> JsonText.values_of({"history": JsonText('{"count":1}'), "deadline": "20m"})
         {'history': {'count': 1}, 'deadline': '20m'}
         """
         return {key: from_json(value) if isinstance(value, cls) else value for key, value in values.items()}
@@ -235,7 +235,7 @@ class Exchange(LiveValues):
         self._wake.set()
         self._thread.join(timeout_s)
         self._abandoned.set()
-        return JsonText.replace(super().close())
+        return JsonText.values_of(super().close())
 
     def _run_rounds(self) -> None:
         while not self._closed.is_set():
@@ -253,7 +253,7 @@ class Exchange(LiveValues):
 
     def _run_round(self) -> None:
         try:
-            for key, value in JsonText.replace(self.take()).items():
+            for key, value in JsonText.values_of(self.take()).items():
                 if self._abandoned.is_set():
                     return
                 self._state.set(key, value)

@@ -201,7 +201,7 @@ class InstantExchange:
         self.samples: list[dict[str, Any]] = []
 
     def post(self, values: dict[str, Any]) -> None:
-        self.state.update(JsonText.replace(values))
+        self.state.update(JsonText.values_of(values))
         if "pace" in values:
             self.samples.append(values["pace"])
 

@@ -33,6 +33,7 @@ from paceline.operators._others import Need
 from paceline.operators.deferred import DeferredJob, TrainingControl
 from paceline.operators.triggers import TrainingTrigger
 from paceline.run import ControlElsewhereError, Training, _history, _live
+from paceline.run.clock import SystemClock
 from paceline.run.settings import Settings
 
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -129,8 +130,10 @@ def texts(values: Mapping[str, Any]) -> dict[str, str | None]:
 @pytest.fixture(autouse=True)
 def without_a_late_executor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triggers, "REPORTED_WITHIN_S", 0.0)
+    monkeypatch.setattr(triggers, "_freeze_imports", lambda: None)
 
 
+FREEZE_IMPORTS = triggers._freeze_imports
 WAIT = JobControl._wait
 
 
@@ -599,3 +602,15 @@ def test_trigger_that_fails_calls_a_worker_process(monkeypatch: pytest.MonkeyPat
         return await anext(trigger.run())
 
     assert asyncio.run(first_event()).payload == {"reason": "error"}
+
+
+def test_modules_are_excluded_from_garbage_collection_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    frozen: list[int] = []
+    monkeypatch.setattr(triggers.gc, "freeze", lambda: frozen.append(1))
+    monkeypatch.setattr(triggers, "_freeze_imports", FREEZE_IMPORTS)
+    monkeypatch.setattr(triggers, "_clock", SystemClock)
+    FREEZE_IMPORTS.cache_clear()
+    for _ in range(2):
+        TrainingTrigger(JOB.to_json())._load()
+    assert len(frozen) == 1
+    FREEZE_IMPORTS.cache_clear()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from functools import cached_property
 from types import TracebackType
@@ -17,6 +16,7 @@ from paceline.run.lease import JobLease
 from paceline.run.outcome import describe_failure
 from paceline.run.output import Output
 from paceline.run.reading import ProgressReader
+from paceline.runtime.checks import spec_digest
 
 from ._scores import Scores
 from .improvement import ResampleCollector
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from .triggers import ScoringTrigger
 
 _SHORT_S = 20.0  # Airflow needs longer to defer a task and to continue it
-_SILENT = logging.Logger("paceline.silent", logging.CRITICAL + 1)
 
 
 class ScoringJobs:
@@ -49,7 +48,7 @@ class ScoringJobs:
     defers:
         Whether the triggerer is to wait for the end of a job that takes long.
     scored:
-        The models whose scores an earlier process of this try has read, and logged.
+        The ``state`` of an earlier process of this try: the scores that it has read.
     reason:
         Why the triggerer has left the job to this process; ``None`` if this is the first process of the try.
     """
@@ -64,15 +63,15 @@ class ScoringJobs:
         *,
         ends_at: datetime | None = None,
         defers: bool = False,
-        scored: Sequence[str] = (),
+        scored: Mapping[str, Any] | None = None,
         reason: str | None = None,
     ) -> None:
         self._runtime, self._settings, self._lease_s, self._log = runtime, settings, lease_s, log
         self._find_labels = find_labels
         self._ends_at, self._is_continued = ends_at, reason is not None
         self._defers = defers and reason in (None, "ended")
-        self._scored = list(scored)
-        self._jobs: list[Job] = []
+        self._scored = dict(scored or {})
+        self._job: Job | None = None
 
     @cached_property
     def _labels(self) -> Mapping[str, str]:
@@ -94,10 +93,10 @@ class ScoringJobs:
             self._log.warning("The jobs of the task could not be removed: %s", failure)
 
     def remove(self) -> None:
-        """Remove the jobs, running or ended. Those of an earlier process of this try may not be known yet."""
-        for job in self._jobs:
-            job.remove()
-            job.close()
+        """Remove the job that is running, also if an earlier process of this try has started it."""
+        if self._job is not None:
+            self._job.remove()
+            self._job.close()
         if self._is_continued:
             from ._deferred_scoring import remove_jobs
 
@@ -106,7 +105,8 @@ class ScoringJobs:
     def score(self, spec: JobSpec, metric: str, role: str) -> tuple[dict[str, float], ResampleCollector] | None:
         """Run a job; return its last scores and the resamples of ``metric``, or ``None`` if the triggerer is to wait.
 
-        ``role`` is the model that the job scores, for the log and for errors.
+        ``role`` is the model that the job scores, for the log and for errors. Scores that an earlier process of this
+        try has read are those of the same files.
 
         Raises
         ------
@@ -118,25 +118,29 @@ class ScoringJobs:
             If a try that was deferred has reached its time limit.
         """
         self._check_time()
+        digest = spec_digest(spec) if self._defers or self._is_continued else ""
+        stored = self._scored.get(role)
+        if stored is not None and stored["spec"] == digest:
+            return stored["scores"], ResampleCollector.read(metric, stored["resamples"])
         runtime = self._runtime
         runtime.check(spec)
+        self._log.info("Scoring the %s", role)
         earlier = runtime.find_job(spec.name, self._labels)
         if earlier is not None and not runtime.has_same_spec(earlier, spec):
-            self._log.info("Removing an earlier job of the task: it has other files")
+            self._log.info("Removing the job of an earlier process of the task: it has other files")
             earlier.remove()
-            self._scored = [one for one in self._scored if one != role]
-        log = _SILENT if role in self._scored else self._log
-        log.info("Scoring the %s", role)
-        job = runtime.start(spec)
-        self._jobs.append(job)
+        job = self._job = runtime.start(spec)
         if self._defers and not job.wait(_SHORT_S):
             job.close()
             return None
-        found = self._read(job, metric, role, log)
-        job.close()
-        if role not in self._scored:
-            self._scored.append(role)
-        return found
+        try:
+            scores, resamples = self._read(job, metric, role)
+        finally:
+            job.remove()
+            job.close()
+            self._job = None
+        self._scored[role] = {"spec": digest, "scores": scores, "resamples": resamples.to_json()}
+        return scores, resamples
 
     def trigger(self, spec: JobSpec) -> ScoringTrigger:
         """Return the trigger that waits for the end of a job."""
@@ -151,8 +155,8 @@ class ScoringJobs:
         """What the next process of this try has to know."""
         return {"runtime": self._settings.name, "scored": self._scored}
 
-    def _read(self, job: Job, metric: str, role: str, log: Any) -> tuple[dict[str, float], ResampleCollector]:
-        scores, resamples, output = Scores(metric), ResampleCollector(metric), Output(log, f"[{role}] ")
+    def _read(self, job: Job, metric: str, role: str) -> tuple[dict[str, float], ResampleCollector]:
+        scores, resamples, output = Scores(metric), ResampleCollector(metric), Output(self._log, f"[{role}] ")
 
         def add_unreadable(line: str, reason: str) -> None:
             output.warn(f"{line} ({reason})")

@@ -214,7 +214,7 @@ the first a letter or digit
     def execute_continued(self, context: Context, event: dict[str, Any], **earlier: Any) -> dict[str, Any]:
         """Continue after :class:`~paceline.operators.triggers.ScoringTrigger`, which says why in its ``event``.
 
-        All is done again, except that the scripts that have ended, or are running, are not started again.
+        All is done again, except that no script runs again on the same files.
         """
         self._earlier = {**earlier, "reason": event["reason"]}
         return self.execute(context)

@@ -30,6 +30,9 @@ HOME = os.path.expanduser(os.environ.get("AIRFLOW_HOME", "~/airflow"))
 STORAGE = os.environ.get("PACELINE_STORAGE", f"file://{HOME}/paceline-data")
 RUN = STORAGE + "/runs/{{ run_id }}"
 REGISTRY = STORAGE + "/registry"
+# Whether the triggerer controls the training, which needs no worker slot then. Set it where the triggerer uses the
+# engine of the workers, as in `make demo`; otherwise, Airflow's default applies.
+DEFERRABLE = True if os.environ.get("PACELINE_DEFERRABLE") == "true" else None
 
 
 WATCHED = "carrier, origin, dep_hour, distance, temp, humid, wind_speed, precip, pressure, visib"
@@ -143,6 +146,7 @@ with DAG(
         on_infeasible="{{ params.on_infeasible }}",
         on_deadline_alert=LogNotifier(),
         runtime="{{ params.runtime }}",
+        deferrable=DEFERRABLE,
         output=RUN + "/model",
     )
 

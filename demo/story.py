@@ -76,6 +76,7 @@ class Demo:
         environment = {
             "AIRFLOW_CONN_PACELINE_STORE": json.dumps(store),
             "PACELINE_STORAGE": f"file://{self.storage}",
+            "PACELINE_DEFERRABLE": "true",
             "PACELINE_FLEET": "",  # ignore the fleet file of the user's environment
         }
         airflow = AirflowProcess(self.home, dags_folder=self.dags, environment=environment, port=port)

@@ -52,7 +52,7 @@ class RunDisplay:
                 self._reported.add(task)
                 result = self._airflow.xcom(self._dag, self._run_id, task)
                 self._screen.step(*text.describe(result))
-            elif "running" in (state, states.get(text.pace or "")):
+            elif {"running", "deferred"} & {state, states.get(text.pace or "")}:
                 pace = self._airflow.task_state(self._dag, self._run_id, text.pace, "pace") if text.pace else None
                 if pace:
                     self._screen.show_training(pace)

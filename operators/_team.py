@@ -72,9 +72,19 @@ def network_name(context: Context, training: str) -> str:
 
 def rendezvous(context: Context, fleet: Fleet, plan: object, training: str) -> Rendezvous:
     """Return the rendezvous of a distributed training's tasks, open to other machines if there are several engines."""
-    is_open = any(name in fleet.remote_machines for name in sample_shares(plan, fleet))
-    secret = fleet_key(fleet.key_conn_id) if is_open and fleet.key_conn_id else ""
-    return Rendezvous(network_name(context, training), fleet.parameter_server, open=is_open, secret=secret)
+    conn_id = key_conn_id(fleet, plan)
+    secret = "" if conn_id is None else fleet_key(conn_id)
+    network = network_name(context, training)
+    return Rendezvous(network, fleet.parameter_server, open=_is_open(fleet, plan), secret=secret)
+
+
+def key_conn_id(fleet: Fleet, plan: object) -> str | None:
+    """Return the id of the connection whose password is the secret of the jobs; ``None`` if they need none."""
+    return (fleet.key_conn_id or None) if _is_open(fleet, plan) else None
+
+
+def _is_open(fleet: Fleet, plan: object) -> bool:
+    return any(name in fleet.remote_machines for name in sample_shares(plan, fleet))
 
 
 def machine_arguments(

@@ -2,49 +2,34 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Generator, Mapping, Sequence
-from concurrent import futures
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
-from functools import cache
+from datetime import datetime
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, ClassVar, NoReturn
 
 from airflow.sdk.log import redact  # type: ignore[attr-defined]
-from pydantic import TypeAdapter
 
+from paceline.airflow.engine_connection import fleet_key
 from paceline.airflow.runtimes import stored_settings
-from paceline.airflow.steering import SteeredTask, SteeringError, TakenOverError
-from paceline.contract import ALERTS, CEILING, CLOCK, CONTAINER, CONTROLLER, DEADLINE, HISTORY, PACE, PaceSample
+from paceline.airflow.steering import SteeredTask
+from paceline.contract import ALERTS, CEILING, DEADLINE, TASK_STATES, PaceSample
 from paceline.control import PastRun, PastTail
-from paceline.errors import DetachedError, TaskStoppedError
-from paceline.run import ControlElsewhereError, LiveState, RemoteState, Training
+from paceline.run import LiveState, RemoteState, Training
 from paceline.run.alerts import Alert, Alerts
 from paceline.run.clock import SystemClock
-from paceline.run.host import Host, TaskStatus
+from paceline.run.host import Host, Stage, TaskStatus
 from paceline.run.settings import Settings
 from paceline.runtime import Job, JobStatus, Runtime
 
+from ._job_control import STATUS_WITHIN_S, JobControl, Stored
+from ._others import Need
 from ._reporting import SampleMetrics, Task
 from ._restrictions import check_runtime
-from ._threads import in_thread, in_turn
-
-T = TypeVar("T")
-
-_STORED = (ALERTS, CEILING, CLOCK, CONTAINER, CONTROLLER, DEADLINE, HISTORY, PACE)  # read once, at the start
-_WATCHED = (DEADLINE, CEILING)
-_LAST_WRITES = 5  # attempts, a second apart
-_READ_WITHIN_S = 300.0
-_STATUS_WITHIN_S = 15.0  # Airflow gives a cancelled trigger 30 s (`[triggerer] on_kill_timeout`)
-_STOP_WITHIN_S = 2.5
-_BEGIN_AT_ONCE, _AT_ONCE = 4, 8  # threads for each engine
-_END_ATTEMPTS, _END_EVERY_S = 5, 2.0
 
 
 @dataclass(frozen=True)
-class DeferredJob:
+class DeferredJob(Stored):
     """What the triggerer needs to control a running job. A worker process has started it.
 
     Parameters
@@ -63,6 +48,10 @@ class DeferredJob:
         Whether a worker process is to call functions of the DAG for each alert.
     ends_at:
         The task's time limit.
+    need:
+        The other tasks of a distributed training.
+    key_conn_id:
+        Id of a connection whose password the job has, so that it is masked in the log.
     """
 
     settings: Settings
@@ -77,21 +66,8 @@ class DeferredJob:
     tails: tuple[PastTail, ...] = ()
     has_callbacks: bool = False
     ends_at: datetime | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the form that ``read`` accepts."""
-        content: dict[str, Any] = _adapter().dump_python(self, mode="json")
-        return content
-
-    @classmethod
-    def read(cls, content: Mapping[str, Any]) -> DeferredJob:
-        """Return the job that ``to_json`` has returned."""
-        return _adapter().validate_python(content)
-
-
-@cache
-def _adapter() -> TypeAdapter[DeferredJob]:
-    return TypeAdapter(DeferredJob)
+    need: Need | None = None
+    key_conn_id: str | None = None
 
 
 class TriggerHost(Host):
@@ -118,8 +94,10 @@ class TriggerHost(Host):
         self._job, self._state, self.log, self._find_status = job, state, log, find_status
         self.store: LiveState = state
         self.pool, self.try_number, self.max_tries = job.pool, job.try_number, job.max_tries
-        self.status_within_s = _STATUS_WITHIN_S
+        self.status_within_s = STATUS_WITHIN_S
         self._runtime = stored_settings(job.runtime).open()
+        if job.key_conn_id is not None:
+            fleet_key(job.key_conn_id)  # Airflow masks the password of a connection that a process has read
         self._metrics, self._failed = SampleMetrics(task), False
         self.alerts = Alerts(state.get(ALERTS))
         self.alert: Alert | None = None
@@ -198,202 +176,38 @@ class TriggerHost(Host):
         """Return a text of the job without the values that Airflow masks in logs."""
         return str(redact(text))
 
+    def check_need(self, stage: Stage) -> None:
+        """Raise an error if other tasks of a distributed training make the job useless, as far as Airflow has said."""
+        states = self._state.newest().get(TASK_STATES)
+        if self._job.need is not None and isinstance(states, dict):
+            self._job.need.check(states, stage)
+
     def task_status(self) -> TaskStatus:
         """Return the task's status in Airflow."""
         return self._find_status()
 
 
-class JobControl:
-    """The control of one job: its steps in threads, and the transfer of its values. Create it in the event loop.
+class TrainingControl(JobControl):
+    """The control of a training job."""
 
-    Between two steps, the job has no thread. The jobs of an engine share a few, so that a slow engine delays only its
-    own jobs, and hundreds of threads do not compete with the event loop for Python's interpreter lock.
-
-    Parameters
-    ----------
-    job:
-        The job.
-    task:
-        Its deferred task.
-    instance:
-        The task instance.
-    clock:
-        The clock of the control loop.
-    log:
-        The log of the trigger.
-    """
+    job_type: ClassVar[type[DeferredJob]] = DeferredJob
+    reads: ClassVar[Sequence[str]] = (DEADLINE, CEILING)
+    _host: TriggerHost | None = None
+    _job: DeferredJob
 
     def __init__(self, job: DeferredJob, task: SteeredTask, instance: Task, clock: SystemClock, log: Any) -> None:
-        self._job, self._task, self._instance, self._clock, self._log = job, task, instance, clock, log
-        self._loop = asyncio.get_running_loop()
-        self._state = RemoteState({})
-        self._wake: asyncio.Future[None] = self._loop.create_future()
-        self._host: TriggerHost | None = None
-        self._training: Training | None = None
-        self._control: asyncio.Task[str] | None = None
-        self._is_stopped = self._is_failing = self._has_ended = False
+        super().__init__(job, task, instance, clock, log)
+        if job.need is not None:
+            task.watch(job.need.task_ids)
 
-    async def run(self) -> dict[str, Any]:
-        """Control the job until a worker process is to continue. Return the reason and what it is to do.
-
-        Raises TakenOverError if another process steers the job or continues the task's try. If the try is over, the job
-        is then removed.
-        """
-        try:
-            stored = await self._read_stored()
-            if stored is None:
-                return {"reason": "error"}
-            self._state = RemoteState(stored)
-            self._control = asyncio.create_task(self._run_steps())
-            while not self._control.done():
-                await self._transfer(_WATCHED)
-            await self._write_rest()
-        except TakenOverError as error:
-            if error.over:
-                await self.kill()
-            raise
-        finally:
-            self._stop()
-        event: dict[str, Any] = {"reason": self._control.result()}
-        if event["reason"] == "stopped":
-            raise TakenOverError
-        if self._host is not None and self._host.alert is not None:
-            event |= {"alert": self._host.alert.to_dict(), "alerts": self._host.alerts.to_json()}
-        return event
-
-    async def kill(self) -> None:
-        """Remove the job if its task's try is over. Airflow also calls this if another triggerer has the trigger."""
-        if self._training is not None:
-            self._training.request_stop()  # asks at once for the task's status
-        self._stop()
-        if self._control is not None:
-            await asyncio.wait([self._control], timeout=_STOP_WITHIN_S)
-        for _ in range(_END_ATTEMPTS):
-            try:
-                await in_thread(self._end, name="paceline-end")
-                break
-            except Exception as error:  # of the engine
-                self._log.error("The job of the task could not be removed: %s", error)
-                await asyncio.sleep(_END_EVERY_S)
-        with suppress(TakenOverError):
-            await self._write_rest()
-
-    def _stop(self) -> None:
-        """Let the control end soon; the job continues."""
-        self._is_stopped = True
-        self._end_wait()
-        if self._training is not None:
-            self._training.stop_requested.set()
-
-    def _end(self) -> None:
-        training = self._training or self._new_training()  # the control may not have come so far
-        training.stop_requested.set()
-        self._log.info("%s", training.end())
-
-    def _new_training(self) -> Training:
+    def _new_steps(self) -> Training:
         host = self._host = TriggerHost(self._job, self._state, self._log, self._instance, self._find_status)
-        self._training = Training(self._job.settings, host, clock=self._clock, leaves=self._leaves, continues=True)
-        return self._training
-
-    async def _run_steps(self) -> str:
-        """Control the job; return why the control has ended."""
-        try:
-            steps, wait_s = await self._in_turn(self._begin, begins=True)
-            while True:
-                await self._wait(wait_s)
-                wait_s = await self._in_turn(lambda: steps.send(0.0))
-        except ControlElsewhereError:
-            if self._has_ended:
-                return "ended"
-            return "timeout" if self._is_over_time else "alert"
-        except (TaskStoppedError, DetachedError):
-            return "stopped"
-        except Exception as error:  # of the job, its engine or the control: the worker process meets it again
-            self._log.warning("A worker process continues the control of the job: %s", error)
-        return "error"
-
-    async def _wait(self, seconds: float) -> None:
-        """Wait for the next step, or for a reason to take it now: a new command, or the end of the control."""
-        await asyncio.wait([self._wake], timeout=seconds)
-        if self._wake.done() and not self._is_stopped:
-            self._wake = self._loop.create_future()
-
-    def _end_wait(self) -> None:
-        if not self._wake.done():
-            self._wake.set_result(None)
-
-    def _begin(self) -> tuple[Generator[float, float, None], float]:
-        steps = self._new_training().steps()
-        if self._is_stopped:
-            raise TaskStoppedError("the task was stopped")
-        return steps, next(steps)
-
-    async def _in_turn(self, step: Callable[[], T], *, begins: bool = False) -> T:
-        """Run a step in a thread, when its engine has one for it. Jobs that begin do not keep others from theirs."""
-        engine = [value for key, value in self._job.runtime.items() if key == "name" or key.endswith("conn_id")]
-        purpose, at_once = ("begin", _BEGIN_AT_ONCE) if begins else ("step", _AT_ONCE)
-        return await in_turn((*map(str, engine), purpose), at_once, step, name=f"paceline-{self._job.name}")
+        return Training(self._job.settings, host, clock=self._clock, leaves=self._leaves, continues=True)
 
     def _leaves(self, status: JobStatus | None) -> bool:
-        self._has_ended = status is not None
-        return status is not None or self._is_over_time or (self._host is not None and self._host.alert is not None)
+        return super()._leaves(status) or (self._host is not None and self._host.alert is not None)
 
-    @property
-    def _is_over_time(self) -> bool:
-        return self._job.ends_at is not None and datetime.now(timezone.utc) >= self._job.ends_at
-
-    def _find_status(self) -> TaskStatus:
-        """Return the task's status, "unknown" if Airflow does not answer in time. Called in a thread."""
-        asking = asyncio.run_coroutine_threadsafe(self._ask_status(), self._loop)
-        try:
-            return asking.result(_STATUS_WITHIN_S)
-        except futures.TimeoutError:
-            return "unknown"
-        finally:
-            asking.cancel()
-
-    async def _ask_status(self) -> TaskStatus:
-        while True:
-            try:
-                if await self._exchange(dict, ()) is not None:
-                    return "active"
-            except TakenOverError as error:
-                return "over" if error.over else "active"
-
-    async def _read_stored(self) -> dict[str, Any] | None:
-        """Return the live state; ``None`` if the API server does not respond for as long as workers wait for it."""
-        began_s = self._loop.time()
-        while (stored := await self._exchange(dict, _STORED)) is None:
-            if self._loop.time() - began_s > _READ_WITHIN_S:
-                self._log.error("A worker process controls the job, because the API server does not respond here")
-                break
-        return stored
-
-    async def _transfer(self, read: Sequence[str]) -> bool:
-        found = await self._exchange(self._state.take, read)
-        if found is None:
-            self._state.fail()
-            return False
-        is_new = self._state.newest() not in ({}, found)
-        self._state.succeed(found)
-        if is_new:
-            self._end_wait()
-        return True
-
-    async def _write_rest(self) -> None:
-        for _ in range(_LAST_WRITES):
-            if await self._transfer(()):
-                break
-
-    async def _exchange(self, take: Callable[[], Mapping[str, Any]], read: Sequence[str]) -> dict[str, Any] | None:
-        try:
-            found = await self._task.exchange(take, read)
-        except SteeringError as error:
-            if not self._is_failing:
-                self._log.warning("Airflow's API server is not responding: control continues without it. %s", error)
-            self._is_failing = True
-            return None
-        if self._is_failing:
-            self._log.info("Airflow's API server is responding again")
-        self._is_failing = False
-        return found
+    def _details(self) -> dict[str, Any]:
+        if self._host is None or self._host.alert is None:
+            return {}
+        return {"alert": self._host.alert.to_dict(), "alerts": self._host.alerts.to_json()}

@@ -31,12 +31,14 @@ from paceline.registry.storage import digest_of
 from paceline.runtime.checks import check_devices
 from paceline.runtime.temporary import TemporaryFolder
 
+from ._deferral import UNNAMED_ENGINE, read_deferrable, time_limit, trigger_failure
 from ._direction import check_metric, direction
 from ._holdout import HoldOut
+from ._host import is_dags_test
 from ._identity import job_labels
 from ._job import JobOperator
 from ._repeats import repeated_lines
-from ._scoring import read_scores
+from ._scoring import ScoringJobs
 from ._window import changed_file, copy_reference
 from .improvement import ResampleCollector, describe_doubts, describe_interval, summarise
 from .links import ModelLink
@@ -44,8 +46,6 @@ from .links import ModelLink
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context
-
-    from paceline.runtime import Job, Runtime
 
 
 def _nonempty_mapping(field: str, value: object) -> dict[str, Any]:
@@ -101,6 +101,10 @@ class EvaluateOperator(JobOperator):
         registers, and fails if this key has not signed the champion.
     devices:
         Cores for the script. (templated)
+    deferrable:
+        Whether the triggerer waits for the end of a script that runs longer than 20 s: the task then has a worker slot
+        only while it starts the script for a model, and to read its scores. Default: ``[operators]
+        default_deferrable``.
     **kwargs:
         Arguments of :class:`~paceline.operators._job.JobOperator`: ``script`` or ``command``,
         ``files``, ``runtime``, ``image``, ``docker_conn_id``, ...
@@ -170,6 +174,7 @@ the first a letter or digit
         lineage: Any = None,
         signing_conn_id: str | None = None,
         devices: float | str = 1.0,
+        deferrable: bool | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -184,7 +189,10 @@ the first a letter or digit
         self.lineage = lineage
         self.signing_conn_id = optional_conn_id("signing_conn_id", signing_conn_id)
         self.devices: Any = devices
-        self._job: Job | None = None
+        self._defers_by_default = deferrable is None
+        self.deferrable = read_deferrable(deferrable)
+        self._jobs: ScoringJobs | None = None
+        self._earlier: Mapping[str, Any] = {}  # of an earlier process of this try, which the triggerer has continued
         self._result: EvaluationResult | None = None
         self._killed = threading.Event()
         read_fields(self, self.readers, rendered=False)
@@ -203,6 +211,21 @@ the first a letter or digit
         send_evaluation(self, self._result)
         return self._result.to_json()
 
+    def execute_continued(self, context: Context, event: dict[str, Any], **earlier: Any) -> dict[str, Any]:
+        """Continue after :class:`~paceline.operators.triggers.ScoringTrigger`, which says why in its ``event``.
+
+        All is done again, except that no script runs again on the same files.
+        """
+        self._earlier = {**earlier, "reason": event["reason"]}
+        return self.execute(context)
+
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
+        """Continue after a deferral, also if the triggerer could not run the trigger."""
+        if (failure := trigger_failure(next_method, next_kwargs or {})) is not None:
+            self.log.error("A worker process waits for the script, because the trigger has failed:\n%s", failure)
+            return self.execute_continued(context, {"reason": "error"})
+        return super().resume_execution(next_method, next_kwargs, context)
+
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage[Any, Any]:
         """Return the models, the data and the registered version, for Airflow's OpenLineage provider."""
         from paceline.airflow import lineage
@@ -212,8 +235,8 @@ the first a letter or digit
     def on_kill(self) -> None:
         """Stop and remove the job, in a thread because Airflow calls this method in a signal handler."""
         self._killed.set()
-        if self._job is not None:
-            cleanup = threading.Thread(target=self._job.remove, name="paceline-kill", daemon=True)
+        if self._jobs is not None:
+            cleanup = threading.Thread(target=self._jobs.remove, name="paceline-kill", daemon=True)
             cleanup.start()
             cleanup.join(4.0)  # Airflow kills the task 5 s after its signal
 
@@ -222,8 +245,8 @@ the first a letter or digit
         registry = open_registry(self.registry, self.signing_conn_id)
         if not storage_path(self.challenger).is_dir():
             raise InvalidInputError("challenger", self.challenger, "an existing folder with a model")
-        runtime = self.open_runtime(self.choose_runtime())
-        with TemporaryFolder() as scratch:
+        jobs = self._jobs = self._open_jobs(context)
+        with TemporaryFolder() as scratch, jobs:
             trained = local_copies("challenger", {"model": self.challenger}, scratch / "trained")["model"]
             digest = digest_of(UPath(trained), "challenger")
             key = _registration_key(context, digest)
@@ -234,13 +257,13 @@ the first a letter or digit
                 )
             reference = copy_reference(self.data_window, scratch, self.log)
             holdout = HoldOut(self.data, self.inputs, scratch, self.command_and_files()[1].values())
-            new, resamples = self._score(context, runtime, "challenger", trained, holdout, scratch)
+            new, resamples = self._score(context, jobs, "challenger", trained, holdout)
             old: dict[str, float] | None = None
             improvements: Improvements | None = None
             if champion is not None:
                 fetched = registry.fetch(champion, scratch / "champion")
                 role = f"champion-{champion.version}"
-                old, others = self._score(context, runtime, role, fetched, holdout, scratch)
+                old, others = self._score(context, jobs, role, fetched, holdout)
                 improvements = summarise(resamples, others, greater_is_better=self._greater_is_better)
                 if improvements is not None:
                     repeated = 0 if resamples.groups else repeated_lines(holdout.paths.values())
@@ -292,27 +315,42 @@ the first a letter or digit
                     return version
         return None
 
+    def _open_jobs(self, context: Context) -> ScoringJobs:
+        """Return the scoring jobs of this try."""
+        chosen = self._earlier.get("runtime")
+        settings = next((one for one in self.possible_runtimes() if one.name == chosen), None) or self.choose_runtime()
+        return ScoringJobs(
+            self.open_runtime(settings),
+            settings,
+            lambda: job_labels(context),
+            self.lease_s,
+            self.log,
+            ends_at=time_limit(self, context),
+            defers=self._defers(),
+            **{name: self._earlier[name] for name in ("scored", "reason") if name in self._earlier},
+        )
+
+    def _defers(self) -> bool:
+        if not self.deferrable or is_dags_test():
+            return False
+        if self._defers_by_default and not self.runtime_settings.names_engine:
+            self.log.info("A worker process waits for the script, because %s", UNNAMED_ENGINE)
+            return False
+        return True
+
     def _score(
-        self, context: Context, runtime: Runtime, role: str, model: Path, holdout: HoldOut, scratch: Path
+        self, context: Context, jobs: ScoringJobs, role: str, model: Path, holdout: HoldOut
     ) -> tuple[dict[str, float], ResampleCollector]:
         """Run the script on one model and return its scores and the resamples of the metric."""
         if self._killed.is_set():
             raise TrainingFailedError("the task was stopped")
         inputs = {"model": model, **{f"data/{name}": path for name, path in holdout.paths.items()}}
         spec = self.job_spec(context, holdout.inputs, self.devices, inputs=inputs, suffix=f"-{role}")
-        runtime.check(spec)
-        self.log.info("Scoring the %s", role)
-        earlier = runtime.find_job(spec.name, job_labels(context))
-        if earlier is not None and not runtime.has_same_spec(earlier, spec):
-            self.log.info("Removing the job of an earlier try, whose process was killed: it has other files")
-            earlier.remove()
-        job = self._job = runtime.start(spec)
-        try:
-            scores, resamples = read_scores(job, self.metric, role, self.log, self.lease_s)
-        finally:
-            job.remove()
-            job.close()
-            self._job = None
+        found = jobs.score(spec, self.metric, role)
+        if found is None:
+            self.log.info("The triggerer waits for the scores of the %s", role)
+            self.defer(trigger=jobs.trigger(spec), method_name="execute_continued", kwargs=jobs.state)
+        scores, resamples = found
         self.log.info("The %s: %s", role, ", ".join(f"{name} {score:.6g}" for name, score in scores.items()))
         return scores, resamples
 

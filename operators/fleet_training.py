@@ -42,7 +42,7 @@ def train_on_fleet(
         Additional arguments for the :class:`ParameterServerOperator`, for example ``{"cores": 2}``.
     **kwargs:
         Arguments of :class:`DeadlineTrainingOperator` for all training tasks: ``deadline``, ``script``, ... The
-        parameter server gets those for the deadline, the runtime and the labels, too. ``runtime`` is
+        parameter server gets those for the deadline, the runtime, the labels and the deferral, too. ``runtime`` is
         :class:`~paceline.operators.Docker`, or for a fleet of nodes :class:`~paceline.operators.Kubernetes`; the fleet
         determines the engine, the memory and the GPUs of each machine.
 
@@ -111,4 +111,5 @@ _SHARED_ARGUMENTS = (
     "deadline_from",
     "runtime",
     "labels",
+    "deferrable",
 )

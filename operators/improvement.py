@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import NormalDist, pstdev
+from typing import Any
 
 from paceline.contract import QUANTILES, EvaluationResult, Improvements, PromotionVerdict
 from paceline.errors import InvalidInputError
@@ -39,6 +40,21 @@ class ResampleCollector:
         self.values: dict[int, float] = {}  # by the number of the resample, without undefined values
         self.without: tuple[float | None, ...] = ()  # the values on all rows except one block
         self._score: float | None = None  # the value on all rows, reported with the resamples
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the form that ``read`` accepts."""
+        values = [[number, value] for number, value in self.values.items()]
+        own = {"rows": self.rows, "groups": self.groups, "drawn": self.drawn, "score": self._score}
+        return {**own, "values": values, "without": list(self.without)}
+
+    @classmethod
+    def read(cls, metric: str, content: Mapping[str, Any]) -> ResampleCollector:
+        """Return what ``to_json`` has returned, of the same metric."""
+        collector = cls(metric)
+        collector.rows, collector.groups, collector.drawn = (content[name] for name in ("rows", "groups", "drawn"))
+        collector.values, collector.without = dict(content["values"]), tuple(content["without"])
+        collector._score = content["score"]
+        return collector
 
     def add(self, progress: Progress) -> None:
         """Add the values in a progress line, if any. A later report replaces an earlier one."""

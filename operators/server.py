@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from paceline.airflow.values import Reader
-from paceline.errors import TrainingAbandonedError
 from paceline.fleet.faults import checked_fleet
 from paceline.train.parameter_server.plan import PLAN, SERVER_COMMAND
 
-from ._others import FAILED, task_states
+from ._others import Need
 from ._team import (
     check_plan,
     fleet_runtime,
+    key_conn_id,
     machine_arguments,
     rendezvous,
     sample_shares,
@@ -114,18 +114,21 @@ class ParameterServerOperator(DeadlineTrainingOperator):
         point = rendezvous(context, self.fleet, self.plan, self.training)
         return point.server_spec(replace(spec, files=files))
 
-    def check_need(self, context: Context, stage: str) -> None:
-        """Raise ``TrainingAbandonedError`` if no worker of the plan can train any more."""
+    def key_conn_id(self) -> str | None:
+        """Return the id of the connection with the key of the distributed training."""
+        return key_conn_id(self.fleet, self.plan)
+
+    def need(self) -> Need:
+        """Return the workers of the plan."""
         from .worker import WorkerTrainingOperator
 
         chosen = sample_shares(self.plan)
         tasks = [task for task in self.dag.tasks if isinstance(task, WorkerTrainingOperator)]
-        workers = {
-            task.task_id: task.worker.name
-            for task in tasks
-            if task.server_task_id == self.task_id and task.worker.name in chosen
-        }
-        states = task_states(context["ti"], sorted(workers))
-        if states and all(states.get(task_id) in FAILED for task_id in workers):
-            ends = ", ".join(f"{workers[task_id]} is {state}" for task_id, state in sorted(states.items()))
-            raise TrainingAbandonedError(f"no worker is left ({ends}): clear them and this task to continue")
+        return Need(
+            "",
+            {
+                task.task_id: task.worker.name
+                for task in tasks
+                if task.server_task_id == self.task_id and task.worker.name in chosen
+            },
+        )

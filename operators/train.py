@@ -7,8 +7,6 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from airflow.sdk.bases.operator import TRIGGER_FAIL_REPR, TriggerFailureReason
-from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowRescheduleException
 
 from paceline.airflow.callbacks import Callback, read_callbacks
@@ -20,10 +18,12 @@ from paceline.run import ControlElsewhereError, Training, WaitElsewhereError, Wa
 
 from . import _arguments
 from ._clock import task_clock
+from ._deferral import UNNAMED_ENGINE, read_deferrable, time_limit, trigger_failure
 from ._executor import REPORTED_WITHIN_S
 from ._host import TaskHost, is_dags_test
 from ._job import JobOperator
 from ._later_inputs import check_later_inputs
+from ._others import task_states
 from ._private import has_secrets
 from .links import ContainerLogsLink
 
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from paceline.control import Gains
     from paceline.elastic import Team
     from paceline.runtime import JobSpec
+
+    from ._others import Need
 
 
 class DeadlineTrainingOperator(JobOperator):
@@ -145,7 +147,7 @@ class DeadlineTrainingOperator(JobOperator):
     )
     needs_progress: bool = False  # whether a script that reports no progress has failed
     saves_output: bool = True  # whether an empty output is worth a warning
-    asks_others: bool = False  # whether other tasks can make the job useless, see check_need()
+    asks_others: bool = False  # whether other tasks can make the job useless, see need()
     operator_extra_links = (ContainerLogsLink(),)
     ui_color = "#d6f5e3"
 
@@ -191,12 +193,10 @@ class DeadlineTrainingOperator(JobOperator):
         self.team = _arguments.read_team(team)
         self.shared = shared
         self._defers_by_default = deferrable is None
-        if deferrable is None:
-            deferrable = conf.getboolean("operators", "default_deferrable", fallback=False)
-        elif deferrable and self.team is not None and not shared:
+        if deferrable and self.team is not None and not shared:
             accepted = "False, because a worker process controls a team, or shared=True for the wait for its devices"
             raise InvalidInputError("deferrable", deferrable, accepted)
-        self.deferrable = deferrable
+        self.deferrable = read_deferrable(deferrable)
         self.output_path = output  # not `output`, because BaseOperator.output is the task's XCom
         self.checkpoint_to = checkpoint_to
         self.on_deadline_alert: Sequence[Callback] = read_callbacks("on_deadline_alert", on_deadline_alert)
@@ -263,13 +263,11 @@ class DeadlineTrainingOperator(JobOperator):
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """Continue after a deferral, also if the triggerer could not run the trigger of a job."""
-        kwargs = next_kwargs or {}
-        if next_method == TRIGGER_FAIL_REPR and kwargs.get("error") == TriggerFailureReason.TRIGGER_FAILURE:
+        if (failure := trigger_failure(next_method, next_kwargs or {})) is not None:
             record = JobRecord.read(context["task_state_store"].get(CONTAINER))
             if record is not None and record.deferred:
                 self.log.error(
-                    "A worker process controls the job to its end, because the trigger has failed:\n%s",
-                    "\n".join(kwargs.get("traceback") or ()),
+                    "A worker process controls the job to its end, because the trigger has failed:\n%s", failure
                 )
                 return self.execute_continued(context, {"reason": "error"})
         return super().resume_execution(next_method, next_kwargs, context)
@@ -288,7 +286,7 @@ class DeadlineTrainingOperator(JobOperator):
     def _defer_wait(self, context: Context, job: WaitingJob) -> NoReturn:
         from .triggers import GrantTrigger
 
-        ends_at = self._ends_at(context)
+        ends_at = time_limit(self, context)
         # Airflow accepts no timeout of 0 or less.
         left = None if ends_at is None else max(ends_at - datetime.now(timezone.utc), timedelta(milliseconds=1))
         self.defer(
@@ -321,20 +319,18 @@ class DeadlineTrainingOperator(JobOperator):
             past=past,
             tails=tuple(host.past_tails(record.runtime)) if past is None else (),
             has_callbacks=bool(self.on_deadline_alert),
-            ends_at=self._ends_at(context),
+            need=self.need(),
+            key_conn_id=self.key_conn_id(),
+            ends_at=time_limit(self, context),
         )
         # Without Airflow's own timeout, which would leave the job behind.
         self.defer(trigger=TrainingTrigger(job.to_json()), method_name="execute_continued")
-
-    def _ends_at(self, context: Context) -> datetime | None:
-        timeout, started = self.execution_timeout, context["ti"].start_date
-        return None if timeout is None or started is None else started + timeout
 
     def new_training(self, context: Context) -> Training:
         """Create the object that controls the job during this try."""
         settings, clock = _arguments.read(self, context), task_clock(self.log)
         event = self._event
-        ends_at = self._ends_at(context) if event is not None else None
+        ends_at = time_limit(self, context) if event is not None else None
         host = self._host = TaskHost(self, context, self.on_deadline_alert, clock, ends_at)
         if event is not None and "alert" in event:
             host.report_alert(event["alert"], event["alerts"])
@@ -356,7 +352,7 @@ class DeadlineTrainingOperator(JobOperator):
 
     def _hands_over(self, host: TaskHost) -> bool:
         """Return whether the triggerer is to control the job."""
-        if not self.deferrable or self.team is not None or self.asks_others or is_dags_test():
+        if not self.deferrable or self.team is not None or is_dags_test():
             return False
         if self._event is not None and self._event["reason"] != "alert":
             return False  # the job has ended, or the triggerer could not control it
@@ -367,7 +363,7 @@ class DeadlineTrainingOperator(JobOperator):
 
     def _why_not(self, host: TaskHost) -> str | None:
         if self._defers_by_default and not self.runtime_settings.names_engine:
-            return "no connection names its engine: the triggerer might ask another one"
+            return UNNAMED_ENGINE
         words = [self.command] if isinstance(self.command, str) else self.command or ()
         if self._private_templates or has_secrets((*self.environment.values(), *self.arguments, *words)):
             return "it has a secret that the triggerer could not mask in the log"
@@ -379,5 +375,16 @@ class DeadlineTrainingOperator(JobOperator):
         """Return the job's specification. Subclasses extend the specification, and may write files to ``scratch``."""
         return spec
 
+    def need(self) -> Need | None:
+        """Return the tasks that can make this task's job useless; ``None`` if there are none."""
+        return None
+
     def check_need(self, context: Context, stage: str) -> None:
         """Raise an error if other tasks make this task's job useless, see :meth:`paceline.run.host.Host.check_need`."""
+        need = self.need()
+        if need is not None:
+            need.check(task_states(context["ti"], need.task_ids), stage)
+
+    def key_conn_id(self) -> str | None:
+        """Return the id of the connection whose password the job gets; ``None`` without one."""
+        return None

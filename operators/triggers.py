@@ -1,15 +1,16 @@
-"""Triggers of training tasks: they wait in the triggerer, without a worker slot."""
+"""Triggers of training tasks and evaluations: they wait in the triggerer, without a worker slot."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from functools import cache, partial
+from functools import cache
 from importlib import import_module
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
@@ -18,9 +19,10 @@ from paceline.errors import DeadlineInfeasibleError
 from ._executor import REPORTED_WITHIN_S
 
 if TYPE_CHECKING:
+    from paceline.airflow.steering import SteeredTask
     from paceline.run.clock import SystemClock
 
-    from .deferred import JobControl
+    from ._job_control import JobControl
 
 _CANCELLED_WITHIN_S = 60.0
 _KILL_WITHIN_S = 25.0  # less than Airflow's `[triggerer] on_kill_timeout`
@@ -49,30 +51,33 @@ class GrantTrigger(BaseTrigger):
         settled = _settled()
         await _import("paceline.run")
         from paceline.airflow.steering import SteeredTask, SteeringError, TakenOverError
-        from paceline.run import WaitingJob
+        from paceline.run import RemoteState, WaitingJob
 
-        queue = WaitingJob.read(self.job).queue(await asyncio.to_thread(_clock), self.log)
-        values: dict[str, Any] = {}
-        is_failing = False
+        queue = await asyncio.to_thread(lambda: WaitingJob.read(self.job).queue(_clock(), self.log))
+        state, is_failing = RemoteState({}), False
         assert self.task_instance is not None  # only tasks are deferred to this trigger
         task = await SteeredTask.take_over(self.task_instance)
         while True:
             try:
-                found = await task.exchange(partial(dict, values), queue.reads)
+                found = await task.exchange(state.take, queue.reads)
             except TakenOverError as error:
+                state.fail()
                 self.log.info("This triggerer no longer waits: %s", error)
                 # Airflow cancels the trigger of a task that another triggerer runs, or that is not deferred any more.
                 await asyncio.sleep(_CANCELLED_WITHIN_S)
                 task = await SteeredTask.take_over(self.task_instance)  # someone has deleted or changed the XCom
                 continue
             except SteeringError as error:
+                state.fail()
                 if not is_failing:
                     self.log.warning("Airflow's API server is not responding; trying again. %s", error)
                 is_failing = True
                 continue
             is_failing = False
+            if state.receive(found):
+                task.hurry()
             try:
-                values = queue.step(found)
+                state.post(queue.step(state.newest()))
             except DeadlineInfeasibleError:
                 break  # the task finds the same, and fails
             if queue.granted is not None:
@@ -81,14 +86,17 @@ class GrantTrigger(BaseTrigger):
         yield TriggerEvent({})  # type: ignore[no-untyped-call]
 
 
-class TrainingTrigger(BaseTrigger):
-    """Controls a running training job until a worker process is to continue: at its end, for an alert, or an error.
+class JobTrigger(BaseTrigger):
+    """Controls a running job until a worker process is to continue. Its subclasses say how.
 
     Parameters
     ----------
     job:
-        Result of ``DeferredJob.to_json``.
+        Result of ``Stored.to_json``.
     """
+
+    control: ClassVar[str]
+    """Path of the class of the control, which is imported in a thread."""
 
     def __init__(self, job: dict[str, Any]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -102,18 +110,15 @@ class TrainingTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield one event, with the reason why a worker process is to continue."""
         settled = _settled()
-        await _import("paceline.operators.deferred")
+        await _import("paceline.airflow.steering")
         from paceline.airflow.steering import SteeredTask, TakenOverError
-
-        from .deferred import DeferredJob, JobControl
 
         while True:
             try:
-                job = DeferredJob.read(self.job)
-                clock = await asyncio.to_thread(_clock)
+                make = await asyncio.to_thread(self._load)
                 assert self.task_instance is not None  # only tasks are deferred to this trigger
                 task = await SteeredTask.take_over(self.task_instance)
-                self._control = JobControl(job, task, self.task_instance, clock.copy(), self.log)
+                self._control = make(task)
                 event = await self._control.run()
             except TakenOverError as error:
                 self.log.info("This triggerer no longer controls the job: %s", error)
@@ -128,20 +133,38 @@ class TrainingTrigger(BaseTrigger):
 
     async def on_kill(self) -> None:
         """Remove the job of a task that was cleared or marked."""
-        await _import("paceline.operators.deferred")
+        await _import("paceline.airflow.steering")
         from paceline.airflow.steering import SteeredTask
 
-        from .deferred import DeferredJob, JobControl
-
         if self._control is None:  # killed before the control has begun
+            make = await asyncio.to_thread(self._load)
             assert self.task_instance is not None  # as in ``run``
-            task, clock = SteeredTask(self.task_instance, secret=""), await asyncio.to_thread(_clock)
-            self._control = JobControl(DeferredJob.read(self.job), task, self.task_instance, clock.copy(), self.log)
+            self._control = make(SteeredTask(self.task_instance, secret=""))
         ending = asyncio.ensure_future(self._control.kill())
         ends_s = asyncio.get_running_loop().time() + _KILL_WITHIN_S
         while not ending.done() and asyncio.get_running_loop().time() < ends_s:
             with suppress(asyncio.CancelledError):  # Airflow cancels this method again every second until it has ended
                 await asyncio.wait([ending], timeout=_KILL_WITHIN_S)
+
+    def _load(self) -> Callable[[SteeredTask], JobControl]:
+        """Return what makes the control in the event loop. Called in a thread, because it takes a second or more."""
+        module, _, name = self.control.rpartition(".")
+        control = getattr(import_module(module), name)
+        _freeze_imports()
+        job, clock = control.job_type.read(self.job), _clock().copy()
+        return lambda task: control(job, task, self.task_instance, clock, self.log)
+
+
+class TrainingTrigger(JobTrigger):
+    """Controls a training job: until its end, an alert, an error, or the end of the time limit."""
+
+    control = "paceline.operators.deferred.TrainingControl"
+
+
+class ScoringTrigger(JobTrigger):
+    """Waits for the end of a scoring job of ``EvaluateOperator``."""
+
+    control = "paceline.operators._deferred_scoring.ScoringControl"
 
 
 def _settled() -> asyncio.Future[None]:
@@ -152,6 +175,15 @@ def _settled() -> asyncio.Future[None]:
 async def _import(module: str) -> None:
     """Import a module in a thread: it takes a second or more, in which the other triggers would wait."""
     await asyncio.to_thread(import_module, module)
+
+
+@cache
+def _freeze_imports() -> None:
+    """Exclude all that is imported from garbage collection, which blocks the event loop while it looks at all objects.
+
+    With a thousand jobs, half of the objects are of modules.
+    """
+    gc.freeze()
 
 
 def _clock() -> SystemClock:

@@ -14,17 +14,17 @@ from paceline.errors import (
     InvalidInputError,
     RuntimeUnavailableError,
     TaskStoppedError,
-    TrainingAbandonedError,
     TrainingOverError,
 )
 from paceline.fleet.faults import checked_fleet
 from paceline.train.job import EXIT_EXCLUDED, EXIT_NO_SERVER, EXIT_REJECTED
 
-from ._others import FAILED, Question, task_states
+from ._others import Need, Question, task_states
 from ._team import (
     check_plan,
     exclusions,
     fleet_runtime,
+    key_conn_id,
     machine_arguments,
     rendezvous,
     sample_shares,
@@ -137,7 +137,7 @@ class WorkerTrainingOperator(DeadlineTrainingOperator):
             raise AirflowFailException(str(error)) from error
         if not chosen:
             raise AirflowSkipException(f"{self.worker.name} does not train: {self._exclusion_reason()}")
-        if self._training_is_done(context):
+        if self._event is None and self._training_is_done(context):  # else, the job is running, or has just ended
             training = self.new_training(context)
             if not self._can_continue(training, context):
                 training.discard()  # an earlier try may have left a failed job
@@ -199,25 +199,15 @@ class WorkerTrainingOperator(DeadlineTrainingOperator):
         except RuntimeUnavailableError as error:
             raise AirflowException(str(error)) from error
 
-    def check_need(self, context: Context, stage: str) -> None:
-        """Raise an error if the parameter server has failed, or if training has ended without this worker.
+    def key_conn_id(self) -> str | None:
+        """Return the id of the connection with the key of the distributed training."""
+        return key_conn_id(self.fleet, self.plan)
 
-        All workers end with the same model, so a worker whose engine does not respond is not needed once another has
-        the model.
-        """
+    def need(self) -> Need:
+        """Return the parameter server and the other workers."""
         workers = [task for task in self.dag.tasks if isinstance(task, WorkerTrainingOperator)]
-        team = {task.task_id for task in workers if task.server_task_id == self.server_task_id}
-        others = sorted(team - {self.task_id})
-        states = task_states(context["ti"], [self.server_task_id, *others])
-        server = states.get(self.server_task_id)
-        if server in FAILED:
-            raise TrainingAbandonedError(f"{self.server_task_id} will not serve this worker: its state is {server!r}")
-        if server != "success":
-            return
-        if stage == "waiting":
-            raise TrainingOverError("training ended before this worker started")
-        if stage == "away" and any(states.get(name) == "success" for name in others):
-            raise TrainingOverError("training has ended, and the engine of this worker does not respond")
+        team = {task.task_id: task.worker.name for task in workers if task.server_task_id == self.server_task_id}
+        return Need(self.server_task_id, {name: machine for name, machine in team.items() if name != self.task_id})
 
     def _training_is_done(self, context: Context) -> bool:
         return task_states(context["ti"], [self.server_task_id]).get(self.server_task_id) == "success"

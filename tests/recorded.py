@@ -22,7 +22,7 @@ from paceline.contract import DEADLINE, HISTORY, PACE
 from paceline.control import BudgetController, Controller, DeadlineController, Limits, PastRun
 from paceline.elastic import Scaling, Step, Team, TeamSample
 from paceline.errors import TaskStoppedError
-from paceline.run import Handover, MemoryState, PaceLoop, Surroundings
+from paceline.run import Handover, JsonText, MemoryState, PaceLoop, Surroundings
 from paceline.simulate.parameter_servers import Workload, steady_state
 from paceline.testing.plant import Plant
 from paceline.testing.simulated_job import SimulatedJob
@@ -56,7 +56,7 @@ class SimulatedStore(MemoryState):
         self._clock, self._deadlines = clock, sorted(deadlines.items())
 
     def post(self, values: Mapping[str, Any]) -> None:
-        self.update(values)
+        self.update(JsonText.values_of(values))
 
     def newest(self) -> dict[str, Any]:
         due = [deadline for moment, deadline in self._deadlines if moment <= self._clock.now()]

@@ -9,6 +9,7 @@ can still delete the keys of the job that it has removed, and store its last sam
 from __future__ import annotations
 
 import hmac
+import json
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -23,13 +24,14 @@ from pydantic_core import from_json
 from sqlalchemy import ColumnElement, and_, delete, insert, select, tuple_, update
 from sqlalchemy.orm import Session
 
-from paceline.contract import HISTORY, PACE, STEERING_XCOM, hash_secret
+from paceline.contract import HISTORY, PACE, STEERING_XCOM, TASK_STATES, hash_secret
 
 from .airflow_internals import SessionDep, Stored, TaskInstance, TaskInstanceState, XComModel
-from .jobs import FINAL_STATES, parse, same_task
+from .jobs import FINAL_STATES, same_task
 
 router = APIRouter(tags=["Steering"])
 _MOST_JOBS = 1_000
+_MOST_TASKS = 1_000  # those of a fleet
 _MOST_BYTES = 32 * 2**20  # 100 jobs with long histories have less than a quarter
 _PLACE = ("dag_run_id", "dag_id", "run_id", "task_id", "map_index", "expires_at")
 _Task = tuple[str, str, str, int]  # DAG, run, task and map index
@@ -44,6 +46,7 @@ class SteeredJob(BaseModel):
     """What the process that steers a job writes, as JSON texts, and reads. ``None`` deletes a key.
 
     ``task_instance_id`` is Airflow's identifier of the task's try, ``secret`` the text whose hash is the task's XCom.
+    ``tasks`` are other tasks of the run, whose states are the value ``TASK_STATES`` of the answer.
     """
 
     dag_id: str
@@ -54,11 +57,17 @@ class SteeredJob(BaseModel):
     secret: str
     write: dict[str, Annotated[str, AfterValidator(_check_json)] | None] = Field(default_factory=dict)
     read: list[str] = Field(default_factory=list)
+    tasks: list[str] = Field(default_factory=list, max_length=_MOST_TASKS)
 
     @property
     def task(self) -> _Task:
         """The task of the job."""
         return (self.dag_id, self.run_id, self.task_id, self.map_index)
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys of the answer."""
+        return [*self.read, TASK_STATES] if self.tasks else self.read
 
 
 class SteeredJobs(BaseModel):
@@ -68,12 +77,12 @@ class SteeredJobs(BaseModel):
 
 
 class JobAnswer(BaseModel):
-    """The values of a job that were to be read; ``None`` if the process no longer steers the job.
+    """The values of a job that were to be read, as JSON texts; ``None`` if the process no longer steers the job.
 
     ``over`` says whether the task's try has ended. If not, another process steers the job or continues the try.
     """
 
-    values: dict[str, Any] | None
+    values: dict[str, str | None] | None
     over: bool = False
 
 
@@ -107,10 +116,11 @@ def steer(batch: Annotated[SteeredJobs, Depends(_parse)], session: SessionDep) -
         if right.over:
             job.write = {key: value for key, value in job.write.items() if value is None or key in (PACE, HISTORY)}
     _write(session, [job for job, right in zip(batch.jobs, rights, strict=True) if right.writes])
-    found = _read(session, [job for job, right in zip(batch.jobs, rights, strict=True) if right.steers])
+    steered = [job for job, right in zip(batch.jobs, rights, strict=True) if right.steers]
+    found = _read(session, steered) | _read_states(session, steered)
     return [
         JobAnswer(
-            values={key: found.get((job.task, key)) for key in job.read} if right.steers else None, over=right.over
+            values={key: found.get((job.task, key)) for key in job.keys} if right.steers else None, over=right.over
         )
         for job, right in zip(batch.jobs, rights, strict=True)
     ]
@@ -180,8 +190,9 @@ def _write(session: Session, jobs: Sequence[SteeredJob]) -> None:
         session.execute(insert(Stored), added)
 
 
-def _read(session: Session, jobs: Sequence[SteeredJob]) -> dict[tuple[_Task, str], Any]:
-    tasks, found, s = defaultdict(set), {}, Stored
+def _read(session: Session, jobs: Sequence[SteeredJob]) -> dict[tuple[_Task, str], str]:
+    tasks: dict[frozenset[str], set[_Task]] = defaultdict(set)
+    found, s = {}, Stored
     for job in jobs:
         tasks[frozenset(job.read)].add(job.task)  # a job that begins reads its history, the others a few words
     for keys in filter(None, tasks):
@@ -190,8 +201,23 @@ def _read(session: Session, jobs: Sequence[SteeredJob]) -> dict[tuple[_Task, str
                 _is_of(s, tasks[keys]), s.key.in_(keys)
             )
         )
-        found.update({(_task(row), row.key): parse(row.value) for row in rows})
+        found.update({(_task(row), row.key): row.value for row in rows})
     return found
+
+
+def _read_states(session: Session, jobs: Sequence[SteeredJob]) -> dict[tuple[_Task, str], str]:
+    """Return the states of the jobs' other tasks, as one text for each job."""
+    asking, ti = [job for job in jobs if job.tasks], TaskInstance
+    if not asking:
+        return {}
+    others = {(job.dag_id, job.run_id, task_id, -1) for job in asking for task_id in job.tasks}
+    rows = session.execute(select(ti.dag_id, ti.run_id, ti.task_id, ti.map_index, ti.state).where(_is_of(ti, others)))
+    states = {_task(row): row.state for row in rows}
+    places = {job.task: {task_id: (job.dag_id, job.run_id, task_id, -1) for task_id in job.tasks} for job in asking}
+    return {
+        (task, TASK_STATES): json.dumps({name: states[place] for name, place in those.items() if place in states})
+        for task, those in places.items()
+    }
 
 
 def _is_of(table: Any, tasks: Collection[_Task]) -> ColumnElement[bool]:

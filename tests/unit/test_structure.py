@@ -52,7 +52,7 @@ EXPORTS = {
     "paceline.contract": (
         "ALERTS CEILING CLOCK CONTAINER CONTROLLER DEADLINE DRIFT_XCOM EVALUATION_XCOM HISTORY HISTORY_BEFORE "
         "LABEL_RUN_START MAX_STARTS NEEDS_TRAINING OUTPUT PACE PROMOTION_XCOM QUANTILES RESULT RUN_KEYS RUN_START "
-        "SCHEDULE_XCOM STEERING_XCOM XCOM_LIMIT_BYTES AlertKind ArbiterResult ArbiterStatus Ceiling Change "
+        "SCHEDULE_XCOM STEERING_XCOM TASK_STATES XCOM_LIMIT_BYTES AlertKind ArbiterResult ArbiterStatus Ceiling Change "
         "CollectedOutput Comparison ConceptDrift Confusion ControllerState Deadline DriftEvent DriftReport "
         "DriftSummary DriftVerdict EstimatedPeriod EvaluationResult FeatureDrift FeatureStatistics FleetResult "
         "FunctionFit Histogram Improvements JobRecord JointDrift MachineLoad Outcome PaceSample PerformanceEstimate "
@@ -87,8 +87,8 @@ EXPORTS = {
         "Promotion ReferenceFile Registry VersionNeededError"
     ),
     "paceline.run": (
-        "ControlElsewhereError Exchange Handover History LiveState LiveValues MemoryState PaceLoop RemoteState "
-        "Surroundings Training WaitElsewhereError WaitingJob"
+        "ControlElsewhereError Exchange Handover History JsonText LiveState LiveValues MemoryState PaceLoop "
+        "RemoteState Surroundings Training WaitElsewhereError WaitingJob"
     ),
     "paceline.runtime": (
         "DockerOptions DockerRuntime Job JobFolder JobSpec JobStatus KubernetesOptions PausableJob ProcessRuntime "

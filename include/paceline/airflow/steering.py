@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import secrets
 import ssl
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from weakref import WeakKeyDictionary
 
 from airflow.sdk.configuration import conf
-from pydantic_core import to_json
+from pydantic_core import from_json, to_json
 from tenacity import AsyncRetrying, stop_after_delay, wait_random_exponential
 
 from paceline.contract import STEERING_XCOM, hash_secret
@@ -23,9 +25,12 @@ if TYPE_CHECKING:
     import httpx
 
 _EVERY_S = 1.0
+_SOON_S = 0.1
 _TIMEOUT_S = 10.0
-_MOST_JOBS = 100  # in a request: its answers occupy the event loop for some ten milliseconds
-_Waiting = tuple[Callable[[], bytes], "asyncio.Future[dict[str, Any]]"]  # returns a job's message; its answer
+_MOST_JOBS = 100  # in a request
+_AT_ONCE = 20  # jobs that get an error in one pass of the event loop: each logs it, and asks again
+_Texts = dict[str, "str | None"]
+_Waiting = dict["asyncio.Future[_Texts]", Callable[[], bytes]]  # answers, and what makes the jobs' messages
 _RETRY_S = 60.0
 
 
@@ -66,7 +71,9 @@ class Steering:
 
     def __init__(self, url: str, every_s: float = _EVERY_S) -> None:
         self._url, self._every_s = f"{url.rstrip('/')}/paceline/api/steering", every_s
-        self._waiting: list[_Waiting] = []
+        self._waiting: _Waiting = {}
+        self._urgent: _Waiting = {}
+        self._hurried = asyncio.Event()
         self._sending: asyncio.Task[None] | None = None
 
     @classmethod
@@ -77,33 +84,55 @@ class Steering:
             cls._of_loop[loop] = cls(api_server_url())
         return cls._of_loop[loop]
 
-    async def exchange(self, job: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
-        """Send what ``job`` returns with the next request, and return the values of the answer.
+    def send(self, make: Callable[[], bytes]) -> asyncio.Future[dict[str, str | None]]:
+        """Send the message of a job with the next request; return the texts of the answer as a future.
 
-        ``job`` is called when the request is made, see ``paceline.plugins.web.steering.SteeredJob``.
-
-        Raises SteeringError and TakenOverError.
+        ``make`` returns the message as JSON, see ``paceline.plugins.web.steering.SteeredJob``. It is called in the
+        event loop, when the request is made. The future raises SteeringError and TakenOverError.
         """
-        answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        self._waiting.append((lambda: _to_json(job()), answer))
+        answer: asyncio.Future[_Texts] = asyncio.get_running_loop().create_future()
+        self._waiting[answer] = make
         if self._sending is None or self._sending.done():
             self._sending = asyncio.create_task(self._send_all())
-        return await answer
+        return answer
+
+    def hurry(self, answer: asyncio.Future[dict[str, str | None]]) -> bool:
+        """Send the message whose ``answer`` is awaited at once; return false if it is being sent already."""
+        make = self._waiting.pop(answer, None)
+        if make is not None:
+            self._urgent[answer] = make
+            self._hurried.set()
+        return answer in self._urgent
 
     async def _send_all(self) -> None:
-        loop = asyncio.get_running_loop()
-        while self._waiting:
+        while self._waiting or self._urgent:
             try:
-                async with self._new_client() as client:
-                    while self._waiting:
-                        next_s = loop.time() + self._every_s * min(1.0, _MOST_JOBS / len(self._waiting))
-                        batch, self._waiting = self._waiting[:_MOST_JOBS], self._waiting[_MOST_JOBS:]
-                        await self._send_batch(client, batch)
-                        await asyncio.sleep(max(next_s - loop.time(), 0.0))
+                # In a thread, because loading the certificates takes some ten milliseconds.
+                async with await asyncio.to_thread(self._new_client) as client:
+                    await self._send_in_turn(client)
             except Exception as error:  # no client, for example because the file of certificates cannot be read
-                waiting, self._waiting = self._waiting, []
-                self._fail([future for _, future in waiting], error)
+                await self._fail(self._take_all(), error)
                 await asyncio.sleep(self._every_s)
+
+    async def _send_in_turn(self, client: httpx.AsyncClient) -> None:
+        loop, next_s = asyncio.get_running_loop(), 0.0
+        while self._waiting or self._urgent:
+            now_s, batch = loop.time(), _take(self._urgent, _MOST_JOBS)
+            if not self._urgent:
+                self._hurried.clear()
+            if now_s >= next_s:
+                next_s = now_s + self._every_s * min(1.0, _MOST_JOBS / max(len(self._waiting), 1))
+                batch |= _take(self._waiting, _MOST_JOBS - len(batch))
+            if batch:
+                await self._send_batch(client, batch)
+            await self._pause(next_s)
+
+    async def _pause(self, next_s: float) -> None:
+        """Wait for the next turn, or for a moment after a message has become urgent."""
+        loop = asyncio.get_running_loop()
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._hurried.wait(), max(next_s - loop.time(), 0.0))
+            await asyncio.sleep(min(_SOON_S, max(next_s - loop.time(), 0.0)))
 
     def _new_client(self) -> httpx.AsyncClient:
         import httpx
@@ -113,59 +142,57 @@ class Steering:
         uses_proxy = not is_local(self._url)
         return httpx.AsyncClient(verify=_certificates(), trust_env=uses_proxy, timeout=_TIMEOUT_S)
 
-    async def _send_batch(self, client: httpx.AsyncClient, batch: Sequence[_Waiting]) -> None:
+    async def _send_batch(self, client: httpx.AsyncClient, batch: _Waiting) -> None:
         import httpx
 
-        messages, futures = self._make_messages(batch)
+        messages, answers = await self._make_messages(batch)
         try:
-            body = b'{"jobs": [' + b",".join(messages) + b"]}"
+            body = b'{"jobs":[' + b",".join(messages) + b"]}"
             response = await client.post(self._url, content=body, headers={"Content-Type": "application/json"})
             response.raise_for_status()
-            _distribute([(answer["values"], answer["over"]) for answer in response.json()], futures)
+            _distribute([(answer["values"], answer["over"]) for answer in from_json(response.content)], answers)
         except httpx.TransportError as error:  # each of the other requests would take as long to fail
-            waiting, self._waiting = self._waiting, []
-            self._fail([*futures, *(future for _, future in waiting)], error)
+            await self._fail([*answers, *self._take_all()], error)
         except Exception as error:
-            self._fail(futures, error)
+            await self._fail(answers, error)
 
-    def _make_messages(self, batch: Sequence[_Waiting]) -> tuple[list[bytes], list[asyncio.Future[dict[str, Any]]]]:
-        messages, futures = [], []
-        for make, future in batch:
-            if future.done():  # the trigger has been cancelled
+    def _take_all(self) -> _Waiting:
+        return _take(self._urgent, len(self._urgent)) | _take(self._waiting, len(self._waiting))
+
+    async def _make_messages(self, batch: _Waiting) -> tuple[list[bytes], list[asyncio.Future[_Texts]]]:
+        messages, answers = [], []
+        for answer, make in batch.items():
+            if answer.done():  # the trigger has been cancelled
                 continue
             try:
                 messages.append(make())
-                futures.append(future)
+                answers.append(answer)
             except Exception as error:  # a value that cannot be sent would fail the request of all jobs
-                self._fail([future], error)
-        return messages, futures
+                await self._fail([answer], error)
+        return messages, answers
 
-    def _fail(self, futures: Sequence[asyncio.Future[dict[str, Any]]], error: Exception) -> None:
+    async def _fail(self, answers: Iterable[asyncio.Future[_Texts]], error: Exception) -> None:
         """Answer each job with an error: without an answer, its trigger would wait for ever."""
-        for future in futures:
-            if not future.done():
-                future.set_exception(SteeringError(f"{self._url}: {error!r}"))
+        for number, answer in enumerate(answers, 1):
+            if not answer.done():
+                answer.set_exception(SteeringError(f"{self._url}: {error!r}"))
+            if number % _AT_ONCE == 0:
+                await asyncio.sleep(0)
 
 
-def _to_json(value: object) -> bytes:
-    return to_json(value, inf_nan_mode="null")  # several times as fast as Python's json
+def _take(waiting: _Waiting, most: int) -> _Waiting:
+    """Remove the first messages; return them."""
+    return {answer: waiting.pop(answer) for answer in list(islice(waiting, most))}
 
 
-def _texts(values: Mapping[str, Any]) -> dict[str, str | None]:
-    """Return each value as the text that the server stores, so that it does not have to build it again."""
-    return {key: None if value is None else _to_json(value).decode() for key, value in values.items()}
-
-
-def _distribute(
-    answers: Sequence[tuple[dict[str, Any] | None, bool]], futures: Sequence[asyncio.Future[dict[str, Any]]]
-) -> None:
-    for (values, over), future in zip(answers, futures, strict=True):
+def _distribute(answers: Sequence[tuple[_Texts | None, bool]], futures: Sequence[asyncio.Future[_Texts]]) -> None:
+    for (texts, over), future in zip(answers, futures, strict=True):
         if future.done():  # the trigger has been cancelled
             continue
-        if values is None:
+        if texts is None:
             future.set_exception(TakenOverError(over=over))
         else:
-            future.set_result(values)
+            future.set_result(texts)
 
 
 class SteeredTask:
@@ -180,7 +207,10 @@ class SteeredTask:
     """
 
     def __init__(self, task: TaskKey, secret: str) -> None:
-        self._job = {**_place(task), "task_instance_id": str(task.id), "secret": secret}
+        self._head = to_json({**_place(task), "task_instance_id": str(task.id), "secret": secret})[:-1]
+        self._tail = b"}"
+        self._answer: asyncio.Future[_Texts] | None = None
+        self._is_urgent = False
 
     @classmethod
     async def take_over(cls, task: TaskKey) -> SteeredTask:
@@ -198,14 +228,32 @@ class SteeredTask:
                 await BaseXCom.aset(STEERING_XCOM, hash_secret(secret), **_place(task))
         return cls(task, secret)
 
-    async def exchange(self, take: Callable[[], Mapping[str, Any]], read: Sequence[str]) -> dict[str, Any]:
-        """Write values of the live state, and return others, within the next seconds.
+    async def exchange(
+        self, take: Callable[[], Mapping[str, str | None]], read: Sequence[str]
+    ) -> dict[str, str | None]:
+        """Write values of the live state, and return others, within the next seconds. All are JSON texts.
 
         ``take`` returns the values to write. It is called when they are sent, so that they are the newest.
 
         Raises SteeringError if it has to be repeated, and TakenOverError if another process steers the job.
         """
-        return await Steering.of_this_loop().exchange(lambda: {**self._job, "write": _texts(take()), "read": read})
+        answer = self._answer = Steering.of_this_loop().send(lambda: self._message(take(), read))
+        if self._is_urgent:
+            self.hurry()
+        return await answer
+
+    def watch(self, tasks: Sequence[str]) -> None:
+        """Read also the states of these tasks of the run, as ``TASK_STATES`` of each answer."""
+        self._tail = b',"tasks":' + to_json(tasks) + b"}"
+
+    def hurry(self) -> None:
+        """Send this exchange, or the next one if it is being sent, without waiting for the turn of the job."""
+        answer = self._answer
+        self._is_urgent = answer is None or not Steering.of_this_loop().hurry(answer)
+
+    def _message(self, write: Mapping[str, str | None], read: Sequence[str]) -> bytes:
+        # Each value is the text that the server stores, so that neither process builds it again.
+        return self._head + b',"write":' + to_json(write) + b',"read":' + to_json(read) + self._tail
 
 
 def api_server_url() -> str:

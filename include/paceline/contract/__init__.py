@@ -54,7 +54,7 @@ from paceline.contract._result import CollectedOutput, Outcome, StoredResult, Tr
 from paceline.contract._sample import PaceSample, Remaining, State
 from paceline.contract._schedule import MachineLoad, ScheduleResult, Shard
 from paceline.contract._short_report import XCOM_LIMIT_BYTES, fit_to_xcom
-from paceline.contract._steering import STEERING_XCOM, hash_secret
+from paceline.contract._steering import STEERING_XCOM, TASK_STATES, hash_secret
 from paceline.contract._stored_deadline import StoredDeadline, storable_deadline
 from paceline.contract._stored_files import StoredFiles
 from paceline.contract._xcoms import DRIFT_XCOM, EVALUATION_XCOM, PROMOTION_XCOM, SCHEDULE_XCOM
@@ -83,6 +83,7 @@ __all__ = [
     "RUN_START",
     "SCHEDULE_XCOM",
     "STEERING_XCOM",
+    "TASK_STATES",
     "XCOM_LIMIT_BYTES",
     "AlertKind",
     "ArbiterResult",

@@ -6,6 +6,8 @@ It keeps a secret in memory, and stores the secret's hash as an XCom of the task
 from hashlib import sha256
 
 STEERING_XCOM = "paceline_steering"
+TASK_STATES = "task_states"
+"""Key of an answer with the states of other tasks of the run, by their ids; no key of the live state."""
 
 
 def hash_secret(secret: str) -> str:

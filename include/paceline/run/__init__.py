@@ -5,7 +5,7 @@ Start with :class:`Training`; :class:`PaceLoop` is the control loop of one job. 
 
 from paceline.run._handover import ControlElsewhereError, Handover, Surroundings
 from paceline.run._history import History
-from paceline.run._live import Exchange, LiveState, LiveValues, MemoryState, RemoteState
+from paceline.run._live import Exchange, JsonText, LiveState, LiveValues, MemoryState, RemoteState
 from paceline.run._loop import PaceLoop
 from paceline.run._queue import WaitElsewhereError, WaitingJob
 from paceline.run._training import Training
@@ -15,6 +15,7 @@ __all__ = [
     "Exchange",
     "Handover",
     "History",
+    "JsonText",
     "LiveState",
     "LiveValues",
     "MemoryState",

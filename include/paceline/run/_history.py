@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pydantic_core import from_json, to_json
+
 from paceline.contract import RunEvent, StoredHistory
 from paceline.contract.history import COLUMNS
 
@@ -36,15 +38,16 @@ class History:
 
     def __init__(self, stored: object = None) -> None:
         earlier = StoredHistory.read(stored) or StoredHistory()
-        self._columns, self._rows, self._events = list(earlier.columns), list(earlier.samples), list(earlier.events)
-        self._stride, self._count = earlier.stride, earlier.count
-        self._newest: list[float | None] | None = None
+        self._columns, self._stride, self._count = list(earlier.columns), earlier.stride, earlier.count
+        # The JSON text of each row and event, made once: a thousand jobs write their history every few seconds.
+        self._rows, self._events = list(map(_text, earlier.samples)), list(map(_event_text, earlier.events))
+        self._newest: str | None = None
 
     def add(self, metrics: Mapping[str, float] | None = None, **sample: float | None) -> None:
         """Add a sample with one value per column; missing values are ``None``."""
         values = {**sample, **{f"metric.{name}": value for name, value in (metrics or {}).items()}}
         self._add_columns(values)
-        row = [_rounded(column, values.get(column)) for column in self._columns]
+        row = _text([_rounded(column, values.get(column)) for column in self._columns])
         self._newest = row
         if self._count % self._stride == 0:
             self._rows.append(row)
@@ -58,30 +61,39 @@ class History:
         new = [name for name in values if name.startswith("metric.") and name not in self._columns]
         for name in new[: max(len(COLUMNS) + MAX_METRICS - len(self._columns), 0)]:
             self._columns.append(name)
-            self._rows = [[*row, None] for row in self._rows]  # another thread may be writing the earlier rows
+            self._rows = [f"{row[:-1]},null]" for row in self._rows]
 
     def add_event(self, event: RunEvent) -> None:
         """Add an event; keep only the newest 100 events."""
-        self._events.append(event)
+        self._events.append(_event_text(event))
         del self._events[:-MAX_EVENTS]
 
     def to_json(self) -> dict[str, Any]:
         """Return the value for the live state's key ``history``."""
+        value: dict[str, Any] = from_json(self.to_text())
+        return value
+
+    def to_text(self) -> str:
+        """Return the JSON text of that value."""
         rows = self._rows
         if self._newest is not None and (not rows or rows[-1] is not self._newest):
             rows = [*rows, self._newest]
-        # Without StoredHistory, which would check and copy each number: a thousand jobs write this every few seconds.
-        return {
-            "version": StoredHistory.model_fields["version"].default,
-            "columns": list(self._columns),
-            "samples": list(rows),
-            "events": [event.model_dump(mode="json", exclude_none=True) for event in self._events],
-            "stride": self._stride,
-            "count": self._count,
-        }
+        version = StoredHistory.model_fields["version"].default
+        return (
+            f'{{"version":{version},"columns":{_text(self._columns)},"samples":[{",".join(rows)}],'
+            f'"events":[{",".join(self._events)}],"stride":{self._stride},"count":{self._count}}}'
+        )
 
     def __len__(self) -> int:
         return len(self._rows)
+
+
+def _text(values: list[Any]) -> str:
+    return to_json(values, inf_nan_mode="null").decode()
+
+
+def _event_text(event: RunEvent) -> str:
+    return event.model_dump_json(exclude_none=True)
 
 
 def _rounded(column: str, value: float | None) -> float | None:

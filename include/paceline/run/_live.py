@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from pydantic_core import from_json, to_json
+
 from paceline.contract import CEILING, DEADLINE
 
 _FINAL_RETRY_S = (0.0, 0.2, 1.0, 3.0)  # delays before the attempts to write the remaining values at the end
@@ -44,6 +46,21 @@ class MemoryState(dict[str, Any]):
     def delete(self, key: str) -> None:
         """Delete a key."""
         self.pop(key, None)
+
+
+class JsonText(str):
+    """The JSON text of a value, for ``LiveValues.post``: of a large value, whose text is made faster than the value."""
+
+    __slots__ = ()
+
+    @classmethod
+    def values_of(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return ``values`` with the value of each text.
+
+        >>> JsonText.values_of({"history": JsonText('{"count":1}'), "deadline": "20m"})
+        {'history': {'count': 1}, 'deadline': '20m'}
+        """
+        return {key: from_json(value) if isinstance(value, cls) else value for key, value in values.items()}
 
 
 class LiveValues:
@@ -112,30 +129,56 @@ class LiveValues:
 class RemoteState(LiveValues):
     """A live state that another process stores, as the control loop of this process sees it.
 
-    It is read once, at the start. Later, ``newest`` returns what is transferred.
+    It is read once, at the start. Later, ``newest`` returns what is transferred. All that is transferred are JSON
+    texts, which the threads of the job make and read: an event loop that transfers them for a thousand jobs only passes
+    them on.
 
-    >>> state = RemoteState({"deadline": "20m"})
+    >>> state = RemoteState({"deadline": '"20m"'})
     >>> state.set("container", "a")
     >>> state.get("deadline"), state.get("container"), state.take()
-    ('20m', 'a', {'container': 'a'})
+    ('20m', 'a', {'container': '"a"'})
     """
 
-    def __init__(self, stored: Mapping[str, Any]) -> None:
+    def __init__(self, stored: Mapping[str, str | None]) -> None:
         super().__init__()
         self._stored = dict(stored)
 
+    def post(self, values: Mapping[str, Any]) -> None:
+        """Write ``values`` soon, as texts; ``None`` deletes a key."""
+        super().post({key: _text(value) for key, value in values.items()})
+
+    def receive(self, read: Mapping[str, str | None]) -> bool:
+        """Note that the taken values are written, and the texts that were read; return whether one has changed."""
+        before = self.newest()
+        self.succeed({key: _value(text) for key, text in read.items()})
+        return before not in ({}, self.newest())
+
     def get(self, key: str) -> Any:
         """Return the value of a key; ``None`` if the key is missing."""
-        return self._stored.get(key)
+        return _value(self._stored.get(key))
 
     def set(self, key: str, value: Any) -> None:
         """Write a value."""
-        self._stored[key] = value
+        self._stored[key] = _text(value)
         self.post({key: value})
 
     def delete(self, key: str) -> None:
         """Write ``None``, which readers treat as a missing key."""
         self.set(key, None)
+
+
+def _text(value: Any) -> str | None:
+    if value is None or isinstance(value, JsonText):
+        return value
+    return to_json(value, inf_nan_mode="null").decode()
+
+
+def _value(text: str | None) -> Any:
+    """Return the value of a stored text, which any user may have written; ``None`` if it cannot be read."""
+    try:
+        return None if text is None else from_json(text, allow_inf_nan=False)
+    except ValueError:
+        return None
 
 
 class Exchange(LiveValues):
@@ -192,7 +235,7 @@ class Exchange(LiveValues):
         self._wake.set()
         self._thread.join(timeout_s)
         self._abandoned.set()
-        return super().close()
+        return JsonText.values_of(super().close())
 
     def _run_rounds(self) -> None:
         while not self._closed.is_set():
@@ -210,7 +253,7 @@ class Exchange(LiveValues):
 
     def _run_round(self) -> None:
         try:
-            for key, value in self.take().items():
+            for key, value in JsonText.values_of(self.take()).items():
                 if self._abandoned.is_set():
                     return
                 self._state.set(key, value)

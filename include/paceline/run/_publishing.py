@@ -21,7 +21,7 @@ from paceline.contract import (
 )
 from paceline.control import Controller, Decision
 from paceline.run._journal import Journal
-from paceline.run._live import LiveValues
+from paceline.run._live import JsonText, LiveValues
 from paceline.train.progress import Progress
 
 _MEMORY_EVERY_S = 5.0  # history and controller state are larger and less urgent than the newest sample
@@ -90,12 +90,13 @@ class Publisher:
         if is_now or now_s - self._history_s >= max(_MEMORY_EVERY_S, len(journal.history) / _ROWS_PER_S):
             journal.has_new_events = False
             self._history_s = now_s
-            values[HISTORY] = journal.history.to_json()
+            values[HISTORY] = JsonText(journal.history.to_text())
         return values
 
     def leave(self, totals: RunTotals) -> None:
         """Write what another process needs to continue the control now."""
-        self._exchange.post({HISTORY: self._journal.history.to_json(), CONTROLLER: self._memory(totals)})
+        values = {HISTORY: JsonText(self._journal.history.to_text()), CONTROLLER: self._memory(totals)}
+        self._exchange.post(values)
 
     def _memory(self, totals: RunTotals) -> dict[str, Any]:
         state = ControllerState(kind=type(self._controller).__name__, controller=self._controller.state(), run=totals)

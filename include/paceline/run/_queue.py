@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import partial
+from functools import cache, partial
 from threading import Event
 from typing import Any
 
@@ -229,10 +229,15 @@ class WaitingJob:
 
     def to_json(self) -> dict[str, Any]:
         """Return the form that ``read`` accepts."""
-        content: dict[str, Any] = TypeAdapter(WaitingJob).dump_python(self, mode="json")
+        content: dict[str, Any] = _adapter().dump_python(self, mode="json")
         return content
 
     @classmethod
     def read(cls, content: Mapping[str, Any]) -> WaitingJob:
         """Return the job that ``to_json`` has returned."""
-        return TypeAdapter(cls).validate_python(content)
+        return _adapter().validate_python(content)
+
+
+@cache
+def _adapter() -> TypeAdapter[WaitingJob]:
+    return TypeAdapter(WaitingJob)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import Thread, current_thread, main_thread
+from types import SimpleNamespace
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
 from paceline.airflow import steering
-from paceline.airflow.steering import Steering, SteeringError, TakenOverError, api_server_url
+from paceline.airflow.steering import SteeredTask, Steering, SteeringError, TakenOverError, api_server_url
 
 
 class Server(ThreadingHTTPServer):
@@ -59,14 +60,16 @@ def server() -> Iterator[Server]:
         server.shutdown()
 
 
+def message(secret: str, number: int = 1) -> Callable[[], bytes]:
+    return lambda: json.dumps({"secret": secret, "write": {"n": number}}).encode()
+
+
 def send(server: Server, *jobs: tuple[str, int], rounds: int = 1) -> list[Any]:
     async def send_all() -> list[Any]:
         steering, results = Steering(server.url, every_s=0.01), []
         for _ in range(rounds):
-            exchanges = [
-                steering.exchange(partial(dict, secret=secret, write={"n": number})) for secret, number in jobs
-            ]
-            results += await asyncio.gather(*exchanges, return_exceptions=True)
+            answers = [steering.send(message(secret, number)) for secret, number in jobs]
+            results += await asyncio.gather(*answers, return_exceptions=True)
         return results
 
     return asyncio.run(send_all())
@@ -83,17 +86,17 @@ def test_requests_of_a_round_are_spread_over_its_time(
     server: Server, monkeypatch: pytest.MonkeyPatch, jobs: int, requests: list[int]
 ) -> None:
     monkeypatch.setattr(steering, "_MOST_JOBS", 2)
-    pauses: list[float] = []
-    sleep = asyncio.sleep
+    turns: list[float] = []
+    pause = Steering._pause
 
-    async def count(seconds: float) -> None:
-        pauses.append(seconds)
-        await sleep(seconds)
+    async def count(self: Steering, next_s: float) -> None:
+        turns.append(next_s)
+        await pause(self, next_s)
 
-    monkeypatch.setattr(asyncio, "sleep", count)
+    monkeypatch.setattr(Steering, "_pause", count)
     assert len(send(server, *((str(number), number) for number in range(jobs)), rounds=3)) == 3 * jobs
     assert [len(request) for request in server.requests] == requests
-    assert len(pauses) >= 2
+    assert sorted(set(turns)) == turns, "each request has a turn of its own"
 
 
 def test_job_that_another_process_steers_is_told_alone(server: Server) -> None:
@@ -105,18 +108,11 @@ def test_job_that_another_process_steers_is_told_alone(server: Server) -> None:
     assert third.over
 
 
-def test_value_that_cannot_be_sent_is_an_error_of_its_job_alone(server: Server) -> None:
-    first, second = send(server, ("a", object()), ("b", 2))  # type: ignore[arg-type]
-    assert isinstance(first, SteeringError)
-    assert second == {"n": 2}
-
-
 def test_error_while_a_message_is_made_is_an_error_of_its_job_alone(server: Server) -> None:
     async def exchange() -> list[Any]:
         steering = Steering(server.url, every_s=0.01)
-        jobs = [{}.popitem, partial(dict, secret="a", write={"n": 1})]  # the first raises a KeyError
-        exchanges = [steering.exchange(job) for job in jobs]  # type: ignore[arg-type]
-        return await asyncio.wait_for(asyncio.gather(*exchanges, return_exceptions=True), 60.0)
+        answers = [steering.send(make) for make in ({}.popitem, message("a"))]  # the first raises a KeyError
+        return await asyncio.wait_for(asyncio.gather(*answers, return_exceptions=True), 60.0)
 
     first, second = asyncio.run(exchange())
     assert isinstance(first, SteeringError)
@@ -147,7 +143,7 @@ def test_server_that_is_away_is_an_error_of_all_jobs_at_once(monkeypatch: pytest
 
     async def exchange() -> list[Any]:
         away = Steering("http://127.0.0.1:1", every_s=0.01)
-        return await asyncio.gather(*(away.exchange(lambda: {"secret": "a"}) for _ in range(3)), return_exceptions=True)
+        return await asyncio.gather(*(away.send(message("a")) for _ in range(3)), return_exceptions=True)
 
     results = asyncio.run(exchange())
     assert [type(result) for result in results] == [SteeringError] * 3
@@ -162,9 +158,9 @@ def test_unreadable_certificates_are_an_error_until_they_can_be_read(
         steering = Steering(server.url, every_s=0.01)
         monkeypatch.setenv("AIRFLOW__API__SSL_CERT", str(tmp_path / "missing.pem"))
         with pytest.raises(SteeringError, match="FileNotFoundError"):
-            await asyncio.wait_for(steering.exchange(lambda: {"secret": "a"}), 60.0)
+            await asyncio.wait_for(steering.send(message("a")), 60.0)
         monkeypatch.delenv("AIRFLOW__API__SSL_CERT")
-        return await asyncio.wait_for(steering.exchange(lambda: {"secret": "a", "write": {"n": 1}}), 60.0)
+        return await asyncio.wait_for(steering.send(message("a")), 60.0)
 
     assert asyncio.run(exchange_twice()) == {"n": 1}
 
@@ -187,3 +183,88 @@ def test_address_of_the_api_server(monkeypatch: pytest.MonkeyPatch, settings: di
     for name, value in settings.items():
         monkeypatch.setenv(name, value)
     assert api_server_url() == expected
+
+
+def test_message_that_is_urgent_does_not_wait_for_its_turn(server: Server) -> None:
+    async def exchange() -> None:
+        steering = Steering(server.url, every_s=86_400.0)
+        assert await asyncio.wait_for(steering.send(message("first", 1)), 60.0) == {"n": 1}
+        waits, urgent = steering.send(message("waits", 2)), steering.send(message("urgent", 3))
+        assert steering.hurry(urgent)
+        assert await asyncio.wait_for(urgent, 60.0) == {"n": 3}
+        assert not steering.hurry(urgent), "it has been sent"
+        assert not waits.done()
+        waits.cancel()
+
+    asyncio.run(exchange())
+    assert [[job["secret"] for job in request] for request in server.requests] == [["first"], ["urgent"]]
+
+
+def test_urgent_messages_share_the_request_of_a_turn(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pool of which all jobs get other devices at once does not keep other jobs from their turns."""
+    monkeypatch.setattr(steering, "_MOST_JOBS", 3)
+
+    async def exchange() -> None:
+        steering = Steering(server.url, every_s=0.01)
+        answers = {name: steering.send(message(name)) for name in "abcdef"}
+        assert all(steering.hurry(answers[name]) for name in "fe")
+        await asyncio.wait_for(asyncio.gather(*answers.values()), 60.0)
+
+    asyncio.run(exchange())
+    sent = ["".join(job["secret"] for job in request) for request in server.requests]
+    assert sent == ["fea", "bcd"]
+
+
+def test_exchange_that_is_on_its_way_makes_the_next_one_urgent(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def exchange() -> None:
+        loop = asyncio.get_running_loop()
+        one = Steering(server.url, every_s=86_400.0)
+        monkeypatch.setitem(Steering._of_loop, loop, one)
+        task = SteeredTask(SimpleNamespace(id=uuid4(), dag_id="d", run_id="r", task_id="t", map_index=None), "a")
+
+        def take() -> dict[str, str | None]:
+            loop.call_soon(task.hurry)
+            return {"pace": '"\\u2026"'}
+
+        for _ in range(3):  # each of them is urgent for the next
+            assert await asyncio.wait_for(task.exchange(take, ["deadline"]), 60.0) == {"pace": '"\\u2026"'}
+
+    asyncio.run(exchange())
+    (job,) = server.requests[0]
+    assert (job["task_id"], job["map_index"], job["read"]) == ("t", -1, ["deadline"])
+
+
+def test_many_jobs_get_an_error_one_after_another(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of a thousand jobs logs that the server is away: between them, the event loop does other things."""
+    monkeypatch.setattr(steering, "_AT_ONCE", 2)
+    server.failures.append((500, b"{}"))
+    failed: list[int] = []
+
+    async def exchange() -> list[int]:
+        one, found = Steering(server.url, every_s=0.01), []
+        answers = [one.send(message("a")) for _ in range(7)]
+        for answer in answers:
+            answer.add_done_callback(lambda answer: failed.append(1))
+        while not all(answer.done() for answer in answers):
+            await asyncio.sleep(0)
+            found.append(sum(answer.done() for answer in answers))
+        await asyncio.gather(*answers, return_exceptions=True)
+        return found
+
+    found = asyncio.run(exchange())
+    assert {2, 4, 6} <= set(found)
+    assert len(failed) == 7
+
+
+def test_certificates_are_loaded_in_a_thread(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[Thread] = []
+    certificates = steering._certificates
+
+    def load() -> Any:
+        threads.append(current_thread())
+        return certificates()
+
+    monkeypatch.setattr(steering, "_certificates", load)
+    assert send(server, ("a", 1)) == [{"n": 1}]
+    assert threads
+    assert main_thread() not in threads

@@ -93,3 +93,11 @@ def test_trigger_form_accepts_values_that_the_operator_accepts() -> None:
 def test_storage_can_be_an_object_store(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PACELINE_STORAGE", "s3://aws_default@bucket/paceline")
     assert _load_dag("retrain_on_drift").get_task("promote").registry == "s3://aws_default@bucket/paceline/registry"
+
+
+@pytest.mark.parametrize(("value", "expected"), [("true", True), ("", False)])
+def test_training_is_deferred_where_the_triggerer_uses_the_engine_of_the_workers(
+    monkeypatch: pytest.MonkeyPatch, value: str, expected: bool
+) -> None:
+    monkeypatch.setenv("PACELINE_DEFERRABLE", value)
+    assert _load_dag("retrain_on_drift").get_task("train").deferrable is expected

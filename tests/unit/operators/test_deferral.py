@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -65,20 +66,23 @@ class FakeTask:
     """Answers each exchange with the next of ``answers``: the live state, or an error."""
 
     def __init__(self, answers: Sequence[Mapping[str, Any] | Exception]) -> None:
-        self.answers, self.taken = iter(answers), 0
+        self.answers, self.taken, self.hurried = iter(answers), 0, 0
         self.written: list[dict[str, Any]] = []
 
     async def take_over(self, task: object) -> FakeTask:
         self.taken += 1
         return self
 
+    def hurry(self) -> None:
+        self.hurried += 1
+
     async def exchange(self, take: Callable[[], Mapping[str, Any]], read: Sequence[str]) -> dict[str, Any]:
         assert set(read) == {CEILING, DEADLINE}
-        self.written.append(dict(take()))
+        self.written.append({key: json.loads(text) for key, text in take().items()})
         answer = next(self.answers)
         if isinstance(answer, Exception):
             raise answer
-        return dict(answer)
+        return {key: None if value is None else json.dumps(value) for key, value in answer.items()}
 
 
 @pytest.fixture(autouse=True)
@@ -109,6 +113,7 @@ WAITS, GRANTED = {CEILING: None}, {CEILING: Ceiling(0.5, 1).to_json()}
 def test_trigger_publishes_the_request_until_devices_are_granted(monkeypatch: pytest.MonkeyPatch) -> None:
     task = run_trigger(monkeypatch, JOB, WAITS, {**WAITS, DEADLINE: "20m"}, GRANTED)
     assert [values.get(PACE, {}).get("deadline_s") for values in task.written] == [None, 600.0, 1200.0]
+    assert task.hurried == 2, "the new deadline, and the grant"
 
 
 def test_values_of_a_failed_exchange_are_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:

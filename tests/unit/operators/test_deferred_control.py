@@ -6,6 +6,7 @@ The job and its engine are simulated; the live state is a dictionary behind the 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -23,13 +24,16 @@ from tests.unit.run.simulated_task import SimulatedTask, record_of, take_over_jo
 from paceline.airflow import steering
 from paceline.airflow.runtimes import Docker
 from paceline.airflow.steering import SteeringError, TakenOverError
-from paceline.contract import ALERTS, CONTAINER, DEADLINE, HISTORY, PACE, Deadline
+from paceline.contract import ALERTS, CONTAINER, DEADLINE, HISTORY, PACE, TASK_STATES, Deadline
 from paceline.control import PastRun, PastTail
 from paceline.errors import RuntimeUnavailableError
-from paceline.operators import deferred, triggers
-from paceline.operators.deferred import DeferredJob, JobControl
+from paceline.operators import _job_control, deferred, triggers
+from paceline.operators._job_control import JobControl
+from paceline.operators._others import Need
+from paceline.operators.deferred import DeferredJob, TrainingControl
 from paceline.operators.triggers import TrainingTrigger
-from paceline.run import ControlElsewhereError, Training
+from paceline.run import ControlElsewhereError, Training, _history, _live
+from paceline.run.clock import SystemClock
 from paceline.run.settings import Settings
 
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -53,6 +57,8 @@ JOB = DeferredJob(Settings(), Docker().serialize(), "train", {"task": "train"}, 
             (PastTail(1.0), PastTail(2.0, 0.5)),
             True,
             NOW,
+            Need("server", {"hall": "hall"}),
+            "fleet_key",
         ),
     ],
 )
@@ -69,7 +75,8 @@ class Live:
     """A deferred task whose job is simulated. ``before`` is called with the values of each exchange."""
 
     def __init__(self, task: SimulatedTask, **options: Any) -> None:
-        self.task = task
+        self.task, self.hurried = task, 0
+        self.watched: Sequence[str] = ()
         self.before: Callable[[Mapping[str, Any]], None] = lambda write: None
         self.options = options
         task.try_number += 1
@@ -95,21 +102,38 @@ class Live:
     def new_control(self) -> JobControl:
         task, job = self.task, self.deferred()
         instance = SimpleNamespace(dag_id="dag", task_id="train", map_index=-1)
-        return JobControl(job, self, instance, task.clock, logging.getLogger("test"))  # type: ignore[arg-type]
+        return TrainingControl(job, self, instance, task.clock, logging.getLogger("test"))  # type: ignore[arg-type]
+
+    def hurry(self) -> None:
+        self.hurried += 1
+
+    def watch(self, tasks: Sequence[str]) -> None:
+        self.watched = tasks
 
     async def exchange(self, take: Callable[[], Mapping[str, Any]], read: Sequence[str]) -> dict[str, Any]:
-        write = take()
+        write = values(take())
         await asyncio.sleep(0.001)
         self.before(write)
         self.task.store.update(write)
-        return {key: self.task.store.get(key) for key in read}
+        watched = [TASK_STATES] if self.watched else []
+        return texts({key: self.task.store.get(key) for key in (*read, *watched)})
+
+
+def values(texts: Mapping[str, str | None]) -> dict[str, Any]:
+    return {key: None if text is None else json.loads(text) for key, text in texts.items()}
+
+
+def texts(values: Mapping[str, Any]) -> dict[str, str | None]:
+    return {key: None if value is None else json.dumps(value) for key, value in values.items()}
 
 
 @pytest.fixture(autouse=True)
 def without_a_late_executor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triggers, "REPORTED_WITHIN_S", 0.0)
+    monkeypatch.setattr(triggers, "_freeze_imports", lambda: None)
 
 
+FREEZE_IMPORTS = triggers._freeze_imports
 WAIT = JobControl._wait
 
 
@@ -155,10 +179,48 @@ def test_new_command_ends_the_wait_for_the_next_step(task: SimulatedTask) -> Non
         assert not control._wake.done()
         task.store[DEADLINE] = "20m"
         await control._transfer([DEADLINE])
-        await asyncio.wait_for(waiting, 60.0)
+        assert await asyncio.wait_for(waiting, 60.0)
         assert not control._wake.done()
+        assert not await WAIT(control, 0.0), "the time of the next step"
 
     asyncio.run(run())
+
+
+def test_step_with_a_new_command_is_seen_before_the_next_turn(
+    task: SimulatedTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live, news = Live(task), iter([False, True, False])
+
+    async def wait(self: JobControl, seconds: float) -> bool:
+        await asyncio.to_thread(task.let_jobs_train, seconds)
+        return next(news, False)
+
+    monkeypatch.setattr(JobControl, "_wait", wait)
+    assert asyncio.run(live.run()) == {"reason": "ended"}
+    assert live.hurried == 1
+
+
+def test_event_loop_neither_makes_nor_reads_what_it_transfers(
+    task: SimulatedTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The histories of a thousand jobs would block it. It reads only the short texts of commands."""
+    live, seen = Live(task), set()
+    assert HISTORY in task.store
+
+    def note(call: Callable[..., Any], size: Callable[[Any], int]) -> Callable[..., Any]:
+        def noted(value: Any, **options: Any) -> Any:
+            result = call(value, **options)
+            if size(value if isinstance(value, str) else result) > 20:
+                seen.add(threading.current_thread())
+            return result
+
+        return noted
+
+    for module, name in ((_live, "to_json"), (_live, "from_json"), (_history, "to_json")):
+        monkeypatch.setattr(module, name, note(getattr(module, name), len))
+    assert asyncio.run(live.run()) == {"reason": "ended"}
+    assert seen
+    assert threading.main_thread() not in seen
 
 
 def test_values_of_failed_exchanges_are_written_later(task: SimulatedTask) -> None:
@@ -214,6 +276,24 @@ def test_alert_calls_a_worker_process_if_the_dag_has_functions_for_it(task: Simu
     assert live.job.status().state == "running"
     task.store[ALERTS] = event["alerts"]  # as the worker process does
     assert asyncio.run(live.run())["alert"]["kind"] == "missed"
+
+
+@pytest.mark.parametrize(("state", "reason"), [("failed", "error"), ("running", "ended")])
+def test_server_of_a_fleet_that_fails_calls_a_worker_process(task: SimulatedTask, state: str, reason: str) -> None:
+    live = Live(task, need=Need("server", {"hall": "hall"}))
+    task.store[TASK_STATES] = {"server": state, "hall": "running"}
+    assert asyncio.run(live.run()) == {"reason": reason}
+    assert live.watched == ["server", "hall"]
+    assert ("its state is 'failed'" in task.log.text) == (state == "failed")
+    assert len(task.engine.jobs) == 1
+
+
+def test_key_of_a_fleet_is_read_so_that_it_is_masked(task: SimulatedTask, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[tuple[str, threading.Thread]] = []
+    monkeypatch.setattr(deferred, "fleet_key", lambda conn_id: read.append((conn_id, threading.current_thread())))
+    assert asyncio.run(Live(task, key_conn_id="fleet_key").run()) == {"reason": "ended"}
+    assert {conn_id for conn_id, _ in read} == {"fleet_key"}
+    assert threading.main_thread() not in {thread for _, thread in read}
 
 
 def test_time_limit_calls_a_worker_process(task: SimulatedTask) -> None:
@@ -278,8 +358,9 @@ CASES = {
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deferred, "_STATUS_WITHIN_S", 0.3)
-    monkeypatch.setattr(deferred, "_STOP_WITHIN_S", 0.3)
+    monkeypatch.setattr(deferred, "STATUS_WITHIN_S", 0.3)
+    monkeypatch.setattr(_job_control, "STATUS_WITHIN_S", 0.3)
+    monkeypatch.setattr(_job_control, "_STOP_WITHIN_S", 0.3)
 
 
 @pytest.mark.usefixtures("impatient")
@@ -324,7 +405,7 @@ def test_job_of_a_task_that_is_over_leaves_neither_keys_nor_devices(task: Simula
     is_over = threading.Event()
 
     async def exchange(take: Callable[[], Mapping[str, Any]], read: Sequence[str]) -> dict[str, Any]:
-        write = take()
+        write = values(take())
         await asyncio.sleep(0.001)
         for key, value in write.items():
             task.store.pop(key, None)
@@ -332,7 +413,7 @@ def test_job_of_a_task_that_is_over_leaves_neither_keys_nor_devices(task: Simula
                 task.store[key] = value
         if is_over.is_set():
             raise TakenOverError(over=True)
-        return {key: task.store.get(key) for key in read}
+        return texts({key: task.store.get(key) for key in read})
 
     live.exchange = exchange  # type: ignore[method-assign]
 
@@ -384,7 +465,7 @@ def test_kill_before_the_control_has_begun_removes_the_job(
 def test_engine_that_fails_once_does_not_keep_the_job_of_a_task_that_is_over(
     task: SimulatedTask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deferred, "_END_EVERY_S", 0.0)
+    monkeypatch.setattr(_job_control, "_END_EVERY_S", 0.0)
     live = Live(task)
 
     def refuse(write: Mapping[str, Any]) -> None:
@@ -451,7 +532,7 @@ def test_airflow_cancels_a_kill_again_and_again_without_effect(task: SimulatedTa
         removed.extend(key for key, value in write.items() if value is None)
         if is_over.is_set():
             raise TakenOverError(over=True)
-        return {key: task.store.get(key) for key in read}
+        return texts({key: task.store.get(key) for key in read})
 
     live.exchange = exchange  # type: ignore[method-assign]
     remove = live.job.remove
@@ -493,7 +574,7 @@ def test_alert_of_a_job_that_has_ended_calls_no_second_worker_process(task: Simu
 def test_api_server_that_does_not_respond_from_here_calls_a_worker_process(
     task: SimulatedTask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deferred, "_READ_WITHIN_S", 0.05)
+    monkeypatch.setattr(_job_control, "_READ_WITHIN_S", 0.05)
     live = Live(task)
 
     def fail(write: Mapping[str, Any]) -> None:
@@ -521,3 +602,15 @@ def test_trigger_that_fails_calls_a_worker_process(monkeypatch: pytest.MonkeyPat
         return await anext(trigger.run())
 
     assert asyncio.run(first_event()).payload == {"reason": "error"}
+
+
+def test_modules_are_excluded_from_garbage_collection_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    frozen: list[int] = []
+    monkeypatch.setattr(triggers.gc, "freeze", lambda: frozen.append(1))
+    monkeypatch.setattr(triggers, "_freeze_imports", FREEZE_IMPORTS)
+    monkeypatch.setattr(triggers, "_clock", SystemClock)
+    FREEZE_IMPORTS.cache_clear()
+    for _ in range(2):
+        TrainingTrigger(JOB.to_json())._load()
+    assert len(frozen) == 1
+    FREEZE_IMPORTS.cache_clear()

@@ -21,7 +21,7 @@ from paceline.contract import EVALUATION_XCOM
 from paceline.drift import DriftReport
 from paceline.errors import InvalidInputError
 from paceline.operators import EvaluateOperator, PromoteOperator
-from paceline.operators import evaluate as evaluate_module
+from paceline.operators._scoring import ScoringJobs
 from paceline.operators.improvement import ResampleCollector
 from paceline.registry import FileRegistry
 from paceline.run import MemoryState
@@ -258,7 +258,7 @@ def test_version_records_the_time_up_to_which_its_run_covers_the_data(
     evaluate_directly: Task, registry: FileRegistry, known: str
 ) -> None:
     times = dict.fromkeys(["data_interval_end", "logical_date", "run_after"])
-    run = SimpleNamespace(**{**times, known: datetime(2026, 1, 5, tzinfo=timezone.utc)})
+    run = SimpleNamespace(start_date=None, **{**times, known: datetime(2026, 1, 5, tzinfo=timezone.utc)})
     evaluate_directly(0.7, dag_run=run)
     assert registry.version("flights", 1).lineage["data_until"] == "2026-01-05T00:00:00+00:00"
 
@@ -542,7 +542,7 @@ def test_retry_after_a_kill_scores_with_a_mended_script(
 
     (tmp_path / "score.py").write_text("import time; time.sleep(3600)")
     with monkeypatch.context() as patch:
-        patch.setattr(evaluate_module, "read_scores", Mock(side_effect=Killed))
+        patch.setattr(ScoringJobs, "_read", Mock(side_effect=Killed))
         patch.setattr(ProcessJob, "remove", lambda self: None)
         with pytest.raises(Killed):
             evaluate(0.7, script=str(tmp_path / "score.py"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -302,3 +303,13 @@ def test_resamples_belong_only_to_the_score_that_was_reported_with_them() -> Non
     for line in report(0.5, 0.4):
         collector.add(line)
     assert collector.values == {0: 0.4}
+
+
+@pytest.mark.parametrize("groups", [None, np.repeat(np.arange(60), 10)])
+def test_collected_resamples_are_the_same_after_a_deferral(groups: Any) -> None:
+    first = score_rows(np.random.default_rng(0).normal(size=600), groups)
+    first.add(Progress(1, 1, event="report", metrics={"auc": 0.5}))
+    first.values.pop(3)
+    again = ResampleCollector.read("auc", json.loads(json.dumps(first.to_json())))
+    assert vars(again) == vars(first)
+    assert again.without

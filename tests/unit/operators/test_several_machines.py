@@ -274,6 +274,39 @@ def test_worker_without_an_engine_is_skipped_when_the_training_is_over(monkeypat
     assert count_removed_jobs() == 0  # the control loop has already tried this
 
 
+def test_worker_whose_job_has_failed_while_it_was_deferred_says_why(monkeypatch):
+    """A first process would skip it, because the training has ended before its job has started."""
+
+    def fail(task, context):
+        raise AirflowException("the server has excluded this machine") from TrainingFailedError("x", EXIT_REJECTED)
+
+    monkeypatch.setattr(DeadlineTrainingOperator, "execute", fail)
+    discarded = []
+    training = SimpleNamespace(discard=lambda: discarded.append(1), can_continue=lambda: False)
+    monkeypatch.setattr(WorkerTrainingOperator, "new_training", lambda task, context: training)
+    with pytest.raises(AirflowSkipException, match="training ended before this worker started"):
+        worker_task().execute(context("success"))
+    with pytest.raises(AirflowFailException, match="the server has excluded this machine"):
+        worker_task().execute_continued(context("success"), {"reason": "ended"})
+
+
+@pytest.mark.parametrize(("key", "plan", "expected"), [("key", ["gate", "hall"], "key"), ("key", ["gate"], None)])
+def test_deferred_job_names_the_key_of_a_training_on_several_engines(key, plan, expected):
+    server = GATE.model_copy(update={"address": "10.0.0.5"})
+    fleet = Fleet(machines=(server, ELSEWHERE), parameter_server=server, key_conn_id=key)
+    shares = {"workers": {name: {"samples": 10, "batch_size": 2} for name in plan}}
+    with DAG("edge", schedule=None):
+        group = train_on_fleet(fleet=fleet, plan=shares, script="train.py", deadline="1m", deferrable=True)
+    tasks = [one for one in group if not isinstance(one, FleetResultOperator)]
+    assert {task.key_conn_id() for task in tasks} == {expected}
+    assert all(task.deferrable for task in tasks)
+    assert [task.need().task_ids for task in tasks] == [
+        [f"train.{name}" for name in plan],
+        ["train.parameter_server", "train.hall"],
+        ["train.parameter_server", "train.gate"],
+    ]
+
+
 @pytest.fixture
 def fleet_states():
     """Return a function that asks a task of a training whether it is needed, if the others have these states."""

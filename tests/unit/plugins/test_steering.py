@@ -20,7 +20,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from paceline.contract import CEILING, PACE, STEERING_XCOM, hash_secret
+from paceline.contract import CEILING, PACE, STEERING_XCOM, TASK_STATES, hash_secret
 from paceline.plugins.web import steering
 from paceline.plugins.web.steering import SteeredJob, SteeredJobs, _parse, steer
 
@@ -61,7 +61,11 @@ def send(database: Database, *jobs: SteeredJob) -> list[Any]:
     """Send the jobs; return the values of each, or whether the try of a refused one is over."""
     answers = database.call(steer, SteeredJobs(jobs=list(jobs)))
     assert not any(answer.over for answer in answers if answer.values is not None)
-    return [answer.over if answer.values is None else answer.values for answer in answers]
+    return [answer.over if answer.values is None else values(answer.values) for answer in answers]
+
+
+def values(texts: Mapping[str, str | None]) -> dict[str, Any]:
+    return {key: None if text is None else json.loads(text) for key, text in texts.items()}
 
 
 def a_job(
@@ -169,3 +173,13 @@ def test_process_of_a_task_that_is_over_only_deletes_and_stores_its_last_sample(
 
 def test_deleted_task_is_over(database: Database) -> None:
     assert send(database, a_job(database, "c", write={PACE: 1})) == [True]
+
+
+def test_states_of_other_tasks_of_the_run_are_read_with_the_values(database: Database) -> None:
+    set_state(database, "b", TaskInstanceState.RUNNING)
+    jobs = [
+        a_job(database, "a", read=["deadline"], tasks=["task", "missing"]),
+        a_job(database, "a", "wrong", tasks=["task"]),
+        a_job(database, "b", tasks=["task"]),
+    ]
+    assert send(database, *jobs) == [{"deadline": None, TASK_STATES: {"task": "deferred"}}, False, False]

@@ -15,7 +15,7 @@ import pytest
 from paceline.contract import RunTotals
 from paceline.control import DeadlineController, Limits
 from paceline.errors import JobLostError, RuntimeUnavailableError
-from paceline.run import Handover, MemoryState, PaceLoop, Surroundings
+from paceline.run import Handover, JsonText, MemoryState, PaceLoop, Surroundings
 from paceline.run import _handle as handle_module
 from paceline.run import _stopping as stopping_module
 from paceline.run.settings import Settings
@@ -207,7 +207,7 @@ class InstantExchange:
         self.samples: list[dict[str, Any]] = []
 
     def post(self, values: dict[str, Any]) -> None:
-        self.state.update(values)
+        self.state.update(JsonText.values_of(values))
         if "pace" in values:
             self.samples.append(values["pace"])
 

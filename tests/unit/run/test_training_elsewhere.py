@@ -5,6 +5,7 @@ The engine, the store and Airflow are simulated and inject faults.
 
 from __future__ import annotations
 
+import json
 from datetime import datetime, timezone
 
 import pytest
@@ -28,7 +29,8 @@ class Elsewhere:
     """The control of a task's job in the triggerer, which sees the live state of the moment at which it begins."""
 
     def __init__(self, task, *, leaves_at_s=float("inf")):
-        self.task, self.state, host = task, RemoteState(task.store), task.host()
+        self.task, host = task, task.host()
+        self.state = RemoteState({key: json.dumps(value) for key, value in task.store.items()})
         host.store, host.exchange = self.state, lambda on_failure: self.state
         ends_s = task.clock.now() + leaves_at_s
         self.training = Training(
@@ -43,7 +45,7 @@ class Elsewhere:
         """Control the job until the process leaves it, and store what it has written."""
         with pytest.raises(error) as raised:
             self.run_steps()
-        self.task.store.update(self.state.take())
+        self.task.store.update({key: text and json.loads(text) for key, text in self.state.take().items()})
         return raised.value
 
     def run_steps(self):

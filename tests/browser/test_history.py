@@ -169,3 +169,26 @@ def test_history_of_an_unknown_model_says_that_no_check_is_stored(
     page = open_page("/plugin/retraining/drift?model=price")
     page.get_by_text("No check of price is stored.").wait_for()
     assert violations(page) == []
+
+
+def test_runs_of_two_versions_are_compared(
+    runs: list[RecordedRun], open_page: OpenPage, violations: Violations, pictures: Path
+) -> None:
+    for theme in ("light", "dark"):
+        for width in (600, 1400):
+            page = open_page(
+                "/plugin/retraining/compare?model=churn&registry=models&version=2", width=width, dark=theme == "dark"
+            )
+            page.get_by_role("checkbox", name="version 3").press("Space")
+            table = page.get_by_role("table", name="Runs side by side")
+            table.get_by_role("link", name="version 3").wait_for()
+            rows = [row.get_by_role("cell").all_inner_texts() for row in table.get_by_role("row").all()]
+            assert rows[-1] == ["not better", "better"]
+            page.get_by_label("Progress of version 3, version 2").locator("canvas").wait_for()
+            page.get_by_label("Time since the start").press("Home")
+            page.get_by_text("0:00: version 3 0.0 %, version 2 0.0 %").wait_for()
+            assert table.evaluate("table => table.parentElement.scrollWidth <= table.parentElement.clientWidth")
+            assert violations(page) == []
+            page.screenshot(path=pictures / f"compare-{theme}-{width}.png", full_page=True)
+    page.get_by_role("link", name="All versions of churn").click()
+    page.get_by_text("does not open object stores").first.wait_for()

@@ -202,6 +202,7 @@ def test_api_requires_a_login(airflow: AirflowProcess) -> None:
     for path in (
         "jobs",
         "overview",
+        "model?model=churn&registry=models",
         "drift/subjects",
         "drift/history?model=churn",
         "dags/delays/dagRuns/some/jobs",

@@ -4,6 +4,8 @@ import { Route, Routes } from "react-router-dom";
 import css from "uplot/dist/uPlot.min.css?inline";
 
 import { ApiError } from "./api";
+import { ComparePage } from "./compare/ComparePage";
+import { ModelPage } from "./model/ModelPage";
 import { RunPage } from "./pace/RunPage";
 import { PoolPage } from "./pools/PoolPage";
 import { RetrainingPage } from "./retraining/RetrainingPage";
@@ -46,6 +48,8 @@ export default function PluginComponent({ dagId, runId, taskId, mapIndex }: Plug
         ) : (
           <Routes>
             <Route index element={<RetrainingPage />} />
+            <Route path="compare" element={<ComparePage />} />
+            <Route path="model" element={<ModelPage />} />
             <Route path="pools/:name" element={<PoolPage />} />
             <Route path=":tab" element={<RetrainingPage />} />
             <Route path=":tab/:name" element={<RetrainingPage />} />

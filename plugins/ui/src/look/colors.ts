@@ -42,6 +42,18 @@ function readColors(): Colors {
   return Object.fromEntries(values) as Colors;
 }
 
+/** Return the colours of the lines or areas of several jobs or runs. */
+export const palette = (colors: Colors) => [
+  colors.progress,
+  colors.devices,
+  colors.metric,
+  colors.loss,
+  colors.cyan,
+  colors.pink,
+  colors.teal,
+  colors.yellow,
+];
+
 /** Return the current colours; they change when the user switches between light and dark. */
 export function useColors(): Colors {
   const [colors, setColors] = useState(readColors);

@@ -4,7 +4,7 @@ import { Link } from "react-router-dom";
 
 import type { PoolView, TrainingJob } from "../contract";
 import { formatTime, shortName } from "../format";
-import { type Colors, useColors } from "../look/colors";
+import { palette, useColors } from "../look/colors";
 import { secondsOfDay, timeZone } from "../look/zone";
 import { Chart } from "../pace/Chart";
 import { ChartSection } from "../pace/ChartSection";
@@ -37,7 +37,7 @@ export function PoolPicture({ view, quantum }: { view: PoolView; quantum: number
   const top = Math.max(...lines.flat(), capacity ?? 0, 0.01) * 1.08;
   const index = indexAt(t, cursorT);
   const isNow = index === t.length - 1;
-  const colorOf = (area: Area, at: number) => (area.shared ? paletteOf(colors)[at] : null) ?? colors.muted;
+  const colorOf = (area: Area, at: number) => (area.shared ? palette(colors)[at] : null) ?? colors.muted;
   if (!areas.length) return <Text fontSize="sm">No job has had devices of this pool in this time.</Text>;
   return (
     <Stack gap={2}>
@@ -124,17 +124,6 @@ export function PoolPicture({ view, quantum }: { view: PoolView; quantum: number
     </Stack>
   );
 }
-
-const paletteOf = (colors: Colors) => [
-  colors.progress,
-  colors.devices,
-  colors.metric,
-  colors.loss,
-  colors.cyan,
-  colors.pink,
-  colors.teal,
-  colors.yellow,
-];
 
 function Swatch({ sign, color }: { sign: string; color: string }) {
   return (

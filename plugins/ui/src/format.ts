@@ -133,6 +133,11 @@ export function formatDevices(amount: number, quantum: number): string {
   return `${text} ${unit}${text === "1" ? "" : "s"}`;
 }
 
+/** Format a mean allocation, which may be a part of a device: `1.25 devices`. */
+export function formatMean(amount: number, quantum: number): string {
+  return `${Number(amount.toFixed(2))} ${quantum >= 1 ? "devices" : "cores"}`;
+}
+
 /** Format a label of an axis with as many digits as distinguish it from its neighbours, `step` away. */
 export function formatTick(value: number, step: number): string {
   const digits = value === 0 ? 1 : Math.ceil(Math.log10(Math.abs(value) / step)) + 1;

@@ -22,6 +22,9 @@ const queries = new QueryClient({
   },
 });
 
+// uPlot's own colour of a selection is not visible on a dark page.
+const SELECTION = ".u-select { background: color-mix(in srgb, currentColor 18%, transparent); }";
+
 /** The props that Airflow passes: the DAG run or task instance that the user has opened. */
 export interface PluginComponentProps {
   dagId?: string;
@@ -34,7 +37,7 @@ export interface PluginComponentProps {
 export default function PluginComponent({ dagId, runId, taskId, mapIndex }: PluginComponentProps) {
   return (
     <QueryClientProvider client={queries}>
-      <style>{css}</style>
+      <style>{css + SELECTION}</style>
       <Box p={{ base: 2, md: 4 }} maxW="80rem" mx="auto" w="100%" className="paceline">
         {dagId && runId ? (
           // Airflow keeps this element when the user opens another run or task, whose page must begin anew.

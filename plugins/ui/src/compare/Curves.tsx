@@ -5,8 +5,11 @@ import { formatClock, formatTick } from "../format";
 import { palette, useColors } from "../look/colors";
 import { Chart } from "../pace/Chart";
 import { ChartSection } from "../pace/ChartSection";
+import { ChartTools } from "../pace/ChartTools";
 import { type Column, padRange, type Series, valueAt } from "../pace/series";
+import { smooth, type Smoothing, SMOOTHINGS } from "../pace/smooth";
 import { indexAt, TimeSlider } from "../pace/TimeSlider";
+import { type Span, zoomBy } from "../pace/zoom";
 import { align, type Entry } from "./entriesOf";
 
 interface Curve {
@@ -15,6 +18,8 @@ interface Curve {
   range: (low: number, high: number) => [number, number];
   format: (value: number, step: number) => string;
   stepped?: boolean;
+  /** Whether the choice of smoothing applies. */
+  smoothed?: boolean;
 }
 
 const CURVES: Curve[] = [
@@ -26,7 +31,7 @@ const CURVES: Curve[] = [
     format: (value) => String(Number(value.toFixed(2))),
     stepped: true,
   },
-  { title: "Loss", pick: (one) => one.loss, range: padRange, format: formatTick },
+  { title: "Loss", pick: (one) => one.loss, range: padRange, format: formatTick, smoothed: true },
 ];
 
 /** A chart for each quantity, with a line for each training, over the time since its start. */
@@ -34,6 +39,8 @@ export function Curves({ entries }: { entries: Entry[] }) {
   const colors = palette(useColors());
   const all = useColors();
   const [cursorT, setCursorT] = useState<number | null>(null);
+  const [zoom, setZoom] = useState<Span | null>(null);
+  const [smoothing, setSmoothing] = useState<Smoothing>("none");
   const metrics = [...new Set(entries.flatMap(({ series }) => Object.keys(series.metrics)))];
   const curves = [
     ...CURVES,
@@ -42,6 +49,7 @@ export function Curves({ entries }: { entries: Entry[] }) {
       pick: (one) => one.metrics[metric] ?? one.t.map(() => null),
       range: padRange,
       format: formatTick,
+      smoothed: true,
     })),
   ];
   const endT = Math.max(...entries.map(({ series }) => series.t.at(-1) ?? 0));
@@ -53,12 +61,19 @@ export function Curves({ entries }: { entries: Entry[] }) {
   );
   return (
     <Stack gap={3}>
-      {curves.map(({ title, pick, range, format, stepped }) => {
+      <ChartTools
+        name="all runs"
+        zoom={zoom}
+        zoomBy={(factor) => setZoom(zoomBy(factor, zoom, [0, endT], cursorT))}
+        smoothing={smoothing}
+        setSmoothing={setSmoothing}
+      />
+      {curves.map(({ title, pick, range, format, stepped, smoothed }) => {
         const drawn = entries
           .map((entry, place) => ({
             entry,
             color: colors[place % colors.length] ?? all.text,
-            values: pick(entry.series),
+            values: smooth(pick(entry.series), smoothed ? SMOOTHINGS[smoothing] : 0),
           }))
           .filter((one) => one.values.some((value) => value !== null));
         if (!drawn.length) return null;
@@ -80,6 +95,8 @@ export function Curves({ entries }: { entries: Entry[] }) {
               format={format}
               cursorT={cursorT}
               onCursor={setCursorT}
+              zoom={zoom}
+              onZoom={setZoom}
             />
           </ChartSection>
         );

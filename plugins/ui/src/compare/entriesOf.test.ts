@@ -32,7 +32,7 @@ test("a training has its time, deviation, mean cores, core hours and scores", ()
     Time: "1:00:00",
     Deadline: "1:06:40",
     Deviation: "done 6 min 40 s early (−10.00 %)",
-    "Mean cores": "2",
+    "Mean allocation": "2 cores",
     "Core hours": "2",
     "Score before": "0.7000 (version 2)",
     "Score after": "0.7200 auc",
@@ -60,7 +60,7 @@ test("workers are one training, and other jobs of the run are named", () => {
       figuresOf(entries[1])
         .filter(([, text]) => text === "not stored")
         .map(([name]) => name),
-  ).toEqual(["Mean cores", "Core hours", "Score after", "Decision"]);
+  ).toEqual(["Mean allocation", "Core hours", "Score after", "Decision"]);
 });
 
 test("series are aligned over all times", () => {

@@ -1,7 +1,7 @@
 // Builds the columns of a comparison: one for each training of the chosen versions' runs.
 import { type History, jobKey, type Pace } from "../api";
 import type { TrainingJob } from "../contract";
-import { formatClock, formatDevices, isEnded, jobStatus, shortName, type Status, teamStatus } from "../format";
+import { formatClock, formatMean, isEnded, jobStatus, shortName, type Status, teamStatus } from "../format";
 import type { VersionRow } from "../model/versionsOf";
 import { groupJobs } from "../pace/groupJobs";
 import {
@@ -70,7 +70,7 @@ export function figuresOf({ pace, series, status, row: { evaluation } }: Entry):
     ["Time", formatClock(pace.t_s)],
     ["Deadline", deadline === null ? "none" : formatClock(deadline)],
     ["Deviation", status.text],
-    [`Mean ${unit.toLowerCase()}s`, mean === null ? "not stored" : formatDevices(mean, 0).replace(/ .*/, "")],
+    ["Mean allocation", mean === null ? "not stored" : formatMean(mean, quantum)],
     [`${unit} hours`, mean === null ? "not stored" : Number((deviceSeconds(series) / 3600).toPrecision(3)).toString()],
     [
       "Score before",

@@ -149,10 +149,31 @@ def test_history_shows_drift_alarms_trainings_and_versions(
     assert violations(page) == []
 
     history.get_by_text("As a table").click()
-    table = history.get_by_role("table")
+    table = history.get_by_role("table", name="Checks, trainings and versions")
     assert table.get_by_role("row").count() == 1 + DAYS + 4
     table.get_by_role("row", name=re.compile("bad data")).wait_for()
     assert violations(page) == []
+
+
+def test_trend_and_last_statistics_have_thresholds(
+    runs: list[RecordedRun], open_page: OpenPage, violations: Violations, pictures: Path
+) -> None:
+    for theme in ("light", "dark"):
+        for width in (600, 1400):
+            page = open_page("/plugin/retraining/drift?model=churn&registry=models", width=width, dark=theme == "dark")
+            page.get_by_label("Trend of", exact=True).select_option("calls")
+            chart = page.get_by_label(
+                re.compile(r"Trend of calls: calls: effect [\d.]+ \(threshold 0.1\), (no )?drift")
+            )
+            chart.locator("canvas").wait_for()
+            page.get_by_label("Check of calls").press("Home")
+            page.get_by_text(re.compile(r": calls: effect .* \(threshold 0.1\), no drift")).wait_for()
+            table = page.get_by_role("table", name="Statistics of the last check")
+            row = table.get_by_role("row").filter(has_text="minutes")
+            row.get_by_text(re.compile(r"effect 0\.\d+, from 0.1")).wait_for()
+            assert table.evaluate("table => table.parentElement.scrollWidth <= table.parentElement.clientWidth")
+            assert violations(page) == []
+            page.screenshot(path=pictures / f"drift-trend-{theme}-{width}.png", full_page=True)
 
 
 def test_click_on_a_check_opens_its_drift_report(runs: list[RecordedRun], open_page: OpenPage) -> None:

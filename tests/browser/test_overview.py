@@ -132,6 +132,8 @@ def test_run_page_shows_the_drift_report(
     label = report.get_by_label("Distribution of temperature").get_attribute("aria-label")
     assert label is not None
     assert re.search("most different at .* reference .* %, current .* %", label)
+    report.get_by_text("A", exact=True).wait_for()  # a carrier, below its bar
+    assert report.get_by_text(re.compile("effect .*, from 0.1")).count() == 3
     report.screenshot(path=pictures / f"drift-{theme}.png")
     assert violations(page) == []
 

@@ -594,10 +594,14 @@ export interface HistoryRow {
 }
 /**
  * A feature in one check: the verdict, and the effect from 0 to 1; for an error, its values in both windows.
+ *
+ * `threshold` is the smallest effect that matters, if the report has it. A smaller one may be drift, too: by the PSI
+ * or by missing values.
  */
 export interface Cell {
   verdict: string;
   effect: number | null;
+  threshold: number | null;
   before: number | null;
   now: number | null;
 }

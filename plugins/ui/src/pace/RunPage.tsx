@@ -1,6 +1,7 @@
 import { Box, Stack } from "@chakra-ui/react";
 
 import { DriftReports } from "../drift/DriftReports";
+import { GuideLink } from "../look/GuideLink";
 import { Loading } from "../look/Loading";
 import { Notice } from "../look/Notice";
 import { groupJobs } from "./groupJobs";
@@ -44,7 +45,8 @@ export function RunPage({
       </TimeKindContext>
       {!jobs.length && !run.isError ? (
         <Notice>
-          {`This ${taskId ? "task" : "run"} has no training job${hasEnded(run.data?.state) ? "" : " yet"}.`}
+          {`This ${taskId ? "task" : "run"} has no training job${hasEnded(run.data?.state) ? "" : " yet"}.`}{" "}
+          <GuideLink to="watch" />
         </Notice>
       ) : null}
       <Box>

@@ -1,6 +1,7 @@
 import { Badge, Heading, Stack, Table, Text } from "@chakra-ui/react";
 
 import type { Overview, TaskResultScheduleResult, TrainingJob } from "../contract";
+import { GuideLink } from "../look/GuideLink";
 import { Notice } from "../look/Notice";
 import { formatDevices, formatTime } from "../format";
 import { RunLink } from "./RunLink";
@@ -11,7 +12,12 @@ export function Fleet({ overview, running }: { overview: Overview; running: Trai
     (one, index, all) =>
       all.findIndex((other) => other.dag_id === one.dag_id && other.task_id === one.task_id) === index,
   );
-  if (!newest.length) return <Notice>No training job has been scheduled on a fleet yet.</Notice>;
+  if (!newest.length)
+    return (
+      <Notice>
+        No training job has been scheduled on a fleet yet. <GuideLink to="fleet" />
+      </Notice>
+    );
   return (
     <Stack gap={6}>
       {newest.map((schedule) => (

@@ -3,6 +3,7 @@ import { Link } from "react-router-dom";
 
 import type { Overview } from "../contract";
 import { historyPath, subjectOf } from "../history/subjects";
+import { GuideLink } from "../look/GuideLink";
 import { modelPath } from "../model/versionsOf";
 import { Notice } from "../look/Notice";
 import { formatTime } from "../format";
@@ -25,7 +26,8 @@ export function Models({
   if (!models.length) {
     return (
       <Notice>
-        {only ? `${only} is not among the recently evaluated models.` : "No model has been evaluated recently."}
+        {only ? `${only} is not among the recently evaluated models.` : "No model has been evaluated recently."}{" "}
+        <GuideLink to="registry" />
       </Notice>
     );
   }

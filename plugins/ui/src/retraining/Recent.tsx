@@ -3,6 +3,7 @@ import { useSearchParams } from "react-router-dom";
 
 import type { TrainingJob } from "../contract";
 import { formatClock, formatTime, jobStatus } from "../format";
+import { GuideLink } from "../look/GuideLink";
 import { Notice } from "../look/Notice";
 import { StatusBadge } from "../look/StatusBadge";
 import { originOf } from "../pace/series";
@@ -32,7 +33,12 @@ export function Recent({ jobs, showMore }: { jobs: TrainingJob[]; showMore: (() 
       },
       { replace: true },
     );
-  if (!jobs.length) return <Notice>No training job has ended yet.</Notice>;
+  if (!jobs.length)
+    return (
+      <Notice>
+        No training job has ended yet. <GuideLink to="own-data" />
+      </Notice>
+    );
   const shown = selectJobs(jobs, text, outcome, order);
   return (
     <Stack gap={3}>

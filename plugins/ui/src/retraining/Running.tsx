@@ -1,6 +1,7 @@
 import { Heading, Progress, Stack, Table, Text } from "@chakra-ui/react";
 
 import type { TrainingJob } from "../contract";
+import { GuideLink } from "../look/GuideLink";
 import { StatusBadge } from "../look/StatusBadge";
 import { Notice } from "../look/Notice";
 import { formatDevices, type Level, jobStatus } from "../format";
@@ -64,7 +65,9 @@ export function Running({ jobs }: { jobs: TrainingJob[] }) {
           </Table.Root>
         </Table.ScrollArea>
       ) : (
-        <Notice>No training job is running.</Notice>
+        <Notice>
+          No training job is running. <GuideLink to="own-data" />
+        </Notice>
       )}
     </Stack>
   );

@@ -198,8 +198,8 @@ def _read(
         problem = "The API server reads no registries: [paceline] read_registries is False."
         return ModelReading(registry=place[0], model=place[1], read_at=datetime.now().astimezone(), problem=problem)
     (reading,) = _reader.readings([place])
-    newest = decisions[0] if decisions else None
-    return check_same(reading, newest and newest.at, newest and newest.value.champion_version)
+    at, champion = (decisions[0].at, decisions[0].value.champion_version) if decisions else (None, None)
+    return check_same(reading, at, champion)
 
 
 def _refusal(reading: ModelReading, user: GetUserDep, dags: Collection[str]) -> str | None:

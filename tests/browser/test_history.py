@@ -170,7 +170,7 @@ def test_trend_and_last_statistics_have_thresholds(
             page.get_by_text(re.compile(r": calls: effect .* \(threshold 0.1\), no drift")).wait_for()
             table = page.get_by_role("table", name="Statistics of the last check")
             row = table.get_by_role("row").filter(has_text="minutes")
-            row.get_by_text(re.compile(r"effect 0\.\d+, from 0.1")).wait_for()
+            row.get_by_text(re.compile(r"effect 0\.\d+ \(threshold 0.1\)")).wait_for()
             assert table.evaluate("table => table.parentElement.scrollWidth <= table.parentElement.clientWidth")
             assert violations(page) == []
             page.screenshot(path=pictures / f"drift-trend-{theme}-{width}.png", full_page=True)

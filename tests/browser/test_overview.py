@@ -133,7 +133,7 @@ def test_run_page_shows_the_drift_report(
     assert label is not None
     assert re.search("most different at .* reference .* %, current .* %", label)
     report.get_by_text("A", exact=True).wait_for()  # a carrier, below its bar
-    assert report.get_by_text(re.compile("effect .*, from 0.1")).count() == 3
+    assert report.get_by_text(re.compile(r"effect .* \(threshold 0.1\)")).count() == 3
     report.screenshot(path=pictures / f"drift-{theme}.png")
     assert violations(page) == []
 

@@ -6,7 +6,7 @@ import { formatTick } from "../format";
 const WIDTH = 320;
 const HEIGHT = 96;
 const FITTING_CHARACTERS = 42; // in the width of a card
-const CURRENT = "var(--chakra-colors-blue-solid)";
+const CURRENT = "var(--chakra-colors-blue-fg)";
 const REFERENCE = "var(--chakra-colors-fg-muted)";
 
 /** Histograms of both windows as shares of rows: current as bars, reference as a stepped line. */

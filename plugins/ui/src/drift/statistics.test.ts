@@ -16,11 +16,11 @@ const textsOf = (...given: Parameters<typeof statisticsOf>) => statisticsOf(...g
 
 test("statistics have the thresholds of the check, or those of the feature", () => {
   expect(textsOf(feature("temp"), SETTINGS)).toEqual([
-    "p-value 1e-5, to 0.01",
-    "effect 0.2, from 0.1",
-    "PSI 0.05, from 0.1",
+    "p-value 1e-5 (threshold 0.01)",
+    "effect 0.2 (threshold 0.1)",
+    "PSI 0.05 (threshold 0.1)",
   ]);
-  expect(textsOf(feature("wind"), SETTINGS)[1]).toBe("effect 0.2, from 0.3");
+  expect(textsOf(feature("wind"), SETTINGS)[1]).toBe("effect 0.2 (threshold 0.3)");
   expect(statisticsOf(feature("temp"), SETTINGS).map(({ exceeded }) => exceeded)).toEqual([true, true, false]);
 });
 
@@ -31,7 +31,7 @@ test("texts and embeddings have the AUC of a classifier, and missing values are 
     missing_reference: 0.1,
     missing_current: 0.3,
   });
-  expect(textsOf(text, SETTINGS).slice(1)).toEqual(["AUC 0.7, from 0.55", "missing values 0.2, from 0.05"]);
+  expect(textsOf(text, SETTINGS).slice(1)).toEqual(["AUC 0.7 (threshold 0.55)", "missing values 0.2 (threshold 0.05)"]);
 });
 
 test("a report without settings has statistics without thresholds, and a skipped feature has none", () => {

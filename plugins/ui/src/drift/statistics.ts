@@ -41,10 +41,9 @@ export function statisticsOf(feature: FeatureDrift, settings: DriftReport["setti
   ];
 }
 
-/** Format a statistic with its threshold: `effect 0.31, from 0.1`. */
+/** Format a statistic with its threshold: `effect 0.31 (threshold 0.1)`. */
 export function statisticText({ name, value, threshold }: Statistic): string {
-  const compared = threshold === null ? "" : `, ${name === "p-value" ? "to" : "from"} ${threshold}`;
-  return `${name} ${short(value)}${compared}`;
+  return `${name} ${short(value)}${threshold === null ? "" : ` (threshold ${threshold})`}`;
 }
 
 /** Format a statistic: `0.3142` -> `0.31`, `0.00001` -> `1e-5`. */

@@ -84,7 +84,6 @@ def check_day(day: int) -> DriftReport:
 def runs(airflow: AirflowProcess) -> list[RecordedRun]:
     """Return a run for each day, with a drift check; two of them trained."""
     (airflow.dags_folder / "retrain_churn.py").write_text(DAG)
-    training = record(Plant(400, 12.0), deadline_s=5400.0)
     recorded = []
     for day in range(DAYS):
         at = NOW - timedelta(days=DAYS - day)
@@ -108,7 +107,8 @@ def runs(airflow: AirflowProcess) -> list[RecordedRun]:
                 "previous_version": None,
             }
             results["promote"] = (PROMOTION_XCOM, {**value, **decision})
-            run.put_training(training, at=at + timedelta(minutes=80))
+            deadline_s = 5400.0 if outcome == "promoted" else 3600.0
+            run.put_training(record(Plant(400, 12.0), deadline_s, seed=day), at=at + timedelta(minutes=80))
         for task_id, (mark, value) in results.items():
             run.put_task(task_id, "success", began=at, ended=at + timedelta(minutes=2))
             run.put_xcom(task_id, True, key=mark)
@@ -160,7 +160,9 @@ def test_trend_and_last_statistics_have_thresholds(
 ) -> None:
     for theme in ("light", "dark"):
         for width in (600, 1400):
-            page = open_page("/plugin/retraining/drift?model=churn&registry=models", width=width, dark=theme == "dark")
+            page = open_page(
+                "/plugin/retraining/drift?model=churn&registry=models", width=width, height=1800, dark=theme == "dark"
+            )
             page.get_by_label("Trend of", exact=True).select_option("calls")
             chart = page.get_by_label(
                 re.compile(r"Trend of calls: calls: effect [\d.]+ \(threshold 0.1\), (no )?drift")
@@ -198,7 +200,10 @@ def test_runs_of_two_versions_are_compared(
     for theme in ("light", "dark"):
         for width in (600, 1400):
             page = open_page(
-                "/plugin/retraining/compare?model=churn&registry=models&version=2", width=width, dark=theme == "dark"
+                "/plugin/retraining/compare?model=churn&registry=models&version=2",
+                width=width,
+                height=1800,
+                dark=theme == "dark",
             )
             page.get_by_role("checkbox", name="version 3").press("Space")
             table = page.get_by_role("table", name="Runs side by side")

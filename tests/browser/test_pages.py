@@ -114,13 +114,13 @@ def test_run_page_shows_progress_and_previews_a_new_deadline(
     page.screenshot(path=pictures / f"pace-{theme}.png")
 
 
-@pytest.mark.parametrize("variant", ["light", "dark", "narrow"])
+@pytest.mark.parametrize("variant", ["light", "dark", "light-600", "dark-600", "narrow"])
 def test_pages_are_accessible_and_fit_in_light_dark_and_narrow_windows(
     running_run: RecordedRun, open_page: OpenPage, violations: Violations, pictures: Path, variant: str
 ) -> None:
-    width, height = (360, 780) if variant == "narrow" else (1280, 1000)
+    width, height = {"light-600": (600, 1000), "dark-600": (600, 1000), "narrow": (360, 780)}.get(variant, (1280, 1000))
     page = open_page(
-        full_page_path(running_run), width=width, height=height, dark=variant == "dark", at=running_run.updated
+        full_page_path(running_run), width=width, height=height, dark="dark" in variant, at=running_run.updated
     )
     page.get_by_label(re.compile("Progress of train")).locator("canvas").wait_for()
     check_layout(page, violations, pictures / f"run-{variant}.png")

@@ -2,11 +2,12 @@ import { Box, Grid, HStack, Text } from "@chakra-ui/react";
 
 import type { Histogram } from "../contract";
 import { formatTick } from "../format";
+import { visible } from "../look/colors";
 
 const WIDTH = 320;
 const HEIGHT = 96;
 const FITTING_CHARACTERS = 42; // in the width of a card
-const CURRENT = "var(--chakra-colors-blue-fg)";
+const CURRENT = visible("blue");
 const REFERENCE = "var(--chakra-colors-fg-muted)";
 
 /** Histograms of both windows as shares of rows: current as bars, reference as a stepped line. */

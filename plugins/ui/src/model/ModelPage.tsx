@@ -146,7 +146,9 @@ function Champions({ promotions }: { promotions: ShownPromotion[] }) {
               <Table.Row key={promoted_at} verticalAlign="top">
                 <Table.Cell px={1}>{formatTime(new Date(promoted_at))}</Table.Cell>
                 <Table.Cell px={1}>
-                  {previous === null || previous === version ? `version ${version}` : `version ${previous} → ${version}`}
+                  {previous === null || previous === version
+                    ? `version ${version}`
+                    : `version ${previous} → ${version}`}
                   {hold ? ", held" : previous === version ? ", released" : ""}
                 </Table.Cell>
                 <Table.Cell px={1} overflowWrap="anywhere">

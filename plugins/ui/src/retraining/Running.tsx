@@ -26,26 +26,28 @@ export function Running({ jobs }: { jobs: TrainingJob[] }) {
         </Text>
       </Heading>
       {rows.length ? (
-        <Table.ScrollArea>
+        <Table.ScrollArea whiteSpace="normal">
           <Table.Root size="sm" aria-label="Running training jobs">
             <Table.Header>
               <Table.Row>
-                <Table.ColumnHeader>Training job</Table.ColumnHeader>
-                <Table.ColumnHeader>Deadline</Table.ColumnHeader>
-                <Table.ColumnHeader minW="9rem">Progress</Table.ColumnHeader>
-                <Table.ColumnHeader>Allocated</Table.ColumnHeader>
+                <Table.ColumnHeader px={1}>Training job</Table.ColumnHeader>
+                <Table.ColumnHeader px={1}>Deadline</Table.ColumnHeader>
+                <Table.ColumnHeader px={1} minW="9rem">
+                  Progress
+                </Table.ColumnHeader>
+                <Table.ColumnHeader px={1}>Allocated</Table.ColumnHeader>
               </Table.Row>
             </Table.Header>
             <Table.Body>
               {rows.map(({ job, status }) => (
                 <Table.Row key={`${job.dag_id} ${job.run_id} ${job.task_id} ${job.map_index}`}>
-                  <Table.Cell>
+                  <Table.Cell px={1}>
                     <RunLink job={job} />
                   </Table.Cell>
-                  <Table.Cell>
+                  <Table.Cell px={1}>
                     <StatusBadge status={status} />
                   </Table.Cell>
-                  <Table.Cell>
+                  <Table.Cell px={1}>
                     <Progress.Root value={job.pace.progress_pct} size="sm" aria-label={`Progress of ${job.task_id}`}>
                       <Progress.Track>
                         <Progress.Range />
@@ -56,7 +58,7 @@ export function Running({ jobs }: { jobs: TrainingJob[] }) {
                       {job.pace.deadline_s !== null ? `, setpoint ${job.pace.setpoint_pct.toFixed(1)} %` : ""}
                     </Text>
                   </Table.Cell>
-                  <Table.Cell fontVariantNumeric="tabular-nums">
+                  <Table.Cell px={1} fontVariantNumeric="tabular-nums">
                     {formatDevices(job.pace.devices, job.pace.quantum)}
                   </Table.Cell>
                 </Table.Row>

@@ -135,7 +135,7 @@ def date_run(airflow: AirflowProcess, run: RecordedRun, times: dict[str, datetim
 def test_history_shows_drift_alarms_trainings_and_versions(
     runs: list[RecordedRun], open_page: OpenPage, violations: Violations, pictures: Path, theme: str
 ) -> None:
-    page = open_page("/plugin/retraining/drift?model=churn&registry=models", dark=theme == "dark")
+    page = open_page("/plugin/retraining/drift?model=churn&registry=models", height=1250, dark=theme == "dark")
     history = page.get_by_role("region", name="Drift history of churn (models)")
     picture = history.get_by_role("group", name=re.compile("^Drift of churn"))
     picture.wait_for()

@@ -201,7 +201,8 @@ def test_rollback_on_the_page_of_a_model_needs_the_right_and_a_reason(
 ) -> None:
     registry.promote("flights", 2, "better in winter")
     page = open_page("/plugin/retraining/models", user="viewer")
-    page.get_by_role("link", name="All versions, rollback").click()
+    model = page.get_by_role("region", name="Model flights")
+    model.get_by_role("link", name="All versions, rollback").click()
     page.get_by_text("To change the champion, you need permission").wait_for()
     assert page.get_by_role("button", name="Roll back").count() == 0
     path = page.url.removeprefix(airflow.url)
